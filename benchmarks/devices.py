@@ -1,7 +1,9 @@
 """Write the table of devices in docs/devices.md from ``devices/*.json``: ``python benchmarks/devices.py``.
 
-Each file is what ``vkq report --json`` printed on a device. ``--check`` writes nothing: exit code 1 where the
-page is old; a file that is no report is refused with its name and the rule.
+Each file is what ``vkq report --json --list phone --list mobilenet_v2 --list resnet50`` printed on a device
+(the networks may be left out), less the single samples. ``--add FILE NAME`` puts a report there as NAME.json.
+A report of ``make test-arm64`` has no times, since an emulated processor has none to tell. ``--check`` writes
+nothing: exit code 1 where the page is old; a file that is no report is refused with its name and the rule.
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ HEAD = (
     "int8 path",
     "TOPS",
     "row of 1024",
+    "row of 4096",
     "128 rows of 512",
+    "MobileNetV2",
+    "ResNet-50",
 )
-ROW, ROWS = "linear[M=1,K=1024,N=1024]", "linear[M=128,K=512,N=512]"  # of the list `phone`
+CASES = tuple(f"linear[{size}]" for size in ("M=1,K=1024,N=1024", "M=1,K=4096,N=4096", "M=128,K=512,N=512"))
+NETWORKS = ("MobileNetV2", "ResNet-50")  # the sum of their layers
 PRIVATE = re.compile(r'"[a-z_]*uuid"|/home/|/Users/|\\\\Users\\\\')
 
 
@@ -50,27 +56,51 @@ def read(file: Path) -> dict[str, Any]:
 
 def row(report: dict[str, Any]) -> tuple[str, ...]:
     """The cells of a device."""
-    doctor, device = report["doctor"], report["bench"]["device"]
-    replays, check = doctor["replays"], report["check"]
+    doctor, replays, check = report["doctor"], report["doctor"]["replays"], report["check"]
+    emulated = report.get("emulated")
+    device = (
+        doctor["device"] | {"vulkan": doctor["device"]["api_version"]}
+        if emulated
+        else report["bench"]["device"]
+    )
     wrong = sum(bool(one["wrong"]) for one in replays)
     runs = sum(int(one["times"]) for one in replays)
     rates = {name: rate for name, rate in doctor["probe"]["rates"].items() if name not in ("fma", "copy")}
     return (
-        str(device["name"]),
+        str(device["name"]) + (f", emulated by {emulated}: correctness alone" if emulated else ""),
         str(device["driver"]),
         ".".join(map(str, device["vulkan"])) if isinstance(device["vulkan"], list) else str(device["vulkan"]),
         f"{runs:,} runs right" if doctor["healthy"] is True else f"**{wrong} of {len(replays)} works wrong**",
         f"{len(check['mismatches'])} mismatches",
         str(doctor["path"]),
-        f"{max(rates.values()) / 1e12:.3g}" if rates else "-",
-        *(_time(report["bench"]["rows"], case, bool(device["software"])) for case in (ROW, ROWS)),
+        f"{max(rates.values()) / 1e12:.3g}" if rates and not emulated else "-",
+        *(["-"] * (len(CASES) + len(NETWORKS)) if emulated else _times(report["bench"])),
     )
 
 
-def _time(rows: list[dict[str, Any]], case: str, software: bool) -> str:
-    """Microseconds on the device; a processor's are no times of a GPU."""
-    times = [float(one["median_us"]) for one in rows if one["case"] == case and one["clock"] == "gpu"]
-    return "-" if not times else f"{times[0]:,.0f} us" + (" (CPU)" if software else "")
+def _times(bench: dict[str, Any]) -> list[str]:
+    """Times on the device; a processor's are no times of a GPU."""
+    found = {one["case"]: float(one["median_us"]) for one in bench["rows"] if one["clock"] == "gpu"}
+    found |= {
+        one["network"]: float(one["time_us"])
+        for one in bench["totals"]
+        if one["clock"] == "gpu" and not one["missing"]
+    }
+    note = " (CPU)" if bench["device"]["software"] else ""
+    return [_shown(found[name]) + note if name in found else "-" for name in (*CASES, *NETWORKS)]
+
+
+def _shown(us: float) -> str:
+    return f"{us:,.0f} us" if us < 1e4 else f"{us / 1e3:,.0f} ms"
+
+
+def add(file: Path, name: str) -> None:
+    """Put a report where the table is made from, less what the table does not need of its times."""
+    report = read(file)
+    if bench := report.get("bench"):
+        rows = [row for row in bench["rows"] if row["clock"] == "gpu"]
+        bench["rows"] = [{key: one for key, one in row.items() if key != "samples_us"} for row in rows]
+    (FOLDER / f"{name}.json").write_text(json.dumps(report) + "\n", encoding="utf-8")
 
 
 def table() -> str:
@@ -85,7 +115,12 @@ def main() -> int:
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit code 1 where the page is old"
     )
+    parser.add_argument(
+        "--add", nargs=2, metavar=("FILE", "NAME"), help="a report and the name of its device"
+    )
     options = parser.parse_args()
+    if options.add:
+        add(Path(options.add[0]), options.add[1])
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     new = f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"

@@ -38,7 +38,7 @@ def test_every_report_is_whole_and_right(devices: ModuleType) -> None:
 
 @pytest.mark.parametrize("missing", ["doctor", "bench", "check"])
 def test_a_malformed_report_is_refused(devices: ModuleType, tmp_path: Path, missing: str) -> None:
-    report = json.loads(next(devices.FOLDER.glob("*.json")).read_text())
+    report = json.loads((devices.FOLDER / "lavapipe.json").read_text())
     del report[missing]
     (tmp_path / "a.json").write_text(json.dumps(report))
     with pytest.raises(ValueError, match=rf"a.json: it is not what vkq report --json prints .*{missing}"):
@@ -53,3 +53,28 @@ def test_a_private_word_is_refused(devices: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(report | {"note": "/home/ada/x"}))
     with pytest.raises(ValueError, match=r"a.json: /home/ is private"):
         devices.read(tmp_path / "a.json")
+
+
+def test_an_added_report_keeps_what_the_table_says(
+    devices: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = json.loads((devices.FOLDER / "nvidia-h200.json").read_text())
+    row = {**report["bench"]["rows"][0], "case": devices.CASES[1], "median_us": 1234.4, "samples_us": [1.0]}
+    report["bench"]["rows"] = [{**row, "clock": "call", "median_us": 9.0}, row]
+    total = {"network": "ResNet-50", "clock": "gpu", "time_us": 23456.0, "missing": 0}
+    left = {"network": "MobileNetV2", "clock": "gpu", "time_us": 1.0, "missing": 1}
+    report["bench"]["totals"] = [{**total, "clock": "call", "time_us": 1.0}, total, left]
+    (tmp_path / "given").write_text(json.dumps(report))
+    monkeypatch.setattr(devices, "FOLDER", tmp_path)
+    devices.add(tmp_path / "given", "new")
+    kept = devices.read(tmp_path / "new.json")
+    assert devices.row(kept) == devices.row(report)
+    assert devices.row(kept)[-5:] == ("-", "1,234 us", "-", "-", "23 ms")
+    assert [list(one) for one in kept["bench"]["rows"]] == [[key for key in row if key != "samples_us"]]
+
+
+def test_an_emulated_processor_has_no_times(devices: ModuleType) -> None:
+    cells = devices.row(devices.read(devices.FOLDER / "lavapipe-arm64.json"))
+    assert cells[0].endswith(", emulated by qemu-user (aarch64): correctness alone")
+    assert "runs right" in cells[3]
+    assert set(cells[6:]) == {"-"}

@@ -9,7 +9,6 @@ ROOT = Path(__file__).resolve().parents[2] / "benchmarks"
 OTHERS = (
     "accuracy",
     "compiled-",
-    "arm64-lavapipe",
     "h200-devices",
     "h200-doctor",
     "h200-first-call",

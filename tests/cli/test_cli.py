@@ -105,12 +105,16 @@ def test_a_report_holds_everything_as_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     listed = tmp_path / "few.yaml"
-    listed.write_text('summary: "x"\ncases:\n  - {case: "linear[M=2,K=8,N=8]", reason: "</script><b>"}\n')
+    listed.write_text(
+        'summary: "x"\nnetwork: Two\ncases:\n'
+        '  - {case: "linear[M=2,K=8,N=8]", times: 2, reason: "</script><b>"}\n'
+    )
     monkeypatch.setattr("vkq.cli.bench.ceilings.measure", lambda device, say: {"dot_s8s8": 2.0, "copy": 1.0})
     monkeypatch.setattr("vkq.cli.report.TIMES", 1)
     monkeypatch.setattr("vkq.probe.selftest.probe_again", vkq.probe.selftest.report_of)
     target = tmp_path / "report.html"
-    words = ["report", "-o", str(target), "--list", str(listed), "--count", "3", "--time", "0.001"]
+    words = ["report", "-o", str(target), "--list", str(listed), "--list", "linear[M=1,K=8,N=8]"]
+    words += ["--count", "3", "--time", "0.001"]
     assert cli.main([*words, "--device", any_device.name]) == 0
     assert "healthy; attach it" in capsys.readouterr().out
     text = target.read_text()
@@ -119,7 +123,10 @@ def test_a_report_holds_everything_as_json(
     found = json.loads(inside[1])
     assert found["check"]["summary"]["cases"] == 3
     assert found["doctor"]["healthy"]
-    assert {row["case"] for row in found["bench"]["rows"]} == {"linear[M=2,K=8,N=8]"}
+    rows, totals = found["bench"]["rows"], found["bench"]["totals"]
+    assert {row["case"] for row in rows} == {"linear[M=2,K=8,N=8]", "linear[M=1,K=8,N=8]"}
+    assert {(one["network"], one["layers"], one["missing"]) for one in totals} == {("Two", 2, 0)}
+    assert "total    Two, 2 layers" in text
     assert any(one["capabilities"]["name"] == any_device.name for one in found["devices"]["devices"])
     assert "<svg" in text
     assert not re.search(r'(src|href)="[^#]', text), "nothing is fetched from elsewhere"

@@ -21,6 +21,7 @@ from vkq.bench.report import Table, footer, header
 from vkq.bench.result import Result
 from vkq.bench.run import Request, Runner, paths_of
 from vkq.bench.timer import Settings
+from vkq.bench.totals import totals
 from vkq.check.catalogue import random_checks
 from vkq.cli import bench, check, devices, doctor
 from vkq.cli.common import Parsers, add_command, device_argument, number, output_file, status_line, whole
@@ -53,7 +54,7 @@ def register(commands: Parsers) -> None:
         [
             "vkq report -o report.html",
             "vkq report --json > phone.json",
-            "vkq report -o phone.html --device 0 --count 200 --list mobilenet_v2",
+            "vkq report -o phone.html --device 0 --count 200 --list phone --list mobilenet_v2",
         ],
     )
     parser.add_argument(
@@ -65,7 +66,9 @@ def register(commands: Parsers) -> None:
         "--count", type=whole(1, 100_000), default=50, metavar="N",
         help="random cases of vkq check (default: 50)",
     )  # fmt: skip
-    parser.add_argument("--list", default="phone", metavar="LIST", help="of vkq bench (default: phone)")
+    parser.add_argument(
+        "--list", action="append", metavar="LIST", help="of vkq bench, one or more times (default: phone)"
+    )
     parser.add_argument(
         "--time", type=number(0, 3600, above=True), default=2.0, metavar="S",
         help="seconds for a case and clock, at most (default: 2)",
@@ -75,7 +78,8 @@ def register(commands: Parsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 1 where a byte was wrong anywhere."""
-    chosen = cases.select([options.list])
+    lists = options.list or ["phone"]
+    chosen = cases.select(lists)
     found: dict[str, Any] = {
         "schema": 1,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -87,6 +91,7 @@ def run(options: argparse.Namespace) -> int:
         summary, mismatches = check.compared(device, list(random_checks(options.count, 0)))
         found["check"] = {"summary": summary, "mismatches": [dataclasses.asdict(one) for one in mismatches]}
         result = _measured(device, options, chosen)
+    result.totals = totals(cases.networks(lists), result.rows, result.ceilings)
     found["bench"] = json.loads(result.to_json())
     found, result.device = without_private(found), without_private(result.device)
     good = found["doctor"]["healthy"] and not mismatches and not result.mismatches
@@ -118,7 +123,8 @@ def _measured(device: Device, options: argparse.Namespace, chosen: list[Any]) ->
 
 def _page(found: dict[str, Any], result: Result, names: list[str], good: bool) -> str:
     table = Table(names, None)
-    rows = [table.head(), *table.lines(result.rows, result.comparisons, result.failures)]
+    lines = table.lines(result.rows, result.comparisons, result.failures)
+    rows = [table.head(), *lines, *table.totals(result.totals)]
     summary = found["check"]["summary"]
     said = {
         "Device": _pre(header(result)),
