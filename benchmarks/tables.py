@@ -222,30 +222,39 @@ def host() -> list[str]:
 
 
 def lavapipe() -> list[str]:
-    found = read("lavapipe-networks-2026-11-22")
+    found = read("lavapipe-int8-2026-11-29")
+    names = ("vkq", "ncnn", "ncnn_float", "ncnn_cpu", "onnxruntime")
     return [
         "## lavapipe, a software device",
         "",
-        f"{found['driver']}, {found['host']}, {found['date']}: process time in ms. ncnn {found['ncnn']}",
-        "computes in float in these rows, which compare two arithmetics. Its int8 on Vulkan stands beside",
-        "vkq's with `vkq bench MODEL --peer ncnn` (ncnn from 1.0.20260701 on). It ranks no GPU.",
+        f"{found['driver']}, {found['host']}, {found['date']}, ncnn {found['ncnn']}, in one run: process "
+        "time in ms (wall time in brackets). vkq and ncnn have the same int8 weights and scales, and compute "
+        "in int8 by Vulkan; `apart` is ncnn's largest difference from vkq, of the largest output. In float "
+        "ncnn computes another arithmetic. The CPU kernels run on one thread. It ranks no GPU.",
         f"`{found['command']}`",
+        "",
+        "On 22 November ncnn took 165 ms for MobileNetV2 in float. That was another processor: ncnn's CPU "
+        "kernels did 128 GFLOP/s there, more than a core of this one can do. Here it takes 1,590 to 1,750 ms "
+        "with one or two threads, with fp16 on or off, without packing, and from pnnx's files, too.",
         "",
         *table(
             (
                 "network",
                 "vkq int8",
-                "ncnn float on lavapipe",
-                "ncnn float, CPU kernels",
+                "ncnn int8",
+                "ncnn / vkq",
+                "apart",
+                "ncnn float",
+                "ncnn int8, CPU kernels",
                 "ONNX Runtime int8, CPU",
             ),
             (
                 (
                     r["network"],
-                    *(
-                        f"{r[name]['cpu_ms']:.1f}"
-                        for name in ("vkq", "ncnn_vulkan", "ncnn_cpu", "onnxruntime")
-                    ),
+                    *(f"{r[name]['cpu_ms']:.0f} ({r[name]['ms']:.0f})" for name in names[:2]),
+                    f"{r['ncnn']['cpu_ms'] / r['vkq']['cpu_ms']:.1f}",
+                    f"{100 * r['ncnn']['apart']:.1f} %",
+                    *(f"{r[name]['cpu_ms']:.0f} ({r[name]['ms']:.0f})" for name in names[2:]),
                 )
                 for r in found["rows"]
             ),

@@ -113,6 +113,10 @@ class Net:
     def set_vulkan_device(self, index: int) -> None:
         self.device = index
 
+    def layers(self) -> list[Any]:
+        every = ("Input", True), ("Convolution", True), ("Reshape", False)
+        return [SimpleNamespace(type=name, support_vulkan=there) for name, there in every]
+
     def input_names(self) -> list[str]:
         return ["in0"]
 
@@ -145,6 +149,7 @@ def test_ncnn_from_its_own_files(
     assert bench(convolution, "--shape", "x=1x3x5x7", "--peer", "ncnn", "--peer", "ort") == 0
     told = capsys.readouterr().out
     assert f"ncnn 1.0 conv.ncnn.param on Vulkan device 1 ({software_device.name})" in told
+    assert "2 of 3 layers by Vulkan; Reshape on the CPU" in told
     with pytest.warns(UserWarning, match="Det"):
         assert bench(determinants, "--peer", "ncnn") == 0
     assert "no det.ncnn.param and no det.ncnn.bin beside the model" in capsys.readouterr().out

@@ -91,7 +91,15 @@ def model_call(
             extractor.input(name, ncnn.Mat(x))
         return [np.array(extractor.extract(name)[1])[None] for name in results]
 
-    return call, f"ncnn {ncnn.__version__} {param.name} on Vulkan device {index} ({device.name})"
+    return call, f"ncnn {ncnn.__version__} {param.name} on Vulkan device {index} ({device.name}){_split(net)}"
+
+
+def _split(net: Any) -> str:
+    """Which layers have a Vulkan form; the others run on the CPU in between."""
+    layers = list(net.layers())
+    left = sorted({layer.type for layer in layers if not layer.support_vulkan})
+    some = f"; {', '.join(left)} on the CPU" if left else ""
+    return f", {sum(layer.support_vulkan for layer in layers)} of {len(layers)} layers by Vulkan{some}"
 
 
 def _gpu(ncnn: Any, device: Device) -> int:
