@@ -57,10 +57,10 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extensio
 env: $(VENV)/.test $(SWIFTSHADER)  ## what a contributor needs: the environment in .venv with every tool, and both software drivers
 
 # One driver, without the validation layer: for the loop of editing; `make test` is what must pass.
-smoke: $(VENV)/.test  ## the rules of the house, one case on each path and one small network, in under 20 seconds
+smoke: $(VENV)/.test  ## the rules of the house, one case on each path and one small network
 	VKQ_REQUIRE_DEVICE=1 VKQ_VALIDATION=0 $(BIN)/python -m pytest -q -m smoke -k "not swiftshader" $(SMOKE)
 
-quick: $(VENV)/.test  ## a part of the suite in under 3 minutes: numbers, shapes, layouts, schemes, operators, rules of the house
+quick: $(VENV)/.test  ## a part of the suite: numbers, shapes, layouts, schemes, operators, rules of the house
 	VKQ_REQUIRE_DEVICE=1 VKQ_VALIDATION=0 $(BIN)/python -m pytest -q -k "not swiftshader" $(QUICK)
 
 docs: $(VENV)/.test  ## the manual, build/docs/index.html; a warning is an error
@@ -84,7 +84,7 @@ mobile: $(VENV)/.test  ## what Mesa's compilers for Adreno, Mali and VideoCore m
 	VKQ_CACHE_DIR=$(MOBILE)-cache tests/mobile/all.sh $(MOBILE)
 
 wheel: $(VENV)/.demo  ## dist/vkq-*.whl, with the compiled shaders
-	@echo "== a wheel with some 430 compiled shaders: 3 minutes on two cores"
+	@echo "== a wheel: some 430 shaders are compiled, which takes minutes"
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
 	@ls dist/vkq-*.whl
 
