@@ -63,7 +63,7 @@ smoke: $(VENV)/.test  ## the rules of the house, one case on each path and one s
 quick: $(VENV)/.test  ## a part of the suite: numbers, shapes, layouts, schemes, operators, rules of the house
 	VKQ_REQUIRE_DEVICE=1 VKQ_VALIDATION=0 $(BIN)/python -m pytest -q -k "not swiftshader" $(QUICK)
 
-docs: $(VENV)/.test  ## the manual, build/docs/index.html; a warning is an error
+docs: $(VENV)/.docs  ## the manual, build/docs/index.html; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "build/docs/index.html"
 
@@ -138,6 +138,11 @@ $(VENV)/.test: $(BUILD_INPUTS) | $(VENV)/bin/python
 	@echo "== vkq, its shader compiler (92 MB), the demo's and the tests' packages: a few minutes on the first run"
 	$(BIN)/pip install -q -e '.[compile,demo,test,lint]'
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.docs: $(BUILD_INPUTS) | $(VENV)/bin/python
+	@echo "== vkq, and what makes the manual"
+	@test -e $(VENV)/.test || $(BIN)/pip install -q -e '.[docs]'
+	@touch $@
 
 # SwiftShader, a second and stricter driver: two files out of Debian's chromium-common, which is not installed.
 $(SWIFTSHADER): | packages

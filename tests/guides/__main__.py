@@ -100,7 +100,8 @@ def provided(guide: Guide, folder: Path, wheels: Path) -> None:
     """The files that a reader has."""
     folder.mkdir(parents=True)
     if guide.checkout:  # as it is, with what is not committed
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True).stdout
         names = ["tar", "c", "--ignore-failed-read", "--null", "--files-from=-"]
         packed = subprocess.run(names, cwd=ROOT, input=listed, check=True, capture_output=True).stdout
         subprocess.run(["tar", "x", "-C", folder], input=packed, check=True)
