@@ -8,7 +8,7 @@ from . import moves, operators, shaped
 
 OPERATORS = {**operators.OPERATORS, **moves.MORE, **shaped.SHAPED}
 # uint8 is no form of them that both take
-INT8_ALONE = ("DEPTHWISE_CONV_2D", "ELU", "ABS", "HARD_SWISH", "EXP", "LOG")
+INT8_ALONE = ("DEPTHWISE_CONV_2D", "ELU", "ABS", "HARD_SWISH", "HARD_SWISH-beyond", "EXP", "LOG")
 
 
 def operator_case(op: str, seed: int) -> operators.Case:

@@ -120,13 +120,15 @@ def dense(rng: Random, dtype: str) -> Case:
     return one.case(y)
 
 
-def _binary(op: str) -> Callable[[Random, str], Case]:
+def binary(op: str, low: float = -2, high: float = 3) -> Callable[[Random, str], Case]:
+    """ADD, SUB, MUL, the scale of y so many powers of two apart from what no number is beyond."""
+
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
         shape, a_scale = one.shape(), one.scale()
         b_scale = float(np.float32(a_scale * 2 ** rng.uniform(-4, 4)))
         larger = a_scale * b_scale * 200 if op == "MUL" else max(a_scale, b_scale)
-        y_scale = float(np.float32(larger * 2 ** rng.uniform(-2, 3)))
+        y_scale = float(np.float32(larger * 2 ** rng.uniform(low, high)))
         a = one.input(shape, a_scale, one.zero())
         if rng.integers(0, 3):
             b = one.input(tuple(shape if rng.integers(0, 2) else (1, 1, 1, shape[3])), b_scale, one.zero())
@@ -148,17 +150,16 @@ def all_numbers(one: One) -> Array:
 
 
 def unary(
-    op: str, kind: str = "", version: int = 1, spread: float = 6, **options: Any
+    op: str, kind: str = "", version: int = 1, spread: float = 6, least: float | None = None, **options: Any
 ) -> Callable[[Random, str], Case]:
     """A function of one number: on all there are, with scales of x and y so many powers of two apart."""
+    least = -spread if least is None else least
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
         scale = one.scale(-2.5, 0)
         x = one.input((1, 4, 16, 4), scale, one.zero(), all_numbers(one))
-        y = one.output(
-            (1, 4, 16, 4), float(np.float32(scale * 2 ** rng.uniform(-spread, spread))), one.zero()
-        )
+        y = one.output((1, 4, 16, 4), float(np.float32(scale * 2 ** rng.uniform(least, spread))), one.zero())
         given = {
             k: float(np.float32(rng.uniform(*v))) if isinstance(v, tuple) else v for k, v in options.items()
         }
@@ -295,7 +296,7 @@ def dequantize(rng: Random, dtype: str) -> Case:
 
 OPERATORS: dict[str, Callable[[Random, str], Case]] = {
     "CONV_2D": conv, "DEPTHWISE_CONV_2D": depthwise, "FULLY_CONNECTED": dense,
-    "ADD": _binary("ADD"), "SUB": _binary("SUB"), "MUL": _binary("MUL"),
+    "ADD": binary("ADD"), "SUB": binary("SUB"), "MUL": binary("MUL"),
     "LOGISTIC": _fixed("LOGISTIC", 1 / 256, -128), "TANH": _fixed("TANH", 1 / 128, 0),
     "SOFTMAX": _fixed("SOFTMAX", 1 / 256, -128), "ELU": unary("ELU"), "GELU": unary("GELU", "GeluOptions"),
     "GELU-tanh": unary("GELU", "GeluOptions", approximate=1),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .operators import Case, One, Random, unary
+from .operators import Case, One, Random, binary, unary
 
 
 def tile(rng: Random, dtype: str) -> Case:
@@ -60,5 +60,9 @@ def known(rng: Random, dtype: str) -> Case:
 
 SHAPED: dict[str, Callable[[Random, str], Case]] = {
     "EXP": unary("EXP", "", 2), "LOG": unary("LOG", "", 2), "TILE": tile, "BROADCAST_TO": broadcast_to,
-    "SQUEEZE": squeeze, "SHAPE": known,
+    "SQUEEZE": squeeze, "SHAPE": known, "ADD-beyond": binary("ADD", 10, 12),
+    "SUB-beyond": binary("SUB", -12, -8), "MUL-beyond": binary("MUL", 9, 14),
+    "QUANTIZE-beyond": unary("QUANTIZE", "", 2, 9, 8.1),
+    "LEAKY_RELU-beyond": unary("LEAKY_RELU", "LeakyReluOptions", 2, 3, alpha=(1e-4, 4e-4)),
+    "HARD_SWISH-beyond": unary("HARD_SWISH", "", 1, 12, 8),
 }  # fmt: skip

@@ -189,7 +189,10 @@ def hard_swish(x: QParams, y: QParams) -> Array:
         gate = rounding_shift(_high16(gate, slope), -exponent)
     gate = (gate + (1 << 15)) >> 1
     product = np.trunc(gate * _high16(values, m) / 2**15).astype(int)
-    moved = rounding_shift(product, -shift) if shift <= 0 else product << shift
+    if shift < -15:  # of 16-bit numbers, as that shift happens to come out
+        moved = np.where(product < 0, -1, 1)
+    else:
+        moved = rounding_shift(product, -shift) if shift <= 0 else product << shift
     return stored(moved + y.zero_point, y)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..graph.graph import Array
 from ..numerics.elementwise import BinaryOp, binary_table
 from ..numerics.qparams import QParams
-from . import arithmetic
+from . import arithmetic, beyond
 from .arithmetic import bounds_of, clamped, every, stored
 from .file import FileOperator
 from .layers import BYTES, activated, quantized_pair, real_range
@@ -52,9 +52,14 @@ def _quantized_binary(
     low: Lowering, op: BinaryOp, names: list[str], q: tuple[QParams, QParams, QParams], limits: Any
 ) -> str:
     a, b, y = q
-    if op == "mul":
+    if op == "mul" and beyond.products_taken(a, b, y):
         return low.emit("mul", names, a=a, b=b, y=y, activation=limits)
-    table = clamped(arithmetic.sum_table(a, b, y, op == "sub"), limits, y)
+    if op == "mul":
+        table = beyond.product_table(a, b, y)
+    else:
+        rule = arithmetic.sum_table if beyond.sums_taken(a, b, y) else beyond.sum_table
+        table = rule(a, b, y, op == "sub")
+    table = clamped(table, limits, y)
     if np.array_equal(binary_table(op, a, b, y, limits).T, table):
         return low.emit(op, names, a=a, b=b, y=y, activation=limits)
     return low.emit("lookup2", names, table=table)
@@ -185,7 +190,9 @@ def leaky_relu(low: Lowering, operator: FileOperator, activation: str) -> None:
     """LEAKY_RELU."""
     alpha = float(operator.options["alpha"])
     if low.dtype(operator.inputs[0]) in BYTES:
-        return by_table(low, operator, arithmetic.leaky(*_two(low, operator), alpha))
+        x, y = _two(low, operator)
+        rule = arithmetic.leaky if beyond.converted(x, y, alpha) else beyond.leaky
+        return by_table(low, operator, rule(x, y, alpha))
     return by_node(low, operator, "LeakyRelu", alpha=alpha)
 
 
@@ -210,8 +217,8 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
     """QUANTIZE: XNNPACK multiplies floats by the scale's reciprocal."""
     x, y = operator.inputs[0], operator.outputs[0]
     q = low.q(y)
-    if low.dtype(x) in BYTES and low.dtype(x) != low.dtype(y):
-        return _other_type(low, operator)
+    if low.dtype(x) in BYTES and (low.dtype(x) != low.dtype(y) or not beyond.converted(low.q(x), q)):
+        return _by_fixed(low, operator)
     if low.dtype(x) in BYTES:
         return by_table(low, operator, arithmetic.requantized(*_two(low, operator)))
     first = low.channels_first([x])
@@ -221,9 +228,9 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
     return low.give(y, low.emit("quantize", [name], y=unit), first)
 
 
-def _other_type(low: Lowering, operator: FileOperator) -> None:
-    """int8 as uint8, or back: a table; where LiteRT rounds the last elements in another way, a table of the
-    number and of whether it is one of these."""
+def _by_fixed(low: Lowering, operator: FileOperator) -> None:
+    """int8 as uint8, or back, or of scales that XNNPACK does not take: a table; where LiteRT rounds the last
+    elements in another way, a table of the number and of whether it is one of these."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)

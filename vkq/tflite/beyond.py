@@ -1,0 +1,68 @@
+"""Functions of two 8-bit numbers with scales that XNNPACK does not take: LiteRT's own kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph.graph import Array
+from ..numerics.qparams import QParams
+from .arithmetic import by_fixed, every, fixed_multiplier, stored
+from .lowering import Unsupported
+
+SUM_ROOM = 20  # bits that operands of a sum are moved up by
+
+
+def ratio(*factors: float, y: QParams) -> float:
+    """A product of scales over the result's."""
+    product = np.float32(1)
+    with np.errstate(all="ignore"):
+        for factor in factors:
+            product = product * np.float32(factor)
+        return float(product / np.float32(y.scale))
+
+
+def sums_taken(a: QParams, b: QParams, y: QParams) -> bool:
+    """Whether XNNPACK adds numbers of these scales."""
+    return all(2**-10 <= ratio(q.scale, y=y) < 2**8 for q in (a, b))
+
+
+def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
+    """LiteRT's own ADD and SUB: [a, b], both on twice the larger scale."""
+    both = 2 * max(a.scale, b.scale)
+    left, right = (
+        by_fixed((every(q) - q.zero_point) << SUM_ROOM, *fixed_multiplier(q.scale / both)) for q in (a, b)
+    )
+    total = left[:, np.newaxis] + (-right if subtract else right)[np.newaxis, :]
+    moved = by_fixed(total, *fixed_multiplier(both / (2**SUM_ROOM * y.scale))) + y.zero_point
+    if not subtract and not -(2**15) <= moved.min() <= moved.max() < 2**15:
+        raise Unsupported(
+            f"its result has the scale {y.scale}, its operands {a.scale} and {b.scale}: XNNPACK takes less"
+            " than 256 times that, and LiteRT's own kernel loses bits above the 16th"
+        )
+    return stored(moved, y)
+
+
+def products_taken(a: QParams, b: QParams, y: QParams) -> bool:
+    """Whether XNNPACK multiplies numbers of these scales."""
+    return bool(2**-16 <= ratio(a.scale, b.scale, y=y) < 2**8)
+
+
+def product_table(a: QParams, b: QParams, y: QParams) -> Array:
+    """LiteRT's own MUL: [a, b]."""
+    left, right = (every(q) - q.zero_point for q in (a, b))
+    factor = fixed_multiplier(a.scale * b.scale / y.scale)
+    return stored(by_fixed(left[:, np.newaxis] * right[np.newaxis, :], *factor) + y.zero_point, y)
+
+
+def converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
+    """Whether XNNPACK converts numbers of these scales, or has this slope for those below zero."""
+    above = ratio(x.scale, y=y)
+    below = abs(np.float32(above) * np.float32(alpha))
+    return bool(2**-8 <= above <= 2**7 and 2**-8 <= below <= 2**7)
+
+
+def leaky(x: QParams, y: QParams, alpha: float) -> Array:
+    """LiteRT's own LEAKY_RELU."""
+    numbers = every(x) - x.zero_point
+    above, below = (by_fixed(numbers, *fixed_multiplier(x.scale * s / y.scale)) for s in (1.0, alpha))
+    return stored(np.where(numbers >= 0, above, below) + y.zero_point, y)
