@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # driver -> a part of its device's name
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}
+EVERY = os.environ.get("VKQ_EVERY_DRIVER", "0") not in ("", "0")
 REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 
@@ -26,7 +27,13 @@ def _environment() -> None:
     ):  # a real device by a part of its name, instead of the software ones
         os.environ.setdefault("VK_DRIVER_FILES", ":".join(str(p) for p in icds if p.exists()))
         os.environ.setdefault("VKQ_VALIDATION", "1")
-    os.environ.setdefault("VKQ_CACHE_DIR", str(ROOT / "build" / "test-cache"))
+    cache = os.environ.setdefault("VKQ_CACHE_DIR", str(ROOT / "build" / "test-cache"))
+    # LLVM takes lavapipe's shaders a third of the time without optimization and with subgroups of 4, as
+    # lavapipe has them on arm64. VKQ_EVERY_DRIVER=1 takes what a user's has. Mesa's cache is apart.
+    if not EVERY:
+        os.environ.setdefault("LP_NATIVE_VECTOR_WIDTH", "128")
+        os.environ.setdefault("GALLIVM_PERF", "nopt")
+    os.environ.setdefault("MESA_SHADER_CACHE_DIR", str(Path(cache) / f"mesa-{'every' if EVERY else '128'}"))
 
 
 _environment()
@@ -87,7 +94,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     tests/runtime runs whole, and so does what is named (``file::test``); VKQ_EVERY_DRIVER=1 runs all.
     """
-    if os.environ.get("VKQ_EVERY_DRIVER", "0") not in ("", "0") or any("::" in arg for arg in config.args):
+    if EVERY or any("::" in arg for arg in config.args):
         return
     found: dict[str, list[pytest.Item]] = {}
     for item in items:

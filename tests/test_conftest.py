@@ -16,9 +16,9 @@ class Item(SimpleNamespace):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-def kept(monkeypatch: pytest.MonkeyPatch, folder: str, every: str = "0", args: tuple[str, ...] = ()) -> list:
+def kept(monkeypatch: pytest.MonkeyPatch, folder: str, every: bool = False, args: tuple[str, ...] = ()) -> list:
     """(driver, path, shape) of the cases that are run."""
-    monkeypatch.setenv("VKQ_EVERY_DRIVER", every)
+    monkeypatch.setattr(conftest, "EVERY", every)
     marks = [SimpleNamespace(args=("path", PATHS)), SimpleNamespace(args=("shape, more", SHAPES))]
     items = [
         Item(
@@ -51,5 +51,5 @@ def test_swiftshader_runs_every_value_and_lavapipe_every_combination(monkeypatch
 
 def test_everything_runs_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(kept(monkeypatch, "runtime")) == 20
-    assert len(kept(monkeypatch, "ops", "1")) == 20
+    assert len(kept(monkeypatch, "ops", True)) == 20
     assert len(kept(monkeypatch, "ops", args=("tests/ops/test_x.py::test_x",))) == 20
