@@ -197,14 +197,28 @@ def test_operators_that_run_subgraphs(any_device: vkq.Device, op: str) -> None:
         InferenceSession(several(op), any_device)
 
 
-def test_16_bit_activations(any_device: vkq.Device) -> None:
+def sixteen(op: str = "ADD", ends: str = "float32") -> bytes:
+    """Floats as int16 numbers, one operator on them, and back."""
     w = Writer()
-    x, y = w.tensor((1, 3), "int16", 0.5), w.tensor((1, 3), "int16", 0.5)
-    w.operator("RELU", [x], [y])
-    with pytest.raises(
-        UnsupportedModelError, match=r"its activations are int16 \(16x8\): LiteRT sums in 64 bits"
-    ):
-        InferenceSession(w.file([x], [y]), any_device)
+    x, y = (w.tensor((1, 4), ends, 2**-10 if ends == "int16" else None, name=name) for name in "xy")
+    one, two = (w.tensor((1, 4), "int16", scale) for scale in (2**-10, 2**-11))
+    w.operator("QUANTIZE", [x], [one])
+    constant = w.constant(np.array([[1, -2, 3, 1024]], np.int16), 2**-10)
+    w.operator(op, [one, constant], [two], "AddOptions" if op == "ADD" else "")
+    w.operator("DEQUANTIZE", [two], [y])
+    return w.file([x], [y])
+
+
+def test_16_bit_activations(any_device: vkq.Device) -> None:
+    """In floats, within the range of 16 bits."""
+    session = InferenceSession(sixteen(), any_device)
+    (got,) = session.run(None, {"x": np.array([[0.5, -15, 99, 15]], np.float32)})
+    top = (2**15 - 1) / 2**11  # of the result; the 99 is cut to 2^15 - 1 before
+    np.testing.assert_array_equal(got, np.float32([[0.5 + 2**-10, -15 - 2**-9, top, top]]))
+    with pytest.raises(UnsupportedModelError, match=r"vkq runs int16 activations .* with float inputs"):
+        InferenceSession(sixteen(ends="int16"), any_device)
+    with pytest.raises(UnsupportedModelError, match=r"SIGN #1: vkq does not know .* \(16x8\)"):
+        InferenceSession(sixteen("SIGN"), any_device)
 
 
 def test_litert_is_asked_for_by_name(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from . import elements, images, layers, movement, parts, rearranged
 from .file import File, FileOperator, parse
 from .lowering import Lowering, Unsupported, names_of
 from .schema import ACTIVATIONS
+from .sixteen import as_floats, has_sixteen
 
 RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
     "CONV_2D": layers.conv,
@@ -112,7 +113,8 @@ def parsed(model: Any, signature: str | None = None) -> File:
 
 def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[str] = ()) -> Model:
     """The file's operators in the graph's words; those *apart* are foreign ones."""
-    low = Lowering(file)
+    sixteen = has_sixteen(file)
+    low = Lowering(file := as_floats(file) if sixteen else file)
     inputs = tuple(_input(low, number, shapes) for number in file.inputs)
     made = set(file.inputs)
     for operator in file.operators:
@@ -123,6 +125,11 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
             )
         made.update(operator.outputs)
         _add(low, operator, operator.place in apart)
+    if sixteen and (left := [node for node in low.nodes if node.op == "foreign"]):
+        node = left[0]
+        why = f"{node.attributes['op']} {node.source}: {node.attributes['why']}, in a model with int16"
+        why += " activations (16x8)"
+        raise UnsupportedModelError(why, [why])
     low.source = "the model's results"
     _name_results(low)
     outputs = tuple(
@@ -157,8 +164,6 @@ def _input(low: Lowering, number: int, shapes: Mapping[str, Sequence[int]]) -> A
     tensor, name = low.file.tensors[number], low.names[number]
     if tensor.why or number in low.arrays:
         raise ModelError(f"the input {tensor.name!r} cannot be read: {tensor.why or 'it is a constant'}")
-    if tensor.dtype == "int16":
-        raise UnsupportedModelError(f"the input {tensor.name!r}: {LONG_SUMS}", [LONG_SUMS])
     shape = tuple(int(d) for d in shapes.get(name, tensor.shape))
     low.plain[number] = name
     low.specs[name] = Spec(tensor.dtype, shape).check(f"input {name!r}")
@@ -166,9 +171,6 @@ def _input(low: Lowering, number: int, shapes: Mapping[str, Sequence[int]]) -> A
 
 
 CONTROL = ("IF", "WHILE", "CALL", "CALL_ONCE")  # what runs other subgraphs
-LONG_SUMS = (
-    "its activations are int16 (16x8): LiteRT sums in 64 bits, by multipliers of 15; vkq has 32-bit sums"
-)
 
 
 def _add(low: Lowering, operator: FileOperator, apart: bool) -> None:
@@ -183,8 +185,6 @@ def _add(low: Lowering, operator: FileOperator, apart: bool) -> None:
             raise Unsupported(f"{operator.op} runs another subgraph of the file; vkq runs one")
         if rule is None:
             raise Unsupported(f"vkq does not know the operator {operator.op}")
-        if any(n >= 0 and low.dtype(n) == "int16" for n in operator.inputs):
-            raise Unsupported(LONG_SUMS)
         code = operator.options.get("fused_activation_function", 0)
         if code not in ACTIVATIONS:
             raise ModelError(f"{operator}: there is no activation {code}")

@@ -1,0 +1,101 @@
+"""Files with int16 activations (16x8) as files of floats: LiteRT sums their products in 64 bits, which a
+device has not. Each value stays within its 16-bit range; it is not rounded to 16 bits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import UnsupportedModelError
+from .file import File, FileOperator, FileTensor
+
+BIASES = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
+ENDS = (
+    "the model takes or gives int16 numbers; vkq runs int16 activations (16x8) with float inputs and outputs:"
+    " convert it with inference_input_type and inference_output_type float32"
+)
+MOVED = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PACK", "UNPACK", "SPLIT", "SPLIT_V", "SLICE",
+         "STRIDED_SLICE", "GATHER", "PAD", "MAX_POOL_2D", "CAST", "DEQUANTIZE")  # fmt: skip
+
+
+def is_sixteen(tensor: FileTensor) -> bool:
+    """Whether a tensor has quantized 16-bit numbers."""
+    return tensor.dtype == "int16" and bool(tensor.scales.size)
+
+
+def has_sixteen(file: File) -> bool:
+    """Whether a file has int16 activations; refuses those at its ends."""
+    if any(file.tensors[n].dtype == "int16" for n in (*file.inputs, *file.outputs)):
+        raise UnsupportedModelError(ENDS, [ENDS])
+    return any(is_sixteen(tensor) for tensor in file.tensors)
+
+
+def as_floats(file: File) -> File:
+    """The same file with float32 tensors in place of int16 ones, each cut to its range where it is made."""
+    sixteen = [is_sixteen(tensor) for tensor in file.tensors]
+    tensors = [_real(t) if is_sixteen(t) else t for t in file.tensors]
+    operators: list[FileOperator] = []
+    for operator in file.operators:
+        bias = BIASES.get(operator.op, 8)
+        if len(operator.inputs) > bias >= 0 and sixteen[operator.outputs[0]] and operator.inputs[bias] >= 0:
+            number = operator.inputs[bias]
+            tensors[number] = _real(file.tensors[number])
+        one = dataclasses.replace(operator, op=_converted(operator, file.tensors))
+        if operator.op in MOVED or not any(sixteen[n] for n in one.outputs):
+            operators.append(one)
+        else:
+            operators += _cut(one, file.tensors, tensors)
+    return dataclasses.replace(file, tensors=tuple(tensors), operators=tuple(operators))
+
+
+def _real(tensor: FileTensor) -> FileTensor:
+    """A tensor of floats, and its numbers where it is a constant."""
+    data, none = tensor.data, np.zeros(0, np.float32)
+    if data is not None and tensor.scales.size and data.dtype.kind == "i":
+        along = [1] * data.ndim
+        if tensor.scales.size > 1:
+            along[tensor.axis] = -1
+        points, scales = tensor.zero_points.reshape(along), tensor.scales.astype(np.float64).reshape(along)
+        data = ((data - points) * scales).astype(np.float32)
+    return dataclasses.replace(
+        tensor, dtype="float32", data=data, scales=none, zero_points=none.astype(np.int64)
+    )
+
+
+def _converted(operator: FileOperator, tensors: Sequence[FileTensor]) -> str:
+    """QUANTIZE and DEQUANTIZE between types of which one is floats now."""
+    if operator.op not in ("QUANTIZE", "DEQUANTIZE"):
+        return operator.op
+    x, y = tensors[operator.inputs[0]], tensors[operator.outputs[0]]
+    if is_sixteen(y):
+        return "DEQUANTIZE" if x.dtype in ("int8", "uint8") else "CAST"
+    return "CAST" if is_sixteen(x) and y.dtype == "float32" else operator.op
+
+
+def _cut(one: FileOperator, given: Sequence[FileTensor], tensors: list[FileTensor]) -> list[FileOperator]:
+    """The operator, and its 16-bit results cut to what 16 bits hold."""
+    made, outputs = list[FileOperator](), list[int]()
+    for number in one.outputs:
+        if not is_sixteen(given[number]):
+            outputs.append(number)
+            continue
+        tensor, scale = tensors[number], np.float32(given[number].scales[0])
+        names = [len(tensors) + i for i in range(4)]
+        before, between, low, high = names
+        for end in (before, between):
+            tensors.append(dataclasses.replace(tensor, name=f"{tensor.name}/{end}"))
+        for bound in (-(2**15), 2**15 - 1):
+            constant = np.asarray(scale * np.float32(bound))
+            tensors.append(
+                dataclasses.replace(
+                    tensor, name=f"{tensor.name}/{bound}", shape=(), signature=(), data=constant
+                )
+            )
+        made += [
+            FileOperator("MAXIMUM", (before, low), (between,), {}, one.place),
+            FileOperator("MINIMUM", (between, high), (number,), {}, one.place),
+        ]
+        outputs.append(before)
+    return [dataclasses.replace(one, outputs=tuple(outputs)), *made]
