@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-dev libvulkan1 mesa-vulkan-drivers vulkan-validationlayers spirv-tools
 SWIFTSHADER := .drivers/vk_swiftshader_icd.json
-BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/* vkq/player/native/*)
 
 QUICK := tests/numerics tests/problem tests/layout tests/schemes tests/ops tests/onnx/test_nodes.py tests/cli/test_cli.py \
   tests/test_imports.py tests/test_style.py tests/test_mutants.py
@@ -48,6 +48,11 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extensio
 	g++ -std=c++17 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -I vkq/player/native \
 	  tests/sanitize/player.cpp vkq/player/native/file.cpp vkq/player/native/packed.cpp -o build/sanitize-player
 	build/sanitize-player build/digits.vkq 100000
+	cmake -S vkq/player/native -B build/sanitize-libvkq -G Ninja -DVKQ_STATIC=ON -DVKQ_PLAYER_SANITIZE=address,undefined && \
+	  ninja -C build/sanitize-libvkq
+	# Not leaks: a driver's own, which is unloaded before they are looked for, cannot be told from libvkq's.
+	VKQ_SANITIZED_LIBVKQ=$(CURDIR)/build/sanitize-libvkq/libvkq.a ASAN_OPTIONS=detect_leaks=0:handle_segv=0 VKQ_REQUIRE_DEVICE=1 \
+	  $(BIN)/python -m pytest -q tests/player/test_load.py -k "test_in_c"
 	$(call SANITIZED,address) $(call PRELOAD,asan ubsan) LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/lsan.supp:print_suppressions=0 \
 	  ASAN_OPTIONS=detect_leaks=1:handle_segv=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(BIN)/python -m pytest -q tests/runtime -k "not swiftshader and not statistics" --deselect tests/runtime/test_process.py

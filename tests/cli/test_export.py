@@ -1,5 +1,6 @@
 """`vkq export` and what `vkq inspect` says of its files."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,10 @@ def test_a_file(any_device: vkq.Device, tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["inspect", path]) == 0
     said = capsys.readouterr().out
     assert "input   x: float32[2, 1, 8, 8]\n" in said
+    sizes = {line.split(":")[0]: re.findall(r"\d+", line) for line in said.splitlines()[1:4]}
+    assert sizes.keys() == {"shaders", "weights", "known answer"}
+    stored = [int(numbers[-1]) for numbers in sizes.values()]
+    assert 0.8 * Path(path).stat().st_size < sum(stored) < Path(path).stat().st_size
     assert "plan    portable: any Vulkan 1.1 device" in said
     with vkq.load(path, any_device.name) as model:
         assert model.run(None, {"x": np.zeros((2, 1, 8, 8), np.float32)})[0].shape == (2, 10)

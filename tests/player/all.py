@@ -1,5 +1,6 @@
-"""Every small network in both forms of ONNX, and those of TFLite, as files: each plan that a driver can play
-gives the session's bytes. `python -m tests.player.all DEVICE [PART OF A NAME]`: minutes."""
+"""Every small network in both forms of ONNX, and those of TFLite, as files for every shipped kind: each plan
+that a driver can play gives the session's bytes, and of others it says what the driver lacks.
+`python -m tests.player.all DEVICE [PART OF A NAME]`: minutes on lavapipe, half an hour on SwiftShader."""
 
 import sys
 import tempfile
@@ -8,6 +9,7 @@ from pathlib import Path
 import vkq
 from tests.onnx.networks import KINDS
 from tests.player.files import check_bytes, network, tflite
+from vkq.device.reported import NAMES
 from vkq.errors import VkqError
 
 FORMS = ("qdq_int8", "qoperator_uint8")
@@ -22,7 +24,8 @@ def main(which: str, part: str = "") -> int:
                 continue
             try:
                 data = tflite(name) if form == "tflite" else network(name, form, Path(place))
-                said = f"the session's bytes by {', '.join(check_bytes(data, device, Path(place)))}"
+                played, lacking = check_bytes(data, device, Path(place), NAMES)
+                said = f"the session's bytes by {', '.join(played)}; lacking {lacking}"
             except (AssertionError, VkqError) as error:
                 said, wrong = f"{type(error).__name__}: {error}", wrong + 1
             print(f"{device.name[:12]} {name} {form}: {said}", flush=True)

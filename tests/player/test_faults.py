@@ -4,6 +4,7 @@ comes, what is open beside it goes on, and the next try is right."""
 import ctypes
 import itertools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -196,3 +197,27 @@ def test_loading_and_running(any_device: vkq.Device, files: list[bytes], number:
         assert tries.played.right()
     tries.close()
     assert (loads, runs) == (LOADS[number], RUNS)
+
+
+def test_threads_take_turns(any_device: vkq.Device, files: list[bytes]) -> None:
+    """On one device: models are loaded, run and unloaded while others run, and two threads run one model."""
+    player = Player(any_device.name)
+    shared = [Played(player, files[2]), Played(player, files[2])]
+    assert shared[0].load() == OK
+    shared[1].model = shared[0].model
+
+    def reloads(data: bytes) -> list[bool]:
+        played, right = Played(player, data), []
+        for _ in range(3):
+            right.append(played.load() == OK and played.right() and played.right())
+            played.unload()
+        return right
+
+    def runs(played: Played) -> list[bool]:
+        return [played.right() for _ in range(30)]
+
+    with ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(runs, one) for one in shared] + [pool.submit(reloads, one) for one in files[:2]]
+    assert [all(one.result()) for one in done] == [True] * 4
+    shared[0].unload()
+    player.close()

@@ -55,7 +55,7 @@ def rewritten(found: Contents, **changes: object) -> bytes:
 )
 def test_the_bytes_of_the_session(device: vkq.Device, tmp_path: Path, name: str, form: str) -> None:
     model = tflite(name) if form == "tflite" else network(name, form, tmp_path)
-    assert check_bytes(model, device, tmp_path) == ["this", OWN[device.name[:4]], "portable"]
+    assert check_bytes(model, device, tmp_path) == (["this", OWN[device.name[:4]], "portable"], {})
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -299,12 +299,16 @@ def test_a_file_may_be_replaced_while_it_plays(any_device: vkq.Device, digits: b
 
 
 def built(source: str, folder: Path) -> Path:
-    """An example, compiled against the header and linked with the library."""
+    """An example, compiled against the header and linked with the library; or, as `make sanitize` asks, with
+    the static one under sanitizers."""
     native, program = Path(library()._name).parent, folder / "program"
+    link = ["-L", str(native), "-lvkq", f"-Wl,-rpath,{native}"]
+    if sanitized := os.environ.get("VKQ_SANITIZED_LIBVKQ"):
+        link = [sanitized, "-fsanitize=address,undefined", "-lstdc++", "-lm", "-ldl", "-pthread"]
     compiler = ["cc", "-std=c99"] if source.endswith(".c") else ["c++", "-std=c++17"]
     build = [*compiler, "-Wall", "-Wextra", "-Werror", str(ROOT / "examples/c" / source)]
-    build += ["-I", str(ROOT / "vkq/player/native"), "-L", str(native), "-lvkq", f"-Wl,-rpath,{native}"]
-    subprocess.run([*build, "-o", str(program)], check=True)
+    build += ["-I", str(ROOT / "vkq/player/native"), *link, "-o", str(program)]
+    subprocess.run(build, check=True)
     return program
 
 
@@ -322,7 +326,8 @@ def test_in_c(device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
     path, program = tmp_path / "digits.vkq", built("digit.c", tmp_path)
     path.write_bytes(digits_file(digits, device))
     known = np.load(ROOT / "examples/models/digits.npz")
-    for image, label in zip(known["images"][:3], known["labels"][:3], strict=True):
+    for label in (3, 6):
+        image = known["images"][known["labels"] == label][0]
         said, _ = called(program, path, device, b" ".join(b"%d" % pixel for pixel in image.reshape(-1)))
         assert said.splitlines()[-1] == b"digit %d" % label, said
         assert b"this: " in said

@@ -51,7 +51,10 @@ def _played(path: str) -> int:
 
     data = Path(path).read_bytes()
     found = contents(data)
-    print(f"{path}: {len(data)} bytes by {found.producer}, {found.blobs} parts")
+    print(f"{path}: {len(data)} bytes by {found.producer}")
+    for role, (count, stored, length) in found.parts.items():
+        said = f"{stored} bytes" if stored == length else f"{length} bytes packed in {stored}"
+        print(f"{role}: {count} parts, {said}")
     for kind, arrays in (("input", found.inputs), ("output", found.outputs)):
         for one in arrays:
             print(f"{kind:<7} {one.name}: {one.dtype}{list(one.shape)}")

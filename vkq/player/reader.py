@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from .file import (
 )
 from .packed import IN_COLUMNS, MOST_TIMES, unpacked
 
+ROLES = SHADERS, WEIGHTS, ANSWER = "shaders", "weights", "known answer"
 MOST_AXES = 5  # of the order of a constant
 NAMES = {number: name for name, number in TYPES.items()}
 
@@ -64,14 +65,17 @@ class _Cursor:
 class _Body(_Cursor):
     """The head behind its list of blobs."""
 
-    blobs: Sequence[bytes] = ()
+    def __init__(self, data: bytes):
+        super().__init__(data)
+        self.blobs: list[bytes] = []
+        self.roles: dict[int, str] = {}  # what the blobs are
 
-    def blob(self) -> bytes:
+    def blob(self, role: str) -> bytes:
         i = int(self.take("I")[0])
         if i >= len(self.blobs):
             raise ModelError("the file is damaged: a blob's number is too large")
-        found: bytes = self.blobs[i]
-        return found
+        self.roles.setdefault(i, role)
+        return self.blobs[i]
 
     def arrays(self, inputs: bool) -> list[Array]:
         found = []
@@ -82,7 +86,7 @@ class _Body(_Cursor):
             low, high = self.take("qq")
             if kind not in NAMES:
                 raise ModelError(f"the file is damaged: {name!r} has type {kind}")
-            found.append(Array(name, NAMES[kind], shape, self.blob() if inputs else b"", (low, high)))
+            found.append(Array(name, NAMES[kind], shape, self.blob(ANSWER) if inputs else b"", (low, high)))
         return found
 
     def plan(self, outputs: int) -> FilePlan:
@@ -93,8 +97,8 @@ class _Body(_Cursor):
         results: list[int | bytes] = []
         for _ in range(outputs):
             (slot,) = self.take("I")
-            results.append(slot - 1 if slot else self.blob())
-        answers = tuple(self.blob() for _ in range(outputs))
+            results.append(slot - 1 if slot else self.blob(WEIGHTS))
+        answers = tuple(self.blob(ANSWER) for _ in range(outputs))
         (scratch_bytes,) = self.take("Q")
         scratch = tuple(self.take("IQQ") for _ in range(self.count(20)))
         constants = tuple((*self.take("I"), self.constant()) for _ in range(self.count(12)))
@@ -105,7 +109,7 @@ class _Body(_Cursor):
         )  # fmt: skip
 
     def constant(self) -> bytes:
-        data, rank = self.blob(), self.count(8)
+        data, rank = self.blob(WEIGHTS), self.count(8)
         if not rank:
             return data
         sizes, strides = self.take(f"{rank}I"), self.take(f"{rank}I")
@@ -115,7 +119,7 @@ class _Body(_Cursor):
         return order.reordered(np.frombuffer(data, np.uint32), (sizes, strides)).tobytes()
 
     def program(self) -> FileProgram:
-        name, code = self.text(), self.blob()
+        name, code = self.text(), self.blob(SHADERS)
         bindings, texels, push_bytes, subgroup_size = self.take("4I")
         constants = tuple(self.take("II") for _ in range(self.count(8)))
         return FileProgram(name, code, bindings, texels, push_bytes, subgroup_size, constants)
@@ -138,7 +142,7 @@ class Contents:
     inputs: Sequence[Array]
     outputs: Sequence[Array]
     plans: Sequence[FilePlan]
-    blobs: int
+    parts: Mapping[str, tuple[int, int, int]]  # of each role: blobs, bytes in the file, bytes unpacked
 
 
 def is_played(path: str) -> bool:
@@ -159,7 +163,7 @@ def contents(data: bytes) -> Contents:
     if checksum(np.frombuffer(data, np.uint8)[HEAD_AT:]) != seal:
         raise ModelError("the file is damaged: its checksum differs")
     body = _Body(data[HEAD_AT : HEAD_AT + head])
-    producer, blobs = body.text(), []
+    producer, sizes = body.text(), list[tuple[int, int]]()
     for _ in range(body.count(struct.calcsize("<" + BLOB))):
         at, stored, length, packing = body.take(BLOB)
         if at % BLOB_ALIGNMENT or at < HEAD_AT + head or at + stored > size:
@@ -167,8 +171,13 @@ def contents(data: bytes) -> Contents:
         most = stored * MOST_TIMES if packing else stored
         if packing > IN_COLUMNS or length > most or (not packing and length != stored):
             raise ModelError("the file is damaged: a blob cannot have the bytes that it says")
-        blobs.append(unpacked(data[at : at + stored], length, packing))
-    body.blobs = blobs
+        body.blobs.append(unpacked(data[at : at + stored], length, packing))
+        sizes.append((stored, length))
     inputs, outputs = body.arrays(True), body.arrays(False)
     plans = [body.plan(len(outputs)) for _ in range(body.count(40))]
-    return Contents(producer, inputs, outputs, plans, len(blobs))
+    of_roles = {role: [sizes[i] for i, its in body.roles.items() if its == role] for role in ROLES}
+    parts = {
+        role: (len(some), sum(stored for stored, _ in some), sum(length for _, length in some))
+        for role, some in of_roles.items()
+    }
+    return Contents(producer, inputs, outputs, plans, parts)
