@@ -66,7 +66,8 @@ MODEL = (("model.onnx", f"{EXAMPLES}/digits.onnx"),)
 DIGITS = (("digits.onnx", f"{EXAMPLES}/digits.onnx"),)
 TFLITE = (("model.tflite", f"{EXAMPLES}/digits.tflite"),)
 # Where a wheel is installed, Python must not see the checkout's own vkq, which has no compiled extension.
-SHOWN, PLAYER = (("examples", "examples"),), (("vkq/player/native", "vkq/player/native"),)
+SHOWN = (("examples", "examples"),)
+PLAYER = (("vkq/player/native", "vkq/player/native"), ("vkq/_version.py", "vkq/_version.py"))
 BOOKWORM, NOBLE = "cp311-*_x86_64.whl", "cp312-*_x86_64.whl"
 GUIDES = [
     Guide("start.md", DEBIAN, EQUAL, checkout=True),
