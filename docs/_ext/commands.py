@@ -26,7 +26,7 @@ def help_of(*words: str) -> str:
 def commands(*words: str) -> list[tuple[str, ...]]:
     """The subcommands that a command's help lists."""
     listed = help_of(*words).partition("COMMAND\n")[2]
-    return [(*words, name) for name in re.findall(r"^    (\w+) ", listed, re.MULTILINE)]
+    return [(*words, name) for name in re.findall(r"^    ([a-z][a-z-]+)(?: |$)", listed, re.MULTILINE)]
 
 
 class Help(SphinxDirective):

@@ -38,7 +38,6 @@ COMMANDS = {
     "doctor": "doctor --times 1 --seconds 0",
     "eval": "eval model.onnx -c test.npz --float float.onnx",
     "export": "export model.onnx -o model.vkq --shape x=2x1x8x8 --for portable",
-    "help": "--help",
     "inspect": "inspect model.onnx",
     "inspect-float": "inspect float.onnx",
     "match": "match photo.png pictures/a.png pictures/b.png",
@@ -126,7 +125,7 @@ def test_every_file_is_of_a_command_and_every_command_has_one() -> None:
         f"{name}.{columns}.txt" for name in COMMANDS for columns in (80, 120)
     }
     typed = {tuple(words.split()[:2]) for words in COMMANDS.values()}
-    assert {words for (words,) in commands()} == {words for words, *_ in typed} - {"--help"}
+    assert {words for (words,) in commands()} == {words for words, *_ in typed}
     assert set(commands("shaders")) <= typed
 
 
@@ -139,3 +138,13 @@ def test_what_counts_as_alike() -> None:
 
 def test_a_screen_shows_what_was_written_last() -> None:
     assert rendered("one\r\n\r\x1b[K7/9\r\x1b[Ktwo \r\nabc\rd\n") == ["one", "two", "dbc"]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each command; examples are lines to copy."""
+    for words in [*commands(), *commands("shaders")]:
+        seen = captured(" ".join([*words, "--help"]), columns, monkeypatch)
+        assert seen[0].startswith(f"usage: vkq {' '.join(words)}")
+        prose = [line for line in seen if not re.search(r"^  (\w+=\S+ )*vkq ", line)]
+        assert max(map(len, prose)) <= columns, words

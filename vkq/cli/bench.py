@@ -76,7 +76,8 @@ def _what(add: Callable[..., object]) -> None:
     add("--vs", metavar="PATH", help="measure this path too, in turn with the others, and give ratios to it")
     peers = f"measure another library too, where installed: {', '.join(PEERS)}, or all"
     add("--peer", action="append", default=[], help=peers)
-    add("--scheme", choices=SCHEMES, help="how x, weight and y are quantized, or are not (shaders/README.md)")
+    said = f"how x, weight and y are quantized, or are not (shaders/README.md): {', '.join(SCHEMES)}"
+    add("--scheme", choices=SCHEMES, metavar="SCHEME", help=said)
     add("--scale", choices=SCALES, help="one weight scale per channel or per tensor")
     add("--batch", type=whole(1, 1 << 20), action="append", help="the first axis of a model's inputs")
     add("--shape", action="append", default=[], metavar="NAME=1x128", help="the shape of a model's input")

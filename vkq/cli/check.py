@@ -59,19 +59,13 @@ def register(commands: Parsers) -> None:
         " integer: vkq.integer; windows: pools, means and softmaxes",
     )
     device_argument(parser)
+    paths = (*PATHS, TRANSFORM)
+    alone = f"check this path alone, one of {', '.join(paths)}; may be repeated (default: all that can run)"
+    parser.add_argument("--path", action="append", choices=paths, metavar="PATH", help=alone)
     parser.add_argument(
-        "--path",
-        action="append",
-        choices=(*PATHS, TRANSFORM),
-        help="check this path alone; may be repeated (default: all that can run)",
-    )
-    parser.add_argument(
-        "--count",
-        type=whole(0, 1_000_000),
-        default=0,
-        metavar="N",
+        "--count", type=whole(0, 1_000_000), default=0, metavar="N",
         help="add N random cases (with no FILTER: only those)",
-    )
+    )  # fmt: skip
     parser.add_argument("--seed", type=whole(0), default=0, help="of the random cases (default: 0)")
     parser.add_argument(
         "--debug",

@@ -35,6 +35,15 @@ class Parser(argparse.ArgumentParser):
         return sorted(set(re.findall(r"--[a-z][a-z-]*", self.format_help())))
 
 
+class Help(argparse.HelpFormatter):
+    """Descriptions in the terminal's width, and examples as they are written: lines to copy."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        prose, begin, examples = text.partition("examples:\n")
+        told = super()._fill_text(prose, width, indent)
+        return "\n\n".join(filter(None, [told, (begin + examples).rstrip()]))
+
+
 def show_help(options: argparse.Namespace) -> int:
     """What a command that has subcommands does without one."""
     options.parser.print_help()
@@ -54,7 +63,7 @@ def add_command(
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
         epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.set_defaults(run=run, parser=parser)
     return parser
