@@ -10,7 +10,7 @@ import pytest
 import vkq
 import vkq.onnx
 import vkq.tflite
-from vkq.tflite import InferenceSession
+from vkq.tflite import InferenceSession, read
 
 from .all import OPERATORS, operator_case
 from .answers import SEEDS, digest, kept, network_case, short
@@ -41,6 +41,13 @@ def check(case: Case, device: vkq.Device, near: float = 0) -> InferenceSession:
 @pytest.mark.parametrize("op", OPERATORS)
 def test_operator(op: str, seed: int, device: vkq.Device) -> None:
     check(operator_case(op, seed), device)
+
+
+def test_sums_need_no_table() -> None:
+    """XNNPACK's sums are vkq's, by scales nearby, so that a convolution before them may add."""
+    found = [{node.op for node in read(operator_case("SUB", seed)[0]).nodes} for seed in range(20)]
+    assert all("lookup2" not in ops for ops in found)
+    assert sum("sub" in ops for ops in found) == len(found)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

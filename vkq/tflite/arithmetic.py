@@ -5,13 +5,13 @@ that of LiteRT's own kernels. Both are public; each function says whose it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.qparams import QParams
+from ..numerics.qparams import QParams, are_scales
 
 Array = npt.NDArray[Any]
 SUM_BITS = 20  # of the larger multiplier of a sum
@@ -51,15 +51,37 @@ def clamped(table: Array, limits: tuple[float, float] | None, y: QParams) -> Arr
     return np.asarray(np.clip(table, low, high).astype(table.dtype))
 
 
-def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
-    """XNNPACK's ``qs8_vadd``: [a, b], two multipliers of 21 bits at most, and one shift."""
+def sum_factors(a: QParams, b: QParams, y: QParams) -> tuple[int, int, int]:
+    """XNNPACK's two multipliers, of 21 bits at most, and the shift of both."""
     ra, rb = (np.float32(q.scale) / np.float32(y.scale) for q in (a, b))
     shift = SUM_BITS - (math.frexp(max(ra, rb))[1] - 1)
     ma, mb = (int(np.rint(np.ldexp(np.float64(r), shift))) for r in (ra, rb))
+    return ma, mb, shift
+
+
+def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
+    """XNNPACK's ``qs8_vadd``: [a, b]."""
+    ma, mb, shift = sum_factors(a, b, y)
     mb = -mb if subtract else mb
     left, right = (every(a) - a.zero_point) * ma, (every(b) - b.zero_point) * mb
     total = left[:, np.newaxis] + right[np.newaxis, :] + (1 << (shift - 1))
     return stored((total >> shift) + y.zero_point, y)
+
+
+def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
+    """Parameters with which a float sum may be that of the table: the file's, or XNNPACK's multipliers, a
+    little larger or smaller, which moves halves to the side where XNNPACK has them."""
+    yield a, b, y
+    ma, mb, shift = sum_factors(a, b, y)
+    for step in (0, 1, 2, -1, -2, 4, -4, 8):
+        for left, right in ((step, 0), (0, step)) if step else ((0, 0),):
+            scales = [
+                float(np.float32(np.ldexp(m, -shift) * (1 + more * 2.0**-24)))
+                for m, more in ((ma, left), (mb, right))
+            ]
+            if are_scales(np.array(scales, np.float32)).all():
+                one, two = (QParams(v, q.zero_point, q.dtype) for v, q in zip(scales, (a, b), strict=True))
+                yield one, two, QParams(1.0, y.zero_point, y.dtype)
 
 
 def fixed_multiplier(real: float) -> tuple[int, int]:

@@ -55,13 +55,15 @@ def _quantized_binary(
     if op == "mul" and beyond.products_taken(a, b, y):
         return low.emit("mul", names, a=a, b=b, y=y, activation=limits)
     if op == "mul":
-        table = beyond.product_table(a, b, y)
-    else:
-        rule = arithmetic.sum_table if beyond.sums_taken(a, b, y) else beyond.sum_table
-        table = rule(a, b, y, op == "sub")
-    table = clamped(table, limits, y)
-    if np.array_equal(binary_table(op, a, b, y, limits).T, table):
-        return low.emit(op, names, a=a, b=b, y=y, activation=limits)
+        return low.emit("lookup2", names, table=clamped(beyond.product_table(a, b, y), limits, y))
+    if not beyond.sums_taken(a, b, y):
+        table = beyond.sum_table(a, b, y, op == "sub")
+        return low.emit("lookup2", names, table=clamped(table, limits, y))
+    table = clamped(arithmetic.sum_table(a, b, y, op == "sub"), limits, y)
+    for of_a, of_b, of_y in arithmetic.sum_scales(a, b, y):
+        cut = limits and tuple(float(round(v / y.scale)) * of_y.scale for v in limits)
+        if np.array_equal(binary_table(op, of_a, of_b, of_y, cut).T, table):
+            return low.emit(op, names, a=of_a, b=of_b, y=of_y, activation=cut)
     return low.emit("lookup2", names, table=table)
 
 
