@@ -16,7 +16,9 @@ class Item(SimpleNamespace):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-def kept(monkeypatch: pytest.MonkeyPatch, folder: str, every: bool = False, args: tuple[str, ...] = ()) -> list:
+def kept(
+    monkeypatch: pytest.MonkeyPatch, folder: str, every: bool = False, args: tuple[str, ...] = ()
+) -> list:
     """(driver, path, shape) of the cases that are run."""
     monkeypatch.setattr(conftest, "EVERY", every)
     marks = [SimpleNamespace(args=("path", PATHS)), SimpleNamespace(args=("shape, more", SHAPES))]
