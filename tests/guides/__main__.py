@@ -64,7 +64,8 @@ photo.crop((30, 20, 50, 40)).save('pictures/b.png')"
 """
 MODEL = (("model.onnx", f"{EXAMPLES}/digits.onnx"),)
 DIGITS = (("digits.onnx", f"{EXAMPLES}/digits.onnx"),)
-TFLITE = (("model.tflite", f"{EXAMPLES}/digits.tflite"),)
+FLOATS = "tests/tflite/models/floats.tflite"
+TFLITE = (("model.tflite", f"{EXAMPLES}/digits.tflite"), ("float.tflite", FLOATS))
 # Where a wheel is installed, Python must not see the checkout's own vkq, which has no compiled extension.
 SHOWN = (("examples", "examples"),)
 PLAYER = (("vkq/player/native", "vkq/player/native"), ("vkq/_version.py", "vkq/_version.py"))
