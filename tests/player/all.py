@@ -2,10 +2,13 @@
 that a driver can play gives the session's bytes, and of others it says what the driver lacks.
 `python -m tests.player.all DEVICE [PART OF A NAME]`: minutes on lavapipe, half an hour on SwiftShader."""
 
+import os
 import sys
 import tempfile
 from pathlib import Path
 
+os.environ.setdefault("VKQ_EVERY_DRIVER", "1")  # lavapipe as users have it, whose kind is shipped
+import tests.conftest  # noqa: F401  both drivers, before the loader is opened
 import vkq
 from tests.onnx.networks import KINDS
 from tests.player.files import check_bytes, network, tflite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from vkq.onnx.prepared import known
 from vkq.onnx.reader import read
 from vkq.player.export import exported
 from vkq.player.file import FilePlan, written
-from vkq.player.load import library, load
+from vkq.player.load import PlayedModel, library, load
 from vkq.player.reader import Contents, contents
 from vkq.tflite.either import read_model, session_of
 
@@ -79,30 +79,28 @@ def given(model: Any, seed: int) -> dict[str, Any]:
     return feed
 
 
-def alone(found: Contents, plan: FilePlan) -> bytes:
-    """A file of one plan."""
-    return written(found.producer, found.inputs, found.outputs, [plan])
+def of_any_vendor(plan: FilePlan) -> FilePlan:
+    """The plan without its vendor's name, where that and what libvkq sees is all that it needs."""
+    if dict(plan.needs).keys() & set(SAME) != {"=vendorID"}:
+        return plan
+    return dataclasses.replace(plan, needs=tuple(need for need in plan.needs if need[0] not in SAME))
 
 
-def of_any_vendor(found: Contents) -> list[FilePlan]:
-    """Plans of kinds that need no more than some vendor's name and what libvkq sees, without that name; what
-    several kinds do alike is one."""
-    bodies: dict[object, FilePlan] = {}
-    for plan in found.plans:
-        if dict(plan.needs).keys() & set(SAME) == {"=vendorID"}:
-            needs = tuple(need for need in plan.needs if need[0] not in SAME)
-            body = plan.programs, plan.steps
-            bodies.setdefault(body, dataclasses.replace(plan, needs=needs))
-    return list(bodies.values())
-
-
-def lacks(found: Contents, plan: FilePlan, device: Any, folder: Path) -> str | None:
+def lacks(
+    found: Contents,
+    plan: FilePlan,
+    device: Any,
+    folder: Path,
+    then: Callable[[PlayedModel], None] | None = None,
+) -> str | None:
     """What the device has not of the plan's needs; None where it plays the plan, with the known answer."""
     path = folder / "alone.vkq"
-    path.write_bytes(alone(found, plan))
+    path.write_bytes(written(found.producer, found.inputs, found.outputs, [plan]))
     try:
         with load(path, device.name) as played:
             assert played.explain().startswith(f"{plan.kind}: ")
+            if then:
+                then(played)
             return None
     except DeviceError as error:
         if why := re.search(rf"{plan.kind}: not taken, it needs (\w+)", str(error)):
@@ -114,30 +112,31 @@ def check_bytes(
     data: bytes, device: Any, folder: Path, others: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """Exports a model (of ONNX or TFLite) for the device, for the shipped kind that it is, for *others* and
-    for any device; plays each plan, which must give the session's bytes. Returns the kinds that were played,
-    and of those that the device cannot play what it lacks."""
-    model, path = read_model(data), folder / "model.vkq"
+    for any device; plays each plan once, which must give the session's bytes. Returns the kinds that were
+    played, and of those that the device cannot play what it lacks."""
+    model = read_model(data)
     feed = given(model, 8)
     with session_of(data)(data, device) as session:
         wanted = dict(zip([one.name for one in model.outputs], session.run(None, feed), strict=True))
     graph = known(model, {name: x.shape for name, x in feed.items()}, fallback=False)[0]
     own = ("this", OWN[device.name[:4]])
     found = contents(exported(graph, device, (*own, *others))[0])
-    refused, plans = dict[str, str](), [plan for plan in found.plans if plan.kind in (*own, "portable")]
-    for plan in of_any_vendor(found):
-        if plan.kind not in own:
-            why = lacks(found, plan, device, folder)
-            if why is None:
-                plans.append(plan)
-            else:
-                refused[plan.kind] = why
-    for plan in plans:
-        path.write_bytes(alone(found, plan))
-        with load(path, device.name) as played:
-            assert played.explain().startswith(f"{plan.kind}: ")
-            for name, got in zip(played.outputs, played.run(None, feed), strict=True):
-                np.testing.assert_array_equal(got, wanted[name].astype(got.dtype), f"{plan.kind}: {name}")
-    return [plan.kind for plan in plans], refused
+    bodies, played, refused = dict[object, str | None](), list[str](), dict[str, str]()
+
+    def compare(playing: PlayedModel) -> None:
+        for name, got in zip(playing.outputs, playing.run(None, feed), strict=True):
+            np.testing.assert_array_equal(got, wanted[name].astype(got.dtype), f"{plan.kind}: {name}")
+
+    for plan in found.plans:
+        body = plan.programs, plan.steps  # several kinds may have the same
+        if body not in bodies:
+            one = plan if plan.kind in own else of_any_vendor(plan)
+            bodies[body] = lacks(found, one, device, folder, compare)
+        if why := bodies[body]:
+            refused[plan.kind] = why
+        else:
+            played.append(plan.kind)
+    return played, refused
 
 
 def graph_of(model: bytes, shapes: dict[str, tuple[int, ...]]) -> Any:
