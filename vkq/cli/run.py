@@ -24,6 +24,7 @@ from vkq.cli.common import (
     whole,
 )
 from vkq.cli.inputs import feed_of, input_arguments
+from vkq.schemes.base import COMPUTE
 
 SHOWN = 5  # largest scores of an output
 NODES = 20  # of a profile
@@ -57,6 +58,10 @@ def register(commands: Parsers) -> None:
     parser.add_argument("--fallback", choices=REFEREES, help="what runs nodes that the device cannot")
     parser.add_argument("--compare", choices=REFEREES, help="the same inputs there, byte for byte")
     parser.add_argument(
+        "--compute", choices=COMPUTE, default=COMPUTE[0],
+        help="what products of float activations with weights are made of (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
         "--repeat", type=whole(1), default=1, metavar="N", help="run N times and tell the times"
     )
     parser.add_argument(
@@ -77,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     check_referee(options.model, options.fallback, "--fallback")
     with status_line() as show:  # of the first run
         session = session_of(options.model)(
-            options.model, options.device, options.fallback,
+            options.model, options.device, options.fallback, compute=options.compute,
             progress=lambda made, count: show("" if made == count else f"{made} of {count} pipelines"),
         )  # fmt: skip
         return run_session(options, session)

@@ -256,8 +256,8 @@ class Manners:
         return self._state
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = "model", "_fallback", "_sizes", "_given", "_which", "_constant", "_source", "_unread"
-        return {name: getattr(self, name) for name in kept}
+        kept = "_fallback", "_sizes", "_given", "_which", "_constant", "_source", "_unread", "_compute"
+        return {name: getattr(self, name) for name in ("model", *kept)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -25,7 +25,10 @@ HARMLESS = {
 TAKEN = {"sizes", "initializers", "providers"}  # vkq's own fields
 # Further arguments of onnxruntime.InferenceSession: its name for the model, and what changes nothing here.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
-KNOWN = ("device", "fallback", "constant_inputs", "progress", "sess_options", "providers", "provider_options")
+KNOWN = (
+    "device", "fallback", "constant_inputs", "progress", "compute", "sess_options", "providers",
+    "provider_options",
+)  # fmt: skip
 
 
 class IgnoredWarning(UserWarning):

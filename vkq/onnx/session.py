@@ -22,6 +22,7 @@ from ..runtime.device import Device
 from ..runtime.opened import opened
 from ..runtime.programs import Progress
 from ..runtime.tensor import Tensor
+from ..schemes.base import COMPUTE
 from ..shader.catalog import catalog
 from . import crossing
 from .counters import host_bytes
@@ -49,6 +50,7 @@ class InferenceSession(Manners):
         constant_inputs: inputs whose values count as constants, such as a weight that is an input: each new
             value prepares the model again. So do inputs whose numbers decide a shape, and int64, int32, bool
             and float16 inputs without a fallback where the device cannot take what is computed of them.
+        compute: "float16" makes products of float activations in float16 (`vkq.Linear`); integers stay exact.
 
     Token ids, masks and positions are data: int64 is int32 on the device, and numbers that would leave it, or
     the rows that the model reads by them, are refused.
@@ -80,13 +82,14 @@ class InferenceSession(Manners):
         constant_inputs: Sequence[str] = (),
         progress: Progress | None = None,
         *,
+        compute: str = COMPUTE[0],
         sess_options: Any = None,
         providers: Any = None,
         provider_options: Any = None,
         **more: Any,
     ):
         asked = asked_of(device, fallback, sess_options, providers, provider_options, self.FALLBACK, more)
-        self._fallback, self._sizes = asked.fallback, asked.sizes
+        self._fallback, self._sizes, self._compute = asked.fallback, asked.sizes, compute
         self._progress, self._given = progress, tuple(constant_inputs)
         self._which = asked.device.name if isinstance(asked.device, Device) else asked.device
         reading = self._begin, lambda: self._read(asked.given(model), constant_inputs), self._try
@@ -147,7 +150,7 @@ class InferenceSession(Manners):
         self._initials = Initials[Manners](self.model.overridable)
         source, unread, made = self._source, self._unread, self._whole  # no circle with the session
         whole = (lambda why: unread or made(source, why).told()) if self._fallback else None
-        self.model, layers = shared(self.model, device)
+        self.model, layers = shared(self.model, device, self._compute)
         self._state = Executables(
             self.model, device, bool(self._fallback), self._constant, self._progress, whole, layers
         )
@@ -156,7 +159,8 @@ class InferenceSession(Manners):
         """A session of the same model, as *parse* reads it, with these inputs as constants, too."""
         other, sizes = object.__new__(type(self)), self._sizes
         other._parse = lambda model: resized(parse(model), sizes)
-        InferenceSession.__init__(other, self._source, self.device, self._fallback, [*self._given, *names])
+        more = self.device, self._fallback, [*self._given, *names]
+        InferenceSession.__init__(other, self._source, *more, compute=self._compute)
         other._executables.counters = self._executables.counters
         return other
 
@@ -190,8 +194,7 @@ class InferenceSession(Manners):
         title = f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
         report = explain(executable, self._executables.layers, title)
         if on_host := hosted(self.model, self._constant):
-            note = told(len(on_host), self._constant)
-            return dataclasses.replace(report, notes=(*report.notes, note))
+            report = dataclasses.replace(report, notes=(*report.notes, told(len(on_host), self._constant)))
         return report
 
     @checked
@@ -290,11 +293,8 @@ class InferenceSession(Manners):
 
     def _executable(self, arrays: Mapping[str, Array]) -> Prepared:
         shapes = {name: array.shape for name, array in arrays.items()}
-        trial, self._trial = self._trial, None
-        executables = self._executables
-        if self._unread:
-            return self._unread
-        return executables.of(arrays, trial[1] if trial and trial[0] == shapes else None)
+        executables, trial, self._trial = self._executables, self._trial, None
+        return self._unread or executables.of(arrays, trial[1] if trial and trial[0] == shapes else None)
 
 
 load = InferenceSession  # by another name

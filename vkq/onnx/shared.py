@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.device.context import alike
+from ..graph.device.context import PRODUCTS, alike
 from ..graph.graph import Array
 from ..runtime.device import Device
+from ..schemes.base import COMPUTE, check_compute
 from ..turns import Turns
 from .reader import Model
 
@@ -19,8 +20,8 @@ from .reader import Model
 class Layers(dict[Hashable, Any]):
     """What is made of a model's weights, by what it is made for; *lock* is held while more is made."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, compute: str = COMPUTE[0]) -> None:
+        super().__init__({PRODUCTS: check_compute("InferenceSession", compute)})
         self.lock = Turns("preparing a model")
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the sessions' `Executables`
 
@@ -29,16 +30,18 @@ _known: list[tuple[weakref.ref[Layers], weakref.ref[Device], Model]] = []
 _lock = Turns("opening a session")
 
 
-def shared(model: Model, device: Device) -> tuple[Model, Layers]:
+def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
     """The layers of a model on a device, and the model with the arrays that they are made of: those of a
-    session that is open with equal weights, else new ones."""
+    session that is open with equal weights and the same *compute*, else new ones."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:
             layers = layers_of()
-            if layers is not None and device_of() is device and _equal(model, other):
+            if layers is None or device_of() is not device or layers[PRODUCTS] != compute:
+                continue
+            if _equal(model, other):
                 return dataclasses.replace(model, nodes=other.nodes, constants=other.constants), layers
-        made = Layers()
+        made = Layers(compute)
         _known.append((weakref.ref(made), weakref.ref(device), model))
         return model, made
 

@@ -27,6 +27,15 @@ from ..runtime.device import Device
 from ..select.path import Choice
 
 COMPUTE = ("float32", "float16")  # what products of float activations may be made of
+
+
+def check_compute(who: str, compute: str) -> str:
+    """One of `COMPUTE`; ArgumentError for another."""
+    if compute not in COMPUTE:
+        raise ArgumentError(f"{who}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
+    return compute
+
+
 XParams = QParams | Literal["dynamic"] | None
 
 

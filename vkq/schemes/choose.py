@@ -12,7 +12,7 @@ from ..numerics.calibration import rounded_bias
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams, check_bias
 from ..numerics.requantize import OVERFLOW, Activation, activation_range
-from .base import COMPUTE, Operands, Scheme, Weight, XParams
+from .base import COMPUTE, Operands, Scheme, Weight, XParams, check_compute
 from .dq8ca_q8csw import Dq8caQ8csw
 from .f32 import F32
 from .q4gsw import Q4gsw
@@ -58,8 +58,7 @@ def scheme_of(
 
 
 def _check_compute(op: str, kind: type[Scheme], compute: str, x_qparams: XParams) -> None:
-    if compute not in COMPUTE:
-        raise ArgumentError(f"{op}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
+    check_compute(op, compute)
     if compute != COMPUTE[0] and kind is Q4gsw:
         raise ArgumentError(
             f"{op}: compute is {compute!r} with a GroupedWeight, whose products are what x is, float32 or"

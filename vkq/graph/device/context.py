@@ -14,9 +14,11 @@ from ...numerics.qparams import QParams
 from ...runtime.builder import Builder, Value
 from ...runtime.plan import Resident
 from ...runtime.transfer import stored
+from ...schemes.base import COMPUTE
 from ..graph import Array, Graph, Node
 
 BYTES, WORDS = ("int8", "uint8"), ("float32", "int32", "float16")
+PRODUCTS = "compute"  # the key in ``layers`` of what products of floats are made of
 OF_LAYERS = (*BYTES, "float32", "float16")  # x and y of convolutions and linear layers
 
 
@@ -52,6 +54,11 @@ class Context:
     def results(self) -> set[str]:
         """The results of the graph."""
         return set(self.graph.outputs)
+
+    @property
+    def compute(self) -> str:
+        """What products of float activations with weights are made of: `vkq.Linear`'s argument."""
+        return str(self.layers.get(PRODUCTS, COMPUTE[0]))
 
     def places(self, name: str) -> list[int]:
         """The numbers of the nodes that read a value, in order."""

@@ -14,6 +14,7 @@ from ...ops.conv2d import Conv2d
 from ...ops.conv_transpose2d import ConvTranspose2d
 from ...ops.linear import Linear
 from ...runtime.builder import Value
+from ...schemes.base import COMPUTE
 from ...select.path import COOPMAT
 from ..graph import Graph, Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
@@ -26,7 +27,7 @@ def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
     layer = kind(
         constants[node.inputs[1]], a["w_scale"], x_qparams=a["x"], y_qparams=a["y"], bias=bias,
         w_zero_point=a["w_zero_point"], activation=a["activation"], overflow="wrap",
-        device=context.builder.device,
+        device=context.builder.device, compute=context.compute if a["x"] is None else COMPUTE[0],
         **options(node, names),
     )  # fmt: skip
     last: Node | None = a.get("after")
