@@ -1,12 +1,16 @@
-"""The rules over GLSL sources."""
+"""The rules over GLSL sources, and over modules."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.shader.sample import GLSL, HELPER, write_folder
-from vkq.shader.catalog import load_catalog
-from vkq.shader.rules import check_sources, check_text
+from vkq.kernels.matrix_conv import CONV
+from vkq.shader import rules
+from vkq.shader.catalog import catalog, load_catalog
+from vkq.shader.compile import spirv
+from vkq.shader.rules import check_module, check_sources, check_text
+from vkq.shader.specialize import sizes_of
 
 ALLOWED = """
 // round( and return above a barrier() are only named here
@@ -91,3 +95,13 @@ def test_folder(tmp_path: Path) -> None:
         ),
         "scale/scale.comp:26: round() leaves ties to the driver; use roundEven().",
     ]
+
+
+def test_a_length_that_a_driver_would_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared memory of a convolution by matrix units is as long as the larger of two: computed for phones."""
+    variant = catalog().shaders[CONV].variants[0]
+    module = spirv(variant)
+    assert check_module(variant, module) == []
+    monkeypatch.setattr(rules, "sizes_of", lambda variant, matrix_literals: sizes_of(variant, False))
+    (found,) = check_module(variant, module)
+    assert "Tencent/ncnn PR 6972" in found

@@ -30,7 +30,7 @@ from vkq.shader import compile as shader_compile
 from vkq.shader.build import compile_all, modules
 from vkq.shader.catalog import catalog, shaders_folder
 from vkq.shader.glslang import find_compiler
-from vkq.shader.rules import check_sources
+from vkq.shader.rules import check_module, check_sources
 from vkq.shader.spec import Variant
 
 COMPILE_SECONDS = 10.0  # above which a default is as good as missing
@@ -185,7 +185,8 @@ def shaders_check(options: argparse.Namespace) -> int:
     chosen = modules(variants)
     for module in progress(chosen, len(chosen), "checking"):
         try:
-            shader_compile.build(module, shader_compile.text(module[0]))
+            spirv = shader_compile.build(module, shader_compile.text(module[0]))
+            problems += [what for variant in module for what in check_module(variant, spirv)]
         except CompileError as error:
             problems.append(str(error))
     for problem in problems:

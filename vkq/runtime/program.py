@@ -14,10 +14,8 @@ from ..device.profiles import profile
 from ..errors import DeviceError, PathError
 from ..shader.float_controls import with_float_controls
 from ..shader.spec import Value, Variant
-from ..shader.specialize import specialized
+from ..shader.specialize import sizes_of, specialized
 from ..turns import FORKED, Turns
-
-COUNTS = ("TRIPS", "CHUNKS")  # trip counts of a problem: specialization constants, never literals
 
 
 class Later:
@@ -94,11 +92,7 @@ def code(
     is literal, too."""
     packed = variant.pack_specialization(constants)
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
-    whole = "cooperativeMatrix" in variant.requires and profile(capabilities).matrix_literals is not None
-    sizes = {
-        constant.id for name, constant in variant.specialization.items()
-        if constant.declared is not None or (whole and name not in COUNTS)
-    }  # fmt: skip
+    sizes = sizes_of(variant, profile(capabilities).matrix_literals is not None)
     module = with_float_controls(
         specialized(spirv, {number: bits[number] for number in sizes}),
         rte=bool(capabilities.properties["shaderRoundingModeRTEFloat32"]),

@@ -1,5 +1,5 @@
-"""Rules over the GLSL sources that no compiler enforces; each exists because breaking it gave wrong
-results."""
+"""Rules over the GLSL sources and the SPIR-V that no compiler enforces; each exists because breaking it gave
+wrong results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vkq.shader.catalog import Catalog
+from vkq.shader.spec import Variant
+from vkq.shader.specialize import sizes_of, specialized
+from vkq.shader.spirv import OP_ARRAY, OP_FUNCTION, OP_SELECT, OP_SPEC_OP, parse
 
 FORBIDDEN = (  # pattern, why
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
@@ -73,6 +76,23 @@ def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, s
                 (match.start(1), f"{match[1]} is used, but no variant requires {' or '.join(features)}")
             )
     return sorted((code.count("\n", 0, at) + 1, what) for at, what in found)
+
+
+def check_module(variant: Variant, spirv: bytes) -> list[str]:
+    """What drivers of phones are known to get wrong in a module for matrix units as they get it, its sizes
+    as literals."""
+    if "cooperativeMatrix" not in variant.requires:
+        return []
+    packed = variant.pack_specialization(variant.constants())
+    sizes = {at: int.from_bytes(packed[at], "little") for at in sizes_of(variant, matrix_literals=True)}
+    _, instructions, _ = parse(specialized(spirv, sizes), lambda op: op != OP_FUNCTION)
+    chosen = {one.words[1] for one in instructions if one.op == OP_SPEC_OP and one.words[2] == OP_SELECT}
+    if not any(one.op == OP_ARRAY and one.words[2] in chosen for one in instructions):
+        return []
+    return [
+        f"{variant.name}: the length of an array is chosen by specialization constants, which an Adreno 840's"
+        " driver gets wrong (Tencent/ncnn PR 6972); declare their values, so that they are literals"
+    ]
 
 
 def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from vkq.errors import CompileError
 from vkq.shader.operations import OPERATIONS
+from vkq.shader.spec import Variant
 from vkq.shader.spirv import (
     OP_BOOL,
     OP_COMPOSITE,
@@ -32,12 +33,23 @@ from vkq.shader.spirv import (
     words_of,
 )
 
+COUNTS = ("TRIPS", "CHUNKS")  # trip counts of a problem: specialization constants, never literals
 _READ = {  # instruction -> the words that it has at least, its first one included
     OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
     OP_SPEC_FALSE: 3, OP_SPEC_CONSTANT: 4, OP_SPEC_COMPOSITE: 3, OP_SPEC_OP: 4,
 }  # fmt: skip
 _SPEC_ID = array("I", [SPEC_ID])
 _SCALARS = {OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT}
+
+
+def sizes_of(variant: Variant, matrix_literals: bool) -> set[int]:
+    """The specialization constants of which a driver gets the values as literals. *matrix_literals*: those of
+    shaders for matrix units, too."""
+    whole = matrix_literals and "cooperativeMatrix" in variant.requires
+    return {
+        constant.id for name, constant in variant.specialization.items()
+        if constant.declared is not None or (whole and name not in COUNTS)
+    }  # fmt: skip
 
 
 def specialized(spirv: bytes, given: Mapping[int, int]) -> bytes:
