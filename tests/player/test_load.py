@@ -16,6 +16,7 @@ import vkq
 import vkq.onnx
 from tests.player.files import EMBEDDED, OWN, check_bytes, graph_of, load_bytes, network, texts, tflite
 from vkq.accuracy import quantize_weights
+from vkq.cli import main
 from vkq.device.validation import LAYER
 from vkq.errors import ArgumentError, DeviceError, DTypeError, ModelError
 from vkq.player.export import exported
@@ -268,6 +269,10 @@ def test_what_a_run_refuses(any_device: vkq.Device, digits: bytes, tmp_path: Pat
         vkq.load(tmp_path / "none.vkq", any_device.name)
     with pytest.raises(DeviceError, match=r"(?s)no device of Vulkan 1.1 is named nowhere; there are:.*0: "):
         vkq.load(path, "nowhere")
+    path.write_bytes(b"VKQFILE2" + path.read_bytes()[8:])
+    with pytest.raises(ModelError, match="another version of vkq: export the model again"):
+        vkq.load(path, any_device.name)
+    assert main(["inspect", str(path)]) == 2
     path.write_bytes(digits)
     with pytest.raises(ModelError, match="no file of vkq export"):
         vkq.load(path, any_device.name)

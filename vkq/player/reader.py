@@ -146,15 +146,17 @@ class Contents:
 
 
 def is_played(path: str) -> bool:
-    """Whether a file begins as those of `vkq export`."""
+    """Whether a file begins as those of `vkq export`, of any version."""
     try:
-        return read_start(Path(path), len(MAGIC)) == MAGIC
+        return read_start(Path(path), len(MAGIC))[:7] == MAGIC[:7]
     except (OSError, VkqError):
         return False
 
 
 def contents(data: bytes) -> Contents:
     """Reads a file. Raises ModelError where it is damaged or none."""
+    if len(data) >= HEAD_AT and data[:7] == MAGIC[:7] and data[:8] != MAGIC:
+        raise ModelError("the file is of another version of vkq: export the model again")
     if len(data) < HEAD_AT or data[:8] != MAGIC:
         raise ModelError("this is no file of vkq export (VKQFILE3)")
     head, size, seal, zero = struct.unpack_from("<QQQQ", data, 8)

@@ -253,7 +253,9 @@ void Constant::copy(uint8_t *to) const {
 
 File read(const uint8_t *data, uint64_t bytes) {
   if (bytes < HEAD_AT || std::memcmp(data, MAGIC, 8))
-    throw Error(VKQ_FILE, "this is no file of vkq export (VKQFILE3)");
+    throw Error(VKQ_FILE, bytes >= HEAD_AT && !std::memcmp(data, MAGIC, 7)
+                              ? "the file is of another version of vkq: export the model again"
+                              : "this is no file of vkq export (VKQFILE3)");
   uint64_t head, size, sum, reserved;
   std::memcpy(&head, data + 8, 8);
   std::memcpy(&size, data + 16, 8);
