@@ -15,6 +15,7 @@ from vkq.tflite.either import read_model
 from vkq.tflite.file import is_tflite
 
 from .all import operator_case
+from .convert import FOLDER
 from .mutate import mutated
 from .networks import NETWORKS
 from .writer import Writer, serialized
@@ -106,9 +107,10 @@ def test_mutated_files(start: int) -> None:
         operator_case("CONV_2D", 1)[0],
         operator_case("CONCATENATION", 0)[0],
         NETWORKS["mobilenet_v2"](),
+        (FOLDER / "keywords_16x8.tflite").read_bytes(),
     ]
     for seed in range(start, start + 50):
-        data = mutated(sources[seed % 3], seed)
+        data = mutated(sources[seed % 4], seed)
         with contextlib.suppress(ModelError):
             found = read(data)
             found.known({a.name: a.shape for a in found.inputs})

@@ -114,7 +114,10 @@ def parsed(model: Any, signature: str | None = None) -> File:
 def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[str] = ()) -> Model:
     """The file's operators in the graph's words; those *apart* are foreign ones."""
     sixteen = has_sixteen(file)
-    low = Lowering(file := as_floats(file) if sixteen else file)
+    try:
+        low = Lowering(file := as_floats(file) if sixteen else file)
+    except BROKEN as error:
+        raise ModelError(f"the model is malformed: {type(error).__name__}: {error}") from error
     inputs = tuple(_input(low, number, shapes) for number in file.inputs)
     made = set(file.inputs)
     for operator in file.operators:
