@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -60,7 +61,8 @@ IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
     (r"\S+ = coopMatMulAdd\((\S+), (\S+), (\S+)\);", r"add_product(\3, \1, \2);"),
 )
 
-REPLAYS = 20  # of what takes a CPU long; that hardware repeats itself is not seen here
+# What takes a CPU long; that hardware repeats itself is seen where the tests run on it.
+REPLAYS = 200 if "VKQ_TEST_DEVICE" in os.environ else 4
 
 Wrong = tuple[str, str] | None  # a pattern, and what is there in its place
 NOTHING = (r"add_product\(.*\);", ";")  # products of matrices that are not in a driver's list

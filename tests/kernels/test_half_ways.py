@@ -57,7 +57,7 @@ def test_float16_rows(
     straight: vkq.Device, tile: str, k: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In place, or where they are no whole runs not; what is infinite or no number stays in its row; of the
-    smallest tile 200 replays give the same bytes. A few rows of float32 are read in place, too,
+    smallest tile replays give the same bytes. A few rows of float32 are read in place, too,
     unless tiles of columns read them too often."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(k)
@@ -77,7 +77,7 @@ def test_float16_rows(
     np.testing.assert_array_equal(got[4], np.copysign(np.inf, w[:, k - 1]).astype(np.float16))
     want = 1e-3 * x[whole].astype(np.float64) @ w.T.astype(np.float64)
     np.testing.assert_allclose(got[whole], want, rtol=2**-10, atol=1e-4)
-    for _ in range(200 if (tile, parts) == ("16x64", 2) else 1):
+    for _ in range(emulated.REPLAYS if (tile, parts) == ("16x64", 2) else 1):
         recording.run()
         assert y.numpy().tobytes() == got.tobytes()
     wide = layer(x.astype(np.float32))
