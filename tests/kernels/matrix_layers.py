@@ -23,7 +23,9 @@ CONVOLUTIONS = (
 
 
 def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
-    return dataclasses.replace(device.capabilities, cooperative_matrices=rows)
+    """The device's capabilities with these rows, and subgroups of 32."""
+    properties = {**device.capabilities.properties, "minSubgroupSize": 32, "maxSubgroupSize": 32}
+    return dataclasses.replace(device.capabilities, cooperative_matrices=rows, properties=properties)
 
 
 def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:

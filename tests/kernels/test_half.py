@@ -156,10 +156,10 @@ def test_units_that_compute_nothing_are_not_taken(
 
 
 def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
-    row = emulated.row("16x16x16", "f16")
+    row, sizes = emulated.row("16x16x16", "f16"), {"minSubgroupSize": 32, "maxSubgroupSize": 32}
     for changes in ({"m": 4}, {"n": 32}, {"k": 64}, {"a": "f32"}, {"c": "f16"}, {"scope": "workgroup"}):
         other = dataclasses.replace(row, **changes)  # type: ignore[arg-type]
-        found = doctored.capabilities(any_device, cooperative_matrices=(other,))
+        found = doctored.capabilities(any_device, cooperative_matrices=(other,), **sizes)
         assert advertised_half(found) == ()
     assert "lists no" in str(
         lacking_half(
@@ -171,7 +171,7 @@ def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
 
     little = doctored.capabilities(
         any_device, cooperative_matrices=(row,), maxComputeSharedMemorySize=16384,
-        **dict.fromkeys(emulated.FEATURES, True),
+        **sizes, **dict.fromkeys(emulated.FEATURES, True),
     )  # fmt: skip
     assert lacking_half(little) == "maxComputeSharedMemorySize is 16384, needs 32768"
 
