@@ -14,6 +14,7 @@ import vkq
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+PRINTED = "(10, 10)", "10)", "[[20 50]]"  # by the blocks
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 # By file: an editable install has the checkout itself in the package's path. A __main__ module runs when it
 # is imported.
@@ -27,13 +28,13 @@ def default_device(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("VKQ_DEVICE", any_device.name)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+@pytest.mark.parametrize(("block", "printed"), list(zip(BLOCKS, PRINTED, strict=True)), ids=PRINTED)
 def test_readme_example(
-    block: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    block: str, printed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     exec(compile(block, "README.md", "exec"), {})
-    assert "10)" in capsys.readouterr().out
+    assert printed in capsys.readouterr().out
 
 
 def test_the_tests_that_prove_exactness_exist() -> None:
