@@ -1,4 +1,4 @@
-"""PyTorch fp16 on the networks of networks.py, on a CUDA GPU, one JSON line a network and batch.
+"""Time PyTorch in fp16 on a CUDA GPU: prints one line of JSON for each network of networks.py and batch.
 
     python benchmarks/peers.py [NAME ...] [--batch 1 8 32] [--compile]
 

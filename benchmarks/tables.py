@@ -233,9 +233,10 @@ def lavapipe() -> list[str]:
         "ncnn computes another arithmetic. The CPU kernels run on one thread. It ranks no GPU.",
         f"`{found['command']}`",
         "",
-        "On 22 November ncnn took 165 ms for MobileNetV2 in float. That was another processor: ncnn's CPU "
-        "kernels did 128 GFLOP/s there, more than a core of this one can do. Here it takes 1,590 to 1,750 ms "
-        "with one or two threads, with fp16 on or off, without packing, and from pnnx's files, too.",
+        "On 22 November ncnn took 165 ms for MobileNetV2 in float, on this processor 1,590 to 1,750 ms: with "
+        "one or two threads, with fp16 on or off, without packing, and from pnnx's files. The first number "
+        "is probably another processor's: ncnn's CPU kernels ran at 128 GFLOP/s there, and one core of this "
+        "processor cannot do as much.",
         "",
         *table(
             (

@@ -28,8 +28,8 @@ def _environment() -> None:
         os.environ.setdefault("VK_DRIVER_FILES", ":".join(str(p) for p in icds if p.exists()))
         os.environ.setdefault("VKQ_VALIDATION", "1")
     cache = os.environ.setdefault("VKQ_CACHE_DIR", str(ROOT / "build" / "test-cache"))
-    # LLVM takes lavapipe's shaders a third of the time without optimization and with subgroups of 4, as
-    # lavapipe has them on arm64. VKQ_EVERY_DRIVER=1 takes what a user's has. Mesa's cache is apart.
+    # Without optimization and with subgroups of 4, as on arm64, LLVM compiles lavapipe's shaders in a third
+    # of the time. VKQ_EVERY_DRIVER=1 leaves both as users have them. Each way has a cache of its own.
     if not EVERY:
         os.environ.setdefault("LP_NATIVE_VECTOR_WIDTH", "128")
         os.environ.setdefault("GALLIVM_PERF", "nopt")

@@ -61,7 +61,7 @@ IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
     (r"\S+ = coopMatMulAdd\((\S+), (\S+), (\S+)\);", r"add_product(\3, \1, \2);"),
 )
 
-# What takes a CPU long; that hardware repeats itself is seen where the tests run on it.
+# Emulation is slow. Whether hardware repeats itself is tested where VKQ_TEST_DEVICE names a GPU.
 REPLAYS = 200 if "VKQ_TEST_DEVICE" in os.environ else 4
 
 Wrong = tuple[str, str] | None  # a pattern, and what is there in its place

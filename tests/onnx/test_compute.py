@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkq
 from tests.kernels import emulated
+from vkq import reference
+from vkq.cli import main
 from vkq.onnx import InferenceSession
 
 
@@ -55,12 +58,12 @@ def test_floats_are_rounded_and_integers_stay_exact(
     terms = np.einsum("ock,nchw->nohw", 0.01 * np.abs(weights["w"][..., 0]).astype(np.float64), np.abs(x))
     assert not np.array_equal(got, y)
     assert (np.abs(got - y) <= 2.0**-10 * terms).all()
-    # the Conv of bytes gives what its own bytes say, exactly
-    q = np.clip(np.rint(got / np.float32(0.25)) + 3, -128, 127).astype(np.int32) - 3
-    sums = np.einsum("oc,nchw->nohw", weights["v"][..., 0, 0].astype(np.int32), q)
-    want = np.rint(sums.astype(np.float32) * np.float32(0.25 * 0.01 / 0.25)) + 3
-    assert (np.abs(np.clip(want, -128, 127) - codes) <= 1).all()
-    assert (np.clip(want, -128, 127) == codes).mean() > 0.99
+    scale = vkq.QParams(0.25, 3)
+    q = np.clip(np.rint(got / np.float32(0.25)) + 3, -128, 127).astype(
+        np.int8
+    )  # what the Conv of bytes reads
+    want = reference.conv2d(q, weights["v"], x=scale, w_scale=0.01, y=scale)
+    np.testing.assert_array_equal(codes, want)
 
 
 def test_sessions_share_weights_only_with_their_like(any_device: vkq.Device) -> None:
@@ -76,3 +79,18 @@ def test_sessions_share_weights_only_with_their_like(any_device: vkq.Device) -> 
 def test_another_word_is_refused(any_device: vkq.Device) -> None:
     with pytest.raises(vkq.ArgumentError, match="compute is 'int4'; it must be one of float32, float16"):
         InferenceSession(model(), any_device, compute="int4")
+
+
+def test_the_command_line_asks_for_it(
+    software_device: vkq.Device,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A CPU has no float16 arithmetic, and says what it takes instead."""
+    (tmp_path / "m.onnx").write_bytes(model())
+    monkeypatch.setattr("vkq.runtime.opened._default", software_device)
+    monkeypatch.delenv("VKQ_DEVICE", raising=False)
+    for options, told in (([], False), (["--compute", "float16"], True)):
+        assert main(["run", str(tmp_path / "m.onnx"), "--random", "--explain", *options]) == 0
+        assert ("compute='float16' takes float32 on this device" in capsys.readouterr().out) == told

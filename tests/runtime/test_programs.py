@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 import vkq
+from tests.runtime import work
 from tests.runtime.work import OUT_OF_DEVICE_MEMORY, counted, failing
 from vkq.runtime.program import code
 from vkq.runtime.programs import Together
@@ -51,6 +52,38 @@ def test_one_that_fails_is_told_and_made_again_when_it_is_asked_for_again(fresh:
         with pytest.raises(vkq.OutOfMemoryError):
             _ = program.native
     assert fresh.program(variant).native is not None
+
+
+def test_a_plan_compiles_nothing_and_the_first_run_each_pipeline_once(fresh: vkq.Device) -> None:
+    one = work.conv2d(fresh)
+    with failing("vkCreateComputePipelines", 0):
+        assert one.layer.explain(one.x.shape).variants
+        assert counted() == 0
+        one.check()
+        made = counted()
+        assert made > 0
+        one.check()
+        assert counted() == made
+
+
+def test_a_block_compiles_once_what_was_planned_before(fresh: vkq.Device) -> None:
+    chosen, told = variants(), list[tuple[int, int]]()
+    planned = [fresh.program(variant) for variant in chosen]
+    with failing("vkCreateComputePipelines", 0):
+        with fresh.programs.together(lambda made, count: told.append((made, count))):
+            for variant in chosen * 3:
+                fresh.program(variant)
+        assert counted() == len(chosen)
+        assert all(program.native is not None for program in planned)
+        assert counted() == len(chosen)
+    assert told[-1] == (len(chosen), len(chosen))
+
+
+def test_a_pipeline_that_failed_is_tried_again(fresh: vkq.Device) -> None:
+    program = fresh.program(variants()[0])
+    with failing("vkCreateComputePipelines", 1), pytest.raises(vkq.OutOfMemoryError):
+        _ = program.native
+    assert program.native is not None
 
 
 def test_a_refusal_is_told_where_it_is_asked_for(any_device: vkq.Device) -> None:

@@ -22,7 +22,8 @@ WHOSE = {"XNNPACK": {True}, "LiteRT": {False}, "the numbers": {True, False}}
 
 
 def rows(columns: int) -> list[list[str]]:
-    """The rows of the table with so many columns, without its head."""
+    """Cells of those tables of docs/tflite.md that have this number of columns. A row begins with the names
+    of its operators; heads of tables do not."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "tflite.md").read_text(encoding="utf-8")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     return [row for row in cells if len(row) == columns and NAME.search(row[0])]

@@ -158,7 +158,7 @@ def contents(data: bytes) -> Contents:
     if len(data) >= HEAD_AT and data[:7] == MAGIC[:7] and data[:8] != MAGIC:
         raise ModelError("the file is of another version of vkq: export the model again")
     if len(data) < HEAD_AT or data[:8] != MAGIC:
-        raise ModelError("this is no file of vkq export (VKQFILE3)")
+        raise ModelError(f"this is no file of vkq export ({MAGIC.decode()})")
     head, size, seal, zero = struct.unpack_from("<QQQQ", data, 8)
     if size != len(data) or size % 8 or head > size - HEAD_AT or zero:
         raise ModelError(f"the file is damaged: it has {len(data)} bytes and says {size}")

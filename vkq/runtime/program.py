@@ -19,20 +19,23 @@ from ..turns import FORKED, Turns
 
 
 class Later:
-    """A native pipeline that is made when it is first asked for: who only plans a layer, to explain it or to
-    compare plans, waits for no driver's compiler. One that could not be made is tried again."""
+    """A native pipeline that the driver compiles when it is first needed: a plan that is only explained or
+    compared compiles none. *make* compiles it; where that raises, the next caller tries again."""
 
     def __init__(self, what: str, make: Callable[[], Any]):
         self._make, self._turns = make, Turns(what)
         self._made: Any = None
+        self._begun = False
 
-    @property
-    def is_made(self) -> bool:
-        """Whether it was asked for, and made."""
-        return self._made is not None
+    def begin(self, submit: Callable[[Callable[[], Any]], Any]) -> None:
+        """Hand the work to another thread through *submit*, unless somebody has begun it."""
+        if not self._begun:
+            self._begun = True
+            submit(self.result)
 
     def result(self) -> Any:
-        """The pipeline; raises where it cannot be made."""
+        """Return the pipeline, and compile it first where nobody has. Raises what the compilation raises."""
+        self._begun = True
         if self._made is None:
             with self._turns:
                 if self._made is None:
@@ -42,8 +45,8 @@ class Later:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """What ``Device.program`` makes and keeps: the variant, its constants, and the native pipeline, or the
-    `Later` or future of it."""
+    """What ``Device.program`` makes and keeps: the variant, its constants, and the native pipeline: as it is,
+    as the future of a thread that compiles it, or as a `Later`."""
 
     variant: Variant
     constants: dict[str, Value]

@@ -80,8 +80,8 @@ class Programs:
         it."""
         key = (variant, tuple(values.items()), subgroup_size)
         found, block = self._made.get(key), self._block
-        if found is not None and block and isinstance(found.pipeline, Later) and not found.pipeline.is_made:
-            block.submit(found.pipeline.result)
+        if found is not None and block and isinstance(found.pipeline, Later):
+            found.pipeline.begin(block.submit)
         if found is None:
             with self._lock:
                 turn = self._turns.setdefault(key, Turns(variant.name))
@@ -110,7 +110,7 @@ class Programs:
 
     @property
     def _block(self) -> Together | None:
-        """Of this thread."""
+        """The innermost block of `together` that this thread is in."""
         return getattr(self._local, "block", None)
 
     def save(self) -> None:
@@ -136,5 +136,6 @@ class Programs:
             LOG.debug("pipeline %s compiled in %.3f s", variant.name, time.monotonic() - began)
             return made
 
-        pipeline = self._block.submit(make) if self._block else Later(variant.name, make)
+        block = self._block
+        pipeline = block.submit(make) if block else Later(variant.name, make)
         return Program(variant, values, pipeline, subgroup_size=subgroup_size)

@@ -30,7 +30,7 @@ COMPUTE = ("float32", "float16")  # what products of float activations may be ma
 
 
 def check_compute(who: str, compute: str) -> str:
-    """One of `COMPUTE`; ArgumentError for another."""
+    """Return *compute*. Raises ArgumentError in the name of *who* where it is none of `COMPUTE`."""
     if compute not in COMPUTE:
         raise ArgumentError(f"{who}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
     return compute

@@ -35,13 +35,13 @@ def has_sixteen(file: File) -> bool:
 def as_floats(file: File) -> File:
     """The same file with float32 tensors in place of int16 ones, each cut to its range where it is made."""
     sixteen = [is_sixteen(tensor) for tensor in file.tensors]
-    tensors = [_real(t) if is_sixteen(t) else t for t in file.tensors]
+    tensors = [_real(tensor) if real else tensor for tensor, real in zip(file.tensors, sixteen, strict=True)]
     operators: list[FileOperator] = []
     for operator in file.operators:
-        bias = BIASES.get(operator.op, 8)
-        if len(operator.inputs) > bias >= 0 and sixteen[operator.outputs[0]] and operator.inputs[bias] >= 0:
-            number = operator.inputs[bias]
-            tensors[number] = _real(file.tensors[number])
+        place = BIASES.get(operator.op, len(operator.inputs))
+        bias = operator.inputs[place] if place < len(operator.inputs) else -1
+        if bias >= 0 and sixteen[operator.outputs[0]]:
+            tensors[bias] = _real(file.tensors[bias])
         one = dataclasses.replace(operator, op=_converted(operator, file.tensors))
         if operator.op in MOVED or not any(sixteen[n] for n in one.outputs):
             operators.append(one)
@@ -51,7 +51,7 @@ def as_floats(file: File) -> File:
 
 
 def _real(tensor: FileTensor) -> FileTensor:
-    """A tensor of floats, and its numbers where it is a constant."""
+    """The tensor as float32, without parameters of quantization. A constant's numbers are dequantized."""
     data, none = tensor.data, np.zeros(0, np.float32)
     if data is not None and tensor.scales.size and data.dtype.kind == "i":
         along = [1] * data.ndim
