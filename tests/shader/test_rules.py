@@ -1,16 +1,17 @@
 """The rules over GLSL sources, and over modules."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from tests.shader.sample import GLSL, HELPER, write_folder
-from vkq.kernels.matrix_conv import CONV
-from vkq.shader import rules
 from vkq.shader.catalog import catalog, load_catalog
-from vkq.shader.compile import spirv
+from vkq.shader.glslang import find_compiler
+from vkq.shader.reflect import reflect
 from vkq.shader.rules import check_module, check_sources, check_text
-from vkq.shader.specialize import sizes_of
+from vkq.shader.spec import Constant
+from vkq.shader.specialize import specialized
 
 ALLOWED = """
 // round( and return above a barrier() are only named here
@@ -97,11 +98,28 @@ def test_folder(tmp_path: Path) -> None:
     ]
 
 
-def test_a_length_that_a_driver_would_choose(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shared memory of a convolution by matrix units is as long as the larger of two: computed for phones."""
-    variant = catalog().shaders[CONV].variants[0]
-    module = spirv(variant)
+CHOSEN = """#version 450
+layout(constant_id = 3) const bool LONG = false;
+layout(constant_id = 4) const uint COUNT = 8;
+layout(local_size_x = 1) in;
+layout(set = 0, binding = 0) buffer Y { uint y[]; };
+shared uint tile[(LONG ? COUNT : 1u) + 1u];
+void main() {
+  for (uint i = 0; i < COUNT; i++) tile[min(i, 1)] = i;
+  y[0] = tile[0];
+}
+"""
+
+
+def test_a_length_that_a_driver_would_choose() -> None:
+    """vkq computes it for every driver, and nothing else of what stays; what it cannot know is refused."""
+    module = find_compiler().compile(CHOSEN, "chosen.comp")
+    constants = {"LONG": Constant(3, "bool", True), "COUNT": Constant(4, "uint", 8)}
+    variant = dataclasses.replace(catalog().shaders["softmax_q8__row"].variants[0], specialization=constants)
     assert check_module(variant, module) == []
-    monkeypatch.setattr(rules, "sizes_of", lambda variant, matrix_literals: sizes_of(variant, False))
-    (found,) = check_module(variant, module)
-    assert "Tencent/ncnn PR 6972" in found
+    for given, size in (({3: 1, 4: 9}, 40), ({3: 0, 4: 9}, 8)):
+        found = reflect(specialized(module, {}, given))
+        assert (found.shared_bytes, set(found.specialization)) == (size, {3, 4})
+    del constants["LONG"]
+    (said,) = check_module(variant, module)
+    assert "Tencent/ncnn PR 6972" in said

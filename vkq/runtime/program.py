@@ -97,7 +97,7 @@ def code(
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
     sizes = sizes_of(variant, profile(capabilities).matrix_literals is not None)
     module = with_float_controls(
-        specialized(spirv, {number: bits[number] for number in sizes}),
+        specialized(spirv, {number: bits[number] for number in sizes}, bits),
         rte=bool(capabilities.properties["shaderRoundingModeRTEFloat32"]),
         denorm_preserve=bool(capabilities.properties["shaderDenormPreserveFloat32"]),
     )

@@ -79,19 +79,21 @@ def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, s
 
 
 def check_module(variant: Variant, spirv: bytes) -> list[str]:
-    """What drivers of phones are known to get wrong in a module for matrix units as they get it, its sizes
-    as literals."""
-    if "cooperativeMatrix" not in variant.requires:
-        return []
+    """What drivers of phones are known to get wrong in a module as they get it, its sizes as literals."""
     packed = variant.pack_specialization(variant.constants())
-    sizes = {at: int.from_bytes(packed[at], "little") for at in sizes_of(variant, matrix_literals=True)}
-    _, instructions, _ = parse(specialized(spirv, sizes), lambda op: op != OP_FUNCTION)
-    chosen = {one.words[1] for one in instructions if one.op == OP_SPEC_OP and one.words[2] == OP_SELECT}
+    bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
+    sizes = {number: bits[number] for number in sizes_of(variant, matrix_literals=False)}
+    _, instructions, _ = parse(specialized(spirv, sizes, bits), lambda op: op != OP_FUNCTION)
+    chosen = set[int]()
+    for one in instructions:
+        if one.op == OP_SPEC_OP and (one.words[2] == OP_SELECT or not chosen.isdisjoint(one.words[3:])):
+            chosen.add(one.words[1])
     if not any(one.op == OP_ARRAY and one.words[2] in chosen for one in instructions):
         return []
     return [
         f"{variant.name}: the length of an array is chosen by specialization constants, which an Adreno 840's"
-        " driver gets wrong (Tencent/ncnn PR 6972); declare their values, so that they are literals"
+        " driver gets wrong in shared memory (Tencent/ncnn PR 6972), in a way that vkq cannot compute; choose"
+        " by whole numbers and bools"
     ]
 
 

@@ -4,7 +4,8 @@ Not every driver folds specialization constants before it decides which loops to
 keep in registers (those of SwiftShader and VideoCore do not), so vkq folds sizes itself: every driver
 compiles literals, and sizes need no SPIR-V modules of their own. Numbers of a problem (the height of a
 kernel) stay specialization constants: SwiftShader unrolls whatever has a literal number of turns, for a
-minute at worst.
+minute at worst. Lengths of arrays are literal wherever a Select would choose them: an Adreno 840's driver
+gets such lengths of shared memory wrong (Tencent/ncnn PR 6972, its observation A).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from vkq.errors import CompileError
 from vkq.shader.operations import OPERATIONS
 from vkq.shader.spec import Variant
 from vkq.shader.spirv import (
+    OP_ARRAY,
     OP_BOOL,
     OP_COMPOSITE,
     OP_CONSTANT,
     OP_DECORATE,
     OP_FALSE,
     OP_INT,
+    OP_SELECT,
     OP_SPEC_COMPOSITE,
     OP_SPEC_CONSTANT,
     OP_SPEC_FALSE,
@@ -52,15 +55,18 @@ def sizes_of(variant: Variant, matrix_literals: bool) -> set[int]:
     }  # fmt: skip
 
 
-def specialized(spirv: bytes, given: Mapping[int, int]) -> bytes:
+def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int] | None = None) -> bytes:
     """The module with the specialization constants in *given* (``constant_id`` -> the 32 bits) replaced by
     constants. Whole numbers and bools computed from them alone become constants, too.
+
+    *known*: the bits of those that stay, too. With these, lengths of arrays become constants that a Select
+    among specialization constants chooses.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
     """
     words = words_of(spirv)
-    folding = _Folding(words, given)
+    folding = _Folding(words, given, known or {})
     parts, copied = [words[:5]], 5
     for at, length in declarations(words, _READ):
         new = folding.instruction(at, length)
@@ -73,10 +79,12 @@ def specialized(spirv: bytes, given: Mapping[int, int]) -> bytes:
 class _Folding:
     """What is known of a module's constants, instruction after instruction."""
 
-    def __init__(self, words: array[int], given: Mapping[int, int]):
-        self._words, self._given = words, given
-        self._bits: dict[int, int] = {}  # given, by the id
+    def __init__(self, words: array[int], given: Mapping[int, int], known: Mapping[int, int]):
+        self._words, self._given, self._known = words, given, known
+        self._lengths = {words[at + 3] for at, length in declarations(words, {OP_ARRAY}) if length == 4}
+        self._bits: dict[int, int] = {}  # given or known, by the id
         self._open: set[int] = set()  # ids of specialization constants that stay
+        self._chosen: set[int] = set()  # those of them that a Select chose
         self._signed: dict[int, bool] = {}  # types of 32-bit whole numbers
         self._bools: set[int] = set()  # types
         self._values: dict[int, int] = {}  # of whole numbers and bools
@@ -87,11 +95,13 @@ class _Folding:
         if length < _READ[op] + (op == OP_DECORATE and operands[1:2] == _SPEC_ID):
             raise CompileError(f"the SPIR-V instruction at word {at} has length {length}; it has more words.")
         if op == OP_DECORATE and operands[1] == SPEC_ID:
-            if operands[2] not in self._given:
+            stays = operands[2] not in self._given
+            if stays:
                 self._open.add(operands[0])
-                return None
-            self._bits[operands[0]] = self._given[operands[2]]
-            return []
+            bits = (self._known if stays else self._given).get(operands[2])
+            if bits is not None:
+                self._bits[operands[0]] = bits
+            return None if stays else []
         if op == OP_INT and operands[1] == 32:
             self._signed[operands[0]] = operands[2] == 1
         elif op == OP_BOOL:
@@ -106,12 +116,14 @@ class _Folding:
 
     def _scalar(self, op: int, operands: list[int]) -> list[int] | None:
         kind, identifier, *literal = operands
-        if identifier in self._open:
+        stays = identifier in self._open
+        if stays and identifier not in self._bits:
             return None
         if op in (OP_CONSTANT, OP_SPEC_CONSTANT) and len(literal) != 1:  # of 64 bits: none is a size
-            return [3 + len(literal) << 16 | OP_CONSTANT, *operands]
+            return None if stays else [3 + len(literal) << 16 | OP_CONSTANT, *operands]
         default = literal[0] if literal else int(op in (OP_TRUE, OP_SPEC_TRUE))
-        return self._constant(kind, identifier, self._bits.get(identifier, default))
+        constant = self._constant(kind, identifier, self._bits.get(identifier, default))
+        return None if stays else constant
 
     def _constant(self, kind: int, identifier: int, bits: int) -> list[int]:
         if kind in self._bools:
@@ -123,10 +135,14 @@ class _Folding:
 
     def _computed(self, operands: array[int]) -> list[int] | None:
         """Computes a constant from others. Returns None, and the instruction stays, where the result is no
-        scalar, an operand stays open, or there is no value: a division by zero in a branch that is not
-        taken."""
+        scalar, an operand stays open (unless it is a length that a Select chooses), or there is no value: a
+        division by zero in a branch that is not taken."""
         kind, identifier, operation, *arguments = operands
+        stays = not self._open.isdisjoint(arguments)
         self._open.add(identifier)
+        if stays and (operation == OP_SELECT or not self._chosen.isdisjoint(arguments)):
+            self._chosen.add(identifier)
+            stays = identifier not in self._lengths
         compute = OPERATIONS.get(operation)
         if compute is None or not (kind in self._signed or kind in self._bools):
             return None
@@ -134,5 +150,8 @@ class _Folding:
             value = compute(*(self._values[argument] for argument in arguments))
         except (KeyError, TypeError, ValueError, ZeroDivisionError):
             return None
+        constant = self._constant(kind, identifier, int(value) & 0xFFFFFFFF)
+        if stays:
+            return None
         self._open.discard(identifier)
-        return self._constant(kind, identifier, int(value) & 0xFFFFFFFF)
+        return constant
