@@ -44,7 +44,7 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extensio
 	for kind in address,undefined thread; do \
 	  cmake -S . -B build/sanitize-$${kind%%,*} -G Ninja -DVKQ_SANITIZE=$$kind -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
 	  ninja -C build/sanitize-$${kind%%,*} _kompute || exit 1; done
-	$(BIN)/vkq export examples/models/digits.onnx -o build/digits.vkq
+	$(BIN)/vkq export examples/models/digits.onnx -o build/digits.vkq --batch 1 8
 	g++ -std=c++17 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -I vkq/player/native \
 	  tests/sanitize/player.cpp vkq/player/native/file.cpp vkq/player/native/packed.cpp -o build/sanitize-player
 	build/sanitize-player build/digits.vkq 100000

@@ -1,7 +1,7 @@
-// Takes noise off a photograph: denoise MODEL.vkq < noisy.ppm > clean.ppm, of the size that the model was
-// exported for.
+// Takes noise off a photograph: denoise MODEL.vkq < noisy.ppm > clean.ppm, of a size that the model was
+// exported for; here two of them.
 //
-//   vkq export examples/models/denoise.onnx -o denoise.vkq --shape x=1x3x400x600
+//   vkq export examples/models/denoise.onnx -o denoise.vkq --shape x=1x3x400x600 --shape x=1x3x600x400
 //   c++ -std=c++17 examples/c/denoise.cpp -I vkq/player/native -L FOLDER_OF_LIBVKQ -lvkq -o denoise
 #include <vkq.h>
 
@@ -17,15 +17,22 @@ static void check(vkq_status status) {
   if (status != VKQ_OK) throw std::runtime_error(vkq_error());
 }
 
-// Bytes of red, green, blue for each pixel, as planes of floats from 0 to 1.
-static std::vector<float> planes(std::istream &in, uint64_t height, uint64_t width) {
+struct Size {
+  uint64_t height, width;
+};
+
+static Size head(std::istream &in) {
   std::string kind;
-  uint64_t w, h, most;
-  in >> kind >> w >> h >> most;
+  uint64_t width, height, most;
+  in >> kind >> width >> height >> most;
   in.get();
-  if (!in || kind != "P6" || most != 255 || w != width || h != height)
-    throw std::runtime_error("standard input must be a binary PPM of " + std::to_string(width) + " x " +
-                             std::to_string(height) + " pixels and 255 levels");
+  if (!in || kind != "P6" || most != 255)
+    throw std::runtime_error("standard input must be a binary PPM of 255 levels");
+  return {height, width};
+}
+
+// Bytes of red, green, blue for each pixel, as planes of floats from 0 to 1.
+static std::vector<float> planes(std::istream &in, uint64_t h, uint64_t w) {
   std::vector<char> bytes(3 * w * h);
   in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   if (!in) throw std::runtime_error("the picture ends early");
@@ -52,16 +59,17 @@ int main(int count, char **words) try {
   vkq_model *loaded;
   check(vkq_load(device.get(), words[1], nullptr, &loaded));
   const std::unique_ptr<vkq_model, void (*)(vkq_model *)> model(loaded, vkq_unload);
-  std::cerr << vkq_device_name(device.get()) << "\n" << vkq_describe(model.get()) << "\n";
 
-  vkq_array x;
-  check(vkq_input(model.get(), 0, &x));
-  const uint64_t height = x.shape[2], width = x.shape[3];
+  const auto [height, width] = head(std::cin);
+  const uint64_t shape[]{1, 3, height, width}, *shapes[]{shape};
+  vkq_model *shaped;  // refused before anything is read where the file has no such shape
+  check(vkq_shaped(model.get(), shapes, &shaped));
+  std::cerr << vkq_device_name(device.get()) << "\n" << vkq_describe(shaped) << "\n";
   const std::vector<float> noisy = planes(std::cin, height, width);
   std::vector<float> clean(noisy.size());
   const void *inputs[] = {noisy.data()};
   void *outputs[] = {clean.data()};
-  check(vkq_run(model.get(), inputs, outputs));
+  check(vkq_run(shaped, inputs, outputs));
   write(std::cout, clean, height, width);
 } catch (const std::exception &error) {
   std::cerr << "denoise: " << error.what() << "\n";

@@ -5,22 +5,25 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import re
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.onnx.networks import KINDS, Net, quantized
-from vkq.errors import DeviceError
+from vkq._version import __version__
+from vkq.errors import DeviceError, ModelError
 from vkq.onnx.prepared import known
 from vkq.onnx.reader import read
 from vkq.player.export import exported
-from vkq.player.file import FilePlan, written
+from vkq.player.file import HEAD_AT, FilePlan, Shaped, checksum, written
 from vkq.player.load import PlayedModel, library, load
-from vkq.player.reader import Contents, contents
+from vkq.player.reader import contents
 from vkq.tflite.either import read_model, session_of
 
 EMBEDDED = 50
@@ -87,7 +90,7 @@ def of_any_vendor(plan: FilePlan) -> FilePlan:
 
 
 def lacks(
-    found: Contents,
+    found: Shaped,
     plan: FilePlan,
     device: Any,
     folder: Path,
@@ -95,7 +98,7 @@ def lacks(
 ) -> str | None:
     """What the device has not of the plan's needs; None where it plays the plan, with the known answer."""
     path = folder / "alone.vkq"
-    path.write_bytes(written(found.producer, found.inputs, found.outputs, [plan]))
+    path.write_bytes(rewritten(found, plans=[plan]))
     try:
         with load(path, device.name) as played:
             assert played.explain().startswith(f"{plan.kind}: ")
@@ -120,7 +123,7 @@ def check_bytes(
         wanted = dict(zip([one.name for one in model.outputs], session.run(None, feed), strict=True))
     graph = known(model, {name: x.shape for name, x in feed.items()}, fallback=False)[0]
     own = ("this", OWN[device.name[:4]])
-    found = contents(exported(graph, device, (*own, *others))[0])
+    (found,) = exported([graph], device, (*own, *others))[1]
     bodies, played, refused = dict[object, str | None](), list[str](), dict[str, str]()
 
     def compare(playing: PlayedModel) -> None:
@@ -152,6 +155,22 @@ def load_bytes(device: Any, data: bytes) -> int:
     return int(status)
 
 
-def plans_of(data: bytes) -> Any:
-    """What the file holds."""
-    return contents(data)
+def only(data: bytes) -> Shaped:
+    """What a file of one set of shapes holds."""
+    (found,) = contents(data).sets
+    return found
+
+
+def rewritten(found: Shaped, **changes: Any) -> bytes:
+    """The file anew."""
+    return written(f"vkq {__version__}", [dataclasses.replace(found, **changes)])
+
+
+def refused(device: ctypes.c_void_p, data: bytes, message: str) -> None:
+    """By libvkq and by the reader in Python, with the seal that the bytes need."""
+    bad = bytearray(data)
+    bad[24:32] = struct.pack("<Q", checksum(np.frombuffer(data, np.uint8)[HEAD_AT:]))
+    assert load_bytes(device, bytes(bad)) == 2
+    assert message in library().vkq_error().decode()
+    with pytest.raises(ModelError, match=message):
+        contents(bytes(bad))

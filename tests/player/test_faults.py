@@ -12,10 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkq
-from tests.player.files import graph_of
+from tests.player.files import graph_of, only
 from vkq.player.export import exported
 from vkq.player.load import check, library
-from vkq.player.reader import contents
 
 OK, DEVICE, MEMORY, LOST = 0, 3, 4, 5
 # Out of host and of device memory; lost; initialization or mapping failed, an extension or a feature is
@@ -85,7 +84,7 @@ class Played:
     """A file on a player, and its known answer."""
 
     def __init__(self, player: Player, data: bytes):
-        found = contents(data)
+        found = only(data)
         self.player, self.data, self.model = player, data, ctypes.c_void_p()
         self.answers = found.plans[-1].answers
         self.x = (ctypes.c_char_p * 1)(found.inputs[0].answer)
@@ -114,7 +113,9 @@ def files() -> list[bytes]:
     with vkq.Device("llvmpipe") as device:
         wanted = [(turned(23), (2, 3, 4, 5), "portable"), (turned(12), (2, 3, 4, 5), "this")]
         wanted += [(product(), (3, 16), "portable")]
-        return [exported(graph_of(model, {"x": shape}), device, (kind,))[0] for model, shape, kind in wanted]
+        return [
+            exported([graph_of(model, {"x": shape})], device, (kind,))[0] for model, shape, kind in wanted
+        ]
 
 
 def faults(code: int, call: Calls) -> Iterator[int]:

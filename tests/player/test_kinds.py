@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 
 import vkq
-from tests.player.files import OWN, SAME, graph_of, lacks, of_any_vendor
+from tests.player.files import OWN, SAME, graph_of, lacks, of_any_vendor, rewritten
 from vkq.cli import main
 from vkq.device.reported import NAMES
 from vkq.errors import ArgumentError
 from vkq.player.export import CONTROLS, exported
-from vkq.player.file import written
-from vkq.player.reader import Contents, contents
+from vkq.player.file import Shaped
 
 MODEL = Path(__file__).parents[2] / "examples/models/digits.onnx"
 # What a driver lacks for the kinds with plans of their own; None: it plays them.
@@ -37,17 +36,13 @@ def graph() -> Any:
 
 
 @pytest.fixture(scope="module")
-def shipped(graph: Any) -> Contents:
+def shipped(graph: Any) -> Shaped:
     """Digits for every kind, planned beside one driver."""
     with vkq.Device("llvmpipe") as device:
-        return contents(exported(graph, device, NAMES)[0])
+        return exported([graph], device, NAMES)[1][0]
 
 
-def rewritten(found: Contents, *plans: object) -> bytes:
-    return written(found.producer, found.inputs, found.outputs, plans)  # type: ignore[arg-type]
-
-
-def test_plans_that_ask_for_more_stand_first(shipped: Contents) -> None:
+def test_plans_that_ask_for_more_stand_first(shipped: Shaped) -> None:
     kinds = [plan.kind for plan in shipped.plans]
     assert sorted(kinds[:-1]) == sorted(NAMES)
     assert kinds[-1] == "portable"
@@ -60,16 +55,16 @@ def test_plans_that_ask_for_more_stand_first(shipped: Contents) -> None:
     assert kinds.index("adreno-740") < kinds.index("adreno-640")
 
 
-def test_a_driver_takes_the_plan_of_its_kind(device: vkq.Device, shipped: Contents, tmp_path: Path) -> None:
+def test_a_driver_takes_the_plan_of_its_kind(device: vkq.Device, shipped: Shaped, tmp_path: Path) -> None:
     path = tmp_path / "digits.vkq"
-    path.write_bytes(rewritten(shipped, *shipped.plans))
+    path.write_bytes(rewritten(shipped))
     with vkq.load(path, device.name) as played:
         assert played.explain().startswith(f"{OWN[device.name[:4]]}: ")
         assert "nvidia-h200: not taken, it needs vendorID = 4318" in played.explain()
 
 
 def test_plans_of_other_kinds_give_the_same_bytes(
-    device: vkq.Device, shipped: Contents, tmp_path: Path
+    device: vkq.Device, shipped: Shaped, tmp_path: Path
 ) -> None:
     """Where a driver has all that a plan needs beside a vendor's name, it plays it: so the shaders and steps
     that a phone gets are run here. The known answer is the exporting session's."""
@@ -79,7 +74,7 @@ def test_plans_of_other_kinds_give_the_same_bytes(
     assert {plan.kind: lacks(shipped, plan, device, tmp_path) for plan in plans} == OTHERS[device.name[:4]]
 
 
-def test_float_controls_are_a_need(shipped: Contents) -> None:
+def test_float_controls_are_a_need(shipped: Shaped) -> None:
     """A module that asks a driver for them is no SPIR-V for one without."""
     for plan in shipped.plans:
         asks = any(b"SPV_KHR_float_controls" in program.spirv for program in plan.programs)
@@ -99,4 +94,4 @@ def test_an_unknown_kind(any_device: vkq.Device, graph: Any) -> None:
     with pytest.raises(
         ArgumentError, match=r"neither a kind nor a file 'adreno-74'; did you mean 'adreno-740'"
     ):
-        exported(graph, any_device, ("adreno-74",))
+        exported([graph], any_device, ("adreno-74",))

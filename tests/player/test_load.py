@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,27 @@ import pytest
 
 import vkq
 import vkq.onnx
-from tests.player.files import EMBEDDED, OWN, check_bytes, graph_of, load_bytes, network, texts, tflite
+from tests.player.files import (
+    EMBEDDED,
+    OWN,
+    check_bytes,
+    graph_of,
+    load_bytes,
+    network,
+    only,
+    refused,
+    rewritten,
+    texts,
+    tflite,
+)
 from vkq.accuracy import quantize_weights
 from vkq.cli import main
 from vkq.device.validation import LAYER
 from vkq.errors import ArgumentError, DeviceError, DTypeError, ModelError
 from vkq.player.export import exported
-from vkq.player.file import HEAD_AT, checksum, written
-from vkq.player.load import check, library
-from vkq.player.reader import Contents, contents
+from vkq.player.file import HEAD_AT, checksum
+from vkq.player.load import library
+from vkq.player.reader import contents
 
 OTHER = {"llvm": "SwiftShader", "Swif": "llvmpipe"}  # driver, by the beginning of the name of one
 
@@ -36,12 +47,7 @@ def digits() -> bytes:
 
 
 def digits_file(digits: bytes, device: vkq.Device, kinds: tuple[str, ...] = ("this",)) -> bytes:
-    return exported(graph_of(digits, {"x": (1, 1, 8, 8)}), device, kinds)[0]
-
-
-def rewritten(found: Contents, **changes: object) -> bytes:
-    new = dataclasses.replace(found, **changes)
-    return written(new.producer, new.inputs, new.outputs, new.plans)
+    return exported([graph_of(digits, {"x": (1, 1, 8, 8)})], device, kinds)[0]
 
 
 # `python -m tests.player.all` plays every network.
@@ -65,7 +71,7 @@ def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Pa
     driver."""
     path = tmp_path / "model.vkq"
     quantize_weights(ROOT / "examples/models/digits.float.onnx", tmp_path / "w.onnx", bits=bits)
-    data, _ = exported(graph_of((tmp_path / "w.onnx").read_bytes(), {"x": (1, 1, 8, 8)}), device)
+    data, _ = exported([graph_of((tmp_path / "w.onnx").read_bytes(), {"x": (1, 1, 8, 8)})], device)
     path.write_bytes(data)
     x = {"x": np.random.default_rng(3).random((1, 1, 8, 8), np.float32)}
     (want,) = vkq.onnx.InferenceSession(tmp_path / "w.onnx", device).run(None, x)
@@ -79,7 +85,7 @@ def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
     """Numbers beyond the table's rows are refused, and the next run is right."""
     session = vkq.onnx.InferenceSession(texts(), device)
     path = tmp_path / "model.vkq"
-    path.write_bytes(exported(graph_of(texts(), {"ids": (1, 5)}), device)[0])
+    path.write_bytes(exported([graph_of(texts(), {"ids": (1, 5)})], device)[0])
     ids = np.array([[0, 7, EMBEDDED - 1, 3, 3]])
     with vkq.load(path, device.name) as played:
         with pytest.raises(ArgumentError, match=rf"holds {EMBEDDED} at element 2; the model takes"):
@@ -91,7 +97,7 @@ def test_weights_that_another_plan_has_in_its_order(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, tmp_path: Path
 ) -> None:
     """A file holds them once; orders that read beyond a blob are refused."""
-    plain = contents(digits_file(digits, any_device, ("portable",)))
+    plain = only(digits_file(digits, any_device, ("portable",)))
     (portable,) = plain.plans
     matrices = dataclasses.replace(
         portable, kind="matrices", needs=(("=vendorID", 1),),
@@ -99,7 +105,7 @@ def test_weights_that_another_plan_has_in_its_order(
     )  # fmt: skip
     assert matrices.constants != portable.constants
     data = rewritten(plain, plans=[matrices, portable])
-    assert contents(data).plans[1].constants == portable.constants
+    assert only(data).plans[1].constants == portable.constants
     assert len(data) < len(rewritten(plain)) + 4096, "weights stand twice"
     path = tmp_path / "model.vkq"
     path.write_bytes(data)
@@ -122,16 +128,6 @@ def test_weights_that_another_plan_has_in_its_order(
         refused(opened, bytes(bad), "a constant's order reads beyond its blob")
 
 
-def refused(device: ctypes.c_void_p, data: bytes, message: str) -> None:
-    """By libvkq and by the reader in Python, with the seal that the bytes need."""
-    bad = bytearray(data)
-    bad[24:32] = struct.pack("<Q", checksum(np.frombuffer(data, np.uint8)[HEAD_AT:]))
-    assert load_bytes(device, bytes(bad)) == 2
-    assert message in library().vkq_error().decode()
-    with pytest.raises(ModelError, match=message):
-        contents(bytes(bad))
-
-
 def sixteen(data: bytes) -> bytes:
     """Words of 4 n x 4 k, n and k in turn, where there are whole blocks of them."""
     words = np.frombuffer(data, np.uint32)
@@ -141,7 +137,7 @@ def sixteen(data: bytes) -> bytes:
 def test_written_twice_is_the_same(any_device: vkq.Device, digits: bytes) -> None:
     first = digits_file(digits, any_device)
     assert first == digits_file(digits, any_device)
-    found = contents(first)
+    found = only(first)
     assert rewritten(found) == first
     assert [plan.kind for plan in found.plans] == ["this", "portable"]
 
@@ -169,7 +165,7 @@ def test_a_plan_for_a_device_that_a_file_describes(
     described, path = tmp_path / "phone.json", tmp_path / "model.vkq"
     described.write_text(json.dumps({"devices": [{"capabilities": other.capabilities.as_dict()}]}))
     path.write_bytes(digits_file(digits, any_device, (str(described),)))
-    assert [plan.kind for plan in contents(path.read_bytes()).plans] == ["phone", "portable"]
+    assert [plan.kind for plan in only(path.read_bytes()).plans] == ["phone", "portable"]
     x = np.random.default_rng(1).random((1, 1, 8, 8), np.float32)
     want = vkq.onnx.InferenceSession(digits, any_device).run(None, {"x": x})[0]
     for name, kind in ((other.name, "phone"), (any_device.name, "portable")):
@@ -187,7 +183,7 @@ def test_a_plan_that_answers_wrongly_is_not_taken(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
     """One weight is another: the known answer sees it, and the next plan runs."""
-    found = contents(digits_file(digits, any_device))
+    found = only(digits_file(digits, any_device))
     first, *rest = found.plans
     slot, weights = max(first.constants, key=lambda one: len(one[1]))
     wrong = bytes([weights[0] ^ 0x40]) + weights[1:]
@@ -207,15 +203,6 @@ def test_a_plan_that_answers_wrongly_is_not_taken(
 # -------------------------------------------------------------------------------------------- hostile files
 
 
-@pytest.fixture
-def opened(any_device: vkq.Device) -> Iterator[ctypes.c_void_p]:
-    """A device of libvkq."""
-    device = ctypes.c_void_p()
-    check(library().vkq_open(any_device.name.encode(), ctypes.byref(device)))
-    yield device
-    library().vkq_close(device)
-
-
 def test_damage_anywhere_is_seen(any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p) -> None:
     data = digits_file(digits, any_device)
     random = np.random.default_rng(2)
@@ -233,7 +220,7 @@ def test_a_head_of_any_bytes_is_read_within_its_bounds(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
     """Sealed anew after each change. No plan may run: each needs a vendor that there is not."""
-    found = contents(digits_file(digits, any_device))
+    found = only(digits_file(digits, any_device))
     plans = [dataclasses.replace(plan, needs=(("=vendorID", 1),)) for plan in found.plans]
     data = np.frombuffer(rewritten(found, plans=plans), np.uint8)
     (head,) = struct.unpack_from("<Q", data.tobytes(), 8)
@@ -269,7 +256,7 @@ def test_what_a_run_refuses(any_device: vkq.Device, digits: bytes, tmp_path: Pat
         vkq.load(tmp_path / "none.vkq", any_device.name)
     with pytest.raises(DeviceError, match=r"(?s)no device of Vulkan 1.1 is named nowhere; there are:.*0: "):
         vkq.load(path, "nowhere")
-    path.write_bytes(b"VKQFILE2" + path.read_bytes()[8:])
+    path.write_bytes(b"VKQFILE3" + path.read_bytes()[8:])
     with pytest.raises(ModelError, match="another version of vkq: export the model again"):
         vkq.load(path, any_device.name)
     assert main(["inspect", str(path)]) == 2
@@ -342,7 +329,7 @@ def test_in_cpp(device: vkq.Device, tmp_path: Path) -> None:
     """A photograph of odd size, byte for byte that of the session."""
     model, shape = (ROOT / "examples/models/denoise.onnx").read_bytes(), (1, 3, 33, 50)
     path, program = tmp_path / "denoise.vkq", built("denoise.cpp", tmp_path)
-    path.write_bytes(exported(graph_of(model, {"x": shape}), device)[0])
+    path.write_bytes(exported([graph_of(model, {"x": shape})], device)[0])
     pixels = np.random.default_rng(5).integers(0, 256, (33, 50, 3), np.uint8)
     said, told = called(program, path, device, b"P6\n50 33\n255\n" + pixels.tobytes())
     assert "this: " in told
@@ -350,3 +337,8 @@ def test_in_cpp(device: vkq.Device, tmp_path: Path) -> None:
     (y,) = vkq.onnx.InferenceSession(model, device).run(None, {"x": x})
     want = np.floor(255 * y[0].clip(0, 1) + np.float32(0.5)).astype(np.uint8).transpose(1, 2, 0)
     assert said == b"P6\n50 33\n255\n" + want.tobytes()
+    environment = {**os.environ, "VKQ_DEVICE": device.name}
+    small = b"P6\n2 1\n255\n" + bytes(6)
+    done = subprocess.run([program, path], input=small, capture_output=True, check=False, env=environment)
+    refusal = b"denoise: the file does not hold the shapes x=1x3x1x2; it holds x=1x3x33x50\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", refusal)

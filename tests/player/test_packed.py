@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import vkq
-from tests.player.files import graph_of
+from tests.player.files import graph_of, only, rewritten
 from vkq.errors import ModelError
 from vkq.player import file
 from vkq.player.export import exported
 from vkq.player.packed import AS_IT_IS, DEFLATED, IN_COLUMNS, deflated, in_columns, packed, unpacked
-from vkq.player.reader import Contents, contents
+from vkq.player.reader import contents
 
 MODEL = Path(__file__).parents[2] / "examples/models/digits.onnx"
 
@@ -21,15 +21,11 @@ MODEL = Path(__file__).parents[2] / "examples/models/digits.onnx"
 @pytest.fixture(scope="module")
 def digits() -> bytes:
     with vkq.Device("llvmpipe") as device:
-        return exported(graph_of(MODEL.read_bytes(), {"x": (1, 1, 8, 8)}), device, ("portable",))[0]
-
-
-def rewritten(found: Contents) -> bytes:
-    return file.written(found.producer, found.inputs, found.outputs, found.plans)
+        return exported([graph_of(MODEL.read_bytes(), {"x": (1, 1, 8, 8)})], device, ("portable",))[0]
 
 
 def test_shaders_come_back_in_a_fifth_of_their_bytes(digits: bytes) -> None:
-    shaders = {program.spirv for plan in contents(digits).plans for program in plan.programs}
+    shaders = {program.spirv for plan in only(digits).plans for program in plan.programs}
     small = 0
     for spirv in shaders:
         packing, stored = in_columns(spirv)
@@ -59,9 +55,9 @@ def test_libvkq_reads_every_kind_of_block(
 
     monkeypatch.setattr("vkq.player.packed.deflated", by)
     monkeypatch.setattr("vkq.player.packed.PAYS", 0)
-    data, path = rewritten(contents(digits)), tmp_path / "model.vkq"
+    data, path = rewritten(only(digits)), tmp_path / "model.vkq"
     path.write_bytes(data)
-    assert contents(data).plans == contents(digits).plans
+    assert only(data).plans == only(digits).plans
     with vkq.load(path, "llvmpipe") as played:
         assert played.explain().startswith("portable: ")
 
@@ -70,7 +66,7 @@ def test_a_damaged_part_is_an_error_not_another_plan(
     digits: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the file is sealed, and its next plan is sound."""
-    found, path = contents(digits), tmp_path / "model.vkq"
+    found, path = only(digits), tmp_path / "model.vkq"
     (plan,) = found.plans
     first, *rest = plan.programs
     words = np.frombuffer(first.spirv, np.uint32).copy()
@@ -84,7 +80,7 @@ def test_a_damaged_part_is_an_error_not_another_plan(
             return packing, change(stored) if data == marked else stored  # type: ignore[operator]
 
         monkeypatch.setattr(file, "in_columns", by)
-        data = rewritten(dataclasses.replace(found, plans=plans))
+        data = rewritten(found, plans=plans)
         path.write_bytes(data)
         with pytest.raises(ModelError, match="a packed part"):
             contents(data)

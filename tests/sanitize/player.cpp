@@ -8,9 +8,9 @@
 #include "file.hpp"
 
 // Everything that a load unpacks.
-static void unpack(const vkq::player::File &file) {
-  for (const auto &input : file.inputs) input.answer.whole();
-  for (const auto &plan : file.plans) {
+static void unpack(const vkq::player::Shapes &shapes) {
+  for (const auto &input : shapes.inputs) input.answer.whole();
+  for (const auto &plan : shapes.plans) {
     for (const auto &answer : plan.answers) answer.whole();
     for (const auto &program : plan.programs) program.spirv.shader();
     for (const auto &one : plan.constants) {
@@ -45,7 +45,7 @@ int main(int, char **words) {
       std::memcpy(broken.data() + 24, &sum, 8);
     }
     try {
-      unpack(vkq::player::read(broken.data(), broken.size()));
+      for (const auto &one : vkq::player::read(broken.data(), broken.size()).sets) unpack(one);
       whole++;
     } catch (const vkq::player::Error &) {
       refused++;

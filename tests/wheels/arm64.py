@@ -130,9 +130,11 @@ def application(tree: Tree) -> str:
     subprocess.run(
         [*compiler, *headers, *map(str, sources), "-o", str(program), "-ldl", "-pthread"], check=True
     )
-    shape = (1, 3, 33, 50)
+    shape, other = (1, 3, 33, 50), (1, 3, 8, 8)
     export = [sys.executable, "-m", "vkq", "export", str(model), "-o", str(file), "--for", "portable"]
-    subprocess.run([*export, "--shape", "x=" + "x".join(map(str, shape))], check=True)
+    for one in (other, shape):  # the second is taken
+        export += ["--shape", "x=" + "x".join(map(str, one))]
+    subprocess.run(export, check=True)
     pixels = np.random.default_rng(5).integers(0, 256, (*shape[2:], 3), np.uint8)
     got = subprocess.run(
         [*tree.qemu, str(program), str(file)], input=b"P6\n50 33\n255\n" + pixels.tobytes(),

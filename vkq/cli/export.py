@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from vkq.cli.common import Parsers, add_command, device_argument, output
+from vkq.cli.common import Parsers, add_command, device_argument, output, whole
 from vkq.cli.inputs import shape_argument
 from vkq.device.reported import NAMES, told
 from vkq.errors import ArgumentError
 from vkq.files import output as written_file
+
+if TYPE_CHECKING:
+    from vkq.onnx.reader import Model
 
 
 class _Kinds(argparse.Action):
@@ -34,12 +38,18 @@ def register(commands: Parsers) -> None:
         [
             "vkq export model.onnx -o model.vkq",
             "vkq export model.onnx -o model.vkq --shape x=8x1x8x8 --for portable",
+            "vkq export model.onnx -o model.vkq --batch 1 8",
             "vkq export model.onnx -o model.vkq --for adreno-740 --for mali-g610",
         ],
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("-o", "--output", type=output, required=True, metavar="FILE.vkq")
     shape_argument(parser)
+    parser.add_argument(
+        "--batch", type=whole(1), nargs="+", default=[], metavar="N",
+        help="the first size of every input; with several (or several --shape of an input) the file holds"
+        " the model for each, with the weights once, and the inputs' shapes say which runs",
+    )  # fmt: skip
     parser.add_argument(
         "--for", dest="kinds", action=_Kinds, metavar="KIND",
         help="a device to plan for: this (the one at hand, the default), a kind that `--for list` names, or a"
@@ -50,7 +60,6 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from vkq.onnx.feed import shapes_of
     from vkq.onnx.prepared import ON_DEVICE, known
     from vkq.player.export import exported
     from vkq.runtime.device import Device
@@ -59,14 +68,40 @@ def run(options: argparse.Namespace) -> int:
     model = read_model(options.model)
     if others := [f"{a.name} ({a.dtype})" for a in model.inputs if a.dtype not in ON_DEVICE]:
         raise ArgumentError(f"export: inputs {', '.join(others)} are of types that no device has")
-    graph, rest = known(model, shapes_of(model, options.shape), fallback=False)
-    if rest.nodes:
-        raise ArgumentError(f"export: the model runs in stages, which no one plan shows: {rest.why}")
+    graphs = []
+    for shapes in _sets(model, options.shape, options.batch):
+        graph, rest = known(model, shapes, fallback=False)
+        if rest.nodes:
+            raise ArgumentError(f"export: the model runs in stages, which no one plan shows: {rest.why}")
+        graphs.append(graph)
     with Device(options.device) as device:
-        data, plans = exported(graph, device, options.kinds or ["this"])
+        data, sets = exported(graphs, device, options.kinds or ["this"])
     with written_file(options.output) as path:
         path.write_bytes(data)
     print(f"{options.output}: {len(data)} bytes")
-    for plan in plans:
-        print(f"  {plan.kind}: {plan.about}")
+    for one in sets:
+        if len(sets) > 1:
+            print("  " + ", ".join(f"{a.name} {list(a.shape)}" for a in one.inputs))
+        for plan in one.plans:
+            print(f"  {plan.kind}: {plan.about}")
     return 0
+
+
+def _sets(model: Model, given: Sequence[str], batches: Sequence[int]) -> list[dict[str, tuple[int, ...]]]:
+    """The sets of shapes that are asked for: the first of each input's --shape, the second, ...; an input
+    with one of them has it in all sets. Each set for each batch."""
+    from vkq.onnx.feed import checked_shapes, shapes_of
+
+    of_inputs: dict[str, list[str]] = {}
+    for text in given:
+        of_inputs.setdefault(text.rpartition("=")[0] or model.inputs[0].name, []).append(text)
+    count = max(map(len, of_inputs.values()), default=1)
+    if uneven := [name for name, some in of_inputs.items() if len(some) not in (1, count)]:
+        raise ArgumentError(f"--shape is given {count} times for one input, and not as often for {uneven}")
+    found = []
+    for i in range(count):
+        shapes = shapes_of(model, [some[i if len(some) > 1 else 0] for some in of_inputs.values()])
+        found += [{name: (n, *shape[1:]) for name, shape in shapes.items()} for n in batches] or [shapes]
+    if len({tuple(shapes.items()) for shapes in found}) < len(found):
+        raise ArgumentError(f"the same shapes are asked for twice: {found}")
+    return [checked_shapes(model.inputs, shapes) for shapes in found]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vkq.cli.common import Parsers, add_command
 from vkq.cli.inputs import shape_argument
+
+if TYPE_CHECKING:
+    from vkq.player.file import Shaped
 
 
 def register(commands: Parsers) -> None:
@@ -55,10 +59,16 @@ def _played(path: str) -> int:
     for role, (count, stored, length) in found.parts.items():
         said = f"{stored} bytes" if stored == length else f"{length} bytes packed in {stored}"
         print(f"{role}: {count} parts, {said}")
-    for kind, arrays in (("input", found.inputs), ("output", found.outputs)):
+    for one in found.sets:
+        _shaped(one)
+    return 0
+
+
+def _shaped(of: Shaped) -> None:
+    for kind, arrays in (("input", of.inputs), ("output", of.outputs)):
         for one in arrays:
             print(f"{kind:<7} {one.name}: {one.dtype}{list(one.shape)}")
-    for plan in found.plans:
+    for plan in of.plans:
         print(f"plan    {plan.kind}: {plan.about}")
         same = [f"{name[1:]} {value:#x}" for name, value in plan.needs if name.startswith("=")]
         needs = [f"{name} {value}" for name, value in plan.needs if not name.startswith("=")]
@@ -66,4 +76,3 @@ def _played(path: str) -> int:
         print(f"        that has {', '.join(needs) or 'nothing in particular'}")
         weights = sum(len(data) for _, data in plan.constants)
         print(f"        weights of {weights} bytes, scratch memory of {plan.scratch_bytes}")
-    return 0

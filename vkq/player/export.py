@@ -23,7 +23,7 @@ from ..runtime.program import Program, code
 from ..runtime.transfer import copied, dense
 from ..shader.compile import compiled, spirv
 from ..shader.spec import TEXEL_BYTES
-from .file import TYPES, Array, FilePlan, FileProgram, FileStep, written
+from .file import TYPES, Array, FilePlan, FileProgram, FileStep, Shaped, written
 from .kinds import LEAST, PortableDevice, described
 
 REPEATED = 1021  # numbers of an input of the known answer
@@ -41,8 +41,12 @@ FEATURES = (
 )  # fmt: skip
 
 
-def exported(graph: Graph, device: Device, kinds: Sequence[str] = (THIS,)) -> tuple[bytes, list[FilePlan]]:
-    """A lowered graph as a file, and its plans: one for each of *kinds*, and always the portable one, last.
+def exported(
+    graphs: Sequence[Graph], device: Device, kinds: Sequence[str] = (THIS,)
+) -> tuple[bytes, list[Shaped]]:
+    """A model as a file, and what is in it. *graphs*: the lowered graph for each set of shapes, of which the
+    first is the one that libvkq loads. Each has a plan for each of *kinds*, and always the portable one,
+    last.
 
     kinds: "this" (the device at hand), a name of `vkq.device.reported`, or a path of what `vkq devices
     --json` wrote on another device. Plans that ask for more stand first: libvkq takes the first that fits.
@@ -50,6 +54,11 @@ def exported(graph: Graph, device: Device, kinds: Sequence[str] = (THIS,)) -> tu
     computes: float sums depend on the kernels.
     Raises ArgumentError for a kind that is neither a name nor such a file.
     """
+    sets = [_shaped(graph, device, kinds) for graph in graphs]
+    return written(f"vkq {__version__}", sets), sets
+
+
+def _shaped(graph: Graph, device: Device, kinds: Sequence[str]) -> Shaped:
     feed = _inputs(graph)
     results = Executable(graph, device, {}).run(feed)
     inputs = [
@@ -77,7 +86,7 @@ def exported(graph: Graph, device: Device, kinds: Sequence[str] = (THIS,)) -> tu
         results = Executable(graph, portable, {}).run(feed)
         answers = tuple(results[x].tobytes() for x in names)
         plans.append(_planned(graph, portable, PORTABLE, names, answers))
-    return written(f"vkq {__version__}", inputs, outputs, plans), plans
+    return Shaped(inputs, outputs, plans)
 
 
 def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
@@ -177,7 +186,7 @@ def _step(step: Step, programs: Mapping[int, tuple[int, Program]]) -> FileStep:
     number = None if step.program is None else programs[id(step.program)][0]
     slots = tuple((slot, (slot in step.reads) + 2 * (slot in step.writes)) for slot in step.slots)
     at = step.program.first_group_at if step.program else -1
-    return FileStep(number, slots, step.push, at, step.grids, step.value)
+    return FileStep(number, slots, step.push, at, step.grids, step.value, step.busy_ns)
 
 
 def _asks(plan: FilePlan) -> tuple[int, int]:

@@ -2,12 +2,12 @@
 
 | at | what |
 | --- | --- |
-| 0 | ``VKQFILE3`` |
+| 0 | ``VKQFILE4`` |
 | 8 | bytes of the head |
 | 16 | bytes of the file, a multiple of 8 |
 | 24 | checksum of all after byte 40 |
 | 32 | 0 |
-| 40 | the head: producer, blobs (`Blob`), inputs, outputs, plans, in the order of `Head` |
+| 40 | the head: producer, blobs (`BLOB`), and for each set of shapes inputs, outputs, plans (`Head`) |
 | at multiples of 64 | the blobs: shaders, weights, the known answer |
 
 A text is its length in bytes (uint32) and its UTF-8, a list its count (uint32) and its items. A constant is
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from . import order
 from .packed import AS_IT_IS, in_columns, packed
 
-MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE3", 40, 64
+MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE4", 40, 64
 BLOB = "QQQI"  # offset, bytes in the file, bytes unpacked, how it is packed
 TYPES = {"int8": 1, "uint8": 2, "int32": 3, "float32": 4, "float16": 5}
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -61,7 +61,8 @@ class FileProgram:
 
 @dataclasses.dataclass(frozen=True)
 class FileStep:
-    """A dispatch of a program, or (program None) a fill of the only slot with *value*."""
+    """A dispatch of a program, or (program None) a fill of the only slot with *value*. busy_ns: how long it
+    is estimated to take on a device that shares a screen; libvkq splits submissions by that."""
 
     program: int | None
     slots: tuple[tuple[int, int], ...]  # slot, access: 1 reads, 2 writes
@@ -69,6 +70,7 @@ class FileStep:
     first_group_at: int
     grids: tuple[tuple[int, int, int], ...]
     value: int
+    busy_ns: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +94,15 @@ class FilePlan:
     scratch: tuple[tuple[int, int, int], ...]
     constants: tuple[tuple[int, bytes], ...]
     steps: tuple[FileStep, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shaped:
+    """A model for one set of its inputs' shapes. Names, types and ranks are the same in all of a file."""
+
+    inputs: Sequence[Array]
+    outputs: Sequence[Array]
+    plans: Sequence[FilePlan]
 
 
 Packer = Callable[[bytes], tuple[int, bytes]]
@@ -140,6 +151,13 @@ class Head:
             if inputs:
                 self.blob(one.answer)
 
+    def shaped(self, one: Shaped) -> None:
+        self.arrays(one.inputs, True)
+        self.arrays(one.outputs, False)
+        self.pack("I", len(one.plans))
+        for plan in one.plans:
+            self.plan(plan)
+
     def plan(self, plan: FilePlan) -> None:
         self.text(plan.kind)
         self.text(plan.about)
@@ -182,7 +200,7 @@ class Head:
         self.pack("iI", step.first_group_at, len(step.grids))
         for grid in step.grids:
             self.pack("3I", *grid)
-        self.pack("I", step.value)
+        self.pack("IQ", step.value, step.busy_ns)
 
 
 def checksum(data: npt.NDArray[np.uint8]) -> int:
@@ -192,16 +210,12 @@ def checksum(data: npt.NDArray[np.uint8]) -> int:
     return int(np.sum(words * odd * GOLDEN, dtype=np.uint64))
 
 
-def written(
-    producer: str, inputs: Sequence[Array], outputs: Sequence[Array], plans: Sequence[FilePlan]
-) -> bytes:
+def written(producer: str, sets: Sequence[Shaped]) -> bytes:
     """The file. The same arguments give the same bytes."""
     body = Head()
-    body.arrays(inputs, True)
-    body.arrays(outputs, False)
-    body.pack("I", len(plans))
-    for plan in plans:
-        body.plan(plan)
+    body.pack("I", len(sets))
+    for one in sets:
+        body.shaped(one)
     front = Head()
     front.text(producer)
     front.pack("I", len(body.blobs))

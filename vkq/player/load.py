@@ -62,8 +62,14 @@ def check(status: int) -> None:
         raise ERRORS[status](library().vkq_error().decode(errors="replace"))
 
 
+Arrays = dict[str, tuple[str, tuple[int, ...]]]  # type and shape by name
+
+
 class PlayedModel(OfOneProcess):
     """A file of `vkq export`, open on a device. A context manager; `close` may be called twice.
+
+    `inputs` and `outputs` are those of the file's first set of shapes, `shapes` has all sets. `run` takes the
+    set that its inputs have; each is loaded, and gives its known answer, when it is first used.
 
     Args:
         path: the file.
@@ -83,24 +89,38 @@ class PlayedModel(OfOneProcess):
             check(library().vkq_open(name, ctypes.byref(self._device)))
             kept = None if cache is None else os.fsencode(cache)
             check(library().vkq_load(self._device, os.fsencode(path), kept, ctypes.byref(self._model)))
-            self.inputs = self._arrays("input")
-            self.outputs = self._arrays("output")
+            self.inputs, self.outputs = _described(self._model)
+            self.shapes = [self._shapes(k) for k in range(library().vkq_shapes(self._model))]
         except BaseException:
             self.close()
             raise
 
-    def _arrays(self, kind: str) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Type and shape by name."""
-        found, one = {}, _Array()
-        for i in range(getattr(library(), f"vkq_{kind}s")(self._model)):
-            check(getattr(library(), f"vkq_{kind}")(self._model, i, ctypes.byref(one)))
-            found[one.name.decode()] = NAMES[one.type], tuple(one.shape[k] for k in range(one.rank))
+    def _shapes(self, number: int) -> dict[str, tuple[int, ...]]:
+        """The inputs' shapes in a set of the file."""
+        one, found = _Array(), {}
+        for i in range(len(self.inputs)):
+            check(library().vkq_shape(self._model, number, i, ctypes.byref(one)))
+            found[one.name.decode()] = _shape(one)
         return found
 
-    def explain(self) -> str:
-        """The plan that runs, and why those before it in the file do not."""
+    def _shaped(self, shapes: Mapping[str, tuple[int, ...]]) -> ctypes.c_void_p:
+        """The model for these shapes of the inputs, loaded."""
+        if shapes not in self.shapes:
+            held = " or ".join(map(str, self.shapes))
+            raise ArgumentError(f"the inputs have the shapes {dict(shapes)}; the file takes {held}")
+        arrays = [(ctypes.c_uint64 * max(len(shape), 1))(*shape) for shape in shapes.values()]
+        pointers = (ctypes.c_void_p * max(len(arrays), 1))(*map(ctypes.addressof, arrays))
+        shaped = ctypes.c_void_p()
+        check(library().vkq_shaped(self._model, pointers, ctypes.byref(shaped)))
+        return shaped
+
+    @checked
+    def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
+        """The plan that runs, why those before it in the file do not, and all sets of shapes where there are
+        several. *shapes*: of the inputs by name, for another set than the first."""
         self._usable()
-        return str(library().vkq_describe(self._model).decode())
+        wanted = {name: tuple(shapes[name]) for name in self.inputs} if shapes else self.shapes[0]
+        return str(library().vkq_describe(self._shaped(wanted)).decode())
 
     @property
     def device(self) -> str:
@@ -121,15 +141,16 @@ class PlayedModel(OfOneProcess):
         if set(input_feed) != set(self.inputs):
             raise ArgumentError(f"inputs are given for {sorted(input_feed)}; it takes {list(self.inputs)}")
         given = [self._given(name, input_feed[name]) for name in self.inputs]
-        results = {name: np.empty(shape, dtype) for name, (dtype, shape) in self.outputs.items()}
-        check(library().vkq_run(self._model, _pointers(given), _pointers(list(results.values()))))
+        model = self._shaped({name: x.shape for name, x in zip(self.inputs, given, strict=True)})
+        results = {name: np.empty(shape, dtype) for name, (dtype, shape) in _described(model)[1].items()}
+        check(library().vkq_run(model, _pointers(given), _pointers(list(results.values()))))
         return [results[name] for name in names]
 
     def _given(self, name: str, data: npt.ArrayLike) -> npt.NDArray[Any]:
-        dtype, shape = self.inputs[name]
-        array = np.asarray(data)
-        if array.shape != shape:
-            raise ArgumentError(f"input {name!r} has shape {array.shape}; the file takes {shape}")
+        dtype, array = self.inputs[name][0], np.asarray(data)
+        if array.shape not in (held := [shapes[name] for shapes in self.shapes]):
+            several = " or ".join(str(shape) for shape in dict.fromkeys(held))
+            raise ArgumentError(f"input {name!r} has shape {array.shape}; the file takes {several}")
         if dtype == "int32" and array.dtype.kind in "iub":
             info = np.iinfo(np.int32)
             if array.size and not (info.min <= array.min() and array.max() <= info.max):
@@ -161,6 +182,21 @@ class PlayedModel(OfOneProcess):
     def __del__(self) -> None:
         if getattr(self, "_model", None):
             self.close()
+
+
+def _described(model: ctypes.c_void_p) -> tuple[Arrays, Arrays]:
+    """Inputs and outputs."""
+    one, found = _Array(), dict[str, Arrays]()
+    for kind in ("input", "output"):
+        arrays = found.setdefault(kind, {})
+        for i in range(getattr(library(), f"vkq_{kind}s")(model)):
+            check(getattr(library(), f"vkq_{kind}")(model, i, ctypes.byref(one)))
+            arrays[one.name.decode()] = NAMES[one.type], _shape(one)
+    return found["input"], found["output"]
+
+
+def _shape(one: _Array) -> tuple[int, ...]:
+    return tuple(one.shape[k] for k in range(one.rank))
 
 
 def _pointers(arrays: Sequence[npt.NDArray[Any]]) -> Any:

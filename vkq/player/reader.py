@@ -24,6 +24,7 @@ from .file import (
     FilePlan,
     FileProgram,
     FileStep,
+    Shaped,
     checksum,
 )
 from .packed import IN_COLUMNS, MOST_TIMES, unpacked
@@ -89,6 +90,10 @@ class _Body(_Cursor):
             found.append(Array(name, NAMES[kind], shape, self.blob(ANSWER) if inputs else b"", (low, high)))
         return found
 
+    def shaped(self) -> Shaped:
+        inputs, outputs = self.arrays(True), self.arrays(False)
+        return Shaped(inputs, outputs, [self.plan(len(outputs)) for _ in range(self.count(40))])
+
     def plan(self, outputs: int) -> FilePlan:
         kind, about = self.text(), self.text()
         needs = tuple((self.text(), *self.take("Q")) for _ in range(self.count(12)))
@@ -102,7 +107,7 @@ class _Body(_Cursor):
         (scratch_bytes,) = self.take("Q")
         scratch = tuple(self.take("IQQ") for _ in range(self.count(20)))
         constants = tuple((*self.take("I"), self.constant()) for _ in range(self.count(12)))
-        steps = tuple(self.step() for _ in range(self.count(24)))
+        steps = tuple(self.step() for _ in range(self.count(32)))
         return FilePlan(
             kind, about, needs, programs, slots, alignment, tuple(results), answers, scratch_bytes,
             scratch, constants, steps,
@@ -130,8 +135,7 @@ class _Body(_Cursor):
         push = self.raw()
         (at,) = self.take("i")
         grids = tuple(self.take("3I") for _ in range(self.count(12)))
-        (value,) = self.take("I")
-        return FileStep(program - 1 if program else None, slots, push, at, grids, value)
+        return FileStep(program - 1 if program else None, slots, push, at, grids, *self.take("IQ"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +143,7 @@ class Contents:
     """What a file holds."""
 
     producer: str
-    inputs: Sequence[Array]
-    outputs: Sequence[Array]
-    plans: Sequence[FilePlan]
+    sets: Sequence[Shaped]
     parts: Mapping[str, tuple[int, int, int]]  # of each role: blobs, bytes in the file, bytes unpacked
 
 
@@ -175,11 +177,17 @@ def contents(data: bytes) -> Contents:
             raise ModelError("the file is damaged: a blob cannot have the bytes that it says")
         body.blobs.append(unpacked(data[at : at + stored], length, packing))
         sizes.append((stored, length))
-    inputs, outputs = body.arrays(True), body.arrays(False)
-    plans = [body.plan(len(outputs)) for _ in range(body.count(40))]
+    sets = [body.shaped() for _ in range(body.count(12))]
+    if len({_alike(one) for one in sets}) != 1:
+        raise ModelError("the file is damaged: its sets of shapes are of different models, or none")
     of_roles = {role: [sizes[i] for i, its in body.roles.items() if its == role] for role in ROLES}
     parts = {
         role: (len(some), sum(stored for stored, _ in some), sum(length for _, length in some))
         for role, some in of_roles.items()
     }
-    return Contents(producer, inputs, outputs, plans, parts)
+    return Contents(producer, sets, parts)
+
+
+def _alike(one: Shaped) -> tuple[object, ...]:
+    """What is the same in all sets of a file."""
+    return tuple(tuple((a.name, a.dtype, len(a.shape)) for a in some) for some in (one.inputs, one.outputs))

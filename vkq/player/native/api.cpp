@@ -15,10 +15,23 @@ struct vkq_device {
   Gpu gpu;
   explicit vkq_device(const char *which) : gpu(which) {}
 };
+struct Loaded;
+// A loaded model for one set of shapes; that of the first set is what vkq_load gives and vkq_unload takes.
 struct vkq_model {
-  Model model;
-  vkq_model(Gpu &gpu, Bytes bytes, const char *cache) : model(gpu, std::move(bytes), cache) {}
+  Loaded *of;
+  size_t number;
 };
+struct Loaded {
+  Model model;
+  std::vector<vkq_model> handles;
+  Loaded(Gpu &gpu, Bytes bytes, const char *cache) : model(gpu, std::move(bytes), cache) {
+    for (size_t i = 0; i < model.variants.size(); i++) handles.push_back({this, i});
+  }
+};
+
+static const Shapes &shapesOf(const vkq_model *model) {
+  return model->of->model.variants[model->number].shapes;
+}
 
 static thread_local std::string lastError;
 
@@ -96,7 +109,7 @@ vkq_status vkq_load(vkq_device *device, const char *path, const char *cache, vkq
     *model = nullptr;
     need(device, "device");
     need(path, "path");
-    *model = new vkq_model(device->gpu, mapped(path), cache);
+    *model = (new Loaded(device->gpu, mapped(path), cache))->handles.data();
   });
 }
 
@@ -107,25 +120,59 @@ vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_t bytes,
     *model = nullptr;
     need(device, "device");
     need(data, "data");
-    *model = new vkq_model(device->gpu, copied(data, bytes), cache);
+    *model = (new Loaded(device->gpu, copied(data, bytes), cache))->handles.data();
   });
 }
 
-void vkq_unload(vkq_model *model) { delete model; }
+void vkq_unload(vkq_model *model) {
+  if (model && !model->number) delete model->of;
+}
+
+uint32_t vkq_shapes(const vkq_model *model) {
+  return model ? static_cast<uint32_t>(model->of->handles.size()) : 0;
+}
+
+vkq_status vkq_shape(const vkq_model *model, uint32_t number, uint32_t index, vkq_array *array) {
+  return guarded([&] {
+    need(model, "model");
+    need(array, "array");
+    const auto &sets = model->of->model.file.sets;
+    if (number >= sets.size())
+      throw Error(VKQ_ARGUMENT, "number is " + std::to_string(number) + "; the file has " +
+                                    std::to_string(sets.size()) + " sets of shapes");
+    describe(sets[number].inputs, index, array);
+  });
+}
+
+vkq_status vkq_shaped(vkq_model *model, const uint64_t *const *shapes, vkq_model **shaped) {
+  return guarded([&] {
+    need(shaped, "shaped");
+    *shaped = nullptr;
+    need(model, "model");
+    for (size_t i = 0; i < shapesOf(model).inputs.size(); i++) {
+      need(shapes, "shapes");
+      if (!shapesOf(model).inputs[i].shape.empty()) need(shapes[i], shapesOf(model).inputs[i].name.c_str());
+    }
+    Loaded &of = *model->of;
+    const size_t number = of.model.find(shapes);
+    of.model.load(number);
+    *shaped = &of.handles[number];
+  });
+}
 
 uint32_t vkq_inputs(const vkq_model *model) {
-  return model ? static_cast<uint32_t>(model->model.file.inputs.size()) : 0;
+  return model ? static_cast<uint32_t>(shapesOf(model).inputs.size()) : 0;
 }
 
 uint32_t vkq_outputs(const vkq_model *model) {
-  return model ? static_cast<uint32_t>(model->model.file.outputs.size()) : 0;
+  return model ? static_cast<uint32_t>(shapesOf(model).outputs.size()) : 0;
 }
 
 vkq_status vkq_input(const vkq_model *model, uint32_t index, vkq_array *array) {
   return guarded([&] {
     need(model, "model");
     need(array, "array");
-    describe(model->model.file.inputs, index, array);
+    describe(shapesOf(model).inputs, index, array);
   });
 }
 
@@ -133,23 +180,25 @@ vkq_status vkq_output(const vkq_model *model, uint32_t index, vkq_array *array) 
   return guarded([&] {
     need(model, "model");
     need(array, "array");
-    describe(model->model.file.outputs, index, array);
+    describe(shapesOf(model).outputs, index, array);
   });
 }
 
-const char *vkq_describe(const vkq_model *model) { return model ? model->model.described.c_str() : ""; }
+const char *vkq_describe(const vkq_model *model) {
+  return model ? model->of->model.variants[model->number].described.c_str() : "";
+}
 
 vkq_status vkq_run(vkq_model *model, const void *const *inputs, void *const *outputs) {
   return guarded([&] {
     need(model, "model");
-    const File &file = model->model.file;
-    if (!file.inputs.empty()) need(inputs, "inputs");
-    if (!file.outputs.empty()) need(outputs, "outputs");
-    for (size_t i = 0; i < file.inputs.size(); i++)
-      if (file.inputs[i].bytes) need(inputs[i], file.inputs[i].name.c_str());
-    for (size_t i = 0; i < file.outputs.size(); i++)
-      if (file.outputs[i].bytes) need(outputs[i], file.outputs[i].name.c_str());
-    model->model.run(inputs, outputs);
+    const Shapes &shapes = shapesOf(model);
+    if (!shapes.inputs.empty()) need(inputs, "inputs");
+    if (!shapes.outputs.empty()) need(outputs, "outputs");
+    for (size_t i = 0; i < shapes.inputs.size(); i++)
+      if (shapes.inputs[i].bytes) need(inputs[i], shapes.inputs[i].name.c_str());
+    for (size_t i = 0; i < shapes.outputs.size(); i++)
+      if (shapes.outputs[i].bytes) need(outputs[i], shapes.outputs[i].name.c_str());
+    model->of->model.run(model->number, inputs, outputs);
   });
 }
 

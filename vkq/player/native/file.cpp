@@ -1,13 +1,16 @@
 #include "file.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace vkq::player {
 
-static constexpr char MAGIC[9] = "VKQFILE3";
+static constexpr char MAGIC[9] = "VKQFILE4";
 static constexpr uint64_t HEAD_AT = 40, BLOB_ALIGNMENT = 64, MOST_BYTES = uint64_t(1) << 40;
-static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16, MOST_AXES = 5;
+static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16;
 static constexpr uint64_t MOST_TIMES = 1032;  // deflate makes of one byte at most so many
+
+static constexpr char DIFFERENT[] = "its sets of shapes are of different models, or none";
 
 static Error damaged(const std::string &what) { return Error(VKQ_FILE, "the file is damaged: " + what); }
 
@@ -52,7 +55,6 @@ struct Cursor {
 struct Reader {
   Cursor head;
   std::vector<Blob> blobs;
-  File file;
 
   Blob blob() {
     const uint32_t i = head.u32();
@@ -133,6 +135,7 @@ struct Reader {
     for (auto &grid : s.grids)
       for (uint32_t &n : grid) n = head.u32();
     s.value = head.u32();
+    s.busyNs = head.u64();
     const uint32_t bindings = s.program < 0 ? 1 : plan.programs[s.program].bindings;
     const uint32_t push = s.program < 0 ? 0 : plan.programs[s.program].pushBytes;
     if (s.slots.size() != bindings || s.push.size() != push || s.firstGroupAt < -1 ||
@@ -177,7 +180,7 @@ struct Reader {
     }
     if (words != most || last >= most) throw damaged("a constant's order reads beyond its blob");
   }
-  Plan plan() {
+  Plan plan(const Shapes &of) {
     Plan p;
     p.kind = head.text();
     p.about = head.text();
@@ -190,72 +193,68 @@ struct Reader {
     for (uint32_t i = 0; i < programs; i++) p.programs.push_back(program());
     p.slots = head.u32();
     p.alignment = head.u64();
-    if (p.slots < file.inputs.size() || p.slots > (1u << 24) || p.alignment % 4 || !p.alignment ||
+    if (p.slots < of.inputs.size() || p.slots > (1u << 24) || p.alignment % 4 || !p.alignment ||
         p.alignment > 4096)
       throw damaged("a plan's slots are none");
-    for (const Array &one : file.outputs) {
+    for (const Array &one : of.outputs) {
       Result r{int64_t(head.u32()) - 1, {}};
       if (r.slot < 0) r.constant = blob();
       if (r.slot >= p.slots || (r.slot < 0 && (r.constant.bytes != one.bytes || r.constant.packing)))
         throw damaged("a plan's result is none");
       p.results.push_back(r);
     }
-    for (const Array &one : file.outputs) p.answers.push_back(answer(one));
+    for (const Array &one : of.outputs) p.answers.push_back(answer(one));
     readMemory(p);
-    const uint32_t steps = head.count(24);
+    const uint32_t steps = head.count(32);
     for (uint32_t i = 0; i < steps; i++) p.steps.push_back(step(p));
-    checkFilled(p);
+    checkFilled(p, of);
     return p;
   }
+  Shapes shapes() {
+    Shapes of;
+    const uint32_t inputs = head.count(36);
+    for (uint32_t i = 0; i < inputs; i++) of.inputs.push_back(array(true));
+    const uint32_t outputs = head.count(32);
+    for (uint32_t i = 0; i < outputs; i++) of.outputs.push_back(array(false));
+    const uint32_t plans = head.count(40);
+    for (uint32_t i = 0; i < plans; i++) of.plans.push_back(plan(of));
+    if (of.plans.empty()) throw damaged("it has no plan");
+    return of;
+  }
   // Every slot that a step names lies in exactly one place.
-  void checkFilled(const Plan &p) const {
+  static void checkFilled(const Plan &p, const Shapes &of) {
     std::vector<uint8_t> filled(p.slots, 0);
-    for (size_t i = 0; i < file.inputs.size(); i++) filled[i]++;
+    for (size_t i = 0; i < of.inputs.size(); i++) filled[i]++;
     for (const Result &one : p.results)
-      if (one.slot >= int64_t(file.inputs.size())) filled[one.slot] = 1;  // two may be the same
+      if (one.slot >= int64_t(of.inputs.size())) filled[one.slot] = 1;  // two may be the same
     for (const Part &one : p.scratch) filled[one.slot]++;
     for (const auto &one : p.constants) filled[one.slot]++;
     for (const Step &one : p.steps)
       for (uint32_t slot : one.slots)
         if (filled[slot] != 1) throw damaged("a slot lies in no place, or in several");
     for (size_t i = 0; i < p.results.size(); i++)
-      if (p.results[i].slot >= 0 && p.results[i].slot < int64_t(file.inputs.size()) &&
-          file.inputs[p.results[i].slot].stored < file.outputs[i].stored)
+      if (p.results[i].slot >= 0 && p.results[i].slot < int64_t(of.inputs.size()) &&
+          of.inputs[p.results[i].slot].stored < of.outputs[i].stored)
         throw damaged("a result is larger than the input that it is");
     for (size_t i = 0; i < p.results.size(); i++)
       for (size_t k = 0; k < i; k++)
         if (p.results[i].slot >= 0 && p.results[i].slot == p.results[k].slot &&
-            file.outputs[i].stored != file.outputs[k].stored)
+            of.outputs[i].stored != of.outputs[k].stored)
           throw damaged("two results in one slot have different sizes");
   }
 };
 
-void Constant::copy(uint8_t *to) const {
-  const std::vector<uint8_t> unpacked = blob.packing ? blob.whole() : std::vector<uint8_t>();
-  const uint8_t *data = blob.packing ? unpacked.data() : blob.data;
-  if (sizes.empty()) {
-    std::memcpy(to, data, blob.bytes);
-    return;
-  }
-  uint32_t at[MOST_AXES] = {};
-  const size_t inner = sizes.size() - 1;
-  for (uint64_t from = 0, done = 0; done < blob.bytes;) {
-    for (uint32_t i = 0; i < sizes[inner]; i++, done += 4)
-      std::memcpy(to + done, data + 4 * (from + uint64_t(i) * strides[inner]), 4);
-    for (size_t axis = inner; axis-- > 0;) {
-      from += strides[axis];
-      if (++at[axis] < sizes[axis]) break;
-      from -= uint64_t(sizes[axis]) * strides[axis];
-      at[axis] = 0;
-    }
-  }
+static bool alike(const std::vector<Array> &a, const std::vector<Array> &b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Array &x, const Array &y) {
+    return x.name == y.name && x.type == y.type && x.shape.size() == y.shape.size();
+  });
 }
 
 File read(const uint8_t *data, uint64_t bytes) {
   if (bytes < HEAD_AT || std::memcmp(data, MAGIC, 8))
     throw Error(VKQ_FILE, bytes >= HEAD_AT && !std::memcmp(data, MAGIC, 7)
                               ? "the file is of another version of vkq: export the model again"
-                              : "this is no file of vkq export (VKQFILE3)");
+                              : "this is no file of vkq export (VKQFILE4)");
   uint64_t head, size, sum, reserved;
   std::memcpy(&head, data + 8, 8);
   std::memcpy(&size, data + 16, 8);
@@ -264,17 +263,19 @@ File read(const uint8_t *data, uint64_t bytes) {
   if (size != bytes || bytes % 8 || head > bytes - HEAD_AT || reserved)
     throw damaged("it has " + std::to_string(bytes) + " bytes and says " + std::to_string(size));
   if (checksum(data + HEAD_AT, bytes - HEAD_AT) != sum) throw damaged("its checksum differs");
-  Reader reader{{data + HEAD_AT, data + HEAD_AT + head}, {}, {}};
-  reader.file.producer = reader.head.text();
+  Reader reader{{data + HEAD_AT, data + HEAD_AT + head}, {}};
+  File file;
+  file.producer = reader.head.text();
   reader.readBlobs(data, bytes, HEAD_AT + head);
-  const uint32_t inputs = reader.head.count(36);
-  for (uint32_t i = 0; i < inputs; i++) reader.file.inputs.push_back(reader.array(true));
-  const uint32_t outputs = reader.head.count(32);
-  for (uint32_t i = 0; i < outputs; i++) reader.file.outputs.push_back(reader.array(false));
-  const uint32_t plans = reader.head.count(40);
-  for (uint32_t i = 0; i < plans; i++) reader.file.plans.push_back(reader.plan());
-  if (reader.file.plans.empty()) throw damaged("it has no plan");
-  return std::move(reader.file);
+  const uint32_t sets = reader.head.count(12);
+  for (uint32_t i = 0; i < sets; i++) {
+    file.sets.push_back(reader.shapes());
+    const Shapes &one = file.sets[i], &first = file.sets[0];
+    if (!alike(one.inputs, first.inputs) || !alike(one.outputs, first.outputs))
+      throw damaged(DIFFERENT);
+  }
+  if (!sets) throw damaged(DIFFERENT);
+  return file;
 }
 
 }  // namespace vkq::player

@@ -52,6 +52,8 @@ struct Program {
   std::vector<std::pair<uint32_t, uint32_t>> constants;  // id, bits
 };
 
+static constexpr uint32_t MOST_AXES = 5;  // of the order of a constant
+
 enum Access : uint8_t { READ = 1, WRITE = 2 };
 
 struct Step {
@@ -62,6 +64,7 @@ struct Step {
   int32_t firstGroupAt;  // where in `push` a dispatch's first workgroup stands; -1: nowhere
   std::vector<std::array<uint32_t, 3>> grids;  // first workgroup, x, y
   uint32_t value;
+  uint64_t busyNs;  // how long it is estimated to take on a device that shares a screen
 };
 
 struct Part {
@@ -98,10 +101,15 @@ struct Plan {
   std::vector<Step> steps;
 };
 
-struct File {
-  std::string producer;
+// The model for one set of shapes. Names, types and ranks are the same in all sets of a file.
+struct Shapes {
   std::vector<Array> inputs, outputs;
   std::vector<Plan> plans;
+};
+
+struct File {
+  std::string producer;
+  std::vector<Shapes> sets;  // at least one
 };
 
 // The checksum of whole 64-bit words: sum of word[i] * (2i + 1) * golden, modulo 2^64.

@@ -7,31 +7,37 @@ namespace vkq::player {
 
 static constexpr uint64_t MOST_CACHE = uint64_t(1) << 28;
 
-Model::Model(Gpu &g, Bytes b, const char *cachePath) : gpu(g), bytes(std::move(b)) {
-  file = read(bytes.data.get(), bytes.count);
-  std::lock_guard<std::mutex> turn(gpu.turn);
+Model::Model(Gpu &g, Bytes b, const char *path)
+    : gpu(g), bytes(std::move(b)), file(read(bytes.data.get(), bytes.count)), cachePath(path ? path : "") {
+  for (const Shapes &one : file.sets) variants.push_back({one, "", nullptr});
   try {
-    gpu.guard([&] {
-      openCache(cachePath);
-      takePlan();
-    });
+    load(0);
   } catch (...) {
     if (cache) gpu.vkDestroyPipelineCache(gpu.device, cache, nullptr);
     throw;
   }
-  if (cachePath) saveCache(cachePath);
+}
+
+void Model::load(size_t number) {
+  std::lock_guard<std::mutex> turn(gpu.turn);
+  if (variants[number].playing) return;
+  gpu.guard([&] {
+    if (!cache) openCache();
+    takePlan(variants[number]);
+  });
+  saveCache();
 }
 
 Model::~Model() {
   std::lock_guard<std::mutex> turn(gpu.turn);
-  playing.reset();
+  variants.clear();
   if (cache) gpu.vkDestroyPipelineCache(gpu.device, cache, nullptr);
 }
 
 // A cache of another driver, or a damaged one, is ignored: drivers check the header that Vulkan prescribes.
-void Model::openCache(const char *path) {
+void Model::openCache() {
   std::vector<char> known;
-  if (FILE *stream = path ? std::fopen(path, "rb") : nullptr) {
+  if (FILE *stream = cachePath.empty() ? nullptr : std::fopen(cachePath.c_str(), "rb")) {
     char block[1 << 16];
     for (size_t n; known.size() < MOST_CACHE && (n = std::fread(block, 1, sizeof block, stream)) > 0;)
       known.insert(known.end(), block, block + n);
@@ -48,24 +54,68 @@ void Model::openCache(const char *path) {
 }
 
 // Written whole or not at all, where pipelines came to it; a cache that cannot be written costs only time.
-void Model::saveCache(const char *path) {
+void Model::saveCache() {
   size_t size = 0;
+  if (cachePath.empty()) return;
   if (gpu.vkGetPipelineCacheData(gpu.device, cache, &size, nullptr) < 0 || size <= cached) return;
   std::vector<char> data(size);
   if (gpu.vkGetPipelineCacheData(gpu.device, cache, &size, data.data()) < 0) return;
-  const std::string partial = std::string(path) + ".part";
+  const std::string partial = cachePath + ".part";
   FILE *stream = std::fopen(partial.c_str(), "wb");
   if (!stream) return;
   const bool whole = std::fwrite(data.data(), 1, size, stream) == size;
-  if (std::fclose(stream) || !whole || std::rename(partial.c_str(), path)) std::remove(partial.c_str());
+  if (std::fclose(stream) || !whole || std::rename(partial.c_str(), cachePath.c_str()))
+    std::remove(partial.c_str());
+  else
+    cached = size;
 }
 
-void Model::takePlan() {
-  for (const Plan &plan : file.plans) {
+// As `vkq export --shape` writes them.
+static std::string told(const Shapes &shapes) {
+  std::string text;
+  for (const Array &one : shapes.inputs) {
+    text += (text.empty() ? "" : " ") + one.name + "=";
+    for (size_t i = 0; i < one.shape.size(); i++) text += (i ? "x" : "") + std::to_string(one.shape[i]);
+  }
+  return text;
+}
+
+// All sets of the file's shapes; `taken` is marked.
+static std::string told(const File &file, const Shapes *taken) {
+  std::string text;
+  for (const Shapes &one : file.sets)
+    text += (text.empty() ? "" : "; ") + told(one) + (&one == taken ? " (these)" : "");
+  return text;
+}
+
+size_t Model::find(const uint64_t *const *sizes) const {
+  std::string given;
+  for (size_t number = 0; number < variants.size(); number++) {
+    bool same = true;
+    Shapes asked;
+    for (const Array &one : variants[number].shapes.inputs) {
+      const uint64_t *its = sizes[asked.inputs.size()];
+      asked.inputs.push_back(one);
+      asked.inputs.back().shape.assign(its, its + one.shape.size());
+      same = same && asked.inputs.back().shape == one.shape;
+    }
+    if (same) return number;
+    given = told(asked);
+  }
+  throw Error(VKQ_ARGUMENT,
+              "the file does not hold the shapes " + given + "; it holds " + told(file, nullptr));
+}
+
+void Model::takePlan(Variant &of) {
+  std::string &described = of.described;
+  described.clear();
+  for (const Plan &plan : of.shapes.plans) {
     try {
-      playing = std::make_unique<Playing>(gpu, file, plan, cache);
-      if (answersRightly(plan)) {
+      auto made = std::make_unique<Playing>(gpu, of.shapes, plan, cache, known);
+      if (answersRightly(*made, of.shapes, plan)) {
+        of.playing = std::move(made);
         described = plan.kind + ": " + plan.about + described;
+        if (file.sets.size() > 1) described += "\nshapes: " + told(file, &of.shapes);
         return;
       }
       described += "\n" + plan.kind + ": not taken, its known answer comes out with other bytes";
@@ -73,30 +123,30 @@ void Model::takePlan() {
       if (error.status != VKQ_DEVICE) throw;
       described += "\n" + plan.kind + ": not taken, " + error.what();
     }
-    playing.reset();
   }
   const std::string name = gpu.properties.deviceName;
   throw Error(VKQ_DEVICE, "no plan of the file runs on " + name + ":" + described);
 }
 
-bool Model::answersRightly(const Plan &plan) {
+bool Model::answersRightly(Playing &playing, const Shapes &shapes, const Plan &plan) {
   std::vector<std::vector<uint8_t>> given;
   std::vector<const void *> inputs;
-  for (const Array &one : file.inputs) given.push_back(one.answer.whole());
+  for (const Array &one : shapes.inputs) given.push_back(one.answer.whole());
   for (const auto &one : given) inputs.push_back(one.data());
   std::vector<std::vector<uint8_t>> results;
   std::vector<void *> outputs;
-  for (const Array &one : file.outputs) results.emplace_back(one.bytes ? one.bytes : 1);
+  for (const Array &one : shapes.outputs) results.emplace_back(one.bytes ? one.bytes : 1);
   for (auto &one : results) outputs.push_back(one.data());
-  playing->run(inputs.data(), outputs.data());
+  playing.run(inputs.data(), outputs.data());
   for (size_t i = 0; i < results.size(); i++)
-    if (std::memcmp(results[i].data(), plan.answers[i].whole().data(), file.outputs[i].bytes)) return false;
+    if (std::memcmp(results[i].data(), plan.answers[i].whole().data(), shapes.outputs[i].bytes)) return false;
   return true;
 }
 
-void Model::run(const void *const *inputs, void *const *outputs) {
-  for (size_t i = 0; i < file.inputs.size(); i++) {
-    const Array &a = file.inputs[i];
+void Model::run(size_t number, const void *const *inputs, void *const *outputs) {
+  const Variant &of = variants[number];
+  for (size_t i = 0; i < of.shapes.inputs.size(); i++) {
+    const Array &a = of.shapes.inputs[i];
     if (a.type != VKQ_INT32 || !inputs[i]) continue;
     for (uint64_t k = 0; k < a.bytes / 4; k++) {
       int32_t value;
@@ -108,7 +158,7 @@ void Model::run(const void *const *inputs, void *const *outputs) {
     }
   }
   std::lock_guard<std::mutex> turn(gpu.turn);
-  gpu.guard([&] { playing->run(inputs, outputs); });
+  gpu.guard([&] { of.playing->run(inputs, outputs); });
 }
 
 }  // namespace vkq::player

@@ -1,19 +1,29 @@
-// A loaded model: the plan that runs on a device, recorded once and submitted for each run.
+// A loaded model: for each set of shapes the plan that runs, recorded once and submitted for each run.
 #pragma once
+#include <map>
 #include <memory>
+#include <tuple>
 
 #include "gpu.hpp"
 
 namespace vkq::player {
 
+// Where constants lie on the device: for as long as a plan holds their buffer, all others read them there.
+struct Weight {
+  std::weak_ptr<Buffer> buffer;
+  uint64_t at = 0;
+};
+using Words = std::tuple<const uint8_t *, std::vector<uint32_t>, std::vector<uint32_t>>;  // and their order
+using Weights = std::map<Words, Weight>;
+
 // A plan on a device: its pipelines, memory and recorded commands.
 class Playing {
  public:
   // Throws Error (VKQ_DEVICE) where the device does not meet the plan's needs.
-  Playing(Gpu &gpu, const File &file, const Plan &plan, VkPipelineCache cache);
+  Playing(Gpu &gpu, const Shapes &shapes, const Plan &plan, VkPipelineCache cache, Weights &known);
   Playing(const Playing &) = delete;
   ~Playing();
-  // Each input's bytes up, one submission, each output's bytes down. With gpu.turn held.
+  // Each input's bytes up, what is submitted, each output's bytes down. With gpu.turn held.
   void run(const void *const *inputs, void *const *outputs);
 
  private:
@@ -28,9 +38,9 @@ class Playing {
   };
 
   Gpu &gpu;
-  const File &file;
+  const Shapes &shapes;
   const Plan &plan;
-  std::vector<std::unique_ptr<Buffer>> weights;
+  std::vector<std::shared_ptr<Buffer>> weights;
   std::unique_ptr<Buffer> scratch, arrays, host;  // host: where the host does not see `arrays`
   std::vector<Place> places;                      // of each slot
   std::vector<uint64_t> arrayAt;                  // of inputs, then outputs, in `arrays`
@@ -38,24 +48,29 @@ class Playing {
   std::vector<VkBufferView> views;
   VkDescriptorPool sets = VK_NULL_HANDLE;
   VkCommandPool pool = VK_NULL_HANDLE;
-  VkCommandBuffer commands = VK_NULL_HANDLE;
+  std::vector<VkCommandBuffer> submissions;   // in their order
+  VkCommandBuffer commands = VK_NULL_HANDLE;  // what is being recorded
   VkFence fence = VK_NULL_HANDLE;
   std::vector<Place> read, written;  // since the last barrier
 
   void checkNeeds() const;
   void placeArrays();
-  void placeWeights();
+  void allocateCommands();
+  void placeWeights(Weights &known);
+  template <typename Placed>
+  void uploadWeights(const std::vector<const Constant *> &fresh, Placed placed);
   void upload(Buffer &to, const std::vector<std::pair<uint64_t, const Constant *>> &parts);
   void compile(VkPipelineCache cache);
   void compile(const Program &program, Compiled &made, VkPipelineCache cache);
   void makeSets();
-  void begin();
+  void begin(VkCommandBuffer next);
+  void end();
   void record();
   void order(const Step &step);
   void barrier();
   void dispatch(const Step &step);
   void copyArrays(bool up);
-  void submit();
+  void submit(size_t count);
   void release();
 };
 
@@ -65,25 +80,38 @@ struct Bytes {
   uint64_t count;
 };
 
+// The model for one set of shapes, which is loaded when it is first asked for.
+struct Variant {
+  const Shapes &shapes;
+  std::string described;
+  std::unique_ptr<Playing> playing;
+};
+
 struct Model {
   Gpu &gpu;
   Bytes bytes;  // of the file
   File file;
-  std::string described;
   VkPipelineCache cache = VK_NULL_HANDLE;
-  std::unique_ptr<Playing> playing;
+  std::vector<Variant> variants;  // of each set of shapes
 
+  // The first variant is loaded.
   Model(Gpu &gpu, Bytes bytes, const char *cachePath);
   ~Model();
-  void run(const void *const *inputs, void *const *outputs);
+  // The number of the variant whose inputs have these sizes. Throws Error (VKQ_ARGUMENT) where there is none.
+  size_t find(const uint64_t *const *sizes) const;
+  // Its plan, which has given the known answer.
+  void load(size_t number);
+  void run(size_t number, const void *const *inputs, void *const *outputs);
 
  private:
-  size_t cached = 0;  // bytes of the cache as it was read
+  std::string cachePath;  // "": none
+  size_t cached = 0;      // bytes of the cache as it was read or written
+  Weights known;
 
-  void openCache(const char *path);
-  void saveCache(const char *path);
-  void takePlan();
-  bool answersRightly(const Plan &plan);
+  void openCache();
+  void saveCache();
+  void takePlan(Variant &of);
+  static bool answersRightly(Playing &playing, const Shapes &shapes, const Plan &plan);
 };
 
 }  // namespace vkq::player

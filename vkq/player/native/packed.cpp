@@ -207,4 +207,25 @@ std::vector<uint32_t> Blob::shader() const {
   return words;
 }
 
+void Constant::copy(uint8_t *to) const {
+  const std::vector<uint8_t> unpacked = blob.packing ? blob.whole() : std::vector<uint8_t>();
+  const uint8_t *data = blob.packing ? unpacked.data() : blob.data;
+  if (sizes.empty()) {
+    std::memcpy(to, data, blob.bytes);
+    return;
+  }
+  uint32_t at[MOST_AXES] = {};
+  const size_t inner = sizes.size() - 1;
+  for (uint64_t from = 0, done = 0; done < blob.bytes;) {
+    for (uint32_t i = 0; i < sizes[inner]; i++, done += 4)
+      std::memcpy(to + done, data + 4 * (from + uint64_t(i) * strides[inner]), 4);
+    for (size_t axis = inner; axis-- > 0;) {
+      from += strides[axis];
+      if (++at[axis] < sizes[axis]) break;
+      from -= uint64_t(sizes[axis]) * strides[axis];
+      at[axis] = 0;
+    }
+  }
+}
+
 }  // namespace vkq::player

@@ -17,24 +17,16 @@ static constexpr size_t MOST_THREADS = 8;             // that make pipelines
 
 static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-Playing::Playing(Gpu &g, const File &f, const Plan &p, VkPipelineCache cache) : gpu(g), file(f), plan(p) {
+Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, Weights &known)
+    : gpu(g), shapes(s), plan(p) {
   try {
     checkNeeds();
     places.resize(plan.slots);
     placeArrays();
     if (plan.scratchBytes) scratch = std::make_unique<Buffer>(gpu, aligned(plan.scratchBytes, 4), false);
     for (const Part &one : plan.scratch) places[one.slot] = {scratch->handle, one.offset, one.bytes};
-    VkCommandPoolCreateInfo info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
-    info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
-    info.queueFamilyIndex = gpu.family;
-    VKQ_CALL(gpu, vkCreateCommandPool, gpu.device, &info, nullptr, &pool);
-    VkCommandBufferAllocateInfo a{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
-    a.commandPool = pool;
-    a.commandBufferCount = 1;
-    VKQ_CALL(gpu, vkAllocateCommandBuffers, gpu.device, &a, &commands);
-    VkFenceCreateInfo fenceInfo{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
-    VKQ_CALL(gpu, vkCreateFence, gpu.device, &fenceInfo, nullptr, &fence);
-    placeWeights();
+    allocateCommands();
+    placeWeights(known);
     compile(cache);
     makeSets();
     record();
@@ -76,38 +68,69 @@ void Playing::checkNeeds() const {
 
 void Playing::placeArrays() {
   uint64_t at = 0;
-  for (const auto *some : {&file.inputs, &file.outputs})
+  for (const auto *some : {&shapes.inputs, &shapes.outputs})
     for (const Array &one : *some) {
       arrayAt.push_back(at);
       at += aligned(one.stored, BETWEEN);
     }
   arrays = std::make_unique<Buffer>(gpu, at, false);
   if (!arrays->mapped) host = std::make_unique<Buffer>(gpu, at, true);
-  for (size_t i = 0; i < file.inputs.size(); i++)
-    places[i] = {arrays->handle, arrayAt[i], file.inputs[i].stored};
+  for (size_t i = 0; i < shapes.inputs.size(); i++)
+    places[i] = {arrays->handle, arrayAt[i], shapes.inputs[i].stored};
   for (size_t i = 0; i < plan.results.size(); i++)
-    if (plan.results[i].slot >= int64_t(file.inputs.size()))
-      places[plan.results[i].slot] = {arrays->handle, arrayAt[file.inputs.size() + i],
-                                      file.outputs[i].stored};
+    if (plan.results[i].slot >= int64_t(shapes.inputs.size()))
+      places[plan.results[i].slot] = {arrays->handle, arrayAt[shapes.inputs.size() + i],
+                                      shapes.outputs[i].stored};
 }
 
-// Weights in few buffers, each blob once however many slots read it.
-void Playing::placeWeights() {
+static Words words(const Constant &one) { return {one.blob.data, one.sizes, one.strides}; }
+
+// Each once however many slots read it, where the plan for other shapes reads it, too. What a step writes (a
+// counter) is a slot's own.
+void Playing::placeWeights(Weights &known) {
+  std::vector<uint8_t> written(plan.slots, 0);
+  for (const Step &step : plan.steps)
+    for (size_t i = 0; i < step.slots.size(); i++)
+      if (step.program < 0 || step.access[i] & WRITE) written[step.slots[i]] = 1;
+  std::map<Words, std::shared_ptr<Buffer>> held;
+  std::vector<const Constant *> fresh;
+  for (const Constant &one : plan.constants) {
+    if (written[one.slot]) {
+      fresh.push_back(&one);
+      continue;
+    }
+    const auto [found, first] = held.try_emplace(words(one), known[words(one)].buffer.lock());
+    if (first && found->second) weights.push_back(found->second);
+    if (first && !found->second) fresh.push_back(&one);
+  }
+  uploadWeights(fresh, [&](const Constant &one, const std::shared_ptr<Buffer> &buffer, uint64_t at) {
+    places[one.slot] = {buffer->handle, at, one.blob.bytes};
+    if (!written[one.slot]) known[words(one)] = {buffer, at};
+  });
+  for (const Constant &one : plan.constants) {
+    if (written[one.slot]) continue;
+    const Weight &its = known[words(one)];
+    places[one.slot] = {its.buffer.lock()->handle, its.at, one.blob.bytes};
+  }
+}
+
+// In few buffers; says where each lies.
+template <typename Placed>
+void Playing::uploadWeights(const std::vector<const Constant *> &fresh, Placed placed) {
   std::vector<std::pair<uint64_t, const Constant *>> parts;
   uint64_t total = 0;
   const auto flush = [&] {
     if (parts.empty()) return;
-    weights.push_back(std::make_unique<Buffer>(gpu, total, false));
+    weights.push_back(std::make_shared<Buffer>(gpu, total, false));
     upload(*weights.back(), parts);
-    for (const auto &[at, one] : parts)
-      places[one->slot] = {weights.back()->handle, at, one->blob.bytes};
+    for (const auto &[at, one] : parts) placed(*one, weights.back(), at);
     parts.clear();
     total = 0;
   };
-  for (const Constant &one : plan.constants) {
-    if (total && total + one.blob.bytes > CHUNK) flush();
-    parts.push_back({total, &one});
-    total += aligned(one.blob.bytes, BETWEEN);
+  for (const Constant *one : fresh) {
+    if (total && total + one->blob.bytes > CHUNK) flush();
+    parts.push_back({total, one});
+    total += aligned(one->blob.bytes, BETWEEN);
   }
   flush();
 }
@@ -117,12 +140,12 @@ void Playing::upload(Buffer &to, const std::vector<std::pair<uint64_t, const Con
   if (!to.mapped) staging = std::make_unique<Buffer>(gpu, to.bytes, true);
   for (const auto &[at, one] : parts) one->copy((staging ? staging->mapped : to.mapped) + at);
   if (!staging) return;
-  begin();
+  begin(submissions[0]);
   const VkBufferCopy region{0, 0, to.bytes};
   gpu.vkCmdCopyBuffer(commands, staging->handle, to.handle, 1, &region);
   barrier();
-  VKQ_CALL(gpu, vkEndCommandBuffer, commands);
-  submit();
+  end();
+  submit(1);
 }
 
 void Playing::compile(VkPipelineCache cache) {

@@ -1,9 +1,37 @@
 // The commands of a plan, and their submission.
+#include <algorithm>
 #include <cstring>
 
 #include "model.hpp"
 
 namespace vkq::player {
+
+static constexpr uint64_t LONGEST_NS = 100'000'000;  // of what may take longer, vkq splits submissions, too
+
+// Whether a step begins a submission, so that no watchdog of a driver ends what takes long. Adds to what the
+// submission takes.
+static bool begins(const Step &step, uint64_t &busyNs) {
+  const bool another = busyNs && step.busyNs > LONGEST_NS - std::min(busyNs, LONGEST_NS);
+  busyNs = (another ? 0 : busyNs) + std::min(step.busyNs, LONGEST_NS);
+  return another;
+}
+
+void Playing::allocateCommands() {
+  uint64_t busyNs = 0;
+  size_t count = 1;
+  for (const Step &step : plan.steps) count += begins(step, busyNs);
+  submissions.resize(count);
+  VkCommandPoolCreateInfo info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+  info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+  info.queueFamilyIndex = gpu.family;
+  VKQ_CALL(gpu, vkCreateCommandPool, gpu.device, &info, nullptr, &pool);
+  VkCommandBufferAllocateInfo a{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+  a.commandPool = pool;
+  a.commandBufferCount = static_cast<uint32_t>(count);
+  VKQ_CALL(gpu, vkAllocateCommandBuffers, gpu.device, &a, submissions.data());
+  VkFenceCreateInfo fenceInfo{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+  VKQ_CALL(gpu, vkCreateFence, gpu.device, &fenceInfo, nullptr, &fence);
+}
 
 void Playing::makeSets() {
   uint32_t count = 0, buffers = 1, texels = 1;
@@ -22,10 +50,13 @@ void Playing::makeSets() {
   VKQ_CALL(gpu, vkCreateDescriptorPool, gpu.device, &info, nullptr, &sets);
 }
 
-void Playing::begin() {
+void Playing::begin(VkCommandBuffer next) {
+  commands = next;
   VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   VKQ_CALL(gpu, vkBeginCommandBuffer, commands, &info);
 }
+
+void Playing::end() { VKQ_CALL(gpu, vkEndCommandBuffer, commands); }
 
 void Playing::barrier() {
   VkMemoryBarrier all{VK_STRUCTURE_TYPE_MEMORY_BARRIER};
@@ -55,12 +86,19 @@ void Playing::order(const Step &step) {
     (step.access[i] & WRITE ? written : read).push_back(places[step.slots[i]]);
 }
 
+// Barriers order all that is submitted to the queue before and after: a submission needs none of its own.
 void Playing::record() {
-  begin();
+  size_t number = 0;
+  uint64_t busyNs = 0;
+  begin(submissions[0]);
   barrier();  // what the host wrote
   if (host) copyArrays(true);
   barrier();
   for (const Step &step : plan.steps) {
+    if (begins(step, busyNs)) {
+      end();
+      begin(submissions[++number]);
+    }
     order(step);
     const Place &first = places[step.slots[0]];
     if (step.program < 0)
@@ -71,12 +109,12 @@ void Playing::record() {
   barrier();
   if (host) copyArrays(false);
   barrier();
-  VKQ_CALL(gpu, vkEndCommandBuffer, commands);
+  end();
 }
 
 // Inputs to the device, or what becomes results to the host.
 void Playing::copyArrays(bool up) {
-  const size_t n = file.inputs.size();
+  const size_t n = shapes.inputs.size();
   for (size_t i = 0; i < (up ? n : plan.results.size()); i++) {
     const int64_t slot = up ? int64_t(i) : plan.results[i].slot;
     if (slot < 0) continue;
@@ -129,12 +167,18 @@ void Playing::dispatch(const Step &step) {
   }
 }
 
-void Playing::submit() {
-  VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO};
-  info.commandBufferCount = 1;
-  info.pCommandBuffers = &commands;
+// The first so many submissions, and waits for them: a fence signals when all before it have ended.
+void Playing::submit(size_t count) {
   VKQ_CALL(gpu, vkResetFences, gpu.device, 1, &fence);
-  VKQ_CALL(gpu, vkQueueSubmit, gpu.queue, 1, &info, fence);
+  for (size_t i = 0; i < count; i++) try {
+      VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO};
+      info.commandBufferCount = 1;
+      info.pCommandBuffers = &submissions[i];
+      VKQ_CALL(gpu, vkQueueSubmit, gpu.queue, 1, &info, i + 1 < count ? VK_NULL_HANDLE : fence);
+    } catch (...) {
+      if (i) gpu.vkDeviceWaitIdle(gpu.device);  // those before must end before their memory goes
+      throw;
+    }
   VkResult result;
   if (injected(&result)) {  // it was submitted all the same: it must end before its memory goes
     gpu.vkWaitForFences(gpu.device, 1, &fence, VK_TRUE, UINT64_MAX);
@@ -146,13 +190,13 @@ void Playing::submit() {
 
 void Playing::run(const void *const *inputs, void *const *outputs) {
   uint8_t *seen = host ? host->mapped : arrays->mapped;
-  const size_t n = file.inputs.size();
-  for (size_t i = 0; i < n; i++) std::memcpy(seen + arrayAt[i], inputs[i], file.inputs[i].bytes);
-  submit();
+  const size_t n = shapes.inputs.size();
+  for (size_t i = 0; i < n; i++) std::memcpy(seen + arrayAt[i], inputs[i], shapes.inputs[i].bytes);
+  submit(submissions.size());
   for (size_t i = 0; i < plan.results.size(); i++) {
     const Result &r = plan.results[i];
     std::memcpy(outputs[i], r.slot < 0 ? r.constant.data : seen + places[r.slot].offset,
-                file.outputs[i].bytes);
+                shapes.outputs[i].bytes);
   }
 }
 

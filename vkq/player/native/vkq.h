@@ -70,12 +70,23 @@ VKQ_API vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_
                                    vkq_model **model);
 VKQ_API void vkq_unload(vkq_model *model); /* NULL does nothing */
 
+/* A file may hold a model for several sets of shapes of its inputs (vkq export --batch 1 8), which share
+ * their weights. What vkq_load gives is the model for the first set. vkq_shapes says how many there are, vkq_shape
+ * what input `index` is in set `number`, in the file's order.
+ * vkq_shaped gives the model whose inputs have these shapes: shapes[i] points to as many sizes as input i has
+ * axes. It is loaded when it is first asked for, with its known answer, and belongs to the file: vkq_unload
+ * of the first unloads all, and of others does nothing. VKQ_ARGUMENT where the file has no such set. */
+VKQ_API uint32_t vkq_shapes(const vkq_model *model);
+VKQ_API vkq_status vkq_shape(const vkq_model *model, uint32_t number, uint32_t index, vkq_array *array);
+VKQ_API vkq_status vkq_shaped(vkq_model *model, const uint64_t *const *shapes, vkq_model **shaped);
+
 /* How many inputs and outputs there are, and what each is, by its number in the file. */
 VKQ_API uint32_t vkq_inputs(const vkq_model *model);
 VKQ_API uint32_t vkq_outputs(const vkq_model *model);
 VKQ_API vkq_status vkq_input(const vkq_model *model, uint32_t index, vkq_array *array);
 VKQ_API vkq_status vkq_output(const vkq_model *model, uint32_t index, vkq_array *array);
-/* The plan that runs ("this", "portable", a file's name), and a line for each rejected plan: the reason. */
+/* The plan that runs ("this", "portable", a file's name), a line for each rejected plan: the reason, and
+ * where the file has several sets of shapes, a line with all of them. */
 VKQ_API const char *vkq_describe(const vkq_model *model);
 
 /* Runs the model and returns when the outputs are written. inputs[i] points to vkq_input(i)'s bytes,

@@ -1,0 +1,18 @@
+"""What tests of files share."""
+
+import ctypes
+from collections.abc import Iterator
+
+import pytest
+
+import vkq
+from vkq.player.load import check, library
+
+
+@pytest.fixture
+def opened(any_device: vkq.Device) -> Iterator[ctypes.c_void_p]:
+    """A device of libvkq."""
+    device = ctypes.c_void_p()
+    check(library().vkq_open(any_device.name.encode(), ctypes.byref(device)))
+    yield device
+    library().vkq_close(device)

@@ -1,0 +1,46 @@
+#include "together.hpp"
+
+#include <algorithm>
+#include <system_error>
+
+namespace vkq::player {
+
+static constexpr size_t MOST_THREADS = 8;
+
+Together::Together(size_t n, std::function<void(size_t)> p) : count(n), part(std::move(p)) {
+  const size_t most = std::min({MOST_THREADS, count, size_t(std::thread::hardware_concurrency())});
+  try {
+    while (others.size() + 1 < most) others.emplace_back([this] { work(); });
+  } catch (const std::system_error &) {  // no more threads: those that there are suffice
+  }
+}
+
+Together::~Together() {
+  next = count;
+  join();
+}
+
+void Together::finish() {
+  work();
+  join();
+  if (failed) std::rethrow_exception(failed);
+}
+
+void Together::work() {
+  for (size_t i; (i = next++) < count;) {
+    try {
+      part(i);
+    } catch (...) {
+      std::lock_guard<std::mutex> held(turn);
+      if (!failed) failed = std::current_exception();
+      next = count;
+    }
+  }
+}
+
+void Together::join() {
+  for (std::thread &one : others) one.join();
+  others.clear();
+}
+
+}  // namespace vkq::player
