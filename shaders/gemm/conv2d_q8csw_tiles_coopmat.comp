@@ -6,9 +6,9 @@
 //           outputs, all taps of them, are loaded into shared memory once for CH channels; a run of MN
 //           outputs along w is then MN rows of a matrix wherever the tap shifts it. A pixel takes 2 CH + 16
 //           bytes, which keeps neighbours in other banks. w: kPackedInt8_16K with k = (chunk of CH channels,
-//           kh, kw, channel), of each four the second and third in each other's place; BK channels of one
-//           tap at a time go through shared memory (coopmat_pipeline.glslh). channels and y:
-//           float_output.glslh.
+//           kh, kw, channel), of each four the second and third in each other's place, or
+//           (FLOAT_WEIGHTS) of floats runs of 8 k, in which outputs are neighbours; BK channels of one tap at
+//           a time go through shared memory (coopmat_pipeline.glslh). channels and y: float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
 //           shared memory for the input pixels of a tile. A tap is whole turns (CH % (BK * TURNS) is 0) or
@@ -106,27 +106,9 @@ void load_halo() {
   }
 }
 
-const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
-#define W_ITEMS (BN * BK / 16 / INVOCATIONS)
-uvec4 next_w[SLOTS][W_ITEMS];
-uint w_first, w_across, zero;
-
-void load_step(uint slot, uint t) {
-  uint run = min(t, p.steps - 1u) * (BK / 16);
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
-    next_w[slot][i] = w[w_first + (run + i * (INVOCATIONS / W_ACROSS)) * w_across];
-}
-
-void store_step(uint slot, uint stage) {
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
-    uint run = 2u * (thread / W_ACROSS + i * (INVOCATIONS / W_ACROSS));
-    uint at = HALO + stage * STAGE + thread % W_ACROSS * W_ROW + run;
-    uvec4 first, second;
-    half_weights(next_w[slot][i], zero, first, second);
-    tile[at] = first;
-    tile[at + 1u] = second;
-  }
-}
+#include "half_staged.glslh"
+void load_step(uint slot, uint t) { load_weights(slot, min(t, p.steps - 1u) * (BK / 16)); }
+void store_step(uint slot, uint stage) { store_weights(slot, HALO + stage * STAGE); }
 
 // A subgroup has whole lines of the tile, or runs of one line. The step beyond the last tap, which is not
 // multiplied, reads the last one's pixels.
@@ -151,13 +133,12 @@ void main() {
   image = place / tiles;
   tile_h = place / p.tiles_w % p.tiles_h * TH;
   tile_w = place % p.tiles_w * TW;
-  w_across = ceil_div(4u * p.n4, 16u) * 16u;
-  uint chunks = ceil_div(p.group_channels, CH), output_ = min(n + thread % W_ACROSS, 4u * p.n4 - 1u);
-  zero = half_zero(channel_block(group * p.n4 + output_ / 4u, ZERO)[output_ % 4u]);
+  begin_outputs();
+  uint chunks = ceil_div(p.group_channels, CH);
   clear_acc();
   [[dont_unroll]] for (uint chunk = 0u; chunk < chunks; chunk++) {
     first_channel = chunk * CH;
-    w_first = ((group * chunks + chunk) * p.steps * (BK / 16) + thread / W_ACROSS) * w_across + output_;
+    begin_weights((group * chunks + chunk) * p.steps * (BK / 16));
     barrier();
     multiply_steps(p.steps);
   }

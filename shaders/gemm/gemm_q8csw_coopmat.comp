@@ -1,13 +1,14 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on matrix units of float16 with float32 sums
 // (VK_KHR_cooperative_matrix, subgroup scope), for matrices and (CONV) as an implicit GEMM on images: the
-// int8 weights become float16, exactly, while a step is loaded. BRAIN: on those of bfloat16, x in three
-// parts.
+// int8 weights become float16, exactly, while a step is loaded; FLOAT_WEIGHTS: they are. BRAIN: on those of
+// bfloat16, x in three parts.
 //
 // Memory    x: runs_q8csw.comp, X_ROWS: half_rows.glslh, PLANES: images as they
 //           are (half_planes.glslh); w: kPackedInt8_16K, k = (kh, kw, channel of the group), channels padded
-//           to whole runs of x, of each four k the second and third in each other's place; channels and y:
-//           float_output.glslh. In shared memory a row or an output is a run of BK halves, and 16 bytes of
-//           padding keep neighbours in other banks.
+//           to whole runs of x, of each four k the second and third in each other's place, or of floats
+//           runs of 8 k, in which outputs are neighbours; channels and y: float_output.glslh. In shared
+//           memory a row or an output is a run of BK halves, and 16 bytes of padding keep neighbours in other
+//           banks.
 // Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh), SPLIT: of
 //           one part of k.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
@@ -94,35 +95,20 @@ void store_x(uint slot, uint at) {
 }
 #endif
 
-const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
-#define W_ITEMS (BN * BK / 16 / INVOCATIONS)
-uvec4 next_w[SLOTS][W_ITEMS];
-uint w_first, w_across, zero;
-
+#include "half_staged.glslh"
 void begin_w() {
-  w_across = ceil_div(4u * p.n4, 16u) * 16u;
-  uint mine = min(n + thread % W_ACROSS, 4u * p.n4 - 1u);
-  w_first = (group * ceil_div(p.k, K_PADDED) * (K_PADDED / 16u) + thread / W_ACROSS) * w_across + mine;
-  zero = half_zero(channel_block(group * p.n4 + mine / 4u, ZERO)[mine % 4u]);
+  begin_outputs();
+  begin_weights(group * ceil_div(p.k, K_PADDED) * (K_PADDED / 16u));
 }
 
 void load_step(uint slot, uint t) {
   load_x(slot, first_step + t);
-  uint run = min(first_step + t, ceil_div(p.k, BK) - 1u) * (BK / 16);
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
-    next_w[slot][i] = w[w_first + (run + i * (INVOCATIONS / W_ACROSS)) * w_across];
+  load_weights(slot, min(first_step + t, ceil_div(p.k, BK) - 1u) * (BK / 16));
 }
 
 void store_step(uint slot, uint stage) {
   store_x(slot, stage * STAGE + BN * W_ROW);
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
-    uint run = 2u * (thread / W_ACROSS + i * (INVOCATIONS / W_ACROSS));
-    uint at = stage * STAGE + thread % W_ACROSS * W_ROW + run;
-    uvec4 first, second;
-    half_weights(next_w[slot][i], zero, first, second);
-    tile[at] = first;
-    tile[at + 1u] = second;
-  }
+  store_weights(slot, stage * STAGE);
 }
 
 uint w_place(uint stage) { return stage * STAGE + subgroup_n * W_ROW; }

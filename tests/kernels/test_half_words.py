@@ -144,12 +144,15 @@ def test_the_order_of_words(words: vkq.Device) -> None:
     """32 outputs beside each other, of 32 k, and those that are not there."""
     layer = layer_of(words, K)
     matrices = HalfMatrices(layer._gemm, K)
-    pairs, found = np.asarray(matrices.pairs._make()), order(words, *advertised_half(words.capabilities)[:1])
-    got = matrices.ordered.words(advertised_half(words.capabilities)[0])._make()
+    pairs, found = (
+        np.asarray(matrices.loaders.direct._make()),
+        order(words, *advertised_half(words.capabilities)[:1]),
+    )
+    got = matrices.loaders.ordered.words(advertised_half(words.capabilities)[0])._make()
     got = np.asarray(got).reshape(-1, K // 32, 2, found.size)
     found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
     want = in_order(pairs, found).reshape(-1, K // 32, found.size)
-    assert matrices.ordered.words(advertised_half(words.capabilities)[0]).bytes == 4 * got.size
+    assert matrices.loaders.ordered.words(advertised_half(words.capabilities)[0]).bytes == 4 * got.size
     for group, block, half in np.ndindex(got.shape[:3]):
         tile = 2 * group + half
         np.testing.assert_array_equal(got[group, block, half], want[tile, block] if tile < len(want) else 0)

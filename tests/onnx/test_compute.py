@@ -94,3 +94,30 @@ def test_the_command_line_asks_for_it(
     for options, told in (([], False), (["--compute", "float16"], True)):
         assert main(["run", str(tmp_path / "m.onnx"), "--random", "--explain", *options]) == 0
         assert ("compute='float16' takes float32 on this device" in capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_float_weights_run_on_matrix_units(
+    strict_device: vkq.Device, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a Conv, of float32 and of float16 in a model of such tensors; explain says so."""
+    rng = np.random.default_rng(2)
+    w, x = rng.normal(size=(24, 16, 1, 1)).astype(dtype), rng.normal(size=(1, 16, 4, 8)).astype(dtype)
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, kind, (1, channels, 4, 8))]
+        for name, channels in (("x", 16), ("y", 24))
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"])], "g", inputs, outputs, [numpy_helper.from_array(w, "w")]
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
+    session = InferenceSession(made.SerializeToString(), strict_device, compute="float16")
+    (row,) = (row for row in session.explain().rows if row.operator == "conv2d")
+    assert "coopmat" in row.shaders[-1]
+    (got,) = session.run(None, {"x": x})
+    size = np.einsum("oc,nchw->nohw", *(np.abs(one).astype(np.float64) for one in (w[..., 0, 0], x)))
+    want = np.einsum("oc,nchw->nohw", w[..., 0, 0].astype(np.float64), x.astype(np.float64))
+    assert got.dtype == dtype
+    assert (np.abs(got - want) <= 2.0**-10 * (size + np.abs(want)) + 2.0**-20).all()

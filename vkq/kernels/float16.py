@@ -3,7 +3,6 @@ has no matrix units: sums of 16 products in float16, and their sums in float32; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,12 +18,11 @@ from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
-from .float_product import FloatProduct
-from .floats import Affine, FloatGemm
-from .gemm import INVOCATIONS, Rows
+from .floats import Affine, FloatGemm, of_floats
+from .gemm import INVOCATIONS
 from .gemv import max_rows
 from .half_operands import halves
-from .weights import Int8, ceil4
+from .weights import ceil4
 
 K_TOGETHER = 16  # whose products are added up in float16
 UNIT = 2.0**-5  # what 1 is among the weights
@@ -49,10 +47,7 @@ class Float16Gemm:
     @classmethod
     def of_floats(cls, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> Float16Gemm:
         """Of a float weight (OC, IC/groups, KH, KW), which float16 is made of."""
-        oc, channels, kh, kw = weight.shape
-        shape, zeros = (groups, oc // groups, kh * kw * channels), np.zeros((groups, oc // groups), np.int32)
-        gemm = FloatGemm(device, shape, _no_bytes, zeros, affine, oc)
-        return cls(gemm, channels, weight)
+        return cls(of_floats(device, weight, affine, groups), weight.shape[1], weight)
 
     def fits(self) -> bool:
         """Whether it is for such weights: not too large as float16, or too few channels, or loops that the
@@ -157,41 +152,9 @@ class Float16Convolution:
         self.product.convolve(b, p, x, y)
 
 
-class Float16Product(FloatProduct):
-    """The product of rows with a float weight, in float16 arithmetic but for few rows."""
-
-    def __init__(
-        self,
-        device: Device,
-        weight: npt.NDArray[Any],
-        bias: npt.NDArray[np.float32],
-        bounds: tuple[float, float],
-    ):
-        super().__init__(device, weight, bias, bounds)
-        affine = Affine(np.ones(self.n, np.float32), bias, bounds)
-        self.halves = Float16Gemm.of_floats(device, weight[:, :, None, None], affine, 1)
-
-    def _worth(self, m: int) -> bool:
-        return self.kernel == "auto" and self.halves.worth(m, self.n, "")
-
-    def writes(self, x: Value, m: int) -> str:
-        """The type of the results."""
-        return self.halves.writes(x) if self._worth(m) else super().writes(x, m)
-
-    def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        if self._worth(rows.count):
-            self.halves.build(b, x, y, rows.count)
-        else:
-            super().build(b, x, y, rows, extra)
-
-
 def packed(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[np.float16]:
     """A float weight (OC, channels, KH, KW) as gemm_f16_tiled.comp reads it."""
     oc, channels = weight.shape[:2]
     w = weight.astype(np.float16).reshape(groups, oc // groups, channels, -1).transpose(0, 3, 2, 1)
     more = ((0, 0), (0, 0), (0, -channels % K_TOGETHER), (0, -(oc // groups) % 4))
     return np.ascontiguousarray(np.pad(w, more))
-
-
-def _no_bytes() -> Int8:
-    raise AssertionError("a float weight has no int8 form")

@@ -12,7 +12,7 @@ from .float_direct import FloatDirect
 from .float_lanes import FloatLanes
 from .float_shared import FloatShared
 from .float_vectors import FloatVectors
-from .floats import FloatImplicit
+from .floats import FloatImplicit, of_floats
 from .half import worth
 from .half_operands import RUN
 from .half_planes import PartsConvolution
@@ -38,7 +38,7 @@ def _has_floats(c: Convolution) -> str | None:
 
 
 def _not_half_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
-    return c.choice.reason if c.choice.form not in MATRICES else _not_float_implicit(c, p)
+    return c.choice.reason if c.choice.form not in MATRICES else _not_whole_groups(c, p)
 
 
 def _matrices(c: Convolution, p: Conv2dProblem) -> str | None:
@@ -51,7 +51,9 @@ def _matrices(c: Convolution, p: Conv2dProblem) -> str | None:
 def _matrix_kernel(c: Convolution, p: Conv2dProblem) -> Kernel:
     if c.choice.form == BRAIN:
         return PartsConvolution(c.gemm, c.weight)
-    return HalfConvolution(c.gemm, c.weight, c.zero_points, c.groups)
+    floats = c.weight.dtype.kind == "f"
+    gemm = of_floats(c.device, c.weight, c.scheme.affine, c.groups) if floats else c.gemm
+    return HalfConvolution(gemm, c.weight, c.zero_points, c.groups)
 
 
 def _not_float16(c: Convolution, p: Conv2dProblem) -> str | None:

@@ -17,6 +17,7 @@ from ..runtime.plan import Resident
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from .cast import converted
+from .floats import Matrices
 from .gemm import INVOCATIONS, Rows
 from .weights import ceil4
 
@@ -129,3 +130,32 @@ class FloatProduct:
         weight = b.view(b.constant(self.weights), Spec((self.weights.bytes,), self.dtype))
         operands = converted(b, x, "float32"), weight
         product(b, operands, y, sizes, b.constant(self.bias), OF_COLUMNS, self.bounds)
+
+
+class HalfProduct(FloatProduct):
+    """The same in float16 (compute="float16"), but for few rows: by *matrices*."""
+
+    def __init__(
+        self,
+        device: Device,
+        weight: npt.NDArray[Any],
+        bias: npt.NDArray[np.float32],
+        bounds: tuple[float, float],
+        matrices: Matrices,
+    ):
+        super().__init__(device, weight, bias, bounds)
+        self.matrices = matrices
+
+    def _worth(self, m: int, dtype: str) -> bool:
+        return self.kernel == "auto" and self.k > 0 and self.matrices.worth(m, self.n, dtype)
+
+    def writes(self, x: Value, m: int) -> str:
+        """The type of the results."""
+        taken = self._worth(m, x.spec.dtype)
+        return self.matrices.writes(x, m) if taken else super().writes(x, m)
+
+    def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
+        if self._worth(rows.count, x.spec.dtype):
+            self.matrices.build(b, x, y, rows.count)
+        else:
+            super().build(b, x, y, rows, extra)

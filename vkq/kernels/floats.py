@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -210,6 +210,18 @@ class FloatGemm:
     def macs(self, m: int) -> int:
         """Multiply-adds of so many rows, padding included."""
         return int(4 * m * self.n4 * self.k * self.groups)
+
+
+def of_floats(device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> FloatGemm:
+    """The product of the im2col matrix with a float weight (OC, IC/groups, KH, KW), for kernels that are
+    given the weight itself."""
+    oc, channels, kh, kw = weight.shape
+    shape = groups, oc // groups, kh * kw * channels
+    return FloatGemm(device, shape, _no_bytes, np.zeros(shape[:2], np.int32), affine, oc)
+
+
+def _no_bytes() -> Int8:
+    raise AssertionError("a float weight has no int8 form")
 
 
 class FloatImplicit:

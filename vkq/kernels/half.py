@@ -1,27 +1,24 @@
-"""Float activations with int8 weights on matrix units with float32 sums: of float16 (compute="float16"), or
-of bfloat16, x in three parts whose sum it is, exactly."""
+"""Float activations with int8 or float weights on matrix units with float32 sums: of float16
+(compute="float16"), or, int8 weights alone, of bfloat16, x in three parts whose sum it is, exactly."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import picks, profile
 from ..errors import PathError
-from ..layout.pack import layout
 from ..probe.matrices import BRAIN, HALF, Matrices
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.plan import Resident
 from ..runtime.program import Program
-from ..select.path import pairs_refusal, signs_refusal
+from ..select.path import pairs_refusal
 from ..select.tuner import is_asked, ranked
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
@@ -29,8 +26,8 @@ from ..shader.spec import Variant
 from . import half_few
 from .cast import converted
 from .floats import FloatGemm
+from .half_loaders import Loaders
 from .half_operands import RUN, X_PARTS, halves, parts_of
-from .half_order import Ordered
 from .half_ways import (
     FLOAT16,
     GATHERED,
@@ -41,79 +38,40 @@ from .half_ways import (
     Elements,
     Way,
 )
-from .half_weights import (
-    PAIRS_LAYOUT,
-    WEIGHT_LAYOUT,
-    less_zeros,
-    packed_halves,
-    packed_pairs,
-    packed_signs,
-)
 from .pixels import window
 from .split import counters
-from .weights import Int8, Int32, block_weights
 
-K_PADDED = 64  # of weights: whole steps of every tile
 MOST_ROWS = 64  # that are read as they are
 MOST_READ = 1 << 22  # numbers of them in float32, which each tile of columns reads, and makes float16
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
-SIGNED_UNIT = 2.0**-24  # what 1 is among `packed_signs`, so that scales are as much more
-LARGEST_SCALE = 2.0**103  # of those that may be
 BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # of a number of x
 
 
 class HalfMatrices:
     """What *gemm* computes, on matrix units: a product, or the convolution whose im2col matrix it multiplies,
     of so many *channels* a group (a product's k). The device lists matrices of float16
-    (`vkq.probe.matrices.advertised_half`), or those of other elements."""
+    (`vkq.probe.matrices.advertised_half`), or those of other elements. *floats*: a float weight (OC,
+    channels, KH, KW) in place of its int8 one."""
 
-    def __init__(self, gemm: FloatGemm, channels: int, elements: Elements = FLOAT16):
+    def __init__(
+        self,
+        gemm: FloatGemm,
+        channels: int,
+        elements: Elements = FLOAT16,
+        floats: npt.NDArray[Any] | None = None,
+    ):
         self.gemm, self.channels, self.elements = gemm, channels, elements
         self.gathering = GATHERED[elements.form]  # of a convolution
-        self.runs = -(-channels // RUN)
-        self.taps = gemm.k // max(channels, 1)
         self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
         self.parts: int | None = None  # the same: so many parts
-        self.k = self.taps * self.runs * RUN
-        shape = (gemm.groups, 4 * gemm.n4, self.k + -self.k % K_PADDED)
-
-        def padded(signed: bool = False) -> Int8:
-            w, zero_point = gemm.weight(), gemm.zero_point
-            if signed:
-                w, zero_point = less_zeros(w, zero_point), np.zeros_like(zero_point)
-            w = block_weights(w, zero_point)[:, :, : gemm.k]
-            w = w.reshape(*w.shape[:2], self.taps, channels)
-            w = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, self.runs * RUN - channels)))
-            w = w.reshape(*w.shape[:2], self.k)
-            return np.pad(w, ((0, 0), (0, 0), (0, shape[2] - self.k)))
-
-        def resident(name: str, packed: Callable[[], Int32]) -> Resident:
-            return Resident(gemm.device, 4 * layout(name).words(shape), packed)
-
-        self.weights = resident(WEIGHT_LAYOUT, lambda: packed_halves(padded()))
-
-        def pairs(w: Int8) -> Int32:
-            return (packed_signs if self.signed else packed_pairs)(w)
-
-        self.pairs = resident(PAIRS_LAYOUT, lambda: pairs(padded(self.signed)))
-        self.ordered = Ordered(gemm.device, 4 * gemm.n4, self.k, lambda: padded(self.signed), pairs)
-
-        def scales() -> npt.NDArray[np.float32]:
-            more = dataclasses.replace(gemm.affine, scale=gemm.affine.scale * np.float32(1 / SIGNED_UNIT))
-            return more.blocks(gemm.zero_point)
-
-        self.scales = Resident(gemm.device, gemm.parameters.bytes, scales)
+        self.loaders = Loaders(gemm, channels, floats)
+        self.runs, self.k, self.floats = self.loaders.runs, self.loaders.k, self.loaders.floats
         self.counters = counters(gemm.device)
 
-    @functools.cached_property
+    @property
     def signed(self) -> bool:
-        """Whether weights that come straight from memory are `packed_signs`, which the device multiplies."""
-        gemm = self.gemm
-        if signs_refusal(gemm.device) or not np.abs(gemm.affine.scale).max(initial=0.0) < LARGEST_SCALE:
-            return False
-        w = gemm.weight()
-        least, most = w.min(axis=2).astype(np.int32), w.max(axis=2).astype(np.int32)
-        return bool((most - gemm.zero_point).max() <= 127 and (least - gemm.zero_point).min() >= -127)
+        """Whether weights that come straight from memory need no zero points (`Loaders.signed`)."""
+        return self.loaders.signed
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
@@ -148,7 +106,10 @@ class HalfMatrices:
         way = dataclasses.replace(way, variant=variant)
         shared, steps = way.sharing(b, self.counters, rows, 4 * gemm.n4, self.k, gemm.groups)
         if way.of == WORDS:
-            constants = [b.constant(self.ordered.words(way.matrices)), b.constant(self.scales)]
+            constants = [
+                b.constant(self.loaders.ordered.words(way.matrices)),
+                b.constant(self.parameters(WORDS)),
+            ]
         else:
             constants = self.constants(b, way.of)
         slots = [operand, *constants, y, *shared]
@@ -165,12 +126,13 @@ class HalfMatrices:
             if as_words and self.way(rows, as_words=True).of == WORDS:
                 return None
             values |= {**self.gemm.affine.constants, "SIGNED": self.signed}
-            weights = self.ordered.runs(matrices) if variant.shader == half_few.RUNS else self.pairs
+            loaders = self.loaders
+            weights = loaders.ordered.runs(matrices) if variant.shader == half_few.RUNS else loaders.direct
             return self.gemm.device.program(variant, values, matrices.subgroup), weights
         return None
 
     def _fitting(self, rows: int, dtype: str) -> tuple[Variant, dict[str, Constant], Matrices] | None:
-        return half_few.fitting(self.gemm, rows, dtype, self.elements.form)
+        return None if self.floats else half_few.fitting(self.gemm, rows, dtype, self.elements.form)
 
     def _whole(self, x: Value, y: Value) -> bool:
         """Whether rows are whole runs, and whole blocks of results of the same type."""
@@ -236,17 +198,18 @@ class HalfMatrices:
 
     def constants(self, b: Builder, of: Elements = FLOAT16) -> list[Value]:
         """The weights, as they are read, and what becomes of sums."""
-        return [b.constant(self.pairs if of == STRAIGHT else self.weights), b.constant(self.parameters(of))]
+        weights = self.loaders.direct if of == STRAIGHT else self.loaders.staged
+        return [b.constant(weights), b.constant(self.parameters(of))]
 
     def parameters(self, of: Elements) -> Resident:
         """What becomes of sums."""
-        return self.scales if of == STRAIGHT and self.signed else self.gemm.parameters
+        return self.loaders.parameters(of in (STRAIGHT, WORDS))
 
     def program(self, variant: Variant, matrices: Matrices) -> Program:
         """The pipeline of a shader."""
         values = {**matrices.constants(variant), **self.gemm.affine.constants}
-        if "SIGNED" in variant.specialization:
-            values["SIGNED"] = self.signed
+        told = self.loaders.constants
+        values |= {name: told[name] for name in told if name in variant.specialization}
         return self.gemm.device.program(variant, values, matrices.subgroup)
 
     def way(
@@ -261,7 +224,7 @@ class HalfMatrices:
         parts = (1,) if whole else (self.parts,) if self.parts else PARTS
         facts = gemm.device.capabilities
         able = of.able(facts, self.tile)
-        if of == FLOAT16:
+        if of == FLOAT16 and not self.floats:
             more = (STRAIGHT, WORDS) if as_words else (STRAIGHT,)
             able = itertools.chain(able, *(one.able(facts, self.tile) for one in more))
         found = [

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..device.profiles import Profile, profile
 from ..layout.pack import layout
@@ -29,14 +31,16 @@ from .half_ways import FLOAT16, STEP, STRAIGHT, STRAIGHT_TILES, fits
 from .half_weights import (
     PAIRS_LAYOUT,
     WEIGHT_LAYOUT,
+    by_eights,
     less_zeros,
+    matrices_of,
     packed_halves,
     packed_pairs,
     packed_signs,
 )
 from .matrix_conv import chunked, halo
 from .pixels import window
-from .weights import Int8, Int32
+from .weights import Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
 CHUNK = 64  # channels whose pixels are in shared memory at a time, CH of both
@@ -74,27 +78,32 @@ class HalfConvolution:
     """A convolution (OC, IC/groups, KH, KW) on matrix units, as methods make it. *gemm* is the product of its
     im2col matrix."""
 
-    def __init__(self, gemm: FloatGemm, weight: Int8, zero_points: Int32, groups: int):
+    def __init__(self, gemm: FloatGemm, weight: npt.NDArray[Any], zero_points: Int32, groups: int):
         self.gemm, self.device, self.groups = gemm, gemm.device, groups
         self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
         oc, channels, kh, kw = weight.shape
-        self.gathered = HalfMatrices(gemm, channels)
+        floats = weight.dtype.kind == "f"
+        self.gathered = HalfMatrices(gemm, channels, floats=weight if floats else None)
         self.planes = Planes(self.gathered)
         n, shape = oc // groups, (groups, 4 * gemm.n4, -(-channels // CHUNK) * CHUNK * kh * kw)
 
-        def padded(w: Int8) -> Int8:
+        def padded(w: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            w = w.astype(np.float16) if floats else w
             return np.pad(w.reshape(groups, n, shape[2]), ((0, 0), (0, shape[1] - n), (0, 0)))
 
         def halves() -> Int32:
-            return packed_halves(padded(chunked(weight, CHUNK, 1)))
+            return (by_eights if floats else packed_halves)(padded(chunked(weight, CHUNK, 1)))
 
         def pairs() -> Int32:
+            if floats:
+                return matrices_of(padded(by_columns(weight)))
             signed = self.gathered.signed
             w = by_columns(less_zeros(weight, zero_points) if signed else weight)
             return (packed_signs if signed else packed_pairs)(padded(w))
 
-        self.halves = Resident(self.device, 4 * layout(WEIGHT_LAYOUT).words(shape), halves)
-        self.pairs = Resident(self.device, 4 * layout(PAIRS_LAYOUT).words(shape), pairs)
+        size = 8 if floats else 4  # bytes of four weights
+        self.halves = Resident(self.device, size * layout(WEIGHT_LAYOUT).words(shape), halves)
+        self.pairs = Resident(self.device, size * layout(PAIRS_LAYOUT).words(shape), pairs)
         self._pairs, self._in_order = pairs, dict[bytes, Resident]()
 
     def weights(self, tile: PixelTile) -> Resident:
@@ -116,7 +125,7 @@ class HalfConvolution:
         lines = _lines(p)
         found = [
             PixelTile(variant, matrices)
-            for shader in ((TILES, STRAIGHT_TILES) if _straight(p) else (TILES,))
+            for shader in ((TILES, STRAIGHT_TILES) if _straight(p) and not self.gathered.floats else (TILES,))
             for variant in catalog().shaders[shader].variants
             if variant.axes["x"] == dtype and self.tile in (None, variant.axes["tile"])
             if variant.axes.get("w", way) == way and variant.axes.get("lines", lines) == lines
@@ -139,14 +148,21 @@ class HalfConvolution:
 
     def _values(self, p: Conv2dProblem, variant: Variant, matrices: Matrices) -> dict[str, Constant]:
         h, w = halo(p, variant)
-        size = {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw}
+        size: dict[str, Constant] = {
+            "STRIDE_H": p.stride[0],
+            "STRIDE_W": p.stride[1],
+            "HALO_H": h,
+            "HALO_W": w,
+            "KW": p.kw,
+        }
         units = matrices.constants(variant)
         if variant.shader == STRAIGHT_TILES:
             d = {name: int(variant.sizes[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
             sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
             together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
             size |= {"LINES": together, "TIMES": p.kh // together, "DILATION_H": p.dilation[0]}
-            size["SIGNED"] = self.gathered.signed
+        told = self.gathered.loaders.constants
+        size |= {name: told[name] for name in told if name in variant.specialization}
         return {**units, **self.gemm.affine.constants, **size}
 
     def writes(self, x: Value) -> str:
@@ -175,11 +191,11 @@ class HalfConvolution:
         return b.dispatch(program, slots, push, self.gemm.macs(p.gemm_m))
 
 
-def by_columns(weight: Int8) -> Int8:
+def by_columns(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """(OC, IC, KH, KW) as STRAIGHT_TILES reads it: (OC, K) with k = (chunk of channels, kw, block of them,
     kh, channel)."""
     w, (oc, _, kh, kw) = chunked(weight, CHUNK, 1), weight.shape
-    blocks: Int8 = w.reshape(oc, -1, kh, kw, CHUNK // BLOCK, BLOCK).transpose(0, 1, 3, 4, 2, 5)
+    blocks: npt.NDArray[Any] = w.reshape(oc, -1, kh, kw, CHUNK // BLOCK, BLOCK).transpose(0, 1, 3, 4, 2, 5)
     return blocks.reshape(w.shape)
 
 

@@ -1,8 +1,10 @@
-"""int8 weights as products on matrix units of float16 and bfloat16 read them."""
+"""Weights as products on matrix units of float16 and bfloat16 read them: int8, or (`by_eights`,
+`matrices_of`) float16."""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from ..layout.pack import layout
 from ..runtime.packing import pack
@@ -11,6 +13,8 @@ from .weights import Int8, Int32
 
 WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
 PAIRS = 32  # k whose halves lie side by side
+Halves = npt.NDArray[np.float16]
+TILE = 16  # outputs, and k, of a matrix of floats in memory
 
 
 def packed_halves(w: Int8) -> Int32:
@@ -34,6 +38,21 @@ def packed_signs(w: Int8) -> Int32:
     signs = np.roll(words & np.int8(-128), 1, axis=1)
     signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
     return signed
+
+
+def by_eights(w: Halves) -> Int32:
+    """Float weights (G, N, K) that kernels stage in shared memory: of each 8 k all outputs, padded to whole
+    blocks of 16."""
+    w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
+    runs = w.reshape(*w.shape[:2], -1, RUN).swapaxes(1, 2)
+    return np.ascontiguousarray(runs).view(np.int32).reshape(-1)
+
+
+def matrices_of(w: Halves) -> Int32:
+    """The same as they come straight into matrices: of 16 outputs and 16 k, an output's k side by side."""
+    w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
+    blocks = w.reshape(len(w), -1, TILE, w.shape[2] // TILE, TILE).swapaxes(2, 3)
+    return np.ascontiguousarray(blocks).view(np.int32).reshape(-1)
 
 
 def in_runs(w: Int8) -> Int8:

@@ -9,7 +9,8 @@ differs by at most (K + 4) u times what ``magnitude=True`` gives, sum |x| |w - w
 With compute="float16" x is rounded to float16 first, to the nearest or toward zero: by at most 2**-10 |x|, or
 2**-14 where |x| is less than that, and infinite beyond 65504. The products are exact then, and matrix units
 may add with up to four roundoffs for each k, so that (4 (K + 4) u + 2**-10) of the magnitude, and 2**-14 of
-that of x = 1, bound the error.
+that of x = 1, bound the error. A float weight is rounded to float16 on the host, to nearest, which adds
+2**-11 of the magnitude, and 2**-25 of that of a weight of 1, unless it is float16.
 
 Without matrix units, in float16 arithmetic (`vkq.kernels.float16`), x is rounded alike, and of each tap 16
 products after one another, of 2**-5 of the weight's whole numbers, are added up in float16 before float32

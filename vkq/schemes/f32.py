@@ -10,18 +10,20 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted
-from ..kernels.float16 import Float16Product
+from ..kernels.float16 import Float16Gemm
 from ..kernels.float_direct import FloatDirect
-from ..kernels.float_product import FloatProduct
-from ..kernels.floats import Affine
+from ..kernels.float_product import FloatProduct, HalfProduct
+from ..kernels.floats import Affine, of_floats
+from ..kernels.half import HalfMatrices
 from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.requantize import activation_range
 from ..numerics.stored import owned
 from ..probe.float16 import FLOAT16
+from ..probe.matrices import HALF
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..select.path import Choice, float16_refusal
+from ..select.path import Choice, half_choice
 from .base import COMPUTE, Checked, Operands, Product, Scheme, Weight
 
 FLOATS = ("float32", "float16")
@@ -30,7 +32,8 @@ FLOATS = ("float32", "float16")
 class F32(Scheme):
     """y = sum_k x w + bias in float32: each product and sum rounded to nearest even, k in one order for each
     size (`vkq.kernels.float_product`, `vkq.kernels.float_direct`); or, with compute="float16", of the weight
-    as float16, in float16 arithmetic (`vkq.kernels.float16`)."""
+    as float16, on matrix units of float16 (`vkq.kernels.half`) or in float16 arithmetic
+    (`vkq.kernels.float16`)."""
 
     integer = False
     inputs = FLOATS
@@ -86,9 +89,7 @@ class F32(Scheme):
     def choice(self, device: Device) -> Choice:
         if not self.half:
             return Choice("float", "float", "float weights: products and sums in float32, in one order")
-        if why := float16_refusal(device):
-            return Choice("float", "float", f"compute='float16' takes float32 on this device: {why}")
-        return Choice("float", FLOAT16, "compute='float16': float16 arithmetic, 16 products at a time")
+        return half_choice(device)
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
         if x.spec.dtype not in self.inputs:
@@ -116,9 +117,13 @@ class F32(Scheme):
         return np.zeros(len(o.w_scale), np.float32) if o.bias is None else o.bias
 
     def linear(self, device: Device, form: str) -> Product:
-        o = self.operands
-        kind = Float16Product if form == FLOAT16 else FloatProduct
-        return kind(device, o.weight, self._bias, activation_range(o.activation))
+        o, bounds = self.operands, activation_range(self.operands.activation)
+        if form not in (HALF, FLOAT16):
+            return FloatProduct(device, o.weight, self._bias, bounds)
+        weight = o.weight[:, :, None, None]
+        gemm = of_floats(device, weight, self.affine, 1)
+        kind = Float16Gemm if form == FLOAT16 else HalfMatrices
+        return HalfProduct(device, o.weight, self._bias, bounds, kind(gemm, weight.shape[1], floats=weight))
 
     def product(
         self,

@@ -22,7 +22,7 @@ from ..probe.float16 import FLOAT16
 from ..probe.matrices import BRAIN, HALF, advertised_half
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..select.path import Choice, float16_refusal, half_refusal
+from ..select.path import Choice, half_choice, half_refusal
 from .base import COMPUTE, ChannelScheme, Operands
 
 
@@ -48,13 +48,7 @@ class Q8csw(ChannelScheme):
     def choice(self, device: Device) -> Choice:
         if self.operands.compute == COMPUTE[0]:
             return self._float32(device)
-        if why := half_refusal(device):
-            if other := float16_refusal(device):
-                said = f"compute='float16' takes float32 on this device: {why}; {other}"
-                return Choice("float", "float", said)
-            return Choice("float", FLOAT16, "compute='float16': float16 arithmetic, 16 products at a time")
-        shape = advertised_half(device.capabilities)[0]
-        return Choice("float", HALF, f"compute='float16': matrices of float16, {shape}, sums in float32")
+        return half_choice(device)
 
     def _float32(self, device: Device) -> Choice:
         """Matrices of bfloat16, where the device has them, multiply float32 in three parts."""

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, PathError
 from ..log import LOG
 from ..probe import float16, selftest
 from ..probe.float16 import FLOAT16
-from ..probe.matrices import HALF, advertised, lacking, lacking_half
+from ..probe.matrices import HALF, advertised, advertised_half, lacking, lacking_half
 from ..runtime.device import Device
 
 # A path other than the portable one is worth taking from this ratio of its rate to portable's on.
@@ -95,6 +95,17 @@ def float16_refusal(device: Device) -> str | None:
     faster there, or what the self-test found. None: they should."""
     missing = float16.lacking(device.capabilities)
     return missing or _failed(device, selftest.OPENING, FLOAT16)
+
+
+def half_choice(device: Device) -> Choice:
+    """What products of float activations are made of with compute="float16"."""
+    if why := half_refusal(device):
+        if other := float16_refusal(device):
+            said = f"compute='float16' takes float32 on this device: {why}; {other}"
+            return Choice("float", "float", said)
+        return Choice("float", FLOAT16, "compute='float16': float16 arithmetic, 16 products at a time")
+    shape = advertised_half(device.capabilities)[0]
+    return Choice("float", HALF, f"compute='float16': matrices of float16, {shape}, sums in float32")
 
 
 def float_sums(device: Device, compute: str) -> str:
