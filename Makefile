@@ -46,7 +46,8 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extensio
 	  ninja -C build/sanitize-$${kind%%,*} _kompute || exit 1; done
 	$(BIN)/vkq export examples/models/digits.onnx -o build/digits.vkq --batch 1 8
 	g++ -std=c++17 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -I vkq/player/native \
-	  tests/sanitize/player.cpp vkq/player/native/file.cpp vkq/player/native/packed.cpp -o build/sanitize-player
+	  tests/sanitize/player.cpp $(addprefix vkq/player/native/,file.cpp packed.cpp together.cpp) -pthread \
+	  -o build/sanitize-player
 	build/sanitize-player build/digits.vkq 100000
 	cmake -S vkq/player/native -B build/sanitize-libvkq -G Ninja -DVKQ_STATIC=ON -DVKQ_PLAYER_SANITIZE=address,undefined && \
 	  ninja -C build/sanitize-libvkq

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+
+#include "together.hpp"
 
 namespace vkq::player {
 
 static constexpr char MAGIC[9] = "VKQFILE4";
 static constexpr uint64_t HEAD_AT = 40, BLOB_ALIGNMENT = 64, MOST_BYTES = uint64_t(1) << 40;
 static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16;
+static constexpr uint64_t PART = uint64_t(1) << 19;  // words of the checksum that one thread adds at a time
 static constexpr uint64_t MOST_TIMES = 1032;  // deflate makes of one byte at most so many
 
 static constexpr char DIFFERENT[] = "its sets of shapes are of different models, or none";
@@ -15,13 +19,19 @@ static constexpr char DIFFERENT[] = "its sets of shapes are of different models,
 static Error damaged(const std::string &what) { return Error(VKQ_FILE, "the file is damaged: " + what); }
 
 uint64_t checksum(const uint8_t *data, uint64_t bytes) {
-  uint64_t sum = 0;
-  for (uint64_t i = 0; i < bytes / 8; i++) {
-    uint64_t word;
-    std::memcpy(&word, data + 8 * i, 8);
-    sum += word * (2 * i + 1) * 0x9E3779B97F4A7C15u;
-  }
-  return sum;
+  const uint64_t words = bytes / 8;
+  std::vector<uint64_t> sums(words / PART + 1, 0);
+  Together parts(sums.size(), [&](size_t part) {
+    uint64_t sum = 0;
+    for (uint64_t i = part * PART; i < std::min(words, (part + 1) * PART); i++) {
+      uint64_t word;
+      std::memcpy(&word, data + 8 * i, 8);
+      sum += word * (2 * i + 1);
+    }
+    sums[part] = sum;
+  });
+  parts.finish();
+  return std::accumulate(sums.begin(), sums.end(), uint64_t(0)) * 0x9E3779B97F4A7C15u;
 }
 
 // Reads numbers and texts in order.

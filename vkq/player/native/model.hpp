@@ -60,7 +60,6 @@ class Playing {
   template <typename Placed>
   void uploadWeights(const std::vector<const Constant *> &fresh, Placed placed);
   void upload(Buffer &to, const std::vector<std::pair<uint64_t, const Constant *>> &parts);
-  void compile(VkPipelineCache cache);
   void compile(const Program &program, Compiled &made, VkPipelineCache cache);
   void makeSets();
   void begin(VkCommandBuffer next);

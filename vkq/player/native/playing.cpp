@@ -1,19 +1,14 @@
 // How a plan gets its memory and pipelines; record.cpp has its commands.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <exception>
-#include <mutex>
-#include <system_error>
-#include <thread>
 
 #include "model.hpp"
+#include "together.hpp"
 
 namespace vkq::player {
 
 static constexpr uint64_t CHUNK = uint64_t(1) << 28;  // of weights in one buffer, where they are smaller
 static constexpr uint64_t BETWEEN = 256;              // arrays begin at multiples of it
-static constexpr size_t MOST_THREADS = 8;             // that make pipelines
 
 static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -21,13 +16,15 @@ Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, 
     : gpu(g), shapes(s), plan(p) {
   try {
     checkNeeds();
+    programs.resize(plan.programs.size());
+    Together pipelines(programs.size(), [&](size_t i) { compile(plan.programs[i], programs[i], cache); });
     places.resize(plan.slots);
     placeArrays();
     if (plan.scratchBytes) scratch = std::make_unique<Buffer>(gpu, aligned(plan.scratchBytes, 4), false);
     for (const Part &one : plan.scratch) places[one.slot] = {scratch->handle, one.offset, one.bytes};
     allocateCommands();
     placeWeights(known);
-    compile(cache);
+    pipelines.finish();
     makeSets();
     record();
   } catch (...) {
@@ -146,33 +143,6 @@ void Playing::upload(Buffer &to, const std::vector<std::pair<uint64_t, const Con
   barrier();
   end();
   submit(1);
-}
-
-void Playing::compile(VkPipelineCache cache) {
-  programs.resize(plan.programs.size());
-  std::atomic<size_t> next{0};
-  std::mutex turn;
-  std::exception_ptr failed;
-  const auto work = [&] {
-    for (size_t i; (i = next++) < programs.size();) {
-      try {
-        compile(plan.programs[i], programs[i], cache);
-      } catch (...) {
-        std::lock_guard<std::mutex> held(turn);
-        if (!failed) failed = std::current_exception();
-        next = programs.size();
-      }
-    }
-  };
-  const size_t count = std::min({MOST_THREADS, programs.size(), size_t(std::thread::hardware_concurrency())});
-  std::vector<std::thread> others;
-  try {
-    while (others.size() + 1 < count) others.emplace_back(work);
-  } catch (const std::system_error &) {  // no more threads: those that there are suffice
-  }
-  work();
-  for (std::thread &one : others) one.join();
-  if (failed) std::rethrow_exception(failed);
 }
 
 void Playing::compile(const Program &p, Compiled &made, VkPipelineCache cache) {
