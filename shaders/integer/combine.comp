@@ -19,6 +19,7 @@ layout(constant_id = 2) const uint TW = 8;
 layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool WINDOW_SUMS = false;
 layout(constant_id = 5) const uint AT_ONCE = 1;  // at most MOST_AT_ONCE
+layout(constant_id = 6) const uint BN = 128;     // columns that lie together
 
 layout(set = 0, binding = 0) readonly buffer Part { uvec4 part[]; };
 layout(set = 0, binding = 1) readonly buffer Constants { ivec2 constants[]; };
@@ -35,6 +36,13 @@ void load_parts(uint first, uint size, uint count) {
     sums[b] = b < count ? ivec4(part[first + b * size]) : ivec4(0);
 }
 
+// Four columns of a place of a tile.
+uint vector_of(uint tile, uint place, uint quad) {
+  const uint QUADS = BN / 4u;
+  uint block = tile * (p.columns / BN) + quad / QUADS;
+  return (block * TH * TW + place) * QUADS + quad % QUADS;
+}
+
 void main() {
   uint id = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   uint pair = id % 2u, s = id / 2u % TW, r = id / (2u * TW) % TH;
@@ -44,18 +52,17 @@ void main() {
   uint image = image_tile % p.images, group = image_tile / p.images;
   uvec2 place = uvec2(at % p.tiles_w * TW + s, at / p.tiles_w * TH + r);
   if (quad < p.quads && group < p.groups && place.x < p.ow && place.y < p.oh) {
-    uint line = p.columns / 4u, part_size = p.groups * p.images * tiles * TH * TW * line;
-    uint first = (tile * TH * TW + s * TH + r) * line;
+    uint part_size = p.groups * p.images * tiles * TH * TW * (p.columns / 4u), in_tile = s * TH + r;
     uvec4 low = uvec4(0u), high = uvec4(0u), x_low = uvec4(0u), x_high = uvec4(0u);
     for (uint digit = 0u; digit < p.x_digits; digit++)
       for (uint split = 0u; split < p.splits; split += AT_ONCE) {
-        uint from = first + (digit * p.splits + split) * part_size, count = p.splits - split;
+        uint from = (digit * p.splits + split) * part_size, count = p.splits - split;
         for (uint j = 0u; j < p.w_digits; j++) {
-          load_parts(from + j * p.quads + quad, part_size, count);
+          load_parts(from + vector_of(tile, in_tile, j * p.quads + quad), part_size, count);
           [[unroll]] for (uint b = 0u; b < AT_ONCE; b++) add_shifted(low, high, sums[b], 8u * (digit + j));
         }
         if (WINDOW_SUMS) {
-          load_parts(from + p.w_digits * p.quads, part_size, count);
+          load_parts(from + vector_of(tile, in_tile, p.w_digits * p.quads), part_size, count);
           [[unroll]] for (uint b = 0u; b < AT_ONCE; b++) add_shifted(x_low, x_high, sums[b].xxxx, 8u * digit);
         }
       }

@@ -11,7 +11,8 @@
 //           digit of x has sums of its own, which must fit 32 bits (integer/matrix.py sees to that).
 // Memory    x: as in correlate.comp. w: [group][chunk][run of 16 k][column], 16 bytes each; the digits of a
 //           template are columns of their own, and a chunk is padded with zeros to whole turns of the loop.
-//           part: int32 [part][group][image][tile][place, those of a tile's column below each other][column].
+//           part: int32 [part][group][image][tile][block of BN columns][place, those of a tile's column below
+//           each other][column], so that a matrix is stored with a literal stride.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model
@@ -137,8 +138,8 @@ void main() {
     barrier();
     multiply_steps(p.steps);
   }
-  uint to = (place * BM + subgroup_m) * (p.columns / 4u) + (n + subgroup_n) / 4u;
+  uint to = (index * BM + subgroup_m) * (BN / 4) + subgroup_n / 4u;
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
-    coopMatStore(acc[i][j], part, to + j * MN * (p.columns / 4u) + i * (MM / 4), p.columns / 4u,
+    coopMatStore(acc[i][j], part, to + j * MN * (BN / 4) + i * (MM / 4), BN / 4,
         gl_CooperativeMatrixLayoutColumnMajor);
 }

@@ -9,11 +9,13 @@ import pytest
 import vkq
 from tests.cases import random_data
 from vkq.device.capabilities import Capabilities
+from vkq.integer import matrix as integer
+from vkq.integer.work import Sizes
 from vkq.kernels import matrix_stem, matrix_units
 from vkq.kernels.matrix_conv import CONV
 from vkq.kernels.matrix_implicit import IMPLICIT
 from vkq.kernels.matrix_units import DYNAMIC, GEMM, SPLIT, WIDE
-from vkq.probe.matrices import Matrices
+from vkq.probe.matrices import Matrices, lacking_half
 from vkq.problem.names import parse
 from vkq.runtime.program import Program, code
 from vkq.shader.catalog import catalog
@@ -28,7 +30,8 @@ from .matrix_layers import make
 XCLIPSE, NVIDIA, ADRENO = 0x144D, 0x10DE, 0x5143
 OP_MATRIX, OP_LOAD, OP_STORE = 4456, 4457, 4458  # OpTypeCooperativeMatrixKHR, OpCooperativeMatrixLoadKHR, ...
 SELFTEST = "selftest__matrices"
-MODULES = (SELFTEST, GEMM, SPLIT, WIDE, DYNAMIC, CONV, matrix_stem.STEM, IMPLICIT)
+MODULES = (SELFTEST, GEMM, SPLIT, WIDE, DYNAMIC, CONV, matrix_stem.STEM, IMPLICIT, integer.SHADER)
+OPEN = (SELFTEST, integer.SHADER)  # without trip counts as constants
 
 
 def of_vendor(device: vkq.Device, vendor: int, *shapes: str, kind: str = "integrated") -> Capabilities:
@@ -66,7 +69,7 @@ def test_shapes_and_strides_are_literals(any_device: vkq.Device, name: str) -> N
         assert (others, sizes) == (0, {m, n, k})
         trips = {one.id for key, one in variant.specialization.items() if key in ("TRIPS", "CHUNKS")}
         assert given == trips
-        assert bool(trips) == (name != SELFTEST)
+        assert bool(trips) == (name not in OPEN)
         discrete = of_vendor(any_device, NVIDIA, f"{m}x{n}x{k}", kind="discrete")
         assert literal(variant, matrices, discrete)[1] > 0
 
@@ -111,3 +114,14 @@ def test_others_have_one_pipeline_for_every_k(
     ):
         monkeypatch.setattr(any_device, "capabilities", of_vendor(any_device, vendor, kind=kind))
         assert matrix_units.counts(any_device, TRIPS=3) == trips
+
+
+def test_loops_that_are_not_counted_stay_off_such_devices(any_device: vkq.Device) -> None:
+    """Matrices of floats and the integer correlation, whose trip counts are push constants."""
+    for vendor, able in ((ADRENO, True), (XCLIPSE, False)):
+        halves = of_vendor(any_device, vendor, "16x16x16 f16")
+        assert (lacking_half(halves) is None) == able
+        c = of_vendor(any_device, vendor, "16x8x32")
+        how = integer.arithmetic((0, 255), (-128, 127), False, c)
+        assert any(integer.tilings(Sizes(1, 1, 8, 1, 32, 32, 64, 64), how, c)) == able
+    assert "trip counts" in (lacking_half(halves) or "")

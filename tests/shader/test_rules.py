@@ -123,3 +123,31 @@ def test_a_length_that_a_driver_would_choose() -> None:
     del constants["LONG"]
     (said,) = check_module(variant, module)
     assert "Tencent/ncnn PR 6972" in said
+
+
+STRIDED = """#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+layout(constant_id = 3) const uint LINE = 8;
+layout(local_size_x = 32) in;
+layout(set = 0, binding = 0) buffer Y { uint y[]; };
+layout(push_constant) uniform Push { uint line; } p;
+void main() {
+  coopmat<uint, gl_ScopeSubgroup, 8, 8, gl_MatrixUseAccumulator> m;
+  coopMatLoad(m, y, 0, LINE, gl_CooperativeMatrixLayoutRowMajor);
+  coopMatStore(m, y, 0, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("stride", "breaks"), [("2 * LINE", False), ("p.line", True), ("LINE + p.line", True)]
+)
+def test_strides_of_matrices(stride: str, breaks: bool) -> None:
+    """Of constants they become literals; of push constants a driver gets them wrong."""
+    variant = dataclasses.replace(
+        catalog().shaders["selftest__matrices"].variants[0], specialization={"LINE": Constant(3, "uint", 16)}
+    )
+    found = check_module(variant, find_compiler().compile(STRIDED.replace("STRIDE", stride), "strided.comp"))
+    assert ["stride of a load or store" in what for what in found] == [True] * breaks

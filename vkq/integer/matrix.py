@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import Profile, profile
-from ..probe.matrices import Matrices, advertised
+from ..probe.matrices import Matrices, advertised, counted
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.plan import Resident
@@ -92,7 +92,9 @@ def column_count(templates: int, how: DigitArithmetic) -> int:
 
 
 def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Iterator[MatrixTiles]:
-    """All that the device can run."""
+    """All that the device can run. Their trip counts are no constants of a pipeline."""
+    if counted(capabilities):
+        return
     words_all = -(-s.kw // RUN)
     words = -(-words_all // -(-words_all // MOST_WORDS))
     largest = 255 * 255 if how.form == "u8u8" else 128 * 128
@@ -218,7 +220,8 @@ class Matrix:
             "x_digits": how.x.count, "w_digits": how.w.count, "oh": s.oh, "ow": s.ow,
         }  # fmt: skip
         constants: dict[str, Constant] = {
-            "TH": t.tile[0], "TW": t.tile[1], "WIDE": how.wide, "WINDOW_SUMS": how.w_offset != 0,
+            "TH": t.tile[0], "TW": t.tile[1], "BN": t.tile[2], "WIDE": how.wide,
+            "WINDOW_SUMS": how.w_offset != 0,
             "AT_ONCE": -(-t.splits // -(-t.splits // MOST_AT_ONCE)),
         }  # fmt: skip
         program = self.device.program(catalog().find("integer_combine__quad"), constants)

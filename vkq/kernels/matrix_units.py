@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..device.profiles import profile
 from ..layout.pack import layout
-from ..probe.matrices import Matrices, advertised
+from ..probe.matrices import Matrices, advertised, counted
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
@@ -141,7 +141,7 @@ class MatrixWeights:
 
 def counts(device: Device, **trips: Constant) -> dict[str, Constant]:
     """The trip counts of a problem's loops, where the device's compiler wants them as constants."""
-    return trips if profile(device.capabilities).matrix_literals == "trips" else {}
+    return trips if counted(device.capabilities) else {}
 
 
 def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
@@ -216,7 +216,7 @@ class MatrixGemm:
         known = profile(self.device.capabilities)
         listed = self.listed or ranked(KIND, tilings(known, rows, w.n, self.k, w.groups, *how))
         for tiling in (self.tiling,) if self.tiling else listed:
-            if known.matrix_literals == "trips" and tiling.parts > 1:
+            if counted(self.device.capabilities) and tiling.parts > 1:
                 continue
             if tiling.tile in catalog().shaders[self._shader(tiling)].axes["tile"]:
                 variant = self._variant(tiling)

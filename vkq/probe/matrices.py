@@ -138,8 +138,16 @@ def advertised_half(
     )  # fmt: skip
 
 
+def counted(capabilities: Capabilities) -> bool:
+    """Whether the device's compiler wants the trip counts of loops over matrices as constants of a pipeline.
+    Of int8 linear layers and convolutions they can be."""
+    return profile(capabilities).matrix_literals == "trips"
+
+
 def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
     """What the device lacks to multiply float16 (or another form's) matrices into float32. None: nothing."""
+    if counted(capabilities):
+        return f"its compiler crashes on loops over {form} matrices whose trip counts are no constants"
     features = (*FEATURES[:2], FLOAT_FEATURES[form], *FEATURES[3:])
     return _lacking(
         capabilities, features, functools.partial(advertised_half, form=form),

@@ -10,7 +10,16 @@ from pathlib import Path
 from vkq.shader.catalog import Catalog
 from vkq.shader.spec import Variant
 from vkq.shader.specialize import sizes_of, specialized
-from vkq.shader.spirv import OP_ARRAY, OP_FUNCTION, OP_SELECT, OP_SPEC_OP, parse
+from vkq.shader.spirv import (
+    OP_ARRAY,
+    OP_CONSTANT,
+    OP_FUNCTION,
+    OP_MATRIX_LOAD,
+    OP_MATRIX_STORE,
+    OP_SELECT,
+    OP_SPEC_OP,
+    parse,
+)
 
 FORBIDDEN = (  # pattern, why
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
@@ -82,19 +91,43 @@ def check_module(variant: Variant, spirv: bytes) -> list[str]:
     """What drivers of phones are known to get wrong in a module as they get it, its sizes as literals."""
     packed = variant.pack_specialization(variant.constants())
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
-    sizes = {number: bits[number] for number in sizes_of(variant, matrix_literals=False)}
-    _, instructions, _ = parse(specialized(spirv, sizes, bits), lambda op: op != OP_FUNCTION)
+
+    def got(matrix_literals: bool) -> bytes:
+        sizes = sizes_of(variant, matrix_literals)
+        return specialized(spirv, {number: bits[number] for number in sizes}, bits)
+
+    found = []
+    if _has_chosen_length(got(matrix_literals=False)):
+        found.append(
+            "the length of an array is chosen by specialization constants, which an Adreno 840's driver gets"
+            " wrong in shared memory (Tencent/ncnn PR 6972), in a way that vkq cannot compute; choose by"
+            " whole numbers and bools"
+        )
+    if "cooperativeMatrix" in variant.requires and _has_open_stride(got(matrix_literals=True)):
+        found.append(
+            "the stride of a load or store of a matrix is no literal: Xclipse's compiler gets those from"
+            " uniform data wrong (pytorch/executorch, linear_dq8ca_qw_coopmat.glsl); make it of sizes"
+        )
+    return [f"{variant.name}: {what}" for what in found]
+
+
+def _has_chosen_length(spirv: bytes) -> bool:
+    """Whether a driver would have to compute an array's length that a Select chooses."""
+    _, instructions, _ = parse(spirv, lambda op: op != OP_FUNCTION)
     chosen = set[int]()
     for one in instructions:
         if one.op == OP_SPEC_OP and (one.words[2] == OP_SELECT or not chosen.isdisjoint(one.words[3:])):
             chosen.add(one.words[1])
-    if not any(one.op == OP_ARRAY and one.words[2] in chosen for one in instructions):
-        return []
-    return [
-        f"{variant.name}: the length of an array is chosen by specialization constants, which an Adreno 840's"
-        " driver gets wrong in shared memory (Tencent/ncnn PR 6972), in a way that vkq cannot compute; choose"
-        " by whole numbers and bools"
-    ]
+    return any(one.op == OP_ARRAY and one.words[2] in chosen for one in instructions)
+
+
+def _has_open_stride(spirv: bytes) -> bool:
+    _, instructions, _ = parse(spirv)
+    literals = {one.words[1] for one in instructions if one.op == OP_CONSTANT}
+    strides = {one.words[4] for one in instructions if one.op == OP_MATRIX_LOAD}
+    return not literals.issuperset(
+        strides | {one.words[3] for one in instructions if one.op == OP_MATRIX_STORE}
+    )
 
 
 def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:
