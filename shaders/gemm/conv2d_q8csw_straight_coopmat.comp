@@ -10,7 +10,8 @@
 //           2 CH + 16 bytes, which keeps neighbours in other banks. w: kPackedInt8_32K with k = (chunk of CH
 //           channels, kw, block of 32 channels, kh, channel), so that each subgroup reads it from end to end.
 //           WORDS: a matrix in the order in which invocations have its words, 16 bytes of each beside each
-//           other (vkq.probe.words): they put it together in registers. channels: float_output.glslh.
+//           other (vkq.probe.words): they put it together in registers. FLOAT_WEIGHTS: of float16, two
+//           matrices of 16 channels for each of 32. channels: float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels. An invocation brings
 //           RUN channels of four pixels at a time, and takes LINE pixels of a channel away.
 // Steps     a column of LINES taps, one below the other, and 32 channels: a line of pixels that is read from
@@ -44,6 +45,7 @@ layout(constant_id = 7) const uint KW = 3;
 layout(constant_id = 8) const uint LINES = 3;  // of taps that are multiplied together: all, or one
 layout(constant_id = 9) const uint DILATION_H = 1;
 layout(constant_id = 17) const uint TIMES = 1;  // so many are all lines of taps
+layout(constant_id = 18) const bool FLOAT_WEIGHTS = false;
 
 layout(set = 0, binding = 0) readonly buffer X { X_VECTOR x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
@@ -89,7 +91,7 @@ void begin_w(uint chunks) {
   last_step = matrices / LINES - 1u;
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
     w_first[i] = (group * blocks_n + min((n + subgroup_n) / MM + i, blocks_n - 1u)) * matrices *
-                     MATRIX_LINES + own_words;
+                     W_EACH * MATRIX_LINES + own_words;
 #if WORDS
   biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
 #endif
@@ -98,8 +100,8 @@ void begin_w(uint chunks) {
 // The weights of a step, all at once: their loads share a counter, so that to wait for the first is to wait
 // for the last.
 void load_w(uint step_) {
-  uint at = min(step_, last_step) * LINES * MATRIX_LINES;
-  [[unroll]] for (uint t = 0u; t < LINES; t++)
+  uint at = min(step_, last_step) * W_MATRICES * MATRIX_LINES;
+  [[unroll]] for (uint t = 0u; t < W_MATRICES; t++)
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) load_pairs(t, i, w_first[i] + at + t * MATRIX_LINES);
 }
 

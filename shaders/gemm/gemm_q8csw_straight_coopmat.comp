@@ -5,10 +5,11 @@
 //
 // Memory    x: runs_q8csw.comp, X_ROWS: half_rows.glslh; w: kPackedInt8_32K, moved by 128, of each 32 k the
 //           two that are 16 apart side by side, so that 32 bytes are a row of a matrix of two k in each
-//           element (SIGNED: coopmat_half_types.glslh); channels and y: float_output.glslh. In shared memory
-//           a row is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.
+//           element (SIGNED: coopmat_half_types.glslh), or (FLOAT_WEIGHTS) two matrices of float16; channels
+//           and y: float_output.glslh. In shared memory a row is a run of BK halves, and 16 bytes of padding
+//           keep neighbours in other banks.
 // Threads   a workgroup of WGN subgroups computes BM x BN results, SPLIT: of one part of k. x of the next
-//           step and weights of the next TURNS steps (LATE: of AHEAD x 32 k) are on their way meanwhile.
+//           step and weights of the next TURNS steps (LATE: of W_AHEAD x 32 k) are on their way meanwhile.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //
 //           <---------- BN outputs --------->
@@ -28,6 +29,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #include "sizes.glslh"
+layout(constant_id = 18) const bool FLOAT_WEIGHTS = false;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
@@ -68,18 +70,22 @@ uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : O
 #include "half_runs.glslh"
 #endif
 
-#ifndef AHEAD
-#define AHEAD (TURNS * SUBSTEPS)
+const uint W_EACH = FLOAT_WEIGHTS ? 2 : 1;  // matrices in memory of 32 k
+#ifdef AHEAD
+const uint W_AHEAD = AHEAD / W_EACH;
+#else
+const uint W_AHEAD = TURNS * SUBSTEPS;
 #endif
-MatrixW pairs[AHEAD][FRAGMENTS_N], zeros[FRAGMENTS_N], low[FRAGMENTS_N], high[FRAGMENTS_N];
+MatrixW pairs[W_AHEAD * W_EACH][FRAGMENTS_N], zeros[FRAGMENTS_N], low[FRAGMENTS_N], high[FRAGMENTS_N];
 MatrixX right[2][FRAGMENTS_M];
 uint w_first[FRAGMENTS_N], w_blocks;  // where the outputs of a matrix begin, and how many PAIRS k have
 
 void begin_w() {
   uint blocks_n = ceil_div(4u * p.n4, MM);
   w_blocks = ceil_div(p.k, K_PADDED) * (K_PADDED / PAIRS);
+  uint lines = w_blocks * W_EACH * 2u * MM;
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-    w_first[i] = (group * blocks_n + min((n + subgroup_n) / MM + i, blocks_n - 1u)) * w_blocks * 2u * MM;
+    w_first[i] = (group * blocks_n + min((n + subgroup_n) / MM + i, blocks_n - 1u)) * lines;
 }
 
 #include "half_zeros.glslh"
@@ -87,7 +93,9 @@ void begin_w() {
 // Those of outputs i of the substep `ahead` after the first one of step t, into `slot`; and of all outputs.
 void load_w_of(uint i, uint slot, uint t, uint ahead) {
   uint block = min((first_step + t) * SUBSTEPS + ahead, w_blocks - 1u);
-  coopMatLoad(pairs[slot][i], w, w_first[i] + block * 2u * MM, 2, gl_CooperativeMatrixLayoutRowMajor);
+  [[unroll]] for (uint e = 0u; e < W_EACH; e++)
+    coopMatLoad(pairs[slot * W_EACH + e][i], w, w_first[i] + (block * W_EACH + e) * 2u * MM, 2,
+        gl_CooperativeMatrixLayoutRowMajor);
 }
 void load_w(uint slot, uint t, uint ahead) {
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) load_w_of(i, slot, t, ahead);
@@ -103,6 +111,7 @@ void fetch(uint buffer_, uint stage, uint k16) {
         gl_CooperativeMatrixLayoutColumnMajor);
 }
 
+#define in_memory(slot, i, nth) pairs[(slot) * W_EACH + (nth) % W_EACH][i]
 #define multiply_row(left, buffer_)                       \
   [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)      \
     acc[i][j] = coopMatMulAdd(left, right[buffer_][j], acc[i][j]);
@@ -115,10 +124,11 @@ void fetch(uint buffer_, uint stage, uint k16) {
 void multiply_step(uint turn, uint t) {
   uint stage = t % 2u;
   [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {
-    uint slot = (turn * SUBSTEPS + s) % AHEAD;
+    uint slot = (turn * SUBSTEPS + s) % W_AHEAD;
     fetch(1u, stage, 2u * s + 1u);
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
-      halves_of_codes(pairs[slot][i], 0u, BIASED, zeros[i], low[i])
+      if (FLOAT_WEIGHTS) low[i] = in_memory(slot, i, 0u);
+      else { halves_of_codes(pairs[slot][i], 0u, BIASED, zeros[i], low[i]) }
       multiply_row(low[i], 0u)
     }
     if (s + 1u == SUBSTEPS) {
@@ -128,8 +138,9 @@ void multiply_step(uint turn, uint t) {
     }
     fetch(0u, s + 1u < SUBSTEPS ? stage : 1u - stage, (2u * s + 2u) % (2u * SUBSTEPS));
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
-      halves_of_codes(pairs[slot][i], 1u, BIASED, zeros[i], low[i])
-      load_w_of(i, slot, t, s + AHEAD);
+      if (FLOAT_WEIGHTS) low[i] = in_memory(slot, i, 1u);
+      else { halves_of_codes(pairs[slot][i], 1u, BIASED, zeros[i], low[i]) }
+      load_w_of(i, slot, t, s + W_AHEAD);
       multiply_row(low[i], 1u)
     }
   }
@@ -142,7 +153,12 @@ void multiply_step(uint turn, uint t) {
   [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {
     uint slot = turn * SUBSTEPS + s;
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
-      halves_of_pairs(pairs[slot][i], zeros[i], low[i], high[i]);
+      if (FLOAT_WEIGHTS) {
+        low[i] = in_memory(slot, i, 0u);
+        high[i] = in_memory(slot, i, 1u);
+      } else {
+        halves_of_pairs(pairs[slot][i], zeros[i], low[i], high[i]);
+      }
     }
     load_w(slot, t + TURNS, s);
     fetch(1u, stage, 2u * s + 1u);
@@ -165,7 +181,7 @@ void main() {
   first_row = index / tiles_n % tiles_m * BM;
   begin_x();
   begin_w();
-  [[unroll]] for (uint s = 0u; s < AHEAD; s++) load_w(s, 0u, s);
+  [[unroll]] for (uint s = 0u; s < W_AHEAD; s++) load_w(s, 0u, s);
   load_x(0u, first_step);
   if (!SIGNED) load_zeros();
   store_x(0u);

@@ -9,6 +9,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
+from tests.device.reported import profile_says
 from tests.runtime.work import replayed
 from vkq.kernels import half_planes, half_tiles, half_ways
 from vkq.kernels.half_tiles import HalfConvolution
@@ -51,6 +52,46 @@ def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.N
     kind: Any = vkq.Linear if w.ndim == 2 else vkq.Conv2d
     layer = kind(w, bias=data.float_bias, compute="float16", device=device, **data.options)
     return layer, data, rng.normal(size=p.x_shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("tile", "parts", "k", "n"), [("64x256", 1, 72, 68), ("64x64", 2, 264, 36)])
+def test_weights_direct_from_memory(
+    units: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products whose matrices of weights come straight from memory; rows of float16 give the same bytes,
+    rounded once."""
+    known(monkeypatch, half_tile_cycles={}, straight_tile_cycles={tile: (1, 1)}, matrix_pairs=True)
+    only(monkeypatch, tile, parts)
+    layer, data, x = layer_of(units, f"linear[M=34,K={k},N={n}]", "float16")
+    of = half_ways.STRAIGHT
+    assert layer.explain(x.shape).variants[-1].startswith((of.product if parts == 1 else of.split) + ":")
+    x = x.astype(np.float16)
+    y = layer(x.astype(np.float32))
+    assert data.expected_sum(x.astype(np.float32), None, "float16").mismatch(y) is None
+    np.testing.assert_array_equal(layer(x), y.astype(np.float16))
+
+
+@pytest.mark.parametrize(("words", "tile", "name"), [
+    (False, "8x8x64_straight", "conv2d[N=1,IC=72,H=4,W=10,OC=20,KH=3,KW=3,padding=1]"),
+    (True, "4x24x128_straight", "conv2d[N=1,IC=24,H=11,W=40,OC=24,KH=2,KW=3,padding=1x1x1x1,dilation=2x1]"),
+])  # fmt: skip
+def test_convolutions_with_weights_direct_from_memory(
+    units: vkq.Device, words: bool, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """float16 images, whose pixels are in tiles; a replay gives the same bytes."""
+    profile_says(monkeypatch, half_tiles, matrix_pairs=words)
+    one_kernel(monkeypatch, half_tiles.TILES, tile)
+    layer, data, x = layer_of(units, name, "float16")
+    x = (x / 8).astype(np.float16)
+    given = vkq.Tensor.from_numpy(x, units)
+    (variant,) = layer.plan(given.spec).variants
+    assert variant.startswith(half_ways.STRAIGHT_TILES)
+    assert variant.endswith(tile)
+    assert f".{'words' if words else 'matrices'}." in variant
+    got = replayed(layer, x, units, 2)
+    expected = data.expected_sum(x.astype(np.float32), None, "float16")
+    wrong = np.abs(got - expected.y) > expected.bound + 2.0**-11 * np.abs(expected.y) + 2.0**-25
+    assert not wrong.any()
 
 
 def one_kernel(monkeypatch: pytest.MonkeyPatch, shader: str, tile: str) -> None:

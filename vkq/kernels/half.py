@@ -143,7 +143,7 @@ class HalfMatrices:
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         rows = self._whole(x, y) and x.spec.dtype == "float16" and gemm.groups == 1
         here = known.matrix_pairs and not pairs_refusal(gemm.device)
-        return self.elements == FLOAT16 and rows and here and self.signed
+        return self.elements == FLOAT16 and rows and here and self.signed and not self.floats
 
     def _in_place(self, way: Way, x: Value, y: Value, rows: int) -> Variant | None:
         """The variant that reads x as it is, for which no dispatch comes first: of few rows, or with weights
@@ -224,7 +224,7 @@ class HalfMatrices:
         parts = (1,) if whole else (self.parts,) if self.parts else PARTS
         facts = gemm.device.capabilities
         able = of.able(facts, self.tile)
-        if of == FLOAT16 and not self.floats:
+        if of == FLOAT16:
             more = (STRAIGHT, WORDS) if as_words else (STRAIGHT,)
             able = itertools.chain(able, *(one.able(facts, self.tile) for one in more))
         found = [

@@ -125,7 +125,7 @@ class HalfConvolution:
         lines = _lines(p)
         found = [
             PixelTile(variant, matrices)
-            for shader in ((TILES, STRAIGHT_TILES) if _straight(p) and not self.gathered.floats else (TILES,))
+            for shader in ((TILES, STRAIGHT_TILES) if _straight(p) else (TILES,))
             for variant in catalog().shaders[shader].variants
             if variant.axes["x"] == dtype and self.tile in (None, variant.axes["tile"])
             if variant.axes.get("w", way) == way and variant.axes.get("lines", lines) == lines
@@ -159,6 +159,7 @@ class HalfConvolution:
         if variant.shader == STRAIGHT_TILES:
             d = {name: int(variant.sizes[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
             sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
+            line += self.gathered.floats * line // 2  # twice the weights in memory
             together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
             size |= {"LINES": together, "TIMES": p.kh // together, "DILATION_H": p.dilation[0]}
         told = self.gathered.loaders.constants
