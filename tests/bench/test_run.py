@@ -203,6 +203,9 @@ def test_a_wrong_result_is_a_mismatch_without_a_time(
     assert [(f.kind, f.case) for f in found.failures] == [("mismatch", c.name) for c in CASES]
     assert found.failures[1].reason.startswith("5 of 45 differ; first at (0, 8): got ")
     assert f"MISMATCH {choose_path(any_device).path}" in report.Table([]).lines([], [], found.failures)[0]
+    *folded, again = report.Table([], 50).lines([], [], found.failures)[0].split("\n")
+    assert max(len(line) for line in folded) <= 50
+    assert again == f"{'again:':>18} {found.failures[0].command}"
     monkeypatch.setattr(data, "expected", real)
     monkeypatch.setattr(arms.CapturedWork, "results", lambda self: [Ones()])
     late = measured(any_device, CASES[:1])

@@ -80,8 +80,19 @@ class Table:
         found = [self._arm(arm, comparisons) for arm in _arms(rows)]
         for one in failures:
             word = "MISMATCH" if one.kind == "mismatch" else "not run"
-            found.append(f"{word:>11} {one.path}: {one.reason}  {one.command}")
+            found.append(self._failed(f"{word:>11} {one.path}: {one.reason}", one.command))
         return found
+
+    def _failed(self, text: str, command: str) -> str:
+        """On a terminal the command has a line of its own: whoever types it copies a line."""
+        if not self.columns:
+            return f"{text}  {command}"
+        margin = " " * 12
+        folded = textwrap.fill(
+            text, max(self.columns, 42), subsequent_indent=margin, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+        return f"{folded}\n{margin}again: {command}"
 
     def totals(self, totals: Sequence[Total]) -> list[str]:
         """A line for each network, path and clock."""
