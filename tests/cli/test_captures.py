@@ -15,12 +15,14 @@ import re
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 import vkq
 from tests.cli.terminal import rendered, terminal
 from tests.cli.test_examples import commands, folder, short  # noqa: F401  fixtures
 from tests.conftest import ROOT
+from tests.onnx.test_remedies import detector
 from vkq import cli
 from vkq.check import catalogue, replay, tuning, works
 from vkq.cli import bench, check, devices, doctor, evaluate, quantize, report, tune
@@ -42,6 +44,7 @@ COMMANDS = {
     "export": "export model.onnx -o model.vkq --shape x=2x1x8x8 --for portable",
     "inspect": "inspect model.onnx",
     "inspect-float": "inspect float.onnx",
+    "inspect-refused": "inspect detector.onnx",
     "match": "match photo.png pictures/a.png pictures/b.png",
     "plot": "plot run.json -o roofline.png",
     "quantize": "quantize float.onnx -c inputs.npz --fast -o made.onnx",
@@ -96,6 +99,7 @@ def place(
     assert known is not None
     monkeypatch.setitem(verdict._reports, c.key, dataclasses.replace(known, tuning=None))
     monkeypatch.setattr(software_device, "capabilities", c)
+    onnx.save(detector(), folder / "detector.onnx")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
     for module in (bench, check, devices, doctor, evaluate, quantize, report, tune):

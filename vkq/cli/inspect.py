@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vkq.cli.common import Parsers, add_command
+from vkq.cli.common import Parsers, add_command, folded
 from vkq.cli.inputs import shape_argument
 
 if TYPE_CHECKING:
@@ -37,15 +37,14 @@ def run(options: argparse.Namespace) -> int:
     model = read_model(options.model)
     shapes = shapes_of(model, options.shape)
     for argument in model.inputs:
-        print(
-            f"input   {argument.name}: {argument.dtype}{list(argument.shape)}, here"
-            f" {list(shapes[argument.name])}"
-        )
+        here = f"{argument.dtype}{list(argument.shape)}, here {list(shapes[argument.name])}"
+        print(folded(f"input   {argument.name}: {here}", 8))
     for argument in model.outputs:
-        print(f"output  {argument.name}: {argument.dtype}{list(argument.shape)}")
+        print(folded(f"output  {argument.name}: {argument.dtype}{list(argument.shape)}", 8))
     kind = f"opset {model.opset}" if model.opset else "TFLite"
     report = ahead(model, shapes, f"{kind}, {len(model.nodes)} nodes")
-    print(report)
+    for line in str(report).splitlines():
+        print(folded(line, 10))
     return 1 if any(row.where == CANNOT for row in report.rows) else 0
 
 
