@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "vkq.h"
@@ -24,6 +25,8 @@ struct Blob {
   uint64_t stored = 0, bytes = 0;  // in the file, and unpacked
   Packing packing = AS_IT_IS;
 
+  using Key = std::tuple<const uint8_t *, uint64_t, uint64_t, Packing>;
+  Key key() const { return {data, stored, bytes, packing}; }
   // Unpacked. Throw Error (VKQ_FILE) where it is damaged; `shader` also where it is no SPIR-V.
   std::vector<uint8_t> whole() const;
   std::vector<uint32_t> shader() const;

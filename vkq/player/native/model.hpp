@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <mutex>
 #include <tuple>
 
 #include "gpu.hpp"
@@ -13,7 +14,7 @@ struct Weight {
   std::weak_ptr<Buffer> buffer;
   uint64_t at = 0;
 };
-using Words = std::tuple<const uint8_t *, std::vector<uint32_t>, std::vector<uint32_t>>;  // and their order
+using Words = std::tuple<Blob::Key, std::vector<uint32_t>, std::vector<uint32_t>>;  // and their order
 using Weights = std::map<Words, Weight>;
 
 // A plan on a device: its pipelines, memory and recorded commands.
@@ -30,6 +31,11 @@ class Playing {
   struct Place {
     VkBuffer buffer = VK_NULL_HANDLE;
     uint64_t offset = 0, bytes = 0;
+  };
+  // SPIR-V that programs share: the first thread that needs it unpacks it.
+  struct Code {
+    std::mutex turn;
+    std::vector<uint32_t> words;
   };
   struct Compiled {
     VkDescriptorSetLayout setLayout = VK_NULL_HANDLE;
@@ -60,7 +66,7 @@ class Playing {
   template <typename Placed>
   void uploadWeights(const std::vector<const Constant *> &fresh, Placed placed);
   void upload(Buffer &to, const std::vector<std::pair<uint64_t, const Constant *>> &parts);
-  void compile(const Program &program, Compiled &made, VkPipelineCache cache);
+  void compile(const Program &program, Compiled &made, Code &code, VkPipelineCache cache);
   void makeSets();
   void begin(VkCommandBuffer next);
   void end();

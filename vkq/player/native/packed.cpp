@@ -163,25 +163,28 @@ static std::vector<uint8_t> inflated(const Blob &blob) {
 // third ones less the third one before, later ones less the third one of their own, and of the sign last.
 static std::vector<uint32_t> inRows(const std::vector<uint8_t> &planes) {
   const size_t size = planes.size() / 4;
-  std::vector<uint32_t> in(size), out(size);
-  for (size_t i = 0; i < size; i++)
-    for (size_t k = 0; k < 4; k++) in[i] |= uint32_t(planes[k * size + i]) << 8 * k;
+  std::vector<uint32_t> out(size);
+  const auto in = [&](size_t i) {
+    uint32_t word = 0;
+    for (size_t k = 0; k < 4; k++) word |= uint32_t(planes[k * size + i]) << 8 * k;
+    return word;
+  };
   if (size < SHADER_HEAD || planes.size() % 4) throw damaged("is no shader");
   size_t begin[COLUMNS]{SHADER_HEAD}, count[COLUMNS]{};
   for (size_t at = SHADER_HEAD; at < size;) {
-    const size_t length = in[SHADER_HEAD + count[0]] >> 16;
+    const size_t length = in(SHADER_HEAD + count[0]) >> 16;
     if (!length || length > size - at) throw damaged("has an instruction beyond its end");
     for (size_t k = 0; k < COLUMNS; k++) count[k] += length > k;
     at += length;
   }
   for (size_t k = 1; k < COLUMNS; k++) begin[k] = begin[k - 1] + count[k - 1];
-  std::memcpy(out.data(), in.data(), 4 * SHADER_HEAD);
+  for (size_t i = 0; i < SHADER_HEAD; i++) out[i] = in(i);
   const auto value = [](uint32_t word) { return word >> 1 ^ (0 - (word & 1)); };
   uint32_t last = 0;
   for (size_t at = SHADER_HEAD; at < size;) {
-    const size_t length = in[begin[0]] >> 16;
+    const size_t length = in(begin[0]) >> 16;
     for (size_t k = 0; k < length; k++) {
-      const uint32_t word = in[begin[k < COLUMNS ? k : COLUMNS - 1]++];
+      const uint32_t word = in(begin[k < COLUMNS ? k : COLUMNS - 1]++);
       out[at + k] = k < 2 ? word : last + value(word);
       if (k == 2) last = out[at + k];
     }
@@ -197,11 +200,13 @@ std::vector<uint8_t> Blob::whole() const {
 
 std::vector<uint32_t> Blob::shader() const {
   const std::vector<uint8_t> found = whole();
-  std::vector<uint32_t> words(found.size() / 4);
-  if (packing == IN_COLUMNS)
+  std::vector<uint32_t> words;
+  if (packing == IN_COLUMNS) {
     words = inRows(found);
-  else
+  } else {
+    words.resize(found.size() / 4);
     std::memcpy(words.data(), found.data(), 4 * words.size());
+  }
   if (words.size() < SHADER_HEAD || found.size() % 4 || words[0] != 0x07230203)
     throw damaged("is no shader");
   return words;

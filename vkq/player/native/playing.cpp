@@ -17,7 +17,11 @@ Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, 
   try {
     checkNeeds();
     programs.resize(plan.programs.size());
-    Together pipelines(programs.size(), [&](size_t i) { compile(plan.programs[i], programs[i], cache); });
+    std::map<Blob::Key, Code> codes;
+    for (const Program &one : plan.programs) codes[one.spirv.key()];
+    Together pipelines(programs.size(), [&](size_t i) {
+      compile(plan.programs[i], programs[i], codes.at(plan.programs[i].spirv.key()), cache);
+    });
     places.resize(plan.slots);
     placeArrays();
     if (plan.scratchBytes) scratch = std::make_unique<Buffer>(gpu, aligned(plan.scratchBytes, 4), false);
@@ -80,7 +84,7 @@ void Playing::placeArrays() {
                                       shapes.outputs[i].stored};
 }
 
-static Words words(const Constant &one) { return {one.blob.data, one.sizes, one.strides}; }
+static Words words(const Constant &one) { return {one.blob.key(), one.sizes, one.strides}; }
 
 // Each once however many slots read it, where the plan for other shapes reads it, too. What a step writes (a
 // counter) is a slot's own.
@@ -145,7 +149,7 @@ void Playing::upload(Buffer &to, const std::vector<std::pair<uint64_t, const Con
   submit(1);
 }
 
-void Playing::compile(const Program &p, Compiled &made, VkPipelineCache cache) {
+void Playing::compile(const Program &p, Compiled &made, Code &code, VkPipelineCache cache) {
   std::vector<VkDescriptorSetLayoutBinding> bindings(p.bindings);
   for (uint32_t i = 0; i < p.bindings; i++)
     bindings[i] = {i, p.texels >> i & 1 ? VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
@@ -163,7 +167,10 @@ void Playing::compile(const Program &p, Compiled &made, VkPipelineCache cache) {
   l.pPushConstantRanges = &range;
   VKQ_CALL(gpu, vkCreatePipelineLayout, gpu.device, &l, nullptr, &made.layout);
 
-  const std::vector<uint32_t> code = p.spirv.shader();
+  {
+    std::lock_guard<std::mutex> held(code.turn);
+    if (code.words.empty()) code.words = p.spirv.shader();
+  }
   std::vector<uint32_t> values;
   std::vector<VkSpecializationMapEntry> entries;
   for (const auto &[id, bits] : p.constants) {
@@ -173,8 +180,8 @@ void Playing::compile(const Program &p, Compiled &made, VkPipelineCache cache) {
   const VkSpecializationInfo specialization{static_cast<uint32_t>(entries.size()), entries.data(),
                                             4 * values.size(), values.data()};
   VkShaderModuleCreateInfo m{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
-  m.codeSize = 4 * code.size();
-  m.pCode = code.data();
+  m.codeSize = 4 * code.words.size();
+  m.pCode = code.words.data();
   VkShaderModule module = VK_NULL_HANDLE;
   VKQ_CALL(gpu, vkCreateShaderModule, gpu.device, &m, nullptr, &module);
   VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size{
