@@ -3,11 +3,13 @@ validation layer."""
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
 # driver -> a part of its device's name
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}
@@ -55,6 +57,12 @@ def open_device(driver: str) -> vkq.Device:
                 pytest.fail(f"{driver} is required (VKQ_REQUIRE_DEVICE) and missing: {error}")
             pytest.skip(f"{driver} is not installed: {error}")
     return _opened[driver]
+
+
+def share(items: Iterable[T], device: vkq.Device, of: int) -> list[T]:
+    """All on lavapipe; one in *of* on SwiftShader, which takes about a second to compile a kernel. All on
+    every driver under VKQ_EVERY_DRIVER=1."""
+    return list(items)[:: 1 if EVERY or "SwiftShader" not in device.name else of]
 
 
 @pytest.fixture(autouse=os.environ.get("VKQ_DECLARED_LOOPS", "0") not in ("", "0"), scope="session")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import vkq
+from tests.conftest import share
 from vkq.check import catalogue, compare
 from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check, check_of, random_checks, select
@@ -35,7 +36,7 @@ def test_random_checks_pass_on_every_path(device: Device) -> None:
 )
 def test_catalogue_checks_pass(name: str, device: Device) -> None:
     paths, _ = compare.usable_paths(device)
-    for check in select(name):
+    for check in share(select(name), device, 4):
         assert compare.run_check(device, check, paths).mismatches == []
 
 
@@ -107,6 +108,7 @@ def test_a_forced_method_is_the_one_that_runs(method: str, any_device: Device) -
 def test_schemes_of_float_activations(scheme: str, device: Device) -> None:
     paths, _ = compare.usable_paths(device)
     checks = [check for check in catalogue.catalogue() if check.scheme == scheme][:12]
+    checks = share(checks, device, 3)
     assert len(checks) >= 3
     for check in checks:
         outcome = compare.run_check(device, check, paths)

@@ -8,6 +8,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
+from tests.conftest import EVERY
 from tests.device.reported import profile_says, reported
 from vkq.kernels import half, half_tiles, half_ways
 from vkq.kernels.half_tiles import HalfConvolution
@@ -79,9 +80,14 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
     check_float16_images(layer, x.astype(np.float16))
 
 
-@pytest.mark.parametrize("words", [False, True])
 @pytest.mark.parametrize(
-    ("tile", "name"), [(tile, name) for tile in STRAIGHT for name in STRAIGHT_CASES[tile]]
+    ("tile", "name", "words"),  # both ways with each tile, one with each case; both with each under EVERY
+    [
+        (tile, name, words)
+        for tile in STRAIGHT
+        for i, name in enumerate(STRAIGHT_CASES[tile])
+        for words in ((False, True) if EVERY else (bool(i % 2),))
+    ],
 )
 def test_weights_straight_from_memory(
     units: vkq.Device, tile: str, name: str, words: bool, monkeypatch: pytest.MonkeyPatch

@@ -5,19 +5,20 @@ import numpy as np
 import pytest
 
 import vkq
+from tests.conftest import share
 
 from ..cases import random_conv2d, random_data, random_linear
 from ..referees import node_tests, ort
 from .run import PATHS, assert_same_bits, run
 
-CASES = 320  # for each driver; the paths take turns
+CASES = 320  # on lavapipe; the paths take turns
 
 
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
 def test_corpus(x_dtype: str, w_dtype: str, device: vkq.Device) -> None:
     rng = np.random.default_rng(100)
     ranges = ort.exact_int8_weights() if w_dtype == "int8" else None
-    for i in range(CASES // 3 + 1):
+    for i in share(range(CASES // 3 + 1), device, 5):
         conv = i % 2 == 0
         problem = random_conv2d(rng) if conv else random_linear(rng)
         if not conv and len(problem.y_shape) < 2:
