@@ -89,6 +89,15 @@ def test_files_that_cannot_be_written_are_refused_first(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """In words: the system's number tells a person nothing."""
+    assert cli.main(["match", "nothing.png", "b.png"]) == 2
+    assert cli.main(["plot", "nothing.json", "-o", "x.png"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "vkq: error: nothing.png: No such file or directory"
+    assert second.startswith("vkq: error: nothing.json cannot be read as JSON: No such file or directory; ")
+
+
 def test_words() -> None:
     assert [counted(n, "path") for n in (0, 1, 2)] == ["0 paths", "1 path", "2 paths"]
     assert counted(2, "mismatch", "mismatches") == "2 mismatches"

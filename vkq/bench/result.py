@@ -208,8 +208,9 @@ def read_json(path: Path) -> Any:
     try:
         return files.parse_json(files.read(path, MOST_BYTES))
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error  # without the number and the path, said already
         raise ArgumentError(
-            f"{path} cannot be read as JSON: {error}; give a file that `vkq bench --json` wrote"
+            f"{path} cannot be read as JSON: {why}; give a file that `vkq bench --json` wrote"
         ) from error
 
 

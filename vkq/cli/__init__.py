@@ -118,5 +118,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("vkq: interrupted", file=sys.stderr)
         return 130
     except (VkqError, OSError, MemoryError, argparse.ArgumentTypeError) as error:
-        print(f"vkq: error: {error or 'out of memory; use smaller sizes'}", file=sys.stderr)
+        print(f"vkq: error: {_said(error) or 'out of memory; use smaller sizes'}", file=sys.stderr)
         return 3 if isinstance(error, NoDeviceError) else 2
+
+
+def _said(error: BaseException) -> str:
+    """Its message; the system's own, with which file it is about in place of a number."""
+    if (
+        isinstance(error, OSError)
+        and error.strerror
+        and isinstance(error.filename, str | bytes | os.PathLike)
+    ):
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
