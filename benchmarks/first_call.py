@@ -1,13 +1,15 @@
 """How long the first result of a model takes, in fresh processes: once with every pipeline to be made by the
 driver, once with the pipelines of an earlier process.
 
-    python benchmarks/first_call.py MODEL.onnx [--device NAME] [--runs 3] [--profile 25] [--json FILE]
+    python benchmarks/first_call.py MODEL.onnx [--device NAME] [--runs 3] [--profile 25] [--json FILE] [--c]
 
 Each line is the median in seconds of `import vkq.onnx`, of making the session (reading the model, opening the
 device), of the first run (planning, packing and uploading weights, pipelines, one image) and of the second.
-NVIDIA's own cache on disk is turned off; what vkq finds out about drivers and devices is known, and the
-SPIR-V compiled. The JSON has the seconds of all. With --profile one more process of each kind prints
-where Python spent the first call.
+NVIDIA's own cache on disk is turned off, Mesa's (lavapipe has no other) goes with the pipelines; what vkq
+finds out about drivers and devices is known, and the SPIR-V compiled. "cpu": processor seconds of the whole
+process. The JSON has the seconds of all. With --profile one more process of each kind prints where Python
+spent the first call. --c: the same in a C program (`first_call.c`) with the model's file of `vkq export`:
+opening the device, loading the file, the first run and the second, in turns with Python.
 """
 
 import argparse
@@ -17,16 +19,19 @@ import itertools
 import json
 import os
 import pstats
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-STEPS = ("import", "load", "first", "second")
+STEPS = ("import", "load", "first", "second", "cpu")
+C_STEPS = ("open", "load", "first", "second", "cpu")
 
 
 def child(path: str, device: str | None, lines: int) -> None:
@@ -64,23 +69,68 @@ def given_type(given: Any) -> str:
 
 
 def process(arguments: list[str], folder: Path) -> str:
-    environment = os.environ | {"VKQ_CACHE_DIR": str(folder), "__GL_SHADER_DISK_CACHE": "0"}
-    command = [sys.executable, __file__, *arguments, "--child"]
+    return ran([sys.executable, __file__, *arguments, "--child"], folder)
+
+
+def ran(command: Sequence[str | Path], folder: Path) -> str:
+    (folder / "pipelines/mesa").mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {
+        "VKQ_CACHE_DIR": str(folder), "__GL_SHADER_DISK_CACHE": "0",
+        "MESA_SHADER_CACHE_DIR": str(folder / "pipelines/mesa"),
+    }  # fmt: skip
     return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def spent() -> float:
+    """Processor seconds of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class InC:
+    """The C program, and the model as a file."""
+
+    def __init__(self, model: str, device: str | None, folder: Path):
+        from vkq.cli import main as vkq
+        from vkq.player.load import library
+
+        self.folder = folder
+        source, native = Path(__file__).with_suffix(".c"), Path(library()._name).parent
+        build = ["cc", "-std=c11", "-O1", source, "-I", Path(__file__).parents[1] / "vkq/player/native"]
+        link = ["-L", native, "-lvkq", f"-Wl,-rpath,{native}", "-o", folder / "program"]
+        subprocess.run([*build, *link], check=True)
+        vkq(["export", model, "-o", str(folder / "model.vkq"), *(["--device", device] if device else [])])
+        if device:
+            os.environ["VKQ_DEVICE"] = device
+
+    def measured(self, want: str) -> list[float]:
+        names = ("program", "model.vkq", "pipelines/c.bin", "results")
+        before = spent()
+        said = ran([self.folder / name for name in names], self.folder)
+        assert hashlib.sha256((self.folder / "results").read_bytes()).hexdigest() == want, "C differs"
+        return [*map(float, said.split()), spent() - before]
+
+
 def measured(
-    arguments: list[str], folder: Path, cached: bool, runs: int, want: str
-) -> dict[str, list[float]]:
-    """The seconds of each step in every process."""
-    rows = []
-    for _ in range(runs):
+    arguments: list[str], folder: Path, cached: bool, runs: int, want: str, in_c: InC | None
+) -> dict[str, dict[str, list[float]]]:
+    """The seconds of each step in every process, and in C. Where pipelines are cached, one run goes ahead."""
+    rows, of_c = [], []
+    for _ in range(runs + cached):
         if not cached:
             shutil.rmtree(folder / "pipelines", ignore_errors=True)
+        before = spent()
         said = json.loads(process(arguments, folder))
         assert said["result"] == want, "two processes differ"
-        rows.append(said["seconds"])
-    return {step: [row[i] for row in rows] for i, step in enumerate(STEPS)}
+        rows.append([*said["seconds"], spent() - before])
+        if in_c and not cached:
+            shutil.rmtree(folder / "pipelines", ignore_errors=True)
+        if in_c:
+            of_c.append(in_c.measured(want))
+    found = {"": {step: [row[i] for row in rows[cached:]] for i, step in enumerate(STEPS)}}
+    if in_c:
+        found[" in C"] = {step: [row[i] for row in of_c[cached:]] for i, step in enumerate(C_STEPS)}
+    return found
 
 
 def main() -> None:
@@ -92,6 +142,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--profile", type=int, default=0, metavar="LINES")
     parser.add_argument("--json")
+    parser.add_argument("--c", action="store_true", help="a C program with the model's file, too")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -101,11 +152,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         first = json.loads(process(arguments, Path(name)))
         found["device"] = first["device"]
+        in_c = InC(options.model, options.device, Path(name)) if options.c else None
         for cached in (False, True):
             what = f"pipelines {'cached' if cached else 'made'}"
-            found[what] = measured(arguments, Path(name), cached, options.runs, first["result"])
-            medians = {step: statistics.median(seconds) for step, seconds in found[what].items()}
-            print(what, " ".join(f"{step} {s:.3f}" for step, s in medians.items()), flush=True)
+            want = first["result"]
+            for where, rows in measured(arguments, Path(name), cached, options.runs, want, in_c).items():
+                found[what + where] = rows
+                medians = {step: statistics.median(seconds) for step, seconds in rows.items()}
+                told = " ".join(f"{step} {s:.3f}" for step, s in medians.items())
+                print(what + where, told, flush=True)
             if options.profile:
                 if not cached:
                     shutil.rmtree(Path(name) / "pipelines", ignore_errors=True)
