@@ -8,7 +8,8 @@
 //
 // Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
 //           table: the bits of 256 float32, none negative.
-// Threads   THREADS (a power of two) invocations share a row: one of them makes its sum.
+// Threads   THREADS (a power of two) invocations share a row. One of them makes its sum; from four on, all
+//           look numbers up for it, which pass through shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -33,26 +34,18 @@ layout(push_constant) uniform Push {
 
 #include "workgroup.glslh"
 #include "int8x4.glslh"
-#include "row_major.glslh"
 #include "exact_sum.glslh"
-#include "layout/any.glslh"
+#include "softmax_words.glslh"
 
-uvec4 extent() { return uvec4(p.n, p.c, p.h, p.w); }
-
-uvec4 at(uint row, uint i) {
-  uvec4 e = AXIS == 1u ? from_row_major(row, uvec4(p.n, 1u, p.h, p.w))
-                       : from_row_major(row, uvec4(p.n, p.c, p.h, 1u));
-  if (AXIS == 1u) e.y = i; else e.w = i;
-  return e;
-}
-
+const bool TOGETHER = THREADS >= 4u;
 shared int tops[LOCAL_X];
 shared uint totals[LOCAL_X];
+shared uvec4 found[TOGETHER ? LOCAL_X : 1u];
 
-int top_of(uint row, uint t, uint size) {
+int top_of(Words row, uint t, uint size) {
   int top = -128;
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
-    ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, i), extent())]);
+    ivec4 q = int8x4_unpack(x[word_at(row, i)]);
     [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane < size) top = max(top, q[lane]);
   }
   return top;
@@ -63,15 +56,35 @@ uint added(uint total, uint e) {
   return add_magnitudes(total, e);
 }
 
-uint total_of(uint row, uint size, int top) {
-  uint total = 0u;
-  for (uint sixteen = 0u; sixteen < size; sixteen += 16u)
-    [[unroll]] for (uint four = 0u; four < 4u; four++) {  // from 0 to a constant: else no driver unrolls it
-      uint i = sixteen + 4u * four;
-      ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, min(i, size - 1u)), extent())]);
-      [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
-        if (i + lane < size) total = added(total, table[255 - top + q[lane]]);
+// What four numbers of a row add to its sum; 0, which changes no bit, behind its end.
+uvec4 entries(Words row, uint i, uint size, int top) {
+  ivec4 q = int8x4_unpack(x[word_at(row, min(i, size - 1u))]);
+  uvec4 e = uvec4(0u);
+  [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
+    if (i + lane < size) e[lane] = table[255 - top + q[lane]];
+  return e;
+}
+
+// The sum of a row for its first invocation; every invocation of the workgroup comes here.
+uint total_of(Words row, uint t, uint size, int top) {
+  uint me = gl_LocalInvocationID.x, part = TOGETHER ? 4u * THREADS : size, total = 0u;
+  for (uint begin = 0u; begin < size; begin += part) {
+    if (TOGETHER) {
+      found[me] = entries(row, begin + 4u * t, size, top);
+      barrier();
     }
+    uint end = t == 0u ? min(begin + part, size) : begin;
+    for (uint i = begin; i < end; i += 8u) {  // more in a row, and SwiftShader's optimizer never ends
+      uvec4 e[2];
+      [[unroll]] for (uint four = 0u; four < 2u; four++) {  // to a constant: else no driver unrolls it
+        uint k = i + 4u * four;
+        e[four] = TOGETHER ? found[me + (k - begin) / 4u] : entries(row, k, size, top);
+      }
+      [[unroll]] for (uint four = 0u; four < 2u; four++)
+        [[unroll]] for (uint lane = 0u; lane < 4u; lane++) total = added(total, e[four][lane]);
+    }
+    if (TOGETHER) barrier();
+  }
   return total;
 }
 
@@ -82,10 +95,10 @@ int quotient(uint e, uint total) {
   return int(roundEven(uintBitsToFloat(multiply_magnitudes(e, total))));
 }
 
-void store_results(uint row, uint t, uint size, int top, uint total) {
+void store_results(Words row, uint t, uint size, int top, uint total) {
   if (LITERT) total = divide(0x3f800000u, multiply_magnitudes(total, floatBitsToUint(p.steps)));
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
-    uint word = any_layout_word(LAYOUT, at(row, i), extent());
+    uint word = word_at(row, i);
     ivec4 q = int8x4_unpack(x[word]), result = ivec4(0);
     [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
       if (i + lane >= size) continue;
@@ -97,15 +110,17 @@ void store_results(uint row, uint t, uint size, int top, uint total) {
 
 void main() {
   uint me = gl_LocalInvocationID.x, t = me % THREADS, row = (workgroup_index() * LOCAL_X + me) / THREADS;
-  uint size = AXIS == 1u ? p.c : p.w, known = min(row, p.rows - 1u);
-  tops[me] = top_of(known, t, size);
+  uint size = length_();
+  Words words = words_of(begin_of(min(row, p.rows - 1u)));
+  tops[me] = top_of(words, t, size);
   for (uint half_ = THREADS / 2u; half_ > 0u; half_ /= 2u) {
     barrier();
     if (t < half_) tops[me] = max(tops[me], tops[me + half_]);
   }
   barrier();
   int top = tops[me - t];
-  if (t == 0u) totals[me] = total_of(known, size, top);
+  uint total = total_of(words, t, size, top);
+  if (t == 0u) totals[me] = total;
   barrier();
-  if (row < p.rows) store_results(row, t, size, top, totals[me - t]);
+  if (row < p.rows) store_results(words, t, size, top, totals[me - t]);
 }

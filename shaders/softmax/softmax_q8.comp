@@ -45,7 +45,7 @@ layout(push_constant) uniform Push {
 #include "quantized.glslh"
 #endif
 #include "softmax.glslh"
-#include "layout/any.glslh"
+#include "softmax_words.glslh"
 
 const uint ROWS = LOCAL_X / THREADS;  // of a workgroup
 shared int most[LOCAL_X];
@@ -54,31 +54,6 @@ shared int entries[256];     // the table
 #if OUT == OUT_Q8
 shared int results[BY_TABLE ? 256 * ROWS : 1];  // of each row, for max(x) - x
 #endif
-
-uvec4 extent() { return uvec4(p.n, p.c, p.h, p.w); }
-uint length_() { return AXIS == 1u ? p.c : p.w; }
-
-// The first element of a row.
-uvec4 begin_of(uint row) {
-  if (AXIS == 1u) return from_row_major(row, uvec4(p.n, 1u, p.h, p.w));
-  return from_row_major(row, uvec4(p.n, p.c, p.h, 1u));
-}
-
-uvec4 along(uvec4 e, uint i) {
-  if (AXIS == 1u) e.y = i; else e.w = i;
-  return e;
-}
-
-// Where a row's words lie: words of four, in sixteens, are equally far apart in every layout.
-struct Words { uint first, four, sixteen; };
-
-Words words_of(uvec4 e) {
-  uint first = any_layout_word(LAYOUT, along(e, 0u), extent());
-  return Words(first, any_layout_word(LAYOUT, along(e, 4u), extent()) - first,
-      any_layout_word(LAYOUT, along(e, 16u), extent()) - first);
-}
-
-uint word_at(Words row, uint i) { return row.first + (i >> 4) * row.sixteen + (i >> 2 & 3u) * row.four; }
 
 // A word whose lanes from `count` on are the least number.
 Int8x4 cut(Int8x4 word, uint count) {

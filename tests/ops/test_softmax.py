@@ -161,6 +161,19 @@ def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_l
         np.testing.assert_array_equal(got, softmax_onnxruntime(x, xq, -1, yq))
 
 
+@pytest.mark.parametrize("threads", [2, 4, 16])  # of a row; few rows and many leave rows of a workgroup empty
+def test_onnxruntime_form_of_short_rows_that_invocations_share(
+    device: vkq.Device, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkq.ops.softmax.sharers_of_rows", lambda *_: threads)
+    xq, yq = QParams(0.05, 7), QParams(1 / 256, -128)
+    for shape, name in (((2, 3, 5, 37), "kPackedInt8_4H4W"), ((67, 128), "kPackedInt8_4H4W"),
+                        ((2, 50, 3, 5), "kPackedInt8_4W4C")):  # fmt: skip
+        x, axis = random_bytes(shape, "int8"), 1 if name == "kPackedInt8_4W4C" else -1
+        got = vkq.softmax(Tensor.from_numpy(x, device, name, xq), axis, yq, onnxruntime=True).numpy()
+        np.testing.assert_array_equal(got, softmax_onnxruntime(x, xq, axis, yq))
+
+
 @pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 def test_onnxruntime_form_along_every_axis(device: vkq.Device, axis: int, name: str) -> None:

@@ -6,6 +6,7 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 
 SHARERS, LONG = 64, 256
+NEIGHBOURS = 8  # invocations that read 32 bytes together, the least that GPUs fetch
 
 
 def sharers(numbers: int, long: int = LONG) -> int:
@@ -17,8 +18,10 @@ def sharers(numbers: int, long: int = LONG) -> int:
 
 def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
     """The invocations that share each of some short rows: more of them, up to one for two words, until the
-    device is busy."""
+    device is busy. A GPU has at least `NEIGHBOURS`: it reads for many invocations at a time what lies
+    together."""
     busy, shares = profile(capabilities).busy_workgroups * SHARERS, 1
-    while rows * shares < busy and 4 * shares <= words:
+    least = 1 if capabilities.device_type == "cpu" else NEIGHBOURS
+    while (rows * shares < busy or shares < least) and 4 * shares <= words:
         shares *= 2
     return shares
