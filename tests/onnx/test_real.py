@@ -42,6 +42,25 @@ def test_instance_normalization(any_device: vkq.Device) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=4e-6)
 
 
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_pools_of_float16(device: vkq.Device, op: str) -> None:
+    """Between a convolution and an addition, as in a float16 ResNet: the maximum of rounded numbers, the mean
+    rounded once."""
+    random = np.random.default_rng(7)
+    x = random.normal(0, 2, (2, 3, 9, 11)).astype(np.float16)
+    w = random.normal(0, 0.2, (5, 3, 3, 3)).astype(np.float16)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        helper.make_node(op, ["c"], ["p"], kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
+        helper.make_node("Add", ["p", "p"], ["y"]),
+    ]
+    data, feed = model(nodes, {"x": x}, {"w": w}, "float16", opset=18), {"x": x}
+    session = vkq.onnx.InferenceSession(data, device)
+    got, want = session.run(None, feed)[0], onnxruntime_results(data, feed)[0]
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceSumSquare"])
 def test_norms(any_device: vkq.Device, op: str) -> None:
     x = np.random.default_rng(7).normal(0, 2, (2, 5, 6)).astype(np.float32)

@@ -1,8 +1,9 @@
 """Fewer kinds of nodes: what says the same in several ways is said in one.
 
 Identity, Dropout and Cast to the same type vanish; Flatten, Squeeze and Unsqueeze become Reshape; Split
-becomes Slices; Gather of neighbours a Slice; GlobalMaxPool, means and maxima pools; Sum an Add;
-QuantizeLinear and DequantizeLinear with one constant scale become quantize and dequantize.
+becomes Slices; Gather of neighbours a Slice; GlobalMaxPool, means and maxima pools; pools of float16
+those of float32; Sum an Add; QuantizeLinear and DequantizeLinear with one constant scale become quantize and
+dequantize.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from ..operators.operator import Inputs, axis_of
 from .reductions import POOLS, as_pool
 from .sweep import Sweep, scalar, swept
 
+WINDOWS = ("MaxPool", "AveragePool")
 RESHAPES = ("Flatten", "Squeeze", "Unsqueeze")
 SAID_OTHERWISE = (
     "Identity", "Dropout", "Cast", *RESHAPES, "Reshape", "QuantizeLinear", "DequantizeLinear", "Split",
-    "Gather", "Sum", "GlobalMaxPool", *POOLS,
+    "Gather", "Sum", "GlobalMaxPool", *POOLS, *WINDOWS,
 )  # fmt: skip
 
 
@@ -51,7 +53,19 @@ def _visit(sweep: Sweep, node: Node) -> bool:
         pixels = sweep.specs[node.inputs[0]].shape[2:]
         sweep.emit("MaxPool", node.inputs, node.outputs[0], node.source, kernel_shape=pixels)
         return True
+    if node.op in WINDOWS:
+        return _window(sweep, node)
     return node.op in POOLS and as_pool(sweep, node)
+
+
+def _window(sweep: Sweep, node: Node) -> bool:
+    """A pool of float16 numbers as ONNX Runtime runs it: of the same numbers as float32, and then rounded."""
+    if sweep.specs[node.inputs[0]].dtype != "float16" or len(node.outputs) > 1:
+        return False
+    wide = sweep.emit("Cast", node.inputs, source=node.source, to="float32")
+    pooled = sweep.emit(node.op, [wide], source=node.source, **node.attributes)
+    sweep.emit("Cast", [pooled], node.outputs[0], node.source, to="float16")
+    return True
 
 
 def _keeps_its_type(sweep: Sweep, node: Node) -> bool:
