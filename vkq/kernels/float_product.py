@@ -133,7 +133,7 @@ class FloatProduct:
 
 
 class HalfProduct(FloatProduct):
-    """The same in float16 (compute="float16"), but for few rows: by *matrices*."""
+    """The same in float16 (compute="float16"), where *matrices* are worth it."""
 
     def __init__(
         self,

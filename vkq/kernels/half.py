@@ -78,6 +78,8 @@ class HalfMatrices:
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
         few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
+        if self.floats is not None:  # of which float32 products read twice the bytes, however few the rows
+            rows = max(rows, half_few.LEAST_ROWS[form])
         return few or worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 
     def writes(self, x: Value, rows: int) -> str:

@@ -59,7 +59,7 @@ class Linear(Layer[LinearProblem]):
             "float16" (schemes q8csw_f16, f32_f16, f16_f16), with which x and a float weight are rounded to
             float16. Where the device has matrix units and they pass its self-test, they multiply and sum in
             float32; a GPU without them adds up 16 products at a time in float16, if that passes; elsewhere,
-            and for few rows, it is float32 (``explain`` says so).
+            and for few rows of int8 weights, it is float32 (``explain`` says so).
         overflow: "refuse" raises AccumulatorOverflowError where the int32 accumulator could overflow with
             these weights; "wrap" sums modulo 2**32, as ONNX Runtime's integer kernels do, and ``explain``
             names the channels where that can happen. For integer activations.
