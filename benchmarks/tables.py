@@ -263,8 +263,35 @@ def lavapipe() -> list[str]:
     ]
 
 
+def beside_ncnn() -> list[str]:
+    found = read("h200-int8-2026-11-29")
+    names = ("vkq", "ncnn", "ncnn_float")
+    return [
+        "## Int8 beside ncnn's on one NVIDIA H200",
+        "",
+        f"{found['device']}, {found['driver']}, {found['date']}, ncnn {found['ncnn']}, in one run, batch 1: "
+        "wall time of one call in ms, NumPy arrays in and out. vkq and ncnn have the same int8 weights and "
+        "scales; `apart` is ncnn's largest difference from vkq, of the largest output.",
+        f"`{found['command']}`",
+        "",
+        *table(
+            ("network", "vkq int8", "ncnn int8", "ncnn / vkq", "apart", "ncnn float"),
+            (
+                (
+                    r["network"],
+                    *(f"{r[name]['ms']:.2f}" for name in names[:2]),
+                    f"{r['ncnn']['ms'] / r['vkq']['ms']:.1f}",
+                    f"{100 * r['ncnn']['apart']:.1f} %",
+                    f"{r['ncnn_float']['ms']:.2f}",
+                )
+                for r in found["rows"]
+            ),
+        ),
+    ]
+
+
 TOPICS: tuple[Callable[[], list[str]], ...] = (
-    networks, peers, kernels, convolutions, weight_only, movers, images, host, lavapipe,
+    networks, peers, kernels, convolutions, weight_only, movers, images, host, beside_ncnn, lavapipe,
 )  # fmt: skip
 
 
