@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2] / "benchmarks"
 OTHERS = (
     "accuracy",
     "compiled-",
+    "first-call-cpu",
     "h200-devices",
     "h200-doctor",
     "h200-first-call",

@@ -82,6 +82,7 @@ def alike(text: str) -> list[str]:
     """Without what another run or machine changes: numbers, the host, verdicts and warnings of times."""
     text = re.sub(r"^warning: .*\n(?: {9}.*\n)*", "", text, flags=re.MULTILINE)
     text = re.sub(r"^(host|system|numpy|shader compiler) .*$", r"\1", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<=can run), [\d.,]+ TOPS measured", "", text)  # not where tests before it need no rates
     text = re.sub(r"\b(faster|slower|equal)\b(?=\n|$)", "verdict", text)
     text = re.sub(r"[-+]?\d[\d,.]*(e[-+]\d+)?", "0", text)
     words = re.sub(r"\s+", " ", text).split(" ")  # lines are folded where numbers let them
