@@ -88,15 +88,6 @@ uint total_of(Words row, uint t, uint size, int top) {
   return total;
 }
 
-// quantized_quotient of x, finite. The device's own quotient, off by 2.5 units of its last place at most
-// where no operand is near the ends of float32, decides all but what is near a tie or beyond the range.
-int quick_quotient(uint x, uint scale) {
-  float own = uintBitsToFloat(x) / uintBitsToFloat(scale), nearest = roundEven(own);
-  bool inner = (scale >> 23) - 27u < 224u;  // 2^-100 to 2^123: a flushed x is 0 of it
-  if (inner && abs(own) < 512.0 && abs(own - nearest) < 0.4995) return int(nearest);
-  return quantized_quotient(x, scale);
-}
-
 // e, total: bits of floats.
 int quotient(uint e, uint total) {
   uint steps = floatBitsToUint(p.steps);

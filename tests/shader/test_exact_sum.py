@@ -1,5 +1,5 @@
 """shaders/common/exact_sum.glslh on the device: sums and quotients against NumPy's, plain and in integers
-(SOFT_FLOAT), where the device's own inverses are up to three units of the last place off."""
+(SOFT_FLOAT), where the device's own inverses and quotients are up to three units of the last place off."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ layout(push_constant) uniform Push { uint first_group; uint count; } p;
 #include "workgroup.glslh"
 float off = 1.0;  // the device's inverses are wrong by this
 #define OWN_INVERSE(b) (1.0 / (b) * off)
+#define OWN_QUOTIENT(a, b) ((a) / (b) * off)
 #include "exact_sum.glslh"
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.count) {
     float a = x[2u * i], b = x[2u * i + 1u];
     off += float(int(i % 7u) - 3) * 1.1920929e-7;
-    y[2u * i] = sum(a, b);
-    y[2u * i + 1u] = quotient(a, b);
+    RESULTS
   }
 }
 """
+LOOP = "iterations: 10\n"  # of quantized_quotient
+FLOATS = "y[2u * i] = sum(a, b); y[2u * i + 1u] = quotient(a, b);"
+WHOLE = "y[i] = float(quick_quotient(floatBitsToUint(a), floatBitsToUint(b)));"
 YAML = """\
 name: exact_sum
 summary: for the test
@@ -85,25 +88,53 @@ def operands() -> np.ndarray:
     return np.ascontiguousarray(pairs, np.float32)
 
 
-@pytest.mark.parametrize("soft", [False, True])
-def test_sum_and_quotient(device: vkq.Device, soft: bool, tmp_path: Path) -> None:
-    shutil.copytree(shaders_folder() / "common", tmp_path / "common")
-    (tmp_path / "sum").mkdir()
-    (tmp_path / "sum" / "exact_sum.comp").write_text(GLSL)
-    (tmp_path / "sum" / "exact_sum.yaml").write_text(YAML)
-    variant = load_shader(tmp_path / "sum" / "exact_sum.yaml").variants[0]
-    pairs = operands()
-    x, y = Tensor.from_numpy(pairs, device), Tensor(device, pairs.shape, "float32")
+def results(
+    pairs: np.ndarray, glsl: str, shape: tuple[int, ...], device: vkq.Device, folder: Path, soft: bool = False
+) -> np.ndarray:
+    """What the lines *glsl* write of each pair."""
+    shutil.copytree(shaders_folder() / "common", folder / "common")
+    (folder / "sum").mkdir()
+    (folder / "sum" / "exact_sum.comp").write_text(GLSL.replace("RESULTS", glsl))
+    (folder / "sum" / "exact_sum.yaml").write_text(YAML + LOOP * (glsl == WHOLE))
+    variant = load_shader(folder / "sum" / "exact_sum.yaml").variants[0]
+    x, y = Tensor.from_numpy(pairs, device), Tensor(device, shape, "float32")
     with device.operation() as recording:
         recording.dispatch(
             device.program(variant, {"SOFT_FLOAT": soft}), [x.buffer, y.buffer], {"count": len(pairs)}
         )
+    return y.numpy()
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_sum_and_quotient(device: vkq.Device, soft: bool, tmp_path: Path) -> None:
+    pairs = operands()
+    found = results(pairs, FLOATS, pairs.shape, device, tmp_path, soft)
     a, b = pairs.T
     with np.errstate(all="ignore"):
         sums, quotients = a + b, a / b
     tiny = np.finfo(np.float32).tiny
     finite = np.isfinite(b)
-    np.testing.assert_array_equal(y.numpy()[:, 0], np.where(np.abs(sums) < tiny, 0, sums))
-    np.testing.assert_array_equal(
-        y.numpy()[finite, 1], np.where(np.abs(quotients) < tiny, 0, quotients)[finite]
+    np.testing.assert_array_equal(found[:, 0], np.where(np.abs(sums) < tiny, 0, sums))
+    np.testing.assert_array_equal(found[finite, 1], np.where(np.abs(quotients) < tiny, 0, quotients)[finite])
+
+
+def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
+    """Every half in the range and its neighbours, where the device's own quotient errs by up to three units;
+    scales to the ends of float32, quotients beyond the range, zero and subnormal numbers."""
+    rng = np.random.default_rng(71)
+    halves = np.repeat(np.arange(-1030, 1031) / 2, 7)
+    scales = (rng.integers(1 << 23, 1 << 24, halves.size) * 2.0 ** rng.integers(-40, 40, halves.size)).astype(
+        np.float32
     )
+    ties = (halves * scales).astype(np.float32)
+    ties += np.tile(np.arange(-3, 4), halves.size // 7).astype(np.float32) * np.spacing(ties)
+    any_scale = rng.integers(1 << 23, 255 << 23, 20000, np.uint32).view(np.float32)  # each normal exponent
+    quotients = rng.normal(0, 200, any_scale.size)
+    with np.errstate(over="ignore", under="ignore"):
+        near = np.nan_to_num((any_scale * quotients).astype(np.float32), posinf=3e38, neginf=-3e38)
+    edges = np.float32([[0, 1], [1e-45, 1e-38], [-1e-40, 2e-38], [3e38, 1e-38], [3e38, 3e38], [-1e38, 3e38]])
+    pairs = np.concatenate([np.stack([ties, scales], 1), np.stack([near, any_scale], 1), edges])
+    found = results(pairs, WHOLE, (len(pairs),), device, tmp_path)
+    with np.errstate(all="ignore"):
+        expected = np.clip(np.rint(pairs[:, 0] / pairs[:, 1]), -512, 512)
+    np.testing.assert_array_equal(found, expected)
