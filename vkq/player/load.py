@@ -84,6 +84,7 @@ class PlayedModel(OfOneProcess):
         self, path: str | os.PathLike[str], which: int | str | None = None, cache: str | None = None
     ):
         self._device, self._model = ctypes.c_void_p(), ctypes.c_void_p()
+        self._loaded: dict[tuple[tuple[int, ...], ...], tuple[ctypes.c_void_p, Arrays]] = {}
         name = None if which is None else str(which).encode()
         try:
             check(library().vkq_open(name, ctypes.byref(self._device)))
@@ -103,8 +104,11 @@ class PlayedModel(OfOneProcess):
             found[one.name.decode()] = _shape(one)
         return found
 
-    def _shaped(self, shapes: Mapping[str, tuple[int, ...]]) -> ctypes.c_void_p:
-        """The model for these shapes of the inputs, loaded."""
+    def _shaped(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[ctypes.c_void_p, Arrays]:
+        """The model for these shapes of the inputs, loaded, and its outputs."""
+        key = tuple(shapes.values())
+        if key in self._loaded:
+            return self._loaded[key]
         if shapes not in self.shapes:
             held = " or ".join(map(str, self.shapes))
             raise ArgumentError(f"the inputs have the shapes {dict(shapes)}; the file takes {held}")
@@ -112,7 +116,8 @@ class PlayedModel(OfOneProcess):
         pointers = (ctypes.c_void_p * max(len(arrays), 1))(*map(ctypes.addressof, arrays))
         shaped = ctypes.c_void_p()
         check(library().vkq_shaped(self._model, pointers, ctypes.byref(shaped)))
-        return shaped
+        self._loaded[key] = shaped, _described(shaped)[1]
+        return self._loaded[key]
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
@@ -120,7 +125,7 @@ class PlayedModel(OfOneProcess):
         several. *shapes*: of the inputs by name, for another set than the first."""
         self._usable()
         wanted = {name: tuple(shapes[name]) for name in self.inputs} if shapes else self.shapes[0]
-        return str(library().vkq_describe(self._shaped(wanted)).decode())
+        return str(library().vkq_describe(self._shaped(wanted)[0]).decode())
 
     @property
     def device(self) -> str:
@@ -141,8 +146,8 @@ class PlayedModel(OfOneProcess):
         if set(input_feed) != set(self.inputs):
             raise ArgumentError(f"inputs are given for {sorted(input_feed)}; it takes {list(self.inputs)}")
         given = [self._given(name, input_feed[name]) for name in self.inputs]
-        model = self._shaped({name: x.shape for name, x in zip(self.inputs, given, strict=True)})
-        results = {name: np.empty(shape, dtype) for name, (dtype, shape) in _described(model)[1].items()}
+        model, outputs = self._shaped({name: x.shape for name, x in zip(self.inputs, given, strict=True)})
+        results = {name: np.empty(shape, dtype) for name, (dtype, shape) in outputs.items()}
         check(library().vkq_run(model, _pointers(given), _pointers(list(results.values()))))
         return [results[name] for name in names]
 
