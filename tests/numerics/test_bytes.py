@@ -29,3 +29,19 @@ def test_numbers(q: QParams) -> None:
     made = steps.dequantized(Computed(signed(bytes_).astype(np.int32), "i"), q)
     assert isinstance(made, Computed)
     np.testing.assert_array_equal(made.array, dequantize(bytes_, q))
+
+
+def test_near_every_tie() -> None:
+    """Any scale of the normal range: what lies within three units of a tie, or of a whole number, rounds as
+    NumPy's quotient does."""
+    rng = np.random.default_rng(2)
+    scales = np.ldexp(rng.integers(1 << 23, 1 << 24, 300), rng.integers(-149, 104, 300)).astype(np.float32)
+    for scale in [*scales, np.float32(1), np.float32(2) - np.float32(2**-23), np.float32(2.0**100)]:
+        q = QParams(float(scale), 3)
+        with np.errstate(all="ignore"):
+            x = (np.arange(-520, 521) / 2 * scale).astype(np.float32)
+            x = (x[:, None] + np.arange(-3, 4, dtype=np.float32) * np.spacing(x)[:, None]).ravel()
+            x = np.where(np.abs(x) < 2.0**-126, np.float32(0), x)
+            got = steps.quantized(Computed(x), q)
+        assert isinstance(got, Computed)
+        np.testing.assert_array_equal(got.array, quantize(x, q).astype(np.int32))

@@ -3,11 +3,18 @@ bytes are those in memory (`vkq.numerics.stored`)."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from .elementary import maximum, minimum, round_even
 from .qparams import QParams
 from .rational import divide
-from .steps import Number, is_nan
+from .steps import INFINITY, SIGN, Number, is_nan, magnitude
 from .stored import signed_zero_point
+
+MOST = 512.0  # quotients beyond it saturate, whatever the zero point
+LARGE = 100  # scales beyond 2^-100 or 2^100 divide
 
 
 def dequantized(byte: Number, q: QParams) -> Number:
@@ -19,7 +26,33 @@ def quantized(x: Number, q: QParams) -> Number:
     """``saturate(round_half_even(x / scale) + zero_point)`` of a flushed float32, as an "i" in [-128, 127];
     NaN gives the smallest."""
     zero = signed_zero_point(q)
-    low, high = x.of(-128.0 - zero), x.of(127.0 - zero)
-    found = round_even(divide(x, x.of(q.scale)))
-    bounded = minimum(maximum(is_nan(found).where(low, found), low), high)
-    return bounded.as_int() + zero
+    found = _nearest(x, q.scale) if 2.0**-LARGE < q.scale < 2.0**LARGE else _divided(x, q.scale)
+    found = is_nan(x).where(x.of(-512, "i"), found) + zero
+    return (found < -128).where(-128, (found > 127).where(127, found))
+
+
+def _divided(x: Number, scale: float) -> Number:
+    quotient = round_even(divide(x, x.of(scale)))
+    return minimum(maximum(quotient, x.of(-MOST)), x.of(MOST)).as_int()
+
+
+def _nearest(x: Number, scale: float) -> Number:
+    """``round_half_even(x / scale)`` within [-512, 512], without a division.
+
+    Of the quotient's neighbours only k + 1/2 can be a tie, k the product with 1 / scale, cut: what x has
+    more than (k + 1/2) * scale is exact where it is small. The rounded quotient is the tie where this is
+    less than half a unit of the tie's last place, times scale; equal it is never (a product of an odd number
+    of 25 bits has more than 24).
+    """
+    power = 2.0 ** (1 - math.frexp(scale)[1])
+    whole = np.float32(scale * power)  # in [1, 2)
+    upper = (whole.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)  # 12 bits; a tie has 11
+    top = x.of(MOST * scale)
+    a = (magnitude(x).u < top.u).where(magnitude(x), top) * power
+    k = (a * float(np.float32(1) / whole)).as_int()
+    tie = k.as_float() + 0.5
+    more = (a - tie * float(upper)) - tie * float(whole - upper)
+    half_unit = (tie & INFINITY) * float(whole * np.float32(2.0**-24))
+    up, level = more > half_unit, more > -half_unit
+    found = up.where(k + 1, level.where(k + (k & 1), k))
+    return (x.u >= SIGN).where(-found, found)
