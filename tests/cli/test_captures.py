@@ -100,7 +100,7 @@ def place(
     known = verdict.report_of(c)
     assert known is not None
     monkeypatch.setitem(
-        verdict._reports, c.key, dataclasses.replace(known, tuning=None, rates=RATES, clock="host")
+        verdict._reports, c.key, dataclasses.replace(known, tuning=None, rates=RATES, clock="gpu")
     )
     monkeypatch.setattr(software_device, "capabilities", c)
     onnx.save(detector(), folder / "detector.onnx")
