@@ -24,6 +24,7 @@ from tests.cli.test_examples import commands, folder, short  # noqa: F401  fixtu
 from tests.conftest import ROOT
 from tests.onnx.test_remedies import detector
 from vkq import cli
+from vkq.bench.cases import select
 from vkq.check import catalogue, replay, tuning, works
 from vkq.cli import bench, check, devices, doctor, evaluate, quantize, report, tune
 from vkq.device import verdict
@@ -31,6 +32,7 @@ from vkq.device import verdict
 KEPT = Path(__file__).parent / "captures"
 COMMANDS = {
     "bench-case": "bench linear[M=1,K=64,N=64] linear[M=5,K=64,N=64] --time 0.001 --no-ceilings",
+    "bench-list": "bench few.yaml --time 0.001 --clock submit --no-ceilings",
     "bench-model": "bench model.onnx --time 0.001 --clock submit --no-ceilings",
     "bench-peer": "bench model.onnx --peer ort --time 0.001",
     "compare": "compare old.json new.json --all",
@@ -65,6 +67,11 @@ COMMANDS = {
 # As the probe measures them; under load it finds no time for some.
 RATES = {"s8s8": 1.4e10, "u8s8": 3.1e10, "u8u8": 1e10, "float": 1e10, "fma": 8.6e9, "copy": 3.2e8}
 BY_TIME = ("bench-model", "run-profile", "tune", "tune-regret")  # whose lines may come in another order
+FEW = """summary: two K, and another scheme
+cases:
+  - {case: "linear[M=1,8,K=64,128,N=64]", reason: a sweep}
+  - {case: "linear[M=1,K=64,N=64]", schemes: [q8csw], reason: float activations}
+"""
 FOR_A_SHELL = "completion"  # not to be read: its first lines are kept, of any length
 
 
@@ -104,6 +111,8 @@ def place(
     )
     monkeypatch.setattr(software_device, "capabilities", c)
     onnx.save(detector(), folder / "detector.onnx")
+    (folder / "few.yaml").write_text(FEW)
+    monkeypatch.setattr(bench.cases, "select", select)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
     for module in (bench, check, devices, doctor, evaluate, quantize, report, tune):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 
@@ -29,16 +30,31 @@ def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
     ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and ``linear[M=8,..]``.
     """
     kinds: dict[str, list[list[str]]] = {}
-    for name in names:
-        operator, _, sizes = name.partition("[")
-        kinds.setdefault(operator, []).append(sizes.removesuffix("]").split(","))
+    for name in dict.fromkeys(names):
+        operator, sizes, _ = _parts(name)
+        kinds.setdefault(operator, []).append(sizes)
     shown = {}
     for name in names:
-        operator, bracket, sizes = name.partition("[")
-        if len(name) <= letters or not bracket:
+        operator, sizes, rest = _parts(name)
+        if len(name) <= letters or not sizes:
             continue
         others = kinds[operator]
         shared = set.intersection(*map(set, others)) if len(others) > 1 else set()
-        own = [size for size in sizes.removesuffix("]").split(",") if size not in shared]
-        shown[name] = f"{operator}[{','.join([*own, *(['..'] if shared else [])])}]"
+        own = [size for size in sizes if size not in shared]
+        shown[name] = f"{operator}[{','.join([*own, *(['..'] if shared else [])])}]{rest}"
     return shown
+
+
+def _parts(name: str) -> tuple[str, list[str], str]:
+    """The operator, the sizes in its brackets, and what follows them (a check's ``/seed=3``)."""
+    operator, _, rest = name.partition("[")
+    sizes, bracket, behind = rest.rpartition("]")
+    return (operator, sizes.split(","), behind) if bracket else (name, [], "")
+
+
+def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
+    """Map each name to a form of at most *letters* letters, or to None where another has the same form."""
+    shown = shown_names(names, letters)
+    forms = {name: shortened(shown.get(name, name), letters) for name in names}
+    counts = Counter(forms.values())
+    return {name: form if counts[form] == 1 else None for name, form in forms.items()}

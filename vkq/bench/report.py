@@ -7,8 +7,10 @@ import io
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from vkq.bench.fitted import shortened, shown_names
+from vkq.bench.fitted import shortened
+from vkq.bench.labels import Labels, above
 from vkq.bench.result import INTERRUPTED, Comparison, Failure, Result, Row, Total
+from vkq.check.cases import Case
 
 Cells = list[str]
 _WIDE = (
@@ -50,20 +52,18 @@ _LEAST = 20  # letters of a case
 class Table:
     """The table on a terminal: a line for each arm with the times of *clock*, the first that is measured.
 
-    Names of cases are shortened to *columns* (None: whole). With *wide* a line has every clock and rate and
-    ends with its command.
+    Names of cases are shortened to *columns* (None: whole); one that would read as another does stands above
+    its rows (`Labels`). With *wide* a line has every clock and rate and ends with its command.
     """
 
     def __init__(
-        self, names: Iterable[str], columns: int | None = None, wide: bool = False, clock: str = "gpu"
+        self, cases: Iterable[Case | str], columns: int | None = None, wide: bool = False, clock: str = "gpu"
     ):
         self.wide, self.clock = wide, clock
-        names = list(names)
         self.columns = columns
-        longest = max([len("case"), *map(len, names)])
-        room = columns - sum(_WIDTHS.values()) - len(_WIDTHS) if columns else longest
-        self.letters = min(longest, max(room, _LEAST))
-        self._shown = shown_names(names, self.letters)
+        room = max(columns - sum(_WIDTHS.values()) - len(_WIDTHS), _LEAST) if columns else None
+        self._labels = Labels(cases, room)
+        self.letters = max(len("case"), self._labels.letters)
 
     def head(self) -> str:
         """The names of the columns."""
@@ -77,7 +77,14 @@ class Table:
         self, rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
     ) -> list[str]:
         """Those of some cases; an arm with no time says why, and how to see it again."""
-        found = [self._arm(arm, comparisons) for arm in _arms(rows)]
+        found: list[str] = []
+        said = ""
+        for arm in _arms(rows):
+            label, name = self._labels.of(_first(arm))
+            if label and label != said and not self.wide:
+                found.append(above(label, self.columns))
+            found.append(self._arm(arm, name, comparisons))
+            said = label
         for one in failures:
             word = "MISMATCH" if one.kind == "mismatch" else "not run"
             found.append(self._failed(f"{word:>11} {one.path}: {one.reason}", one.command))
@@ -104,7 +111,7 @@ class Table:
             for one in totals
         ]
 
-    def _arm(self, arm: dict[str, Row], comparisons: Sequence[Comparison]) -> str:
+    def _arm(self, arm: dict[str, Row], name: str, comparisons: Sequence[Comparison]) -> str:
         if self.wide:
             cells = zip(_cells(arm, comparisons), _WIDE_WIDTHS, strict=True)
             return " ".join(cell.rjust(width) for cell, width in cells) + f"  {_command(arm)}"
@@ -112,7 +119,7 @@ class Table:
         rate, share = _speed(row)
         spread = f"{microseconds(row.p20_us)}..{microseconds(row.p80_us)}"
         line = self._line(
-            self._shown.get(row.case, row.case),
+            name,
             [row.path, microseconds(row.median_us), spread, rate if row.clock != "host" else "-", share],
         )
         ratio = _ratio(row, comparisons)

@@ -212,7 +212,7 @@ def _measure(
         command = shlex.join(["vkq", *(options.argv or [])])
         ceiled = not options.no_ceilings and (bool(chosen) or not options.peer)  # calls have none
         result = empty(device, request, command, status, ceiled)
-        names = [*(case.name for case in chosen), *(one.name for one in networks)]
+        names: list[Case | str] = [*chosen, *(one.name for one in networks)]
         table = report.Table(names, columns(), options.wide, request.clocks[0])
         status("")
         say([*(folded(line, 9) for line in report.header(result)), "", table.head()])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vkq.bench import compare, result
-from vkq.bench.fitted import shortened
+from vkq.bench.fitted import distinct
+from vkq.bench.labels import above
 from vkq.bench.report import microseconds
 from vkq.bench.timer import CLOCKS
 from vkq.check.cases import SCHEMES
@@ -84,13 +87,13 @@ def _print(
         print(
             folded(f"{what}  vkq {one.vkq}, {one.created}, {one.device['name']}, {one.device['driver']}", 5)
         )
-    counts: dict[str, int] = {"SLOWER": 0, "faster": 0, "same": 0}
+    judged = [(_verdict(change, limit), change) for change in found.changes]
+    counts = Counter(verdict for verdict, _ in judged)
     print(f"{'':6} {'ratio':>6} {'old us':>8} -> {'new us':>8}  case, path, clock")
-    for change in sorted(found.changes, key=lambda c: -c.ratio.value):
-        verdict = _verdict(change, limit)
-        counts[verdict] += 1
-        if options.all or verdict != "same":
-            print(_line(change, verdict, options.wide))
+    shown = sorted(
+        (one for one in judged if options.all or one[0] != "same"), key=lambda one: -one[1].ratio.value
+    )
+    print("".join(f"{line}\n" for line in _lines(shown, options.wide)), end="")
     for label, rows in (("only in the old run", found.only_old), ("only in the new run", found.only_new)):
         if rows and not options.wide:
             print(f"{label}: {counted(len(rows), 'measurement')} (--wide names them)")
@@ -105,19 +108,31 @@ def _print(
     )
 
 
-def _line(change: compare.Change, verdict: str, wide: bool) -> str:
-    """The ratio, the medians in us, and what was measured, its middle left out where the line would be
-    long."""
-    old, row, ratio = change.old, change.new, change.ratio
+def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[str]:
+    """The ratio, the medians in us, and what was measured. A name that is too long is shortened, or stands
+    above its line where another would be shortened to the same."""
+    options = [_options(change) for _, change in shown]
+    room = max(20, (columns() or 80) - 38 - max(map(len, options), default=0))
+    names = distinct([change.new.case for _, change in shown], room)
+    for (verdict, change), rest in zip(shown, options, strict=True):
+        row, ratio = change.new, change.ratio
+        times = f"{microseconds(change.old.median_us):>8} -> {microseconds(row.median_us):>8}"
+        if wide:
+            interval = f"({ratio.low:.3f} to {ratio.high:.3f})"
+            yield f"{verdict:>6} {ratio.value:7.3f} {interval} {times} us  {row.case} {rest}"
+            continue
+        name = names[row.case]
+        if name is None:
+            yield above(row.case, columns())
+        yield f"{verdict:>6} {ratio.value:6.3f} {times}  {f'{name} ' if name else ''}{rest}"
+
+
+def _options(change: compare.Change) -> str:
+    """The scheme, scale and method where they are not the default's, the path and the clock."""
+    old, row = change.old, change.new
     path = row.path if row.path == old.path else f"{old.path} -> {row.path}"
-    said = [row.scheme if row.scheme != SCHEMES[0] else "", "one scale" if row.scale == "tensor" else ""]
-    rest = " ".join(filter(None, [*said, row.method, path, row.clock]))
-    times = f"{microseconds(old.median_us):>8} -> {microseconds(row.median_us):>8}"
-    if wide:
-        interval = f"({ratio.low:.3f} to {ratio.high:.3f})"
-        return f"{verdict:>6} {ratio.value:7.3f} {interval} {times} us  {row.case} {rest}"
-    room = max(20, (columns() or 80) - 38 - len(rest))
-    return f"{verdict:>6} {ratio.value:6.3f} {times}  {shortened(row.case, room)} {rest}"
+    said = [row.scheme if row.scheme != SCHEMES[0] else "", "per-tensor" if row.scale == "tensor" else ""]
+    return " ".join(filter(None, [*said, row.method, path, row.clock]))
 
 
 def _print_json(found: compare.Changes, regressions: list[compare.Change]) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from vkq._version import __version__
-from vkq.bench.fitted import shortened
+from vkq.bench.fitted import distinct
+from vkq.bench.labels import above
 from vkq.check.compare import usable_paths
 from vkq.check.replay import SECONDS, TIMES, replays
 from vkq.cli.common import (
@@ -165,25 +166,31 @@ def _show(report: dict[str, Any]) -> None:
     for path, why in report["refused_paths"].items():
         print(folded(f"     {path:<10} {why}", 16))
     print()
-    for case in dict.fromkeys(replay["case"] for replay in report["replays"]):
-        runs = [replay for replay in report["replays"] if replay["case"] == case]
-        bad = [replay for replay in runs if replay["wrong"]]
-        wrong = [f"{replay['path']}: DIFFERENT in {replay['wrong']} runs" for replay in bad]
-        least = min(replay["times"] for replay in runs)
-        paths = f"{counted(len(runs), 'path'):<{len('9 paths')}}"
-        said = f"{least} x {paths}  {'; '.join(wrong) or 'the same bytes'}  "
-        print(said + shortened(case, max(20, (columns() or 200) - len(said))))
-        for replay in bad:
-            print(
-                folded(
-                    f"     {replay['path']}, {replay['state']}: {replay['operator']}: {replay['said']}", 10
-                )
-            )
+    _show_replays(report["replays"])
     for one in report["advice"]:
         print(folded(f"do: {one}", 4))
     print(
         "healthy" if report["healthy"] else "NOT HEALTHY: results on this device cannot be trusted; see above"
     )
+
+
+def _show_replays(replays: list[dict[str, Any]]) -> None:
+    """A line for each case; one whose name would be shortened as another's has the name above."""
+    cases = list(dict.fromkeys(replay["case"] for replay in replays))
+    lines = {}
+    for case in cases:
+        runs = [replay for replay in replays if replay["case"] == case]
+        wrong = [f"{one['path']}: DIFFERENT in {one['wrong']} runs" for one in runs if one["wrong"]]
+        paths = f"{counted(len(runs), 'path'):<{len('9 paths')}}"
+        said = f"{min(one['times'] for one in runs)} x {paths}"
+        lines[case] = f"{said}  {'; '.join(wrong) or 'the same bytes'}  "
+    names = distinct(cases, max(20, (columns() or 200) - max(map(len, lines.values()), default=0)))
+    for case, line in lines.items():
+        if names[case] is None:
+            print(above(case, columns()))
+        print(f"{line}{names[case] or ''}".rstrip())
+        for one in (replay for replay in replays if replay["case"] == case and replay["wrong"]):
+            print(folded(f"     {one['path']}, {one['state']}: {one['operator']}: {one['said']}", 10))
 
 
 def show_probe(probe: dict[str, Any]) -> None:

@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found))
         return 0 if good else 1
-    page = _page(found, result, [case.name for case in chosen], good)
+    page = _page(found, result, chosen, good)
     with files.output(options.output) as file:
         file.write_text(page, encoding="utf-8")
     print(f"{options.output}: {'healthy' if good else 'WRONG NUMBERS, see there'}; attach it to an issue")
@@ -121,8 +121,8 @@ def _measured(device: Device, options: argparse.Namespace, chosen: list[Any]) ->
     return result
 
 
-def _page(found: dict[str, Any], result: Result, names: list[str], good: bool) -> str:
-    table = Table(names, None)
+def _page(found: dict[str, Any], result: Result, chosen: list[Any], good: bool) -> str:
+    table = Table(chosen, None)
     lines = table.lines(result.rows, result.comparisons, result.failures)
     rows = [table.head(), *lines, *table.totals(result.totals)]
     summary = found["check"]["summary"]
