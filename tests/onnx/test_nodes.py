@@ -102,7 +102,7 @@ NAMES = sorted(path.name.removeprefix("test_") for path in FOLDER.iterdir())
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized(device: vkq.Device, name: str) -> None:
     for model, inputs, outputs in cases(name):
-        for got, want in zip(backend.prepare(model, device).run(inputs), outputs, strict=True):
+        for got, want in zip(backend.prepare(model, device, fallback=None).run(inputs), outputs, strict=True):
             same(got, want)
 
 
@@ -113,7 +113,7 @@ def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
     for name in NAMES:
         for model, inputs, outputs in cases(name):
             try:
-                prepared = backend.prepare(model, any_device)
+                prepared = backend.prepare(model, any_device, fallback=None)
                 results = prepared.run(inputs)
             except (ModelError, vkq.ArgumentError):  # the latter of int64 numbers that int32 cannot hold
                 count["refused"] += 1

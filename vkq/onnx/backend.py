@@ -4,7 +4,8 @@ takes a backend can take vkq: ``prepare(model).run(inputs)``, ``run_model``, ``r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,25 +16,41 @@ from ..graph.graph import Array
 from .reader import read
 from .session import InferenceSession
 
+FALLBACK = InferenceSession.FALLBACK
+
 
 class Prepared:
-    """A model that is ready to run."""
+    """A model that is ready to run, opened in the first of three ways in which it can be.
 
-    def __init__(self, model: Any, device: str | None = None, **options: Any):
+    1. As it is.
+    2. With all inputs but the first as constants: in ONNX's tests of single nodes, weights and scales are
+       inputs.
+    3. With the fallback, where its package is installed.
+    """
+
+    def __init__(
+        self, model: Any, device: str | None = None, fallback: str | None = FALLBACK, **options: Any
+    ):
         self._given = model, _which(device), options
-        self._bound = False
-        try:
-            self.session = InferenceSession(*self._given[:2], **options)
-        except ModelError:
-            self._bind()
+        self._ways: list[Callable[[], dict[str, Any]]] = [dict, self._with_constants]
+        if fallback and importlib.util.find_spec(fallback):
+            self._ways.append(lambda: {"fallback": fallback})
+        self._open(None)
 
-    def _bind(self) -> None:
-        """All inputs but the first count as constants: in ONNX's tests of single nodes, weights and scales
-        are inputs."""
+    def _with_constants(self) -> dict[str, Any]:
+        return {"constant_inputs": [argument.name for argument in read(self._given[0]).inputs][1:]}
+
+    def _open(self, error: ModelError | None) -> None:
+        """Open the model in the next way that takes it. Raises *error*, or why the last way failed."""
         model, device, options = self._given
-        names = [argument.name for argument in read(model).inputs]
-        self.session = InferenceSession(model, device, constant_inputs=names[1:], **options)
-        self._bound = True
+        while self._ways:
+            try:
+                self.session = InferenceSession(model, device, **options, **self._ways.pop(0)())
+                return
+            except ModelError as refused:
+                error = refused
+        if error:
+            raise error
 
     def run(self, inputs: Any, **options: Any) -> tuple[Array, ...]:
         """All outputs. inputs: one array for each input in order, a single array, or arrays by name."""
@@ -43,18 +60,20 @@ class Prepared:
             if len(given) != len(names):
                 raise ArgumentError(f"{len(given)} inputs are given; the model takes {names}")
             inputs = dict(zip(names, given, strict=True))
-        try:
-            return tuple(self.session.run(None, inputs))
-        except ModelError:
-            if self._bound:
-                raise
-        self._bind()
-        return tuple(self.session.run(None, inputs))
+        while True:
+            try:
+                return tuple(self.session.run(None, inputs))
+            except ModelError as error:
+                self._open(error)
 
 
 def prepare(model: Any, device: str | None = None, **options: Any) -> Prepared:
-    """A model on a device: "VULKAN" or "CPU" (ONNX's default) is the default device, "VULKAN:1" that with the
-    index 1, and anything else part of a name."""
+    """A model on a device: "VULKAN", "GPU" (`vkq.onnx.get_device`) or "CPU" (ONNX's default) is the default
+    device, "VULKAN:1" that with the index 1, and anything else part of a name.
+
+    What the device cannot run, ONNX Runtime runs on the CPU, with a warning, where it is installed; the
+    option ``fallback=None`` refuses it. Other options are the session's.
+    """
     return Prepared(model, device, **options)
 
 
@@ -95,6 +114,6 @@ def supports_device(device: str) -> bool:
 def _which(device: Any) -> Any:
     """A device in ONNX's words ("VULKAN:1") as a session takes it."""
     kind, _, index = str(device or "CPU").partition(":")
-    if kind not in ("CPU", "VULKAN") or not (index == "" or index.isdecimal()):
+    if kind not in ("CPU", "GPU", "VULKAN") or not (index == "" or index.isdecimal()):
         return device
     return int(index) if index else None

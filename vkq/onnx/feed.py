@@ -42,8 +42,8 @@ class NodeArg:
 
 
 def type_name(dtype: str) -> str:
-    """A dtype in ONNX Runtime's words: tensor(float)."""
-    return f"tensor({_TYPES.get(dtype, dtype)})"
+    """A dtype in ONNX Runtime's words: tensor(float); what is no tensor is in them (seq(tensor(float)))."""
+    return dtype if "(" in dtype else f"tensor({_TYPES.get(dtype, dtype)})"
 
 
 def checked_feed(

@@ -125,9 +125,9 @@ class Manners:
         )
 
     def _declared(self, name: str, value: Any) -> Any:
-        """A result in its type in the model, where a device holds it in another (bool, int64) and it is no
-        tensor."""
-        if isinstance(value, Tensor):
+        """A result in its type in the model, where a device holds it in another (bool, int64). Tensors stay
+        what they are, as do ONNX Runtime's lists for sequences."""
+        if isinstance(value, Tensor) or not hasattr(value, "astype"):
             return value
         dtype = next(a.dtype for a in self.model.outputs if a.name == name)
         return value.astype(dtype or value.dtype, copy=False)

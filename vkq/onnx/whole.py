@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from ..errors import ModelError
 from ..graph.graph import Array
 from .cpu import cpu_session
 from .fallback import warn
+from .options import ModelMetadata
 from .reader import Model
 from .tensors import Argument
 
@@ -44,7 +46,11 @@ class Whole:
     def model(self) -> Model:
         """Its inputs and outputs. What is no tensor of numbers has the type that ONNX Runtime calls it."""
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
-        return Model(tuple(map(_argument, inputs)), tuple(map(_argument, outputs)), (), {}, 0)
+        told = self.session.get_modelmeta()
+        metadata = ModelMetadata(*(getattr(told, field.name) for field in dataclasses.fields(ModelMetadata)))
+        return Model(
+            tuple(map(_argument, inputs)), tuple(map(_argument, outputs)), (), {}, 0, metadata=metadata
+        )
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The results by name."""

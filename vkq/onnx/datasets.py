@@ -1,0 +1,18 @@
+"""The models of ``onnxruntime.datasets``, which ONNX Runtime's own examples load."""
+
+from __future__ import annotations
+
+from ..errors import ArgumentError
+
+
+def get_example(name: str) -> str:
+    """The path of an example's model, such as "sigmoid.onnx". The files are ONNX Runtime's: raises
+    ArgumentError where the package is missing, FileNotFoundError where it has no such file."""
+    try:
+        from onnxruntime import datasets
+    except ImportError as error:
+        raise ArgumentError(
+            f"get_example({name!r}) needs the package onnxruntime, whose files the examples are:"
+            " pip install onnxruntime"
+        ) from error
+    return str(datasets.get_example(name))
