@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import onnx
 import pytest
 
 import vkq
+from tests.bench.test_compare import row, run
 from tests.cli.terminal import rendered, terminal
 from tests.cli.test_examples import commands, folder, short  # noqa: F401  fixtures
 from tests.conftest import ROOT
@@ -26,16 +28,18 @@ from tests.onnx.test_remedies import detector
 from vkq import cli
 from vkq.bench.cases import select
 from vkq.check import catalogue, replay, tuning, works
-from vkq.cli import bench, check, devices, doctor, evaluate, quantize, report, tune
+from vkq.cli import bench, check, devices, doctor, evaluate, quantize, report, shader_table, tune
 from vkq.device import verdict
 
 KEPT = Path(__file__).parent / "captures"
+RESULTS = "benchmarks/results"
 COMMANDS = {
-    "bench-case": "bench linear[M=1,K=64,N=64] linear[M=5,K=64,N=64] --time 0.001 --no-ceilings",
+    "bench-case": "bench linear[M=1,K=64,N=64] linear[M=5,K=64,N=64] --time 0.001",
     "bench-list": "bench few.yaml --time 0.001 --clock submit --no-ceilings",
     "bench-model": "bench model.onnx --time 0.001 --clock submit --no-ceilings",
     "bench-peer": "bench model.onnx --peer ort --time 0.001",
     "compare": "compare old.json new.json --all",
+    "compare-slower": "compare before.json after.json",
     "completion": "completion bash",
     "check": "check linear[M=9,K=9,N=9] --path portable",
     "compare-layers": "compare-layers float.onnx model.onnx -i inputs.npz",
@@ -50,6 +54,7 @@ COMMANDS = {
     "match": "match photo.png pictures/a.png pictures/b.png",
     "plot": "plot run.json -o roofline.png",
     "quantize": "quantize float.onnx -c inputs.npz --fast -o made.onnx",
+    "quantize-external": "quantize split.onnx -c inputs.npz --fast -o made-split.onnx",
     "report": "report --count 1 --time 0.001 --list linear[M=3,K=5,N=7] -o page.html",
     "run": "run model.onnx -i inputs.npz --compare onnxruntime",
     "run-profile": "run model.onnx --random --profile --repeat 3",
@@ -58,6 +63,7 @@ COMMANDS = {
     "shaders-list": "shaders list gemv_q8csw",
     "shaders-show": "shaders show max_pool_q8__pixels:16c",
     "shaders-stats": "shaders stats max_pool_q8",
+    "shaders-stats-kept": f"shaders stats --compare {RESULTS}/compiled-radv-gfx1030.json",
     "tune": "tune linear[M=2,K=64,N=64] --dry-run",
     "tune-regret": "tune linear[M=2,K=64,N=64] --regret",
     "refused-file": "run nothing.onnx --random",
@@ -71,6 +77,24 @@ FEW = """summary: two K, and another scheme
 cases:
   - {case: "linear[M=1,8,K=64,128,N=64]", reason: a sweep}
   - {case: "linear[M=1,K=64,N=64]", schemes: [q8csw], reason: float activations}
+"""
+# Names that are shortened alike; the time before, and what became of it.
+TIMES = {
+    f"conv2d[N=1,IC={c},H={h},W=14,OC={c},KH=1,KW=1]": (h, change)
+    for h, (c, change) in itertools.product((114, 214), ((1024, 1.5), (2048, 0.5)))
+}
+FORKED = """
+import os, warnings
+import vkq.onnx
+warnings.simplefilter("ignore")  # Python's own, of threads in a process that forks
+session = vkq.onnx.InferenceSession("model.onnx")
+if os.fork() == 0:
+    try:
+        session.run(None, {"x": __import__("numpy").zeros((1, 1, 8, 8), "float32")})
+    except vkq.DeviceError as error:
+        print(f"{type(error).__module__}.{type(error).__name__}: {error}", flush=True)
+    os._exit(0)
+os.wait()
 """
 FOR_A_SHELL = "completion"  # not to be read: its first lines are kept, of any length
 
@@ -112,6 +136,17 @@ def place(
     monkeypatch.setattr(software_device, "capabilities", c)
     onnx.save(detector(), folder / "detector.onnx")
     (folder / "few.yaml").write_text(FEW)
+    (folder / "split.onnx.data").unlink(missing_ok=True)  # onnx appends to what is there
+    onnx.save(
+        onnx.load(folder / "float.onnx"), folder / "split.onnx", save_as_external_data=True,
+        location="split.onnx.data", size_threshold=0,
+    )  # fmt: skip
+    before = [row(case, us) for case, (us, _) in TIMES.items()]
+    after = [row(case, us * change) for case, (us, change) in TIMES.items()]
+    for name, rows in (("before", before), ("after", after)):
+        (folder / f"{name}.json").write_text(run(*rows).to_json())
+    made = shader_table.read(ROOT / RESULTS / "compiled-radv-gfx1100.json")
+    monkeypatch.setattr(shader_table, "measure", lambda which: made)
     monkeypatch.setattr(bench.cases, "select", select)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
@@ -147,11 +182,36 @@ def test_as_kept(name: str, columns: int, place: Path, monkeypatch: pytest.Monke
 
 def test_every_file_is_of_a_command_and_every_command_has_one() -> None:
     assert {path.name for path in KEPT.iterdir()} == {
-        f"{name}.{columns}.txt" for name in COMMANDS for columns in (80, 120)
+        "forked.txt",
+        *(f"{name}.{columns}.txt" for name in COMMANDS for columns in (80, 120)),
     }
     typed = {tuple(words.split()[:2]) for words in COMMANDS.values()}
     assert {words for (words,) in commands()} == {words for words, *_ in typed}
     assert set(commands("shaders")) <= typed
+
+
+def test_a_forked_run_as_kept(folder: Path, software_device: vkq.Device) -> None:  # noqa: F811
+    """What it raises, as a traceback ends with it."""
+    said = subprocess.run(
+        [sys.executable, "-c", FORKED], cwd=folder, capture_output=True, text=True, timeout=120, check=True,
+        env={**os.environ, "VKQ_DEVICE": software_device.name, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert not said.stderr
+    if os.environ.get("VKQ_KEEP_CAPTURES"):
+        (KEPT / "forked.txt").write_text(said.stdout, encoding="utf-8")
+    assert alike(said.stdout) == alike((KEPT / "forked.txt").read_text(encoding="utf-8"))
+
+
+def test_sizes_are_of_all_files(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose weights lie in a file beside it is as large as one that holds them."""
+    sizes = {}
+    for name in ("quantize", "quantize-external"):
+        (written,) = [line for line in captured(COMMANDS[name], 80, monkeypatch) if "written" in line]
+        sizes[name] = [int(number) for number in re.findall(r"\d+", written)]
+    files = [(place / name).stat().st_size for name in ("split.onnx", "split.onnx.data")]
+    assert sizes["quantize"] == [(place / name).stat().st_size for name in ("made.onnx", "float.onnx")]
+    assert sizes["quantize-external"] == [(place / "made-split.onnx").stat().st_size, sum(files)]
+    assert files[1] > files[0] / 2
 
 
 def test_what_counts_as_alike() -> None:

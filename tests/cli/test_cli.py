@@ -132,6 +132,7 @@ def test_a_report_holds_everything_as_json(
     found = json.loads(inside[1])
     assert found["check"]["summary"]["cases"] == 3
     assert found["doctor"]["healthy"]
+    assert found["bench"]["seconds"] > 0
     rows, totals = found["bench"]["rows"], found["bench"]["totals"]
     assert {row["case"] for row in rows} == {"linear[M=2,K=8,N=8]", "linear[M=1,K=8,N=8]"}
     assert {(one["network"], one["layers"], one["missing"]) for one in totals} == {("Two", 2, 0)}

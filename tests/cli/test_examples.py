@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,8 +142,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         tiny = [case for case in found if case.problem.macs < SMALL]
         return tiny[:2] or [dataclasses.replace(case, problem=TINY) for case in found[:1]]
 
+    def ceilings(device: vkq.Device, say: Callable[[str], None]) -> dict[str, float]:
+        say("copy")  # as the real ones: a line of the terminal, which must go again
+        return {"copy": 1.0}
+
     monkeypatch.setattr(bench.cases, "select", small)
-    monkeypatch.setattr(bench.ceilings, "measure", lambda device, say: {"copy": 1.0})
+    monkeypatch.setattr(bench.ceilings, "measure", ceilings)
     monkeypatch.setattr(catalogue, "select", lambda pattern: select(pattern)[:2])
     for module in ("vkq.check.catalogue", "vkq.cli.report"):
         monkeypatch.setattr(f"{module}.random_checks", lambda count, seed: random(min(count, 2), seed))

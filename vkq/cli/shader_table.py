@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +134,14 @@ def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) 
     return out
 
 
-def lines(now: Mapping[str, Any], kept: Mapping[str, Any] | None) -> list[str]:
-    """The table, with what was kept in brackets where it differs."""
+def lines(now: Mapping[str, Any], kept: Mapping[str, Any] | None, columns: int | None = None) -> list[str]:
+    """The table, with what was kept in brackets where it differs. Where a line is longer than *columns*,
+    layer and kernel stand above their figures."""
     names = {
         "instructions": "instructions", "for_each_result": "for a result", "for_each_mac": "for a MAC",
         "registers": "registers", "running": "running", "spills": "spills", "dots": "dots", "seconds": "s",
     }  # fmt: skip
-    head = ("layer", "kernel", *names.values())
-    rows: list[tuple[str, ...]] = [head]
+    rows: list[tuple[str, ...]] = [("layer", "kernel", *names.values())]
     for layer, figure in now["kernels"].items():
         old = kept["kernels"].get(layer, {}) if kept else {}
         cells = [layer, figure["variant"]]
@@ -150,5 +150,14 @@ def lines(now: Mapping[str, Any], kept: Mapping[str, Any] | None) -> list[str]:
             changed = name != "seconds" and kept is not None and old.get(name) != figure.get(name)
             cells.append(f"{text} ({old.get(name)})" if changed else text)
         rows.append(tuple(cells))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    whole = _aligned(rows, "  ")
+    if columns is None or max(map(len, whole)) <= columns:
+        return whole
+    figures = _aligned([row[2:] for row in rows], " ")
+    heads = [row[:2] for row in rows]
+    return [line for (a, b), own in zip(heads, figures, strict=True) for line in (f"{a}: {b}", f"  {own}")]
+
+
+def _aligned(rows: Sequence[Sequence[str]], between: str) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [between.join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

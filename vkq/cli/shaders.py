@@ -228,11 +228,11 @@ def _stats_of_taken(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(now, indent=1))
     else:
-        print(f"{now['device']}, {now['driver']}: what auto takes")
-        print("\n".join(shader_table.lines(now, kept)))
+        print(folded(f"{now['device']}, {now['driver']}: what auto takes", 2))
+        print("\n".join(shader_table.lines(now, kept, columns())))
     problems = shader_table.worse(now, kept, COMPILE_SECONDS) if kept else []
     for problem in problems:
-        print(f"worse: {problem}", file=sys.stderr)
+        print(folded(f"worse: {problem}", 7), file=sys.stderr)
     return 1 if problems else 0
 
 
