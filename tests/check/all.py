@@ -1,0 +1,101 @@
+"""Run `vkq doctor`'s replays, whole and in their 30 s, on drivers with each of the published faults, and
+print a table in Markdown: ``python -m tests.check.all``. Exit code 1 where a fault is not found, or where a
+driver without a fault raises an alarm.
+
+The software drivers run as users have them, and every fault on a device that is opened for it. A faulty
+driver runs each step as a submission of its own, and so slower than a real one.
+
+    python -m tests.check.all --driver swiftshader --fault zeros --fault "partial writes"
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import time
+
+import pytest
+
+if __name__ == "__main__":  # before tests.conftest takes its own
+    os.environ.setdefault("VKQ_EVERY_DRIVER", "1")
+    os.environ.setdefault("VKQ_VALIDATION", "0")
+
+from tests.check import faulty
+from tests.conftest import DRIVERS
+from vkq.check.compare import usable_paths
+from vkq.check.replay import SECONDS, TIMES, Replay, replays
+from vkq.runtime.device import Device
+
+HEALTHY = "none"
+FAULTS = {HEALTHY: faulty.Driver, **faulty.FAULTS}
+HEAD = ("fault", "driver", "times shown", "works wrong", "first found after", "all after", "it says")
+
+
+@dataclasses.dataclass(frozen=True)
+class Examined:
+    """What the doctor found on a driver with a fault: ``shown`` counts how often the fault showed,
+    ``found_s`` is when the first wrong work had run."""
+
+    fault: str
+    driver: str
+    shown: int
+    replays: list[Replay]
+    found_s: float | None
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        """Whether the doctor is right about the driver, and the fault was there to be found."""
+        return (self.fault != HEALTHY) == (self.found_s is not None) == (self.shown > 0)
+
+    def cells(self) -> tuple[str, ...]:
+        wrong = [one for one in self.replays if one.wrong]
+        return (
+            self.fault,
+            self.driver,
+            f"{self.shown:,}",
+            f"{len(wrong)} of {len(self.replays)}",
+            "-" if self.found_s is None else f"{self.found_s:.1f} s",
+            f"{self.seconds:.0f} s",
+            f"{wrong[0].operator}: {wrong[0].said}" if wrong else "no alarm",
+        )
+
+
+def examined(which: str, fault: str, times: int = TIMES, seconds: float = SECONDS) -> Examined:
+    """Everything that `vkq doctor` replays, by a driver with this fault."""
+    done: list[Replay] = []
+    found_s = None
+    with Device(DRIVERS.get(which, which)) as device, pytest.MonkeyPatch.context() as patch:
+        paths, _ = usable_paths(device)
+        begin = time.monotonic()
+        with faulty.driver(patch, FAULTS[fault]) as driver:
+            for one in replays(device, paths, times, seconds):
+                done.append(one)
+                if one.wrong and found_s is None:
+                    found_s = time.monotonic() - begin
+        return Examined(fault, which, driver.changed, done, found_s, time.monotonic() - begin)
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--driver", action="append", metavar="NAME", help=f"(default: {', '.join(DRIVERS)})")
+    parser.add_argument("--fault", action="append", choices=FAULTS, metavar="FAULT", help="(default: all)")
+    options = parser.parse_args()
+    print(_line(HEAD), _line(("---",) * len(HEAD)), sep="\n", flush=True)
+    good = True
+    for which in options.driver or DRIVERS:
+        for fault in options.fault or FAULTS:
+            one = examined(which, fault)
+            good &= one.right
+            print(_line(one.cells()) + ("" if one.right else "  <- WRONG"), flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
