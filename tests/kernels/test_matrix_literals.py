@@ -15,7 +15,7 @@ from vkq.kernels import matrix_stem, matrix_units
 from vkq.kernels.matrix_conv import CONV
 from vkq.kernels.matrix_implicit import IMPLICIT
 from vkq.kernels.matrix_units import DYNAMIC, GEMM, SPLIT, WIDE
-from vkq.probe.matrices import Matrices, lacking_half
+from vkq.probe.matrices import Matrices, advertised, lacking_half
 from vkq.problem.names import parse
 from vkq.runtime.program import Program, code
 from vkq.shader.catalog import catalog
@@ -102,6 +102,20 @@ def test_trip_counts_are_constants(
     assert all(trips)
     if method == "matrix":
         assert [one.constants["CHUNKS"] for one in made if "CHUNKS" in one.variant.specialization] != [0]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "sizes", "size"),
+    [(XCLIPSE, (32, 64), 64), (XCLIPSE, (64, 64), 64), (ADRENO, (32, 64), 32), (ADRENO, (64, 128), 64)],
+)
+def test_no_subgroup_of_32_is_asked_of_an_xclipse(
+    any_device: vkq.Device, vendor: int, sizes: tuple[int, int], size: int
+) -> None:
+    """Its compiler crashes on int8 matrices at a forced size of 32."""
+    c = of_vendor(any_device, vendor, "16x16x16", "8x8x16")
+    ranged = {**c.properties, "minSubgroupSize": sizes[0], "maxSubgroupSize": sizes[1]}
+    found = advertised(dataclasses.replace(c, properties=ranged))
+    assert {one.subgroup for one in found} == {size}
 
 
 def test_others_have_one_pipeline_for_every_k(
