@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vkq.check import replay, works
+from vkq.check import replay, workgroups, works
 from vkq.check.expected import Expected
 from vkq.check.symptom import symptom, when
 from vkq.cli import main
+from vkq.device.profiles import preferred
 from vkq.runtime.device import Device
 
 from . import all as every
@@ -176,6 +177,51 @@ def test_symptoms(got: list[list[int]], says: str) -> None:
         np.array(a, np.int8) for a in (got, [[1, 2, 3], [4, 5, 6]], np.full((2, 3), 7), np.full((2, 3), 9))
     ]
     assert symptom(arrays[0], Expected(arrays[1]), arrays[2], arrays[3]).startswith(says)
+
+
+@pytest.mark.parametrize("says", [{}, {"staged": "32x32", "staged_conv": "32x32"}], ids=["", "staged"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linear[M=150,K=38,N=84]/seed=31",
+        "linear[M=2,K=130,N=300]/seed=3",
+        "linear[M=33,K=75,N=37]/seed=12,scheme=q8csw",
+        "conv2d[N=2,IC=8,H=8,W=8,OC=37,KH=1,KW=1]/seed=5",
+    ],
+)
+def test_the_workgroup_that_is_wrong_is_named(
+    any_device: Device, monkeypatch: pytest.MonkeyPatch, name: str, says: dict[str, str]
+) -> None:
+    """The last one of the last dispatch writes nothing: its number is said, and no other."""
+    with faulty.driver(monkeypatch, faulty.Partial), preferred(says):
+        (work,) = works._single(any_device, name, ("auto",))
+        replayer = replay.Replayer(any_device, work)
+        said = replayer.run(1, 0.0).said
+    total = sum(x * y for _, x, y in replayer.recording.steps[-1].steps[-1].grids)
+    assert total > 1
+    assert re.search(rf"^not written: .*; workgroup {total - 1} of {total}, from 0 \(\d+x\d+ results", said)
+
+
+def test_workgroups_of_other_tiles_are_not_named(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of an image that are padded to fours, and shaders whose tiles nobody wrote down."""
+    for name in ("conv2d[N=2,IC=8,H=7,W=7,OC=37,KH=1,KW=1]/seed=5", works.REPLAYED[8]):
+        with faulty.driver(monkeypatch, faulty.Zeros):
+            (work,) = works._single(any_device, name, ("auto",))
+            said = replay.Replayer(any_device, work).run(1, 0.0).said
+        assert said.startswith("zeros: ")
+        assert "workgroup" not in said
+
+
+def test_all_workgroups_and_the_first_of_many(any_device: Device) -> None:
+    (work,) = works._single(any_device, "linear[M=700,K=16,N=32]/seed=31", ("portable",))
+    replayer = replay.Replayer(any_device, work)
+    y, wrong = replayer.results[0].buffer, np.ones((700, 32), np.bool_)
+    assert re.search(r"workgroups all \d+ \(", workgroups.named(replayer.recording, y, wrong))
+    wrong[0] = False
+    wrong[64:128] = False
+    assert re.search(
+        r"workgroups 0, (\d+, ){4}\.\.\. of \d+, from 0", workgroups.named(replayer.recording, y, wrong)
+    )
 
 
 def test_a_lane_of_each_word_is_named() -> None:

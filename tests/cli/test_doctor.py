@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -81,6 +82,54 @@ def test_one_different_byte_in_one_run_exits_1(
     assert "Give layers path='" in said
     assert "do: look for a newer driver than" in said
     assert "NOT HEALTHY" in said
+
+
+PATHS = ["dot_s8s8", "portable"]
+INT8, WEIGHTS = "linear[M=33,K=75,N=37]/seed=1", "linear[M=3,K=300,N=37]/seed=17,scheme=f32"
+LAST = ["look for a newer driver than driver 1", "attach what `vkq report`"]
+OTHER = "take another device until this one is right: VKQ_DEVICE="
+REFUSED = "texels: wrong, and the probe did not refuse them; "
+
+
+@pytest.mark.parametrize(
+    ("wrong", "texels", "says"),
+    [
+        ([], "profile", []),
+        ([("texels", INT8)], "unread", [f"{REFUSED}vkq's layers read none on this device. Report it"]),
+        ([("texels", INT8)], "measured", [f"{REFUSED}layers read them since that was the fastest here. Se"]),
+        ([("texels", INT8)], "profile", [f"{REFUSED}layers read them on every device of this kind, and "]),
+        ([("portable", INT8)], "unread",
+         ["portable: wrong; right on this device: dot_s8s8. Give layers path='dot_s8s8'"]),
+        ([("dot_s8s8", INT8), ("texels", INT8)], "unread",
+         [REFUSED, "dot_s8s8: wrong; right on this device: portable. Give layers path='portable'", OTHER]),
+        ([(path, INT8) for path in PATHS], "unread", [OTHER]),
+        ([("auto", INT8)], "unread",
+         ["auto: wrong; right on this device: dot_s8s8, portable. Give layers path='dot_s8s8'", OTHER]),
+        ([("auto", WEIGHTS)], "unread", [OTHER]),
+        ([("portable", INT8), ("auto", WEIGHTS)], "unread", [OTHER]),
+        ([("all", "quantize")], "unread", [OTHER]),
+        ([("all", "quantize"), ("portable", INT8)], "unread", [OTHER]),
+    ],
+)  # fmt: skip
+def test_advice_names_what_helps(wrong: list[tuple[str, str]], texels: str, says: list[str]) -> None:
+    """A path where another one is right; a switch for texels where there is one; else another device."""
+    replays = [{"path": path, "operator": operator, "wrong": 1} for path, operator in wrong]
+    replays.append({"path": "auto", "operator": INT8, "wrong": 0})
+    report = {"device": {"driver": "driver 1"}, "path": "dot_s8s8", "paths": PATHS, "texels": texels}
+    said = doctor.advice(report | {"replays": replays})
+    expected = [*says, *LAST] if wrong else []
+    assert len(said) == len(expected)
+    for one, begin in zip(said, expected, strict=True):
+        assert one.startswith(begin)
+
+
+def test_why_texels_are_read(software_device: Device) -> None:
+    c = software_device.capabilities
+    assert doctor.texels_read(c) == "profile"
+    phone = dataclasses.replace(c, vendor_id=0x5143, device_type="integrated", choices=())
+    assert doctor.texels_read(phone) == "unread"
+    assert doctor.texels_read(dataclasses.replace(phone, choices=(("texels", True),))) == "measured"
+    assert set(doctor.TEXELS_READ) == {"profile", "unread", "measured"}
 
 
 def test_a_run_that_writes_nothing_is_seen(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from ..runtime.device import Device
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
+from . import workgroups
 from .compare import Array
 from .expected import Expected
 from .symptom import symptom, when
@@ -119,10 +120,16 @@ class Replayer:
             if found is None and want.mismatch(got) is not None:
                 before = self.wants[turn - 1][place].y if number else None
                 poison = _poisoned(got, GARBAGE[number % 2], y.dtype)
-                found = self.work.operators[place], symptom(got, want, before, poison)
+                said = symptom(got, want, before, poison) + self._groups(y, want, got)
+                found = self.work.operators[place], said
             elif want.bound is not None:  # within the bound once, and from then on the same bytes
                 self.wants[turn][place] = Expected(got)
         return found
+
+    def _groups(self, y: Tensor, want: Expected, got: Array) -> str:
+        """The workgroups that wrote what is wrong, where they are known."""
+        known = "" if want.unlike(got) else workgroups.named(self.recording, y.buffer, want.wrong(got))
+        return known and f"; {known}"
 
     def _poison(self, byte: int) -> None:
         scratch = {one.scratch for one in self.recording.steps if one.scratch is not None}

@@ -16,6 +16,8 @@ import numpy as np
 from vkq._version import __version__
 from vkq.bench.fitted import distinct
 from vkq.bench.labels import above
+from vkq.check.cases import FLOAT
+from vkq.check.catalogue import check_of
 from vkq.check.compare import usable_paths
 from vkq.check.replay import SECONDS, TIMES, replays
 from vkq.cli.common import (
@@ -31,14 +33,24 @@ from vkq.cli.common import (
 )
 from vkq.cli.devices import measured_on, show_capabilities, show_measured
 from vkq.device import vulkan
+from vkq.device.capabilities import Capabilities
 from vkq.device.choose import choose_device
 from vkq.device.extension import native_module
+from vkq.device.profiles import profile
 from vkq.errors import CompileError, PathError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
 from vkq.select.path import choose_path
 from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
+
+ALL, TEXELS = "all", "texels"  # paths of works that have none of `vkq.select.path`
+TEXELS_READ = {  # why layers read texels on the device, and what to do
+    "unread": "vkq's layers read none on this device. Report it",
+    "measured": "layers read them since that was the fastest here. Set VKQ_TUNE=off, and report it",
+    "profile": "layers read them on every device of this kind, and nothing turns that off. Report it, and"
+    " take another device until then: VKQ_DEVICE=<index or part of a name>",
+}
 
 
 def register(commands: Parsers) -> None:
@@ -88,11 +100,12 @@ def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
     report |= {"probe": dataclasses.asdict(probe), "path": None, "reason": probe.refusal}
     report["measured"] = measured_on(probe)
-    report |= {"paths": [], "refused_paths": {}, "replays": []}
+    report |= {"paths": [], "refused_paths": {}, "texels": "unread", "replays": []}
     if probe.refusal is None:
         with Device(capabilities.index) as device:
             paths, refused = usable_paths(device)
             report |= _chosen(device) | {"paths": paths, "refused_paths": refused}
+            report["texels"] = texels_read(device.capabilities)
             if report["path"]:
                 for replay in progress(replays(device, paths, times, seconds), 0, "replaying"):
                     report["replays"].append(dataclasses.asdict(replay))
@@ -108,18 +121,39 @@ def advice(report: dict[str, Any]) -> list[str]:
         return []
     bad = {replay["path"] for replay in wrong}
     good = [path for path in report["paths"] if path not in bad]
-    auto = bad & {"auto", "all", report["path"]}
-    said = []
-    if good and "all" not in bad:
+    on_paths = sorted(bad - {TEXELS, ALL})
+    # work that is the same on every path: casts, operators without weights, products of float activations
+    common = ALL in bad or any(r["path"] == "auto" and _floats(r["operator"]) for r in wrong)
+    said = [f"texels: wrong, and the probe did not refuse them; {TEXELS_READ[report['texels']]}"] * (
+        TEXELS in bad
+    )
+    if on_paths and good and not common:
         said.append(
-            f"{', '.join(sorted(bad))}: wrong; right on this device: {', '.join(good)}. Give layers"
+            f"{', '.join(on_paths)}: wrong; right on this device: {', '.join(good)}. Give layers"
             f" path={good[0]!r}"
         )
-    if auto or not good:
+    if common or {"auto", report["path"]} & bad or (on_paths and not good):
         said.append("take another device until this one is right: VKQ_DEVICE=<index or part of a name>")
     said.append(f"look for a newer driver than {report['device']['driver']}, and run vkq doctor again")
     said.append("attach what `vkq report` writes to an issue")
     return said
+
+
+def _floats(operator: str) -> bool:
+    """Whether an operator has float activations, which no path changes."""
+    return "[" in operator and check_of(operator).scheme in FLOAT
+
+
+def texels_read(c: Capabilities) -> str:
+    """Why layers read texels on a device: a key of `TEXELS_READ`."""
+
+    def reads(c: Capabilities) -> bool:
+        known = profile(c)
+        return known.texels or known.gemv_texels or known.float_lanes
+
+    if not reads(c):
+        return "unread"
+    return "profile" if reads(dataclasses.replace(c, choices=())) else "measured"
 
 
 def versions() -> dict[str, str]:

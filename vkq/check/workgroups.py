@@ -1,0 +1,73 @@
+"""Which workgroups of a product computed the elements that are wrong: a driver's fault is often one of a
+workgroup, and its number says where to look."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from ..runtime.buffer import Buffer
+from ..runtime.plan import Step
+from ..runtime.recording import Recording
+from ..shader.expression import Expression, ceil_div
+
+FEW = 5  # numbers that are listed
+_BLOCKS = ("4 * TILE_M4 * LOCAL_Y", "4 * TILE_N4 * LOCAL_X")
+_MATRICES = ("BM", "BN")
+# Rows and columns of results of a workgroup, by shader. Workgroups next to each other along the columns have
+# neighbouring numbers.
+TILES = {
+    "gemm_q8ta_q8csw__tiled": _BLOCKS,
+    "gemm_q8ta_q8csw__texels": _BLOCKS,
+    "gemm_dq8ca_q8csw__tiled": _BLOCKS,
+    "gemm_dq8ca_q8csw__texels": _BLOCKS,
+    "gemm_q8ta_q8csw__staged": ("4 * TILE_M4 * LY", "4 * TILE_N4 * LX"),
+    "gemv_q8ta_q8csw__split": ("4", "4 * LOCAL_X"),
+    "gemv_q8ta_q8csw__texels": ("4", "4 * LOCAL_X"),
+    "gemm_q8csw__tiled": ("TILE_M * LOCAL_Y", "4 * TILE_N4 * LOCAL_X"),
+    "gemm_q8csw__lanes": ("ROWS", "4 * LANES"),
+    "gemm_q8ta_q8csw__coopmat": _MATRICES,
+    "gemm_q8ta_q8csw__wide_coopmat": _MATRICES,
+}
+
+
+def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
+    """``workgroup 5 of 6 (from 0; 64x64 results each)``: those that wrote the wrong elements of the result in
+    *y*; "" where the shader's tiles are not known."""
+    steps = [s for one in recording.steps for s in one.steps if any(one.slots[n] is y for n in s.writes)]
+    tile = _tile(steps[-1]) if steps else None
+    if tile is None or (wrong.ndim == 4 and wrong.shape[3] % 4):  # lines of images are padded to fours
+        return ""
+    (rows, columns), total = tile, sum(x * y for _, x, y in steps[-1].grids)
+    last = np.moveaxis(wrong, 1, -1) if wrong.ndim == 4 else wrong
+    at_row, at_column = np.nonzero(last.reshape(-1, last.shape[-1]))
+    across = ceil_div(last.shape[-1], columns)
+    if total != across * ceil_div(wrong.size // last.shape[-1], rows):
+        return ""
+    numbers = np.unique(at_row // rows * across + at_column // columns).tolist()
+    listed = ", ".join(map(str, numbers[:FEW])) + (", ..." if len(numbers) > FEW else "")
+    if len(numbers) == total:
+        listed = f"all {total}" if total > 1 else "the only one"
+    else:
+        listed = f"{listed} of {total}, from 0"
+    return f"workgroup{'s' if len(numbers) > 1 else ''} {listed} ({rows}x{columns} results each)"
+
+
+def _tile(step: Step) -> tuple[int, int] | None:
+    """Rows and columns of results of a workgroup."""
+    program = step.program
+    if program is None or program.variant.shader not in TILES:
+        return None
+    for one in program.variant.push_constants:
+        if one.name == "groups" and step.push[one.offset : one.offset + 4] != b"\1\0\0\0":
+            return None  # products side by side are numbered one after the other
+    values = program.variant.integers(program.constants)
+    rows, columns = (_parsed(text).evaluate(values) for text in TILES[program.variant.shader])
+    return rows, columns
+
+
+@functools.cache
+def _parsed(text: str) -> Expression:
+    return Expression(text)
