@@ -17,10 +17,12 @@ from vkq.check.symptom import symptom, when
 from vkq.cli import main
 from vkq.device.profiles import preferred
 from vkq.runtime.device import Device
+from vkq.select.path import COOPMAT, FORMS
 
 from . import all as every
 from . import faulty
 
+SMALL, LARGE = 81, 30  # works on a device that takes every path
 # What the first replay that is wrong says of each fault.
 SAYS = {
     "one workgroup in 1 of 20 runs": r"differ, rows .*in [1-4] of 20 runs \(",
@@ -107,6 +109,21 @@ def test_large_works_run_cold_loaded_and_idle(
     assert [one.case for one in replay.replays(any_device, ["portable"], 1, 0.0) if "M=150" in one.case] == []
 
 
+def test_how_many_works_there_are(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the clock of `test_a_slow_device_ends_in_time` counts."""
+    paths, made = [*FORMS, COOPMAT], works._single
+
+    def single(device: Device, name: str, paths: list[str]) -> Iterator[works.Work]:
+        return made(device, name, ["portable" if path == COOPMAT else path for path in paths])
+
+    monkeypatch.setattr(works, "_single", single)
+    for name in ("_network", "_sharing"):
+        monkeypatch.setattr(works, name, lambda *_, **__: works.Work("", "", (), (), (), lambda x: []))
+    monkeypatch.setattr(works, "LARGE", works.REPLAYED[: len(works.LARGE)])
+    found = [work.large for work in works.works(any_device, paths)]
+    assert (found.count(False), found.count(True)) == (SMALL, LARGE)
+
+
 @pytest.mark.parametrize(("run_s", "every"), [(0.001, 200), (0.01, 8), (0.03, replay.LEAST)])
 def test_a_slow_device_ends_in_time(monkeypatch: pytest.MonkeyPatch, run_s: float, every: int) -> None:
     """By a clock that only work moves: a run of a small work takes 1 ms (a GPU), or 10 or 30 (phones), of a
@@ -127,9 +144,9 @@ def test_a_slow_device_ends_in_time(monkeypatch: pytest.MonkeyPatch, run_s: floa
             return replay.Replay(self.work.name, self.work.path, ran, 0, state=state)
 
     def some(*_: object) -> Iterator[works.Work]:
-        for number in range(100):
+        for number in range(SMALL + LARGE):
             now[0] += 0.02
-            large = number >= 80
+            large = number >= SMALL
             yield works.Work(f"work {number}", "auto", (), (), (), lambda x: [], large)
 
     monkeypatch.setattr(replay, "Replayer", Slow)
@@ -139,8 +156,8 @@ def test_a_slow_device_ends_in_time(monkeypatch: pytest.MonkeyPatch, run_s: floa
     )
     done = list(replay.replays(None, ["auto"]))  # type: ignore[arg-type]
     cold = [one for one in done if one.state == "cold"]
-    small = [one.times for one in cold[:80]]
-    assert len(cold) >= 80 + replay.POWERED
+    small = [one.times for one in cold[:SMALL]]
+    assert len(cold) >= SMALL + replay.POWERED
     assert min(small) >= replay.LEAST
     assert sorted(small)[40] >= every
     assert [one.state for one in done if one.state != "cold"] == ["loaded"] * 2 + ["idle"] * 2
@@ -149,16 +166,6 @@ def test_a_slow_device_ends_in_time(monkeypatch: pytest.MonkeyPatch, run_s: floa
 
 def advance(now: list[float], seconds: float) -> None:
     now[0] += seconds
-
-
-def test_works_that_read_texels_do(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(works, "REPLAYED", ())
-    read = []
-    for work in works.works(any_device, ()):
-        if work.path == "texels":
-            replayer = replay.Replayer(any_device, work)
-            read += [step.program for one in replayer.recording.steps for step in one.steps if step.program]
-    assert len([program for program in read if program.variant.texels]) == len(works.TEXTURED)
 
 
 @pytest.mark.parametrize(

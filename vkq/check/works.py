@@ -1,5 +1,6 @@
-"""What `vkq doctor` replays: single operators of every kind, chains that reuse scratch memory, and problems
-of many workgroups, each with several inputs and the reference's answer to each."""
+"""What `vkq doctor` replays: layers of every scheme, operators without weights (casts, pools, sum, softmax,
+resize, product of two activations), chains that reuse scratch memory, and problems of many workgroups, each
+with several inputs and the reference's answer to each."""
 
 from __future__ import annotations
 
@@ -12,8 +13,6 @@ import numpy as np
 
 from ..device.profiles import preferred
 from ..numerics.qparams import QParams
-from ..numerics.quantize import dequantize, quantize
-from ..ops import quantize as ops
 from ..runtime.builder import Builder
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -22,9 +21,11 @@ from .catalogue import Check, check_of
 from .compare import Array, layer
 from .data import Data
 from .expected import Expected
+from .weightless import casts, weightless
 
 INPUTS = 3  # of each work, in turn: with fewer, a result of two runs before could pass for the right one
-# Every kind of operator, with ragged sizes: tiles are cut at every edge.
+# Operators with weights, of every scheme, with ragged sizes: tiles are cut at every edge. Those without
+# weights: `vkq.check.weightless`.
 REPLAYED = (
     "linear[M=33,K=75,N=37]/seed=1",
     "linear[M=33,K=75,N=37]/seed=2,x=uint8,scheme=q8ta_q8csw,wz=channel",
@@ -44,6 +45,7 @@ REPLAYED = (
     "conv2d[N=1,IC=6,H=9,W=11,OC=18,KH=3,KW=3,padding=1,groups=2]/seed=18,scheme=f16",
     "conv_transpose2d[N=1,IC=6,H=5,W=7,OC=5,KH=3,KW=3,stride=2,padding=1]/seed=9",
     "conv2d[N=1,IC=6,H=9,W=7,OC=9,KH=3,KW=2,padding=0x1x2x1,dilation=2x1,groups=3]/seed=7,scheme=q8ta_q8csw",
+    "conv2d[N=1,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]/seed=19,scheme=f32",
 )
 # A small network: every layer's result is the next one's input.
 NETWORK = (
@@ -94,7 +96,7 @@ def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator
         for name in TEXTURED:
             for work in _single(device, name, ("auto",)):
                 yield dataclasses.replace(work, path="texels", call=partial(_by_texels, work.call))
-    yield from _casts(device)
+    yield from _pathless(device)
     for path in paths:
         yield _network(device, path)
         yield _network(device, path, planned=True)
@@ -132,17 +134,12 @@ def _alone(operator: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
     return [operator(x)]
 
 
-def _casts(device: Device) -> Iterator[Work]:
+def _pathless(device: Device) -> Iterator[Work]:
+    """Operators without weights, which are the same on every path."""
     check = check_of(TEXTURED[0])
     data = check.data()
     xs = [one.x for one, _ in _turns(check, data)]
-    numbers = tuple(dequantize(x, data.x_q) * np.float32(1.01) for x in xs)
-    stored = tuple(quantize(one, data.x_q) for one in numbers)
-    for name, given, wants, call in (
-        ("quantize", numbers, stored, lambda x: ops.quantize(x, data.x_q)),
-        ("dequantize", stored, [dequantize(q, data.x_q) for q in stored],
-         lambda q: ops.dequantize(q, data.x_q)),
-    ):  # fmt: skip
+    for name, given, wants, call in (*casts(data, xs), *weightless(device, INPUTS)):
         answers = tuple((Expected(want),) for want in wants)
         yield Work(name, "all", (name,), tuple(given), answers, partial(_alone, call))
 

@@ -58,8 +58,8 @@ def register(commands: Parsers) -> None:
         commands,
         "doctor",
         run,
-        "probe a device again, and replay operators of every kind, chains and large problems; exit code 1 if"
-        " any byte differs, 3 without a device",
+        "probe a device again, and replay layers of every scheme, casts, pools, sum, softmax, resize, matmul,"
+        " chains and large problems; exit code 1 if any byte differs, 3 without a device",
         ["vkq doctor", "vkq doctor --device 1 --seconds 120", "vkq doctor --json > report.json"],
     )
     device_argument(parser)

@@ -1,0 +1,75 @@
+"""What `vkq doctor` replays runs the kernels that published drivers get wrong, and is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from tests.kernels import emulated
+from vkq.check import replay, works
+from vkq.check.cases import FLOAT
+from vkq.runtime.device import Device
+from vkq.shader.compile import spirv
+from vkq.shader.spec import Variant
+from vkq.shader.spirv import parse
+
+SHUFFLES = range(345, 349)  # OpGroupNonUniformShuffle, ...Xor, ...Up, ...Down
+
+
+def recorded(device: Device, some: Iterable[works.Work]) -> dict[str, set[Variant]]:
+    """The kernels that each work runs."""
+    found: dict[str, set[Variant]] = {}
+    for work in some:
+        steps = replay.Replayer(device, work).recording.steps
+        programs = [step.program for one in steps for step in one.steps if step.program]
+        found.setdefault(work.name, set()).update(program.variant for program in programs)
+    return found
+
+
+def shuffles(variant: Variant) -> bool:
+    return any(one.op in SHUFFLES for one in parse(spirv(variant))[1])
+
+
+def test_works_that_read_texels_do(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(works, "REPLAYED", ())
+    textured = [work for work in works.works(any_device, ()) if work.path == "texels"]
+    found = recorded(any_device, textured)
+    assert set(found) == set(works.TEXTURED)
+    assert all(any(variant.texels for variant in variants) for variants in found.values())
+
+
+def test_works_run_subgroup_shuffles(software_device: Device) -> None:
+    """Layers of float activations, where the device's profile takes kernels of lanes."""
+    singles = [
+        work for name in works.REPLAYED for work in works._single(software_device, name, ("portable",))
+    ]
+    found = recorded(software_device, singles)
+    by_lanes = [name for name, variants in found.items() if any(map(shuffles, variants))]
+    assert {name.partition("[")[0] for name in by_lanes} == {"linear", "conv2d"}
+
+
+def test_works_run_matrix_units(strict_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emulated: layers of both kinds, large ones too, on path coopmat; what they give is compared."""
+    emulated.emulate(strict_device, monkeypatch, "16x16x32")
+    names = [name for name in (*works.REPLAYED, works.LARGE[0]) if works.check_of(name).scheme not in FLOAT]
+    some = [work for name in names for work in works._single(strict_device, name, ("coopmat",))]
+    found = recorded(strict_device, some)
+    units = [name for name, v in found.items() if any("cooperativeMatrix" in one.requires for one in v)]
+    assert {name.partition("[")[0] for name in units} == {"linear", "conv2d"}
+    assert works.LARGE[0] in units
+    first = replay.Replayer(strict_device, next(work for work in some if work.name == units[0]))
+    assert first.run(replay.LEAST, 0.0).wrong == 0
+
+
+def test_operators_without_weights_are_replayed(device: Device) -> None:
+    """Each is right in every run, and gives no constant that a faulty driver could give, too."""
+    replayed = {work.name: work for work in works._pathless(device)}
+    assert {"max_pool2d", "avg_pool2d", "softmax", "add", "resize", "matmul"} < set(replayed)
+    assert {"quantize", "dequantize"} < set(replayed)
+    for work in replayed.values():
+        assert replay.Replayer(device, work).run(replay.LEAST, 0.0).wrong == 0
+        assert all(np.unique(want.y).size > 20 for (want,) in work.wants)
+        answers = [want.y.tobytes() for (want,) in work.wants]
+        assert len(set(answers)) == works.INPUTS
