@@ -231,6 +231,17 @@ def test_all_workgroups_and_the_first_of_many(any_device: Device) -> None:
     )
 
 
+def test_the_run_before_is_known_by_float16_results() -> None:
+    """The reference's answer is float32, within a bound."""
+    want = Expected(np.ones((2, 3), np.float32), np.full((2, 3), 0.01), "float16")
+    before = np.full((2, 3), 2.0, np.float32)
+    got = before.astype(np.float16)
+    said = symptom(got, want, before, np.full((2, 3), np.inf, np.float16))
+    assert said.startswith("the result of the run before: 6 of 6 elements")
+    got[0, 0] = np.inf
+    assert symptom(got, want, before, np.zeros((2, 3), np.float16)).startswith("6 of 6 elements differ")
+
+
 def test_a_lane_of_each_word_is_named() -> None:
     want = np.arange(64, dtype=np.int8).reshape(1, 16, 2, 2)
     got = want.copy()

@@ -59,7 +59,8 @@ class Expected:
     def wrong(self, got: Array) -> npt.NDArray[np.bool_]:
         """Which elements of a result of this shape are wrong; -0.0 is not 0.0, and a NaN is wrong."""
         if self.bound is not None:
-            return np.asarray(~(np.abs(got - self.y) <= self.bound))
+            with np.errstate(invalid="ignore"):  # two infinities
+                return np.asarray(~(np.abs(got - self.y) <= self.bound))
         bits = {1: np.uint8, 2: np.uint16, 4: np.uint32}[self.y.dtype.itemsize]
         return np.asarray(np.ascontiguousarray(got).view(bits) != np.ascontiguousarray(self.y).view(bits))
 

@@ -14,8 +14,8 @@ LANES = 4  # channels of a packed word
 
 
 def symptom(got: Array, want: Expected, before: Array | None, poison: Array) -> str:
-    """Describes a wrong result. *before*: the right result of the run before, where there is one; *poison*:
-    what the result's memory held before this run."""
+    """Describes a wrong result. *before*: the right result of the run before, where there is one, perhaps as
+    float32 where *got* is float16; *poison*: what the result's memory held before this run."""
     if said := want.unlike(got):
         return said
     wrong = want.wrong(got)
@@ -25,7 +25,7 @@ def symptom(got: Array, want: Expected, before: Array | None, poison: Array) -> 
     unwritten = _same(got, poison) & wrong
     if unwritten.sum() * 2 > wrong.sum():
         return f"not written: {of}, {_where(unwritten)}"
-    if before is not None and before.shape == got.shape and _same(got, before)[wrong].all():
+    if before is not None and before.shape == got.shape and _same(got, before.astype(got.dtype))[wrong].all():
         return f"the result of the run before: {of}, {_where(wrong)}"
     if moved := _moved(got, want):
         return f"{moved}: {of}, {_where(wrong)}"
