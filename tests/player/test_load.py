@@ -31,7 +31,7 @@ from vkq.cli import main
 from vkq.device.validation import LAYER
 from vkq.errors import ArgumentError, DeviceError, DTypeError, ModelError
 from vkq.player.export import exported
-from vkq.player.file import HEAD_AT, checksum
+from vkq.player.file import HEAD_AT, FileStep, checksum
 from vkq.player.load import library
 from vkq.player.reader import contents
 
@@ -198,6 +198,22 @@ def test_a_plan_that_answers_wrongly_is_not_taken(
         DeviceError, match=r"no plan of the file runs on .*\n.*\nportable: not taken, its known"
     ):
         vkq.load(path, any_device.name)
+
+
+def test_a_plan_that_is_right_in_its_first_run_alone_is_not_taken(
+    any_device: vkq.Device, digits: bytes, tmp_path: Path
+) -> None:
+    """Its last step overwrites weights."""
+    found = only(digits_file(digits, any_device))
+    first, *rest = found.plans
+    slot, _ = max(first.constants, key=lambda one: len(one[1]))
+    spoils = FileStep(None, ((slot, 2),), b"", -1, (), 0)
+    path = tmp_path / "model.vkq"
+    path.write_bytes(
+        rewritten(found, plans=[dataclasses.replace(first, steps=(*first.steps, spoils)), *rest])
+    )
+    with vkq.load(path, any_device.name) as played:
+        assert "this: not taken, its known answer comes out with other bytes" in played.explain()
 
 
 # -------------------------------------------------------------------------------------------- hostile files
