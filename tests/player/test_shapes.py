@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkq
 import vkq.onnx
-from tests.player.files import graph_of, refused
+from tests.player.files import graph_of, only, refused, rewritten
 from vkq._version import __version__
 from vkq.cli import main
 from vkq.device import verdict
@@ -229,4 +229,24 @@ def test_a_slow_device_gets_several_submissions(
     changed[24:32] = struct.pack("<Q", checksum(np.frombuffer(bytes(changed), np.uint8)[HEAD_AT:]))
     path.write_bytes(changed)
     with vkq.load(path, device.name) as played:
+        np.testing.assert_array_equal(played.run(None, x)[0], want)
+
+
+def test_one_long_step_gets_several_submissions(device: vkq.Device, tmp_path: Path) -> None:
+    """Its grids, each of 100 ms or more, are submitted apart, and the steps behind it wait for all."""
+    path, x = tmp_path / "chain.vkq", rows(M)
+    want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
+    found = only(exported([graph_of(chain(LAYERS), {"x": (M, K)})], device, ("portable",))[0])
+    (plan,) = found.plans
+    step = next(
+        step for step in plan.steps if step.grids and step.grids[0][1] > 2 and step.first_group_at >= 0
+    )
+    (first, x_groups, one), *others = step.grids
+    parts = ((first, 1, one), (first + 1, 1, one), (first + 2, x_groups - 2, one))
+    assert (one, others) == (1, [])
+    long = dataclasses.replace(step, grids=parts, busy_ns=int(1e9 * LONGEST_S) * x_groups)
+    steps = [long if one is step else dataclasses.replace(one, busy_ns=0) for one in plan.steps]
+    path.write_bytes(rewritten(found, plans=[dataclasses.replace(plan, steps=tuple(steps))]))
+    with vkq.load(path, device.name) as played:
+        assert calls(lambda: played.run(None, x)) == 2 + 3
         np.testing.assert_array_equal(played.run(None, x)[0], want)

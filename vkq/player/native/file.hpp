@@ -58,6 +58,7 @@ struct Program {
 static constexpr uint32_t MOST_AXES = 5;  // of the order of a constant
 
 enum Access : uint8_t { READ = 1, WRITE = 2 };
+using Grid = std::array<uint32_t, 3>;  // first workgroup, x, y
 
 struct Step {
   int64_t program;  // -1: fill the only slot with `value`
@@ -65,7 +66,7 @@ struct Step {
   std::vector<uint8_t> access;  // of each slot
   std::string push;
   int32_t firstGroupAt;  // where in `push` a dispatch's first workgroup stands; -1: nowhere
-  std::vector<std::array<uint32_t, 3>> grids;  // first workgroup, x, y
+  std::vector<Grid> grids;
   uint32_t value;
   uint64_t busyNs;  // how long it is estimated to take on a device that shares a screen
 };

@@ -73,7 +73,9 @@ class Playing {
   void record();
   void order(const Step &step);
   void barrier();
-  void dispatch(const Step &step);
+  VkDescriptorSet makeSet(const Step &step);
+  void fill(const Step &step);
+  void dispatch(const Step &step, VkDescriptorSet set, const Grid &grid);
   void copyArrays(bool up);
   void submit(size_t count);
   void release();

@@ -8,18 +8,30 @@ namespace vkq::player {
 
 static constexpr uint64_t LONGEST_NS = 100'000'000;  // of what may take longer, vkq splits submissions, too
 
-// Whether a step begins a submission, so that no watchdog of a driver ends what takes long. Adds to what the
-// submission takes.
-static bool begins(const Step &step, uint64_t &busyNs) {
-  const bool another = busyNs && step.busyNs > LONGEST_NS - std::min(busyNs, LONGEST_NS);
-  busyNs = (another ? 0 : busyNs) + std::min(step.busyNs, LONGEST_NS);
+// How long each command of a step is estimated to take.
+static std::vector<uint64_t> estimates(const Step &step) {
+  if (step.program < 0) return {step.busyNs};
+  double groups = 0;
+  for (const auto &[first, x, y] : step.grids) groups += double(x) * y;
+  const double each = groups ? double(std::min(step.busyNs, LONGEST_NS << 32)) / groups : 0;
+  std::vector<uint64_t> found;
+  for (const auto &[first, x, y] : step.grids) found.push_back(uint64_t(each * x * y));
+  return found;
+}
+
+// Whether a command begins a submission, so that no watchdog of a driver ends what takes long. Adds to what
+// the submission takes.
+static bool begins(uint64_t ns, uint64_t &busyNs) {
+  const bool another = busyNs && ns > LONGEST_NS - std::min(busyNs, LONGEST_NS);
+  busyNs = (another ? 0 : busyNs) + std::min(ns, LONGEST_NS);
   return another;
 }
 
 void Playing::allocateCommands() {
   uint64_t busyNs = 0;
   size_t count = 1;
-  for (const Step &step : plan.steps) count += begins(step, busyNs);
+  for (const Step &step : plan.steps)
+    for (const uint64_t ns : estimates(step)) count += begins(ns, busyNs);
   submissions.resize(count);
   VkCommandPoolCreateInfo info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
   info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
@@ -90,21 +102,26 @@ void Playing::order(const Step &step) {
 void Playing::record() {
   size_t number = 0;
   uint64_t busyNs = 0;
+  const auto makeRoom = [&](uint64_t ns) {
+    if (!begins(ns, busyNs)) return;
+    end();
+    begin(submissions[++number]);
+  };
   begin(submissions[0]);
   barrier();  // what the host wrote
   if (host) copyArrays(true);
   barrier();
   for (const Step &step : plan.steps) {
-    if (begins(step, busyNs)) {
-      end();
-      begin(submissions[++number]);
-    }
     order(step);
-    const Place &first = places[step.slots[0]];
-    if (step.program < 0)
-      gpu.vkCmdFillBuffer(commands, first.buffer, first.offset, first.bytes, step.value);
-    else
-      dispatch(step);
+    const std::vector<uint64_t> ns = estimates(step);
+    const VkDescriptorSet set = step.program < 0 ? VK_NULL_HANDLE : makeSet(step);
+    for (size_t i = 0; i < ns.size(); i++) {
+      makeRoom(ns[i]);
+      if (step.program < 0)
+        fill(step);
+      else
+        dispatch(step, set, step.grids[i]);
+    }
   }
   barrier();
   if (host) copyArrays(false);
@@ -125,13 +142,18 @@ void Playing::copyArrays(bool up) {
   }
 }
 
-void Playing::dispatch(const Step &step) {
+void Playing::fill(const Step &step) {
+  const Place &place = places[step.slots[0]];
+  gpu.vkCmdFillBuffer(commands, place.buffer, place.offset, place.bytes, step.value);
+}
+
+// What a step's program reads and writes.
+VkDescriptorSet Playing::makeSet(const Step &step) {
   const Program &p = plan.programs[step.program];
-  const Compiled &made = programs[step.program];
   VkDescriptorSetAllocateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
   info.descriptorPool = sets;
   info.descriptorSetCount = 1;
-  info.pSetLayouts = &made.setLayout;
+  info.pSetLayouts = &programs[step.program].setLayout;
   VkDescriptorSet set = VK_NULL_HANDLE;
   VKQ_CALL(gpu, vkAllocateDescriptorSets, gpu.device, &info, &set);
   std::vector<VkDescriptorBufferInfo> infos(p.bindings);
@@ -155,16 +177,20 @@ void Playing::dispatch(const Step &step) {
                   nullptr, &infos[i], &seen[i]};
   }
   gpu.vkUpdateDescriptorSets(gpu.device, p.bindings, updates.data(), 0, nullptr);
+  return set;
+}
+
+void Playing::dispatch(const Step &step, VkDescriptorSet set, const Grid &grid) {
+  const Compiled &made = programs[step.program];
+  const auto &[first, x, y] = grid;
+  std::string push = step.push;
+  if (step.firstGroupAt >= 0) std::memcpy(&push[step.firstGroupAt], &first, 4);
   gpu.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, made.pipeline);
   gpu.vkCmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, made.layout, 0, 1, &set, 0, nullptr);
-  for (const auto &[first, x, y] : step.grids) {
-    std::string push = step.push;
-    if (step.firstGroupAt >= 0) std::memcpy(&push[step.firstGroupAt], &first, 4);
-    if (!push.empty())
-      gpu.vkCmdPushConstants(commands, made.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                             static_cast<uint32_t>(push.size()), push.data());
-    gpu.vkCmdDispatch(commands, x, y, 1);
-  }
+  if (!push.empty())
+    gpu.vkCmdPushConstants(commands, made.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                           static_cast<uint32_t>(push.size()), push.data());
+  gpu.vkCmdDispatch(commands, x, y, 1);
 }
 
 // The first so many submissions, and waits for them: a fence signals when all before it have ended.
