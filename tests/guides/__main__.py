@@ -83,7 +83,7 @@ GUIDES = [
     Guide("guides/docker.md", UBUNTU, EQUAL, NOBLE, DIGITS),
     Guide("guides/ci.md", UBUNTU, EQUAL, NOBLE, MODEL),
 ]
-# Other pages explain: the tests run their blocks and commands.
+# Other pages explain: tests/docs runs their code and commands; a block for a shell says why nobody types it.
 EXPLAINED = {
     "index", "api", "benchmarks", "changelog", "commands", "devices", "exactness", "layers", "machines",
     "models", "shaders", "trust",
