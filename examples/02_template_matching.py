@@ -118,7 +118,7 @@ def main() -> int:
     with vkq.Device(options.device) as device:
         work = CROPS * SIZE**2 * (photo.shape[0] - SIZE + 1) * (photo.shape[1] - SIZE + 1)
         print(f"device   {device.name}: {work / 1e9:.1f} billion multiply-adds, seconds on a CPU", flush=True)
-        templates = vkq.integer.Templates(crops[:, None], x_dtype="uint8", device=device)  # they stay there
+        templates = vkq.integer.Templates(crops, x_dtype="uint8", device=device)  # they stay there
         start = time.perf_counter()
         scores = vkq.integer.match_template(photo, templates, "ccoeff_normed")
         elapsed = time.perf_counter() - start

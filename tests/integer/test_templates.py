@@ -186,7 +186,7 @@ def test_conv2d_agrees(any_device: vkq.Device) -> None:
 
 
 def test_one_convention_of_shapes(any_device: vkq.Device) -> None:
-    """(T, h, w) for images of one channel, as `match_template` takes them."""
+    """(T, h, w) for images of one channel, (T, C, h, w) for images (C, H, W): here as in `match_template`."""
     rng = np.random.default_rng(8)
     image, parts = rng.integers(0, 256, (13, 17), np.uint8), rng.integers(0, 256, (3, 4, 5), np.uint8)
     kept = Templates(parts, device=any_device)
@@ -194,3 +194,8 @@ def test_one_convention_of_shapes(any_device: vkq.Device) -> None:
     want = match_template(image, parts, device=any_device)
     np.testing.assert_array_equal(kept(image[None, None])[0], want)
     np.testing.assert_array_equal(match_template(image, kept), want)
+    colours, cut = rng.integers(0, 256, (3, 13, 17), np.uint8), rng.integers(0, 256, (2, 3, 4, 5), np.uint8)
+    want = match_template(colours, cut, device=any_device)
+    np.testing.assert_array_equal(match_template(colours, Templates(cut, device=any_device)), want)
+    with pytest.raises(vkq.ArgumentError, match=r"\(C, H, W\) with \(C, h, w\) or \(T, C, h, w\)"):
+        match_template(image, cut, device=any_device)

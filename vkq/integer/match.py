@@ -45,7 +45,8 @@ def match_template(
     Args:
         image: (H, W) or (C, H, W), of the dtypes of `conv2d`, or such a Tensor.
         templates: (h, w) or (T, h, w) for an image (H, W); (C, h, w) or (T, C, h, w) for an image (C, H, W);
-            h <= H, w <= W. Or `Templates` (T, C, h, w) without options, which stay on the device.
+            h <= H, w <= W. Or `Templates` of (T, h, w) or (T, C, h, w) without options, which stay on the
+            device.
         best: True returns ``Best(score, place)`` of each template instead of the maps: (T,) and (T, 2), or
             one number and (2,). "ccorr" and "ssd" find it on the device, so that no map comes back.
         path, device: as `conv2d`.

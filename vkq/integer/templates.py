@@ -32,8 +32,8 @@ class Templates:
     """The templates of `conv2d`, packed once on a device.
 
     Args:
-        w, bias, stride, padding, dilation, groups, accumulate, path, device: as `conv2d`; w may be (T, h, w)
-            for images of one channel, as in `match_template`.
+        w, bias, stride, padding, dilation, groups, accumulate, path, device: as `conv2d`; w is (T, C, h,
+            w), or (T, h, w) for images of one channel, as in `match_template`.
         x_dtype: of the images: "int8", "uint8", "int16", "uint16" or "int32". The accumulator is checked for
             all that it holds.
         x_range: (least, largest) of the images' numbers, where it is narrower: (0, 4095) for a camera of 12
