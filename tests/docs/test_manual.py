@@ -8,7 +8,10 @@ import shlex
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -74,7 +77,7 @@ def test_the_program_that_judges_candidates(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The script of models.md for `vkq quantize --target`: its last line is the share of right answers."""
-    (script,) = [block for page in PAGES for block in blocks(page, "py")]
+    (script,) = blocks(DOCS / "models.md", "py")
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(8, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1, 2, 0, 1])
     x[np.arange(8), labels] += 9
@@ -90,9 +93,28 @@ def test_the_program_that_judges_candidates(
     assert float(capsys.readouterr().out.splitlines()[-1]) == 7 / 8
 
 
+def test_the_server_of_fastapi(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of serving.md, with as much of FastAPI as it uses."""
+    handlers: dict[str, Any] = {}
+
+    class FastAPI:
+        def post(self, path: str) -> Callable[[Any], Any]:
+            return lambda handler: handlers.setdefault(path, handler)
+
+    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=FastAPI))
+    monkeypatch.setattr("vkq.runtime.opened._default", software_device)
+    monkeypatch.chdir(ROOT)
+    (script,) = blocks(DOCS / "serving.md", "py")
+    exec(compile(script, "server.py", "exec"), {})
+    digits = np.load("examples/models/digits.npz")
+    told = [handlers["/digit"](image.tolist())["digit"] for image in digits["images"][::23]]
+    assert len(set(told)) > 5
+    assert np.mean(told == digits["labels"][::23]) > 0.9
+
+
 def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
-    """Other blocks are commands of a machine (sh, yaml, dockerfile), which tests/guides types, lines of a C
-    program that a test builds, sketches that say so, and formulas."""
+    """Other blocks are commands of a machine (sh, yaml, dockerfile), which tests/guides types or which say
+    why nobody does, lines of a C program that a test builds, sketches that say so, and formulas."""
     found = {
         (named(page), kind)
         for page in PAGES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 
 import numpy as np
@@ -53,6 +54,21 @@ def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) 
     for a, b in zip(second.run(None, feed), want, strict=True):
         np.testing.assert_array_equal(a, b)
     assert not uploads
+
+
+def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
+    """A session with weights of its own takes as many more than one that shares them."""
+    taken, sessions = [], []
+    for data in (stored(b11=2), stored(b11=2), stored(b12=2)):
+        before = device.memory_used_bytes
+        sessions.append(vkq.onnx.InferenceSession(data, device))
+        sessions[-1].run(None, {"x": images(2)})
+        taken.append(device.memory_used_bytes - before)
+    for session in sessions:
+        (said,) = re.findall(
+            r"on the device: (\d+) bytes of weights", str(session.explain({"x": (2, 3, 5, 7)}))
+        )
+        assert int(said) == taken[2] - taken[1] > 6 * 3 * 3 * 3
 
 
 def test_other_weights_are_not_shared(any_device: vkq.Device, uploads: list[Resident]) -> None:
