@@ -35,7 +35,7 @@ TILES = {
 
 def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
     """``workgroup 5 of 6 (from 0; 64x64 results each)``: those that wrote the wrong elements of the result in
-    *y*; "" where the shader's tiles are not known."""
+    *y*; "" where there is one, or the shader's tiles are not known."""
     steps = [s for one in recording.steps for s in one.steps if any(one.slots[n] is y for n in s.writes)]
     tile = _tile(steps[-1]) if steps else None
     if tile is None or (wrong.ndim == 4 and wrong.shape[3] % 4):  # lines of images are padded to fours
@@ -44,14 +44,11 @@ def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
     last = np.moveaxis(wrong, 1, -1) if wrong.ndim == 4 else wrong
     at_row, at_column = np.nonzero(last.reshape(-1, last.shape[-1]))
     across = ceil_div(last.shape[-1], columns)
-    if total != across * ceil_div(wrong.size // last.shape[-1], rows):
+    if total < 2 or total != across * ceil_div(wrong.size // last.shape[-1], rows):
         return ""
     numbers = np.unique(at_row // rows * across + at_column // columns).tolist()
     listed = ", ".join(map(str, numbers[:FEW])) + (", ..." if len(numbers) > FEW else "")
-    if len(numbers) == total:
-        listed = f"all {total}" if total > 1 else "the only one"
-    else:
-        listed = f"{listed} of {total}, from 0"
+    listed = f"all {total}" if len(numbers) == total else f"{listed} of {total}, from 0"
     return f"workgroup{'s' if len(numbers) > 1 else ''} {listed} ({rows}x{columns} results each)"
 
 
