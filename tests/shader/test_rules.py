@@ -134,7 +134,7 @@ layout(local_size_x = 32) in;
 layout(set = 0, binding = 0) buffer Y { uint y[]; };
 layout(push_constant) uniform Push { uint line; } p;
 void main() {
-  coopmat<uint, gl_ScopeSubgroup, 8, 8, gl_MatrixUseAccumulator> m;
+  coopmat<uint, gl_ScopeSubgroup, 8, ROWS, gl_MatrixUseAccumulator> m;
   coopMatLoad(m, y, 0, LINE, gl_CooperativeMatrixLayoutRowMajor);
   coopMatStore(m, y, 0, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
 }
@@ -149,5 +149,23 @@ def test_strides_of_matrices(stride: str, breaks: bool) -> None:
     variant = dataclasses.replace(
         catalog().shaders["selftest__matrices"].variants[0], specialization={"LINE": Constant(3, "uint", 16)}
     )
-    found = check_module(variant, find_compiler().compile(STRIDED.replace("STRIDE", stride), "strided.comp"))
+    text = STRIDED.replace("STRIDE", stride).replace("ROWS", "8")
+    found = check_module(variant, find_compiler().compile(text, "strided.comp"))
     assert ["stride of a load or store" in what for what in found] == [True] * breaks
+
+
+@pytest.mark.parametrize(
+    ("rows", "breaks"), [("8", False), ("LINE", False), ("N", True), ("(LINE + N)", True)]
+)
+def test_shapes_of_matrices(rows: str, breaks: bool) -> None:
+    """Of sizes they become literals; of a constant that stays one of specialization they do not."""
+    constants = {"LINE": Constant(3, "uint", 16)}
+    variant = dataclasses.replace(
+        catalog().shaders["selftest__matrices"].variants[0], specialization=constants
+    )
+    text = STRIDED.replace("STRIDE", "LINE").replace("ROWS", rows)
+    text = text.replace(
+        "const uint LINE = 8;", "const uint LINE = 8;\nlayout(constant_id = 4) const uint N = 8;"
+    )
+    found = check_module(variant, find_compiler().compile(text, "shaped.comp"))
+    assert ["the rows or columns of a matrix" in what for what in found] == [True] * breaks

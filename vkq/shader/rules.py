@@ -14,6 +14,7 @@ from vkq.shader.spirv import (
     OP_ARRAY,
     OP_CONSTANT,
     OP_FUNCTION,
+    OP_MATRIX,
     OP_MATRIX_LOAD,
     OP_MATRIX_STORE,
     OP_SELECT,
@@ -25,6 +26,8 @@ FORBIDDEN = (  # pattern, why
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
     (
+        # gl_SubgroupID stays allowed: a control on that device that kept it and took the lane from
+        # gl_LocalInvocationIndex was right (PR 6972), and it tells compilers that all lanes have one value
         r"\bgl_SubgroupInvocationID\b",
         "an Adreno 840's driver gives another lane's in shaders with matrices (Tencent/ncnn PR 6720, 6972);"
         " use own_lane of lane.glslh",
@@ -103,11 +106,18 @@ def check_module(variant: Variant, spirv: bytes) -> list[str]:
             " wrong in shared memory (Tencent/ncnn PR 6972), in a way that vkq cannot compute; choose by"
             " whole numbers and bools"
         )
-    if "cooperativeMatrix" in variant.requires and _has_open_stride(got(matrix_literals=True)):
-        found.append(
-            "the stride of a load or store of a matrix is no literal: Xclipse's compiler gets those from"
-            " uniform data wrong (pytorch/executorch, linear_dq8ca_qw_coopmat.glsl); make it of sizes"
-        )
+    if "cooperativeMatrix" in variant.requires:
+        literal = got(matrix_literals=True)
+        if _has_open_stride(literal):
+            found.append(
+                "the stride of a load or store of a matrix is no literal: Xclipse's compiler gets those from"
+                " uniform data wrong (pytorch/executorch, linear_dq8ca_qw_coopmat.glsl); make it of sizes"
+            )
+        if _has_open_shape(literal):
+            found.append(
+                "the rows or columns of a matrix are no literals, which MoltenVK will need (clpeak#190); make"
+                " them of sizes"
+            )
     return [f"{variant.name}: {what}" for what in found]
 
 
@@ -127,6 +137,14 @@ def _has_open_stride(spirv: bytes) -> bool:
     strides = {one.words[4] for one in instructions if one.op == OP_MATRIX_LOAD}
     return not literals.issuperset(
         strides | {one.words[3] for one in instructions if one.op == OP_MATRIX_STORE}
+    )
+
+
+def _has_open_shape(spirv: bytes) -> bool:
+    _, instructions, _ = parse(spirv, lambda op: op != OP_FUNCTION)
+    literals = {one.words[1] for one in instructions if one.op == OP_CONSTANT}
+    return not literals.issuperset(
+        number for one in instructions if one.op == OP_MATRIX for number in one.words[3:5]
     )
 
 
