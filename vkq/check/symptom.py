@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ def symptom(got: Array, want: Expected, before: Array | None, poison: Array) -> 
     unwritten = _same(got, poison) & wrong
     if unwritten.sum() * 2 > wrong.sum():
         return f"not written: {of}, {_where(unwritten)}"
-    if before is not None and before.shape == got.shape and _same(got, before.astype(got.dtype))[wrong].all():
+    if before is not None and before.shape == got.shape and _same(got, _as(before, got.dtype))[wrong].all():
         return f"the result of the run before: {of}, {_where(wrong)}"
     if moved := _moved(got, want):
         return f"{moved}: {of}, {_where(wrong)}"
@@ -42,6 +43,11 @@ def when(wrong: Sequence[int], times: int) -> str:
         return "in every run but the first"
     listed = ", ".join(map(str, wrong[:5])) + (", ..." if len(wrong) > 5 else "")
     return f"in {len(wrong)} of {times} runs ({listed})"
+
+
+def _as(a: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore"):  # float16 has infinities for large numbers
+        return a.astype(dtype)
 
 
 def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
