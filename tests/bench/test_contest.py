@@ -133,10 +133,17 @@ class Net:
         return 0, np.einsum("ok,khw->ohw", WEIGHT[:, :, 0, 0], self.given["in0"])
 
 
+class Mat(np.ndarray):
+    """As much of ncnn's class as is used."""
+
+    def clone(self) -> np.ndarray:
+        return self.copy()
+
+
 def fake(*devices: str) -> Any:
     """ncnn, which sees these devices."""
     return SimpleNamespace(
-        __version__="1.0", Net=Net, Mat=lambda x: x, get_gpu_count=lambda: len(devices),
+        __version__="1.0", Net=Net, Mat=lambda x: x.view(Mat), get_gpu_count=lambda: len(devices),
         get_gpu_info=lambda i: SimpleNamespace(device_name=lambda: devices[i]),
     )  # fmt: skip
 
@@ -153,6 +160,33 @@ def test_ncnn_from_its_own_files(
     with pytest.warns(UserWarning, match="Det"):
         assert bench(determinants, "--peer", "ncnn") == 0
     assert "no det.ncnn.param and no det.ncnn.bin beside the model" in capsys.readouterr().out
+
+
+PARAM = """7767517
+2 2
+Input in0 0 1 in0
+Convolution conv 1 1 in0 out0 0=4 1=1 6=12
+"""
+
+
+def test_the_real_ncnn(
+    software_device: vkq.Device, convolution: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own reader, layers and device; it computes in float16 by default."""
+    ncnn = pytest.importorskip("ncnn", reason="ncnn is no dependency of the tests (tests/README.md)")
+    (tmp_path / "conv.ncnn.param").write_text(PARAM)
+    (tmp_path / "conv.ncnn.bin").write_bytes(bytes(4) + WEIGHT.tobytes())  # a tag of 0: float32
+    out = tmp_path / "run.json"
+    assert bench(convolution, "--shape", "x=1x3x5x7", "--peer", "ncnn", "--json", str(out)) == 0
+    found = result.read(out)
+    assert [(row.path, len(row.samples_us)) for row in found.rows] == [
+        ("vkq", len(found.rows[0].samples_us)), ("ncnn", len(found.rows[0].samples_us)),
+    ]  # fmt: skip
+    assert f"ncnn {ncnn.__version__} conv.ncnn.param on Vulkan device" in capsys.readouterr().out
+    x = np.random.default_rng(3).normal(size=(1, 3, 5, 7)).astype(np.float32)
+    call, ran = ncnn_peer.model_call(ncnn, convolution, {"x": x}, software_device)
+    assert ran.endswith("2 of 2 layers by Vulkan")
+    np.testing.assert_allclose(call()[0], np.einsum("ok,nkhw->nohw", WEIGHT[:, :, 0, 0], x), atol=2e-2)
 
 
 def test_what_ncnn_refuses(software_device: vkq.Device, convolution: str) -> None:

@@ -48,7 +48,7 @@ def arm(
         outputs = []
         for part in parts:
             extractor = net.create_extractor()
-            extractor.input("x", ncnn.Mat(part))
+            extractor.input("x", _mat(ncnn, part))
             outputs.append(np.array(extractor.extract("y")[1]))
         return outputs[0].reshape(p.y_shape) if case.op == "linear" else np.stack(outputs).reshape(p.y_shape)
 
@@ -88,10 +88,17 @@ def model_call(
     def call() -> list[Array]:
         extractor = net.create_extractor()
         for name, x in zip(names, given, strict=True):
-            extractor.input(name, ncnn.Mat(x))
+            extractor.input(name, _mat(ncnn, x))
         return [np.array(extractor.extract(name)[1])[None] for name in results]
 
     return call, f"ncnn {ncnn.__version__} {param.name} on Vulkan device {index} ({device.name}){_split(net)}"
+
+
+def _mat(ncnn: Any, x: Array) -> Any:
+    """ncnn's array. A Mat of NumPy's memory has its channels end to end; on Vulkan ncnn takes them to begin at
+    multiples of 16 bytes, where it lays them itself when it copies."""
+    mat = ncnn.Mat(x)
+    return mat.clone() if x.ndim == 3 and x[0].nbytes % 16 else mat
 
 
 def _split(net: Any) -> str:
