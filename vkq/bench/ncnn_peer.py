@@ -95,8 +95,8 @@ def model_call(
 
 
 def _mat(ncnn: Any, x: Array) -> Any:
-    """ncnn's array. A Mat of NumPy's memory has its channels end to end; on Vulkan ncnn takes them to begin at
-    multiples of 16 bytes, where it lays them itself when it copies."""
+    """ncnn's array. A Mat of NumPy's memory has its channels end to end; on Vulkan ncnn takes each to begin
+    at a multiple of 16 bytes, where a copy has it."""
     mat = ncnn.Mat(x)
     return mat.clone() if x.ndim == 3 and x[0].nbytes % 16 else mat
 
