@@ -379,6 +379,30 @@ def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has 0 samples" in capsys.readouterr().err
 
 
+def test_an_excluded_node_keeps_its_float_weight(folder: Path, tmp_path: Path) -> None:
+    """Byte for byte; the weights of the other layers become int8."""
+    node = next(one for one in onnx.load(folder / "float.onnx").graph.node if one.name == "Conv_5")
+    words = ["quantize", str(folder / "float.onnx"), "--fast", "-c", str(folder / "pictures"), "-o"]
+
+    def stored(*more: str) -> tuple[onnx.TensorProto | None, int]:
+        """The node's weight, and how many weights are int8."""
+        target = tmp_path / "made.onnx"
+        assert main([*words, str(target), *more]) == 0
+        graph = onnx.load(target).graph
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        inside = next(one for one in graph.node if one.name == "Conv_5")
+        int8 = sum(len(t.dims) > 1 and t.data_type == TensorProto.INT8 for t in constants.values())
+        return constants.get(inside.input[1]), int8
+
+    (none, every), (weight, fewer) = stored(), stored("--exclude", "Conv_5")
+    assert none is None, "quantized: the node's weight comes from a DequantizeLinear"
+    assert fewer == every - 1
+    assert weight is not None
+    before = {tensor.name: tensor for tensor in onnx.load(folder / "float.onnx").graph.initializer}
+    np.testing.assert_array_equal(numpy_helper.to_array(weight), numpy_helper.to_array(before[node.input[1]]))
+    assert weight.data_type == TensorProto.FLOAT
+
+
 def test_quantize_weights_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["quantize", str(folder / "float.onnx"), "--weights-only"]
     assert main([*words, "-o", str(folder / "w8.onnx"), "-c", str(folder / "pictures")]) == 0
