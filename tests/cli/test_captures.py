@@ -58,6 +58,7 @@ COMMANDS = {
     "report": "report --count 1 --time 0.001 --list linear[M=3,K=5,N=7] -o page.html",
     "run": "run model.onnx -i inputs.npz --compare onnxruntime",
     "run-profile": "run model.onnx --random --profile --repeat 3",
+    "run-profile-names": "run named.onnx --random --profile",
     "shaders-build": "shaders build max_pool_q8 --output spirv",
     "shaders-check": "shaders check max_pool_q8",
     "shaders-list": "shaders list gemv_q8csw",
@@ -72,7 +73,13 @@ COMMANDS = {
 }
 # As the probe measures them; under load it finds no time for some.
 RATES = {"s8s8": 1.4e10, "u8s8": 3.1e10, "u8u8": 1e10, "float": 1e10, "fma": 8.6e9, "copy": 3.2e8}
-BY_TIME = ("bench-model", "run-profile", "tune", "tune-regret")  # whose lines may come in another order
+BY_TIME = (
+    "bench-model",
+    "run-profile",
+    "run-profile-names",
+    "tune",
+    "tune-regret",
+)  # whose lines may come in another order
 FEW = """summary: two K, and another scheme
 cases:
   - {case: "linear[M=1,8,K=64,128,N=64]", reason: a sweep}
@@ -121,6 +128,25 @@ def alike(text: str) -> list[str]:
     return [re.sub(r"^-?inf$|^nan$", "0", word) for word in words if word]
 
 
+def written(folder: Path) -> None:  # noqa: F811
+    """The files that the commands here name beside those of the examples."""
+    onnx.save(detector(), folder / "detector.onnx")
+    (folder / "few.yaml").write_text(FEW)
+    (folder / "split.onnx.data").unlink(missing_ok=True)  # onnx appends to what is there
+    onnx.save(
+        onnx.load(folder / "float.onnx"), folder / "split.onnx", save_as_external_data=True,
+        location="split.onnx.data", size_threshold=0,
+    )  # fmt: skip
+    named = onnx.load(folder / "model.onnx")
+    for number, node in enumerate(named.graph.node):
+        node.name = f"/model/encoder/layers/layers.{number}/residual/branch/convolution/{node.op_type}"
+    onnx.save(named, folder / "named.onnx")
+    before = [row(case, us) for case, (us, _) in TIMES.items()]
+    after = [row(case, us * change) for case, (us, change) in TIMES.items()]
+    for name, rows in (("before", before), ("after", after)):
+        (folder / f"{name}.json").write_text(run(*rows).to_json())
+
+
 @pytest.fixture
 def place(
     folder: Path, short: None, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
@@ -134,17 +160,7 @@ def place(
         verdict._reports, c.key, dataclasses.replace(known, tuning=None, rates=RATES, clock="gpu")
     )
     monkeypatch.setattr(software_device, "capabilities", c)
-    onnx.save(detector(), folder / "detector.onnx")
-    (folder / "few.yaml").write_text(FEW)
-    (folder / "split.onnx.data").unlink(missing_ok=True)  # onnx appends to what is there
-    onnx.save(
-        onnx.load(folder / "float.onnx"), folder / "split.onnx", save_as_external_data=True,
-        location="split.onnx.data", size_threshold=0,
-    )  # fmt: skip
-    before = [row(case, us) for case, (us, _) in TIMES.items()]
-    after = [row(case, us * change) for case, (us, change) in TIMES.items()]
-    for name, rows in (("before", before), ("after", after)):
-        (folder / f"{name}.json").write_text(run(*rows).to_json())
+    written(folder)
     made = shader_table.read(ROOT / RESULTS / "compiled-radv-gfx1100.json")
     monkeypatch.setattr(shader_table, "measure", lambda which: made)
     monkeypatch.setattr(bench.cases, "select", select)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
@@ -58,3 +59,8 @@ def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
     forms = {name: shortened(shown.get(name, name), letters) for name in names}
     counts = Counter(forms.values())
     return {name: form if counts[form] == 1 else None for name, form in forms.items()}
+
+
+def above(label: str, columns: int | None) -> str:
+    """A label on its own line, in the terminal's width."""
+    return textwrap.fill(label, columns, subsequent_indent="  ", break_on_hyphens=False) if columns else label

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 
 from vkq.bench.fitted import distinct
@@ -52,8 +51,3 @@ class Labels:
             return "", whole
         short = self._short[key[0]] if whole == key[0] else None
         return (whole, "") if short is None else ("", short)
-
-
-def above(label: str, columns: int | None) -> str:
-    """A label on its own line, in the terminal's width."""
-    return textwrap.fill(label, columns, subsequent_indent="  ", break_on_hyphens=False) if columns else label

@@ -7,8 +7,8 @@ import io
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from vkq.bench.fitted import shortened
-from vkq.bench.labels import Labels, above
+from vkq.bench.fitted import above, shortened
+from vkq.bench.labels import Labels
 from vkq.bench.result import INTERRUPTED, Comparison, Failure, Result, Row, Total
 from vkq.check.cases import Case
 

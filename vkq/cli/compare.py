@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vkq.bench import compare, result
-from vkq.bench.fitted import distinct
-from vkq.bench.labels import above
+from vkq.bench.fitted import above, distinct
 from vkq.bench.report import microseconds
 from vkq.bench.timer import CLOCKS
 from vkq.check.cases import SCHEMES

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from vkq._version import __version__
-from vkq.bench.fitted import distinct
-from vkq.bench.labels import above
+from vkq.bench.fitted import above, distinct
 from vkq.check.cases import FLOAT
 from vkq.check.catalogue import check_of
 from vkq.check.compare import usable_paths

@@ -7,15 +7,18 @@ import json
 import statistics
 import time
 import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vkq import files
+from vkq.bench.fitted import above, distinct
 from vkq.cli.common import (
     Parsers,
     add_command,
+    columns,
     counted,
     device_argument,
     folded,
@@ -26,6 +29,7 @@ from vkq.cli.common import (
 from vkq.cli.inputs import feed_of, input_arguments
 from vkq.schemes.base import COMPUTE
 
+BEFORE_NAME = 25  # columns of a profile's line
 SHOWN = 5  # largest scores of an output
 NODES = 20  # of a profile
 REFEREES = ("onnxruntime", "litert")  # of ONNX files, of .tflite files
@@ -144,8 +148,7 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None, runs: int) -
     steps = session.profile(feed, runs)
     total = sum(us for _, _, us in steps)
     print(f"profile {total:.1f} us on the device, {len(steps)} nodes, medians of {counted(runs, 'run')}")
-    for source, operator, us in sorted(steps, key=lambda step: -step[2])[:NODES]:
-        print(f"  {us:10.1f} us {100 * us / max(total, 1e-9):5.1f} %  {operator:18} {source}")
+    print("\n".join(_longest(steps, total, columns())))
     if len(steps) > NODES:
         print(f"  {len(steps) - NODES} shorter nodes are left out; --trace writes all")
     if trace:
@@ -165,6 +168,21 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None, runs: int) -
             at += us
         with files.output(trace) as file:
             file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+
+
+def _longest(steps: Sequence[tuple[str, str, float]], total: float, width: int | None) -> Iterator[str]:
+    """A line for each of the longest nodes: its time, name and operator. In a terminal's *width* the operator
+    is left out first; a name is shortened, or stands above where another would be shortened to the same."""
+    shown = sorted(steps, key=lambda step: -step[2])[:NODES]
+    room = max(20, width - BEFORE_NAME) if width else max(len(source) for source, _, _ in shown)
+    names = distinct([source for source, _, _ in shown], room)
+    for source, operator, us in shown:
+        time_us = f"  {us:10.1f} us {100 * us / max(total, 1e-9):5.1f} %  "
+        name = names[source]
+        if name is None:
+            yield above(source, width)
+        line = f"{time_us}{name}: {operator}" if name else f"{time_us}{operator}"
+        yield line if width is None or len(line) <= width else f"{time_us}{name}"
 
 
 def compare(session: Any, feed: dict[str, Any], results: dict[str, Any], what: str) -> int:
