@@ -10,6 +10,7 @@ import pytest
 
 from tests.bench.test_compare import row, run
 from tests.conftest import ROOT
+from vkq import cli
 from vkq.bench import report
 from vkq.bench.cases import load_list
 from vkq.bench.fitted import shown_names
@@ -59,6 +60,28 @@ def test_options_are_said_where_they_differ() -> None:
         assert Labels([Case(other), case], 20).of(case) == (f"{one.name} {said}", "")
         assert Labels([case, case], 20).of(case)[1] == one.name  # one word for all says nothing
     assert Labels(["model.onnx[x=1]", Case(one)]).of("model.onnx[x=1]") == ("", "model.onnx[x=1]")
+
+
+def test_rows_of_a_document_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By scheme, scale and method, in Markdown and where a run has what another has not."""
+    p = parse("linear[M=1,K=8,N=8]")
+    cases = [
+        Case(p),
+        Case(p, "q8csw"),
+        Case(p, scale="tensor"),
+        Case(p, method="gemv"),
+        Case(p, method="tiled"),
+    ]
+    every = dataclasses.replace(run(*map(timed, cases)), host={"cpu": "a CPU", "cpus": 1})
+    names = re.findall(r"^\| (`linear.*?) \|", report.markdown(every), re.MULTILINE)
+    assert len(set(names)) == len(cases)
+    assert names[-1] == f"`{p.name}` tiled"
+    for name, one in (("old", every), ("new", run(timed(cases[0])))):
+        (tmp_path / f"{name}.json").write_text(one.to_json())
+    assert cli.main(["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), "--wide"]) == 0
+    only = re.findall(r"^only in the old run: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert len(set(only)) == len(cases) - 1
+    assert f"{p.name} q8ta_q8csw_q8to channel gemv portable gpu" in only
 
 
 def test_a_name_above_stands_there_once() -> None:

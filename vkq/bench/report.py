@@ -244,6 +244,7 @@ def markdown(result: Result) -> str:
         row = next(iter(arm.values()))
         name = " ".join([f"`{row.case}`", *([row.scheme] if row.scheme != "q8ta_q8csw_q8to" else [])])
         name += " per-tensor scale" if row.scale == "tensor" else ""
+        name += f" {row.method}" if row.method else ""
         lines.append("| " + " | ".join([name, row.path, *_cells(arm, result.comparisons)]) + " |")
     for one in result.failures:
         lines.append(

@@ -97,7 +97,7 @@ def _print(
         if rows and not options.wide:
             print(f"{label}: {counted(len(rows), 'measurement')} (--wide names them)")
         for row in rows if options.wide else ():
-            print(f"{label}: {row.case} {row.scheme} {row.scale} {row.path} {row.clock}")
+            print(f"{label}: {' '.join(filter(None, row.key))}")
     for wrong in found.mismatches:
         print(f"MISMATCH in the new run: {wrong}")
     print(
