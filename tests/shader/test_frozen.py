@@ -15,10 +15,11 @@ from vkq.errors import SpecError
 from vkq.shader import build as shader_build
 from vkq.shader import catalog as shader_catalog
 from vkq.shader import compile as shader_compile
-from vkq.shader.build import build
+from vkq.shader.build import COMPILER, build, compiler_of
 from vkq.shader.catalog import Catalog, catalog, shaders_folder
 from vkq.shader.compile import key, text
 from vkq.shader.frozen import Frozen, freeze, thaw
+from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Shader, Variant
 
 SHADERS = ("gemm_q8ta_q8csw__coopmat", "conv2d_q8ta_q8csw__direct", "argmax_q8__element")
@@ -67,6 +68,18 @@ def test_a_package_is_taken_as_it_is(packaged: tuple[Path, Shader], monkeypatch:
     for name in ("text", "check", "reflect", "build"):
         monkeypatch.delattr(shader_compile, name)
     assert [shader_compile.spirv(variant) for variant in catalog().variants.values()] == expected
+
+
+def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader], tmp_path: Path) -> None:
+    """Also where another machine compiled: its folder is copied with the name."""
+    folder, _ = packaged
+    assert (folder / COMPILER).read_text() == f"{find_compiler().name}\n"
+    (folder / COMPILER).write_text("glslang of another machine\n")
+    build(tmp_path / "copied", given=folder)
+    assert compiler_of(tmp_path / "copied") == "glslang of another machine"
+    (folder / COMPILER).unlink()
+    build(tmp_path / "copied", given=folder)
+    assert compiler_of(tmp_path / "copied") == "unknown"
 
 
 def test_it_takes_few_python_calls(packaged: tuple[Path, Shader]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import REQUIRED
 from tests.wheels import release
-from vkq.shader.build import modules
+from vkq.shader.build import COMPILER, modules
 from vkq.shader.catalog import catalog
 from vkq.shader.compile import spirv
 from vkq.shader.rules import check_module
@@ -71,26 +71,32 @@ def test_the_compiler_is_the_one_that_was_tested() -> None:
     )
 
 
-def test_other_spirv_of_a_release_is_seen(tmp_path: Path) -> None:
-    """One byte of one module, a module more, or another compiler; and what to do is said."""
+def test_other_spirv_of_a_release_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One byte of one module, a module more, or another compiler ends the build; a new version does not."""
     folder, file = tmp_path / "spirv", tmp_path / "release.json"
     folder.mkdir()
     (folder / "a.spv").write_bytes(b"\3\2\x23\7")
-    said = release.changed(folder, file, "1.0")
-    assert said is not None
-    assert "not kept yet: python -m tests.wheels.release" in said
+    (folder / COMPILER).write_text("glslang 1\n")
+
+    def check(version: str) -> str:
+        release.check(folder, file, version)
+        return capsys.readouterr().out
+
+    assert re.search("not kept. Before a release: python -m tests.wheels.release .*; the first", check("1.0"))
     release.keep(folder, file, "1.0")
-    assert release.changed(folder, file, "1.0") is None
+    assert check("1.0") == ""
     (folder / "a.spv").write_bytes(b"\3\2\x23\6")
-    said = release.changed(folder, file, "1.0")
-    assert said is not None
-    assert "raise vkq/_version.py" in said
-    assert "compiler" not in said.split(")")[0]
+    with pytest.raises(
+        SystemExit, match=r"another than .* keeps \(spirv \w+ -> \w+\)\. Where 1\.0 is"
+    ):
+        check("1.0")
+    assert "not kept" in check("1.1")
     release.keep(folder, file, "1.1")
-    assert (release.changed(folder, file, "1.1"), set(json.loads(file.read_text()))) == (None, {"1.0", "1.1"})
+    assert (check("1.1"), set(json.loads(file.read_text()))) == ("", {"1.0", "1.1"})
     (folder / "b.spv").write_bytes(b"")
-    assert "spirv" in (release.changed(folder, file, "1.1") or "")
-    kept = json.loads(file.read_text())
-    kept["1.1"]["compiler"] = "another"
-    file.write_text(json.dumps(kept))
-    assert "compiler another -> " in (release.changed(folder, file, "1.1") or "")
+    with pytest.raises(SystemExit, match=r"raise vkq/_version\.py"):
+        check("1.1")
+    (folder / "b.spv").unlink()
+    (folder / COMPILER).write_text("glslang 2\n")
+    with pytest.raises(SystemExit, match=r"keeps \(compiler glslang 1 -> glslang 2\)"):
+        check("1.1")

@@ -74,8 +74,7 @@ def sdist(output: Path, spirv: Path | None) -> Path:
     PREBUILT.mkdir(exist_ok=True)
     given = ("--given", spirv.resolve()) if spirv else ()
     run(sys.executable, "-m", "vkq.shader.build", PREBUILT / "spirv", *given, PYTHONPATH=str(ROOT))
-    if said := release.changed(PREBUILT / "spirv"):
-        print(said, flush=True)
+    release.check(PREBUILT / "spirv")
     if not list(PREBUILT.glob("kp-*.tar.gz")):
         run(
             sys.executable,

@@ -2,6 +2,8 @@
 compiler's output (ggml-org/llama.cpp#28635), so that a release says which it carries.
 
     python -m tests.wheels.release FOLDER    keeps those of a folder that vkq.shader.build filled
+
+release.json is made for the first release; `tests.wheels.build` compares with it from then on.
 """
 
 from __future__ import annotations
@@ -11,48 +13,62 @@ import json
 import sys
 from pathlib import Path
 
-from tests.shader import compiler
 from vkq._version import __version__
+from vkq.shader.build import COMPILER, compiler_of
 
 FILE = Path(__file__).with_name("release.json")
 
 
 def spirv_hash(folder: Path) -> str:
-    """SHA-256 over the names and contents of all files."""
+    """SHA-256 over the names and contents of all files but the compiler's name."""
     hashed = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != COMPILER):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         hashed.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
     return hashed.hexdigest()
 
 
 def found(folder: Path) -> dict[str, str]:
-    """The compiler that the shaders were last tested with, and the hash."""
-    return {"compiler": compiler.kept()["compiler"], "spirv": spirv_hash(folder)}
+    """The compiler that made the folder's modules, and the hash."""
+    return {"compiler": compiler_of(folder), "spirv": spirv_hash(folder)}
 
 
 def changed(folder: Path, file: Path = FILE, version: str = __version__) -> str | None:
-    """What differs from what is kept of this version, and what to do; None where nothing does."""
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    renew = f"python -m tests.wheels.release {folder}, and commit {file.name}"
-    if version not in kept:
-        return f"the SPIR-V of vkq {version} is not kept yet: {renew}"
-    now = found(folder)
-    parts = [
-        f"{name} {kept[version][name]} -> {now[name]}" for name in now if kept[version][name] != now[name]
-    ]
+    """What differs from what is kept of this version, and what to do; None where nothing does, and where
+    nothing is kept of the version."""
+    before, now = _kept(file).get(version), found(folder)
+    parts = [f"{name} {before[name]} -> {now[name]}" for name in now if before and before[name] != now[name]]
     if not parts:
         return None
     return (
-        f"the SPIR-V of vkq {version} is another than was kept ({'; '.join(parts)}). Where {version} is"
-        f" released, raise vkq/_version.py; run the suite on a device of each kind; then {renew}"
+        f"the SPIR-V of vkq {version} is another than {file.name} keeps ({'; '.join(parts)}). Where {version}"
+        f" is released, raise vkq/_version.py; run the suite on a device of each kind; then"
+        f" {_renew(folder, file)}"
     )
 
 
+def check(folder: Path, file: Path = FILE, version: str = __version__) -> None:
+    """Exit where the SPIR-V changed although the version stayed. Say how to keep that of a version of which
+    nothing is kept."""
+    if said := changed(folder, file, version):
+        sys.exit(said)
+    if version not in _kept(file):
+        none = "" if file.exists() else f"; the first release makes {file.name}"
+        print(f"the SPIR-V of vkq {version} is not kept. Before a release: {_renew(folder, file)}{none}")
+
+
+def _kept(file: Path) -> dict[str, dict[str, str]]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _renew(folder: Path, file: Path) -> str:
+    return f"python -m tests.wheels.release {folder}, and commit {file.name}"
+
+
 def keep(folder: Path, file: Path = FILE, version: str = __version__) -> None:
-    """Keeps them as this version's."""
-    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    file.write_text(json.dumps({**kept, version: found(folder)}, indent=2) + "\n", encoding="utf-8")
+    """Keep them as this version's."""
+    kept = {**_kept(file), version: found(folder)}
+    file.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

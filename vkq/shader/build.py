@@ -23,8 +23,10 @@ from vkq.shader.catalog import catalog
 from vkq.shader.compile import build as compile_variants
 from vkq.shader.compile import kept, key, text
 from vkq.shader.frozen import SUFFIX, freeze
+from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Variant
 
+COMPILER = "compiler.txt"  # in the folder of all modules: the compiler that made them
 WORTH_A_PROCESS = 48  # below so many modules, starting processes costs more than it saves
 
 Module = tuple[Variant, ...]  # those that one SPIR-V module serves: they differ in specialization alone
@@ -84,7 +86,7 @@ def build(
 ) -> int:
     """Compile *variants* into the folder *output*, in the form that `vkq.shader.compile` reads; or take them
     from the folder *given*. By default all of them, which are then described there, too
-    (`vkq.shader.frozen`).
+    (`vkq.shader.frozen`), with the name of the compiler.
 
     What an earlier build of other sources left there is deleted.
 
@@ -106,9 +108,18 @@ def build(
             path = output / (shader.name + SUFFIX)
             cache.write_sealed(path, freeze(shader, lambda each: key(text(each))))
             old.discard(path)
+        (output / COMPILER).write_text(f"{compiler_of(given)}\n", encoding="utf-8")
     for path in old:
         path.unlink()
     return len(chosen)
+
+
+def compiler_of(folder: Path | None) -> str:
+    """The compiler that made the modules of a folder, or that would make them here (None)."""
+    if folder is None:
+        return find_compiler().name
+    file = folder / COMPILER
+    return file.read_text(encoding="utf-8").strip() if file.exists() else "unknown"
 
 
 def _compile(module: Module) -> tuple[str, bytes]:
