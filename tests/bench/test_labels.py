@@ -48,6 +48,7 @@ def test_each_case_of_a_list_has_a_label_of_its_own(path: Path, columns: int) ->
     cases = list({dataclasses.replace(c, reason="", times=1, use="correctness"): c for c in load_list(path)})
     tables = printed(cases, columns)
     assert len(set(map(read, tables))) == len(cases)
+    assert not re.findall(r"\S+\.\.(?!\])\S*", " ".join(map(read, tables))), "no name without its middle"
     assert max(len(line) for lines in tables for line in lines) <= columns
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
-from vkq.bench.fitted import distinct
+from vkq.bench.fitted import shown_names
 from vkq.bench.result import Row
 from vkq.check.cases import Case
 
@@ -23,8 +24,8 @@ def key_of(one: Row | Case | str) -> Key:
 class Labels:
     """A label for each case of a run.
 
-    A label that is longer than *letters*, or that is shortened to the same letters as another, stands on a
-    line of its own. *letters*: the room for a name in a row; None gives each label the room that it needs.
+    A label stands in its row where it fits, if need be without the sizes that all cases of its operator share
+    (`shown_names`), else on a line of its own. *letters*: the room in a row; None is as much as is needed.
     """
 
     def __init__(self, cases: Iterable[Row | Case | str], letters: int | None = None):
@@ -34,7 +35,10 @@ class Labels:
         self._whole = {key: self._words(key) for key in keys}
         self.longest = max(map(len, self._whole.values()), default=0)
         self.letters = self.longest if letters is None else min(self.longest, letters)
-        self._short = distinct([key[0] for key in keys], self.letters)
+        shown = shown_names([key[0] for key in keys], self.letters)
+        counts = Counter(shown.values())
+        fits = {name: form for name, form in shown.items() if len(form) <= self.letters and counts[form] == 1}
+        self._short = {key: fits[key[0]] for key in keys if key[0] in fits and self._whole[key] == key[0]}
 
     def _words(self, key: Key) -> str:
         name, scheme, scale, method = key
@@ -47,7 +51,6 @@ class Labels:
         """Return (the line above the row or "", the name in the row or "")."""
         key = key_of(one)
         whole = self._whole.get(key, key[0])
-        if len(whole) <= self.letters or key not in self._whole:
+        if len(whole) <= self.letters:
             return "", whole
-        short = self._short[key[0]] if whole == key[0] else None
-        return (whole, "") if short is None else ("", short)
+        return ("", self._short[key]) if key in self._short else (whole, "")

@@ -7,7 +7,7 @@ import io
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from vkq.bench.fitted import above, shortened
+from vkq.bench.fitted import above
 from vkq.bench.labels import Labels
 from vkq.bench.result import INTERRUPTED, Comparison, Failure, Result, Row, Total
 from vkq.check.cases import Case
@@ -52,8 +52,8 @@ _LEAST = 20  # letters of a case
 class Table:
     """The table on a terminal: a line for each arm with the times of *clock*, the first that is measured.
 
-    Names of cases are shortened to *columns* (None: whole); one that would read as another does stands above
-    its rows (`Labels`). With *wide* a line has every clock and rate and ends with its command.
+    A name that does not fit into *columns* (None: all fit) stands above its rows (`Labels`). With *wide* a
+    line has every clock and rate and ends with its command.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Table:
         path, *numbers = cells
         widths = list(_WIDTHS.values())
         shown = " ".join(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
-        return f"{shortened(name, self.letters):{self.letters}} {path:{widths[0]}} {shown}"
+        return f"{name:{self.letters}} {path:{widths[0]}} {shown}"
 
 
 def _network(one: Total) -> str:
