@@ -232,6 +232,22 @@ def test_damage_anywhere_is_seen(any_device: vkq.Device, digits: bytes, opened: 
         assert load_bytes(opened, data[:size]) == 2, size
 
 
+def test_changes_that_cancel_in_a_sum_are_seen(
+    any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
+) -> None:
+    """Of two words, also where each is weighted with its place, and of two words in each other's."""
+    words = np.frombuffer(digits_file(digits, any_device), "<u8")
+    other = np.flatnonzero(words != words[100])[-1]
+    pair = np.array([100, other])
+    for weights in ((1, 1), 2 * pair[::-1] - 9, pair[::-1] - 4):  # places begin at 0 behind byte 40, or at 1
+        broken = words.copy()
+        broken[pair] += np.array(weights, np.int64).astype(np.uint64) * np.array([1, 2**64 - 1], np.uint64)
+        assert load_bytes(opened, broken.tobytes()) == 2
+    broken = words.copy()
+    broken[pair] = broken[pair[::-1]]
+    assert load_bytes(opened, broken.tobytes()) == 2
+
+
 def test_a_head_of_any_bytes_is_read_within_its_bounds(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
@@ -272,7 +288,7 @@ def test_what_a_run_refuses(any_device: vkq.Device, digits: bytes, tmp_path: Pat
         vkq.load(tmp_path / "none.vkq", any_device.name)
     with pytest.raises(DeviceError, match=r"(?s)no device of Vulkan 1.1 is named nowhere; there are:.*0: "):
         vkq.load(path, "nowhere")
-    path.write_bytes(b"VKQFILE3" + path.read_bytes()[8:])
+    path.write_bytes(b"VKQFILE4" + path.read_bytes()[8:])
     with pytest.raises(ModelError, match="another version of vkq: export the model again"):
         vkq.load(path, any_device.name)
     assert main(["inspect", str(path)]) == 2

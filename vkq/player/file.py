@@ -2,7 +2,7 @@
 
 | at | what |
 | --- | --- |
-| 0 | ``VKQFILE4`` |
+| 0 | ``VKQFILE5`` |
 | 8 | bytes of the head |
 | 16 | bytes of the file, a multiple of 8 |
 | 24 | checksum of all after byte 40 |
@@ -27,10 +27,10 @@ import numpy.typing as npt
 from . import order
 from .packed import AS_IT_IS, in_columns, packed
 
-MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE4", 40, 64
+MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE5", 40, 64
 BLOB = "QQQI"  # offset, bytes in the file, bytes unpacked, how it is packed
 TYPES = {"int8": 1, "uint8": 2, "int32": 3, "float32": 4, "float16": 5}
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN, MIXER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 INT32 = np.iinfo(np.int32)
 
 
@@ -204,10 +204,15 @@ class Head:
 
 
 def checksum(data: npt.NDArray[np.uint8]) -> int:
-    """The sum of word[i] * (2i + 1) * GOLDEN over 64-bit words, modulo 2^64."""
+    """The sum, modulo 2^64, of the 64-bit words, each with its place mixed in: word[i] + (i + 1) * GOLDEN is
+    multiplied by MIXER twice, its upper half added (xor) to its lower one before, between and after. So
+    changes of several words do not cancel."""
     words = data.view("<u8")
-    odd = np.arange(1, 2 * words.size, 2, dtype=np.uint64)
-    return int(np.sum(words * odd * GOLDEN, dtype=np.uint64))
+    mixed = words + np.arange(1, words.size + 1, dtype=np.uint64) * GOLDEN
+    half = np.uint64(32)
+    for _ in range(2):
+        mixed = (mixed ^ (mixed >> half)) * MIXER
+    return int(np.sum(mixed ^ (mixed >> half), dtype=np.uint64))
 
 
 def written(producer: str, sets: Sequence[Shaped]) -> bytes:

@@ -8,7 +8,7 @@
 
 namespace vkq::player {
 
-static constexpr char MAGIC[9] = "VKQFILE4";
+static constexpr char MAGIC[9] = "VKQFILE5";
 static constexpr uint64_t HEAD_AT = 40, BLOB_ALIGNMENT = 64, MOST_BYTES = uint64_t(1) << 40;
 static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16;
 static constexpr uint64_t PART = uint64_t(1) << 19;  // words of the checksum that one thread adds at a time
@@ -18,6 +18,14 @@ static constexpr char DIFFERENT[] = "its sets of shapes are of different models,
 
 static Error damaged(const std::string &what) { return Error(VKQ_FILE, "the file is damaged: " + what); }
 
+static uint64_t mixed(uint64_t word, uint64_t place) {
+  constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15u, MIXER = 0xD6E8FEB86659FD93u;
+  uint64_t x = word + place * GOLDEN;
+  x = (x ^ (x >> 32)) * MIXER;
+  x = (x ^ (x >> 32)) * MIXER;
+  return x ^ (x >> 32);
+}
+
 uint64_t checksum(const uint8_t *data, uint64_t bytes) {
   const uint64_t words = bytes / 8;
   std::vector<uint64_t> sums(words / PART + 1, 0);
@@ -26,12 +34,12 @@ uint64_t checksum(const uint8_t *data, uint64_t bytes) {
     for (uint64_t i = part * PART; i < std::min(words, (part + 1) * PART); i++) {
       uint64_t word;
       std::memcpy(&word, data + 8 * i, 8);
-      sum += word * (2 * i + 1);
+      sum += mixed(word, i + 1);
     }
     sums[part] = sum;
   });
   parts.finish();
-  return std::accumulate(sums.begin(), sums.end(), uint64_t(0)) * 0x9E3779B97F4A7C15u;
+  return std::accumulate(sums.begin(), sums.end(), uint64_t(0));
 }
 
 // Reads numbers and texts in order.
@@ -264,7 +272,7 @@ File read(const uint8_t *data, uint64_t bytes) {
   if (bytes < HEAD_AT || std::memcmp(data, MAGIC, 8))
     throw Error(VKQ_FILE, bytes >= HEAD_AT && !std::memcmp(data, MAGIC, 7)
                               ? "the file is of another version of vkq: export the model again"
-                              : "this is no file of vkq export (VKQFILE4)");
+                              : "this is no file of vkq export (VKQFILE5)");
   uint64_t head, size, sum, reserved;
   std::memcpy(&head, data + 8, 8);
   std::memcpy(&size, data + 16, 8);

@@ -116,7 +116,7 @@ struct File {
   std::vector<Shapes> sets;  // at least one
 };
 
-// The checksum of whole 64-bit words: sum of word[i] * (2i + 1) * golden, modulo 2^64.
+// The checksum of whole 64-bit words (vkq/player/file.py has the formula).
 uint64_t checksum(const uint8_t *data, uint64_t bytes);
 
 // Throws Error (VKQ_FILE) where the bytes are no such file. The result points into them.
