@@ -122,7 +122,7 @@ def _module(form: RowForm) -> bytes:
             r.own, r.length, r.step, start,
             lambda c, s, op=op, f=f: gathered(op, s, f(r.number(c), got)),  # type: ignore[misc]
         )  # fmt: skip
-        got.append(then(_joined(k, op, whole(op, state), r.lane, r.own, form.lanes), a))  # type: ignore[arg-type]
+        got.append(_joined(k, op, whole(op, state), r, form.lanes, functools.partial(then, a=a)))  # type: ignore[arg-type]
     if function.each is None:
         result = finished(got)
         with k.when(r.inside & r.own.equals(0)):
@@ -199,19 +199,21 @@ def byte_of(word: Number, c: Number) -> Number:
     return (word.i << (c.of(24) - ((c & 3) << 3)).i) >> 24
 
 
-def _joined(k: KernelWriter, op: str, value: Number, lane: Number, own: Number, lanes: int) -> Number:
-    """What all invocations of a row have found, for each of them."""
+def _joined(
+    k: KernelWriter, op: str, value: Number, r: _Row, lanes: int, then: Callable[[Number], Number]
+) -> Number:
+    """What all invocations of a row have found, changed once, for each of them."""
+    if lanes == 1:
+        return then(value)
+    k.keep(r.lane, value)
     half = lanes // 2
     while half:
-        value = JOIN[op](value, _other(k, value, lane, (lane + half) & (MOST_LANES - 1)))
+        k.barrier()
+        with k.when(r.own < half):
+            both = JOIN[op](k.exchange(r.lane), k.exchange(r.lane + half))
+            k.keep(r.lane, both if half > 1 else then(both))
         half //= 2
-    return _other(k, value, lane, lane - own) if lanes > 1 else value
-
-
-def _other(k: KernelWriter, value: Number, lane: Number, which: Number) -> Number:
-    """The value of another invocation."""
-    k.keep(lane, value)
     k.barrier()
-    found = k.exchange(which)
-    k.barrier()
+    found = k.exchange(r.lane - r.own)
+    k.barrier()  # before the next is kept there
     return found
