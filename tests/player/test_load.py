@@ -4,6 +4,8 @@ import ctypes
 import dataclasses
 import json
 import os
+import re
+import runpy
 import struct
 import subprocess
 from pathlib import Path
@@ -30,8 +32,9 @@ from vkq.accuracy import quantize_weights
 from vkq.cli import main
 from vkq.device.validation import LAYER
 from vkq.errors import ArgumentError, DeviceError, DTypeError, ModelError
+from vkq.player import reader
 from vkq.player.export import exported
-from vkq.player.file import HEAD_AT, FileStep, checksum
+from vkq.player.file import BLOB, HEAD_AT, FileStep, checksum
 from vkq.player.load import library
 from vkq.player.reader import contents
 
@@ -248,6 +251,25 @@ def test_changes_that_cancel_in_a_sum_are_seen(
     assert load_bytes(opened, broken.tobytes()) == 2
 
 
+def test_blobs_that_lie_on_another_or_never_end_are_refused(
+    any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So what is unpacked is bounded by the file."""
+    data = bytearray(digits_file(digits, any_device))
+    (producer,) = struct.unpack_from("<I", data, HEAD_AT)
+    first = HEAD_AT + 4 + producer + 4
+    second = first + struct.calcsize("<" + BLOB)
+    at, stored, length, packing = struct.unpack_from("<" + BLOB, data, second)
+    struct.pack_into("<" + BLOB, data, second, *struct.unpack_from("<" + BLOB, data, first))
+    refused(opened, bytes(data), "a blob lies outside of it, or on another")
+    struct.pack_into("<" + BLOB, data, second, at, stored, length, packing)
+    monkeypatch.setattr(reader, "MOST_UNPACKED", 1000)
+    with pytest.raises(
+        ModelError, match=rf"the file has {len(data)} bytes, and its packed parts more than 1000"
+    ):
+        contents(bytes(data))
+
+
 def test_a_head_of_any_bytes_is_read_within_its_bounds(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
@@ -337,10 +359,13 @@ def built(source: str, folder: Path) -> Path:
 
 
 def called(program: Path, path: Path, device: vkq.Device, given: bytes) -> tuple[bytes, str]:
-    """What it writes, run under the validation layer, which must say nothing."""
-    environment = {**os.environ, "VKQ_DEVICE": device.name, "VK_INSTANCE_LAYERS": LAYER}
+    """What it writes, run under the validation layer, which must say nothing; the loader says that the layer
+    is there."""
+    layers = {"VK_INSTANCE_LAYERS": LAYER, "VK_LOADER_DEBUG": "layer"}
+    environment = {**os.environ, "VKQ_DEVICE": device.name, **layers}
     done = subprocess.run([program, path], input=given, capture_output=True, check=True, env=environment)
     told = done.stderr.decode()
+    assert re.search(rf"Insert instance layer \"?{LAYER}", told)
     assert b"VUID" not in done.stdout
     assert "VUID" not in told
     return done.stdout, told
@@ -355,6 +380,16 @@ def test_in_c(device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
         said, _ = called(program, path, device, b" ".join(b"%d" % pixel for pixel in image.reshape(-1)))
         assert said.splitlines()[-1] == b"digit %d" % label, said
         assert b"this: " in said
+
+
+def test_in_python(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["08_file.py", device.name])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "examples/08_file.py"), run_name="__main__")
+    assert not ended.value.code
+    assert "the bytes of the session\n" in capsys.readouterr().out
 
 
 def test_in_cpp(device: vkq.Device, tmp_path: Path) -> None:

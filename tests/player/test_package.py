@@ -29,12 +29,12 @@ def ran(*command: str | Path, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The static library, not optimized; installed elsewhere than it was configured for."""
+@pytest.fixture(scope="module", params=["static", "shared"])
+def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library, not optimized; installed elsewhere than it was configured for."""
     folder = tmp_path_factory.mktemp("libvkq")
     build = [
-        "-DVKQ_STATIC=ON",
+        f"-DVKQ_STATIC={'ON' if request.param == 'static' else 'OFF'}",
         "-DCMAKE_BUILD_TYPE=Debug",
         "-DCMAKE_CXX_FLAGS_DEBUG=-O0",
         "-DCMAKE_UNITY_BUILD=ON",
@@ -58,7 +58,9 @@ def test_a_c_project_finds_it(prefix: Path, tmp_path: Path) -> None:
 def test_pkg_config_names_it(prefix: Path, tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text(PROGRAM)
     (pc,) = prefix.rglob("vkq.pc")
-    flags = ran("pkg-config", "--static", "--cflags", "--libs", pc).split()
+    static = bool(list(prefix.rglob("libvkq.a")))
+    flags = ran("pkg-config", *(["--static"] if static else []), "--cflags", "--libs", pc).split()
+    flags += [] if static else [f"-Wl,-rpath,{next(prefix.rglob('libvkq.so')).parent}"]
     assert ran("pkg-config", "--modversion", pc).strip() == __version__
     ran("cc", "-std=c99", "-Wall", "-Werror", "main.c", *flags, "-o", "application", cwd=tmp_path)
     assert ran(tmp_path / "application") == "device is null\n"

@@ -31,6 +31,7 @@ from .packed import IN_COLUMNS, MOST_TIMES, unpacked
 
 ROLES = SHADERS, WEIGHTS, ANSWER = "shaders", "weights", "known answer"
 MOST_AXES = 5  # of the order of a constant
+MOST_UNPACKED = 1 << 32  # bytes: what a small file unpacks to has an end
 NAMES = {number: name for name, number in TYPES.items()}
 
 
@@ -167,16 +168,20 @@ def contents(data: bytes) -> Contents:
     if checksum(np.frombuffer(data, np.uint8)[HEAD_AT:]) != seal:
         raise ModelError("the file is damaged: its checksum differs")
     body = _Body(data[HEAD_AT : HEAD_AT + head])
-    producer, sizes = body.text(), list[tuple[int, int]]()
+    producer, sizes, after, total = body.text(), list[tuple[int, int]](), HEAD_AT + head, 0
     for _ in range(body.count(struct.calcsize("<" + BLOB))):
         at, stored, length, packing = body.take(BLOB)
-        if at % BLOB_ALIGNMENT or at < HEAD_AT + head or at + stored > size:
-            raise ModelError("the file is damaged: a blob lies outside of it")
+        if at % BLOB_ALIGNMENT or at < after or at + stored > size:
+            raise ModelError("the file is damaged: a blob lies outside of it, or on another")
+        after = at + stored
         most = stored * MOST_TIMES if packing else stored
         if packing > IN_COLUMNS or length > most or (not packing and length != stored):
             raise ModelError("the file is damaged: a blob cannot have the bytes that it says")
-        body.blobs.append(unpacked(data[at : at + stored], length, packing))
         sizes.append((stored, length))
+        total += length
+        if total > size + MOST_UNPACKED:
+            raise ModelError(f"the file has {size} bytes, and its packed parts more than {MOST_UNPACKED}")
+        body.blobs.append(unpacked(data[at : at + stored], length, packing))
     sets = [body.shaped() for _ in range(body.count(12))]
     if len({_alike(one) for one in sets}) != 1:
         raise ModelError("the file is damaged: its sets of shapes are of different models, or none")

@@ -87,7 +87,8 @@ struct Reader {
       one.bytes = head.u64();
       one.packing = static_cast<Packing>(head.u32());
       if (at % BLOB_ALIGNMENT || at < after || at > bytes || one.stored > bytes - at)
-        throw damaged("a blob lies outside of it");
+        throw damaged("a blob lies outside of it, or on another");
+      after = at + one.stored;
       const bool plain = one.packing == AS_IT_IS;
       if (one.packing > IN_COLUMNS || (plain ? one.bytes != one.stored : one.bytes > one.stored * MOST_TIMES))
         throw damaged("a blob cannot have the bytes that it says");
