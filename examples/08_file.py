@@ -1,7 +1,7 @@
 """A model as one file: exported, inspected and played by libvkq, which needs neither Python nor a compiler.
 
 The file holds plans for the device at hand and for any Vulkan device, and a known answer that each plan must
-give before it is used. Here Python plays it; examples/c/digit.c does the same in C. Usage: 08_file.py [DEVICE]
+give before it is used. Python plays it here, examples/c/digit.c in C. Usage: 08_file.py [DEVICE]
 """
 
 import subprocess
