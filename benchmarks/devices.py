@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from vkq.check.works import LARGE
+
 HERE = Path(__file__).parent
 FOLDER = HERE / "devices"
 PAGE = HERE.parent / "docs" / "devices.md"
@@ -24,6 +26,7 @@ HEAD = (
     "driver",
     "Vulkan",
     "`doctor`",
+    "large works",
     "`check`",
     "int8 path",
     "TOPS",
@@ -71,11 +74,20 @@ def row(report: dict[str, Any]) -> tuple[str, ...]:
         str(device["driver"]),
         ".".join(map(str, device["vulkan"])) if isinstance(device["vulkan"], list) else str(device["vulkan"]),
         f"{runs:,} runs right" if doctor["healthy"] is True else f"**{wrong} of {len(replays)} works wrong**",
+        _large(replays),
         f"{len(check['mismatches'])} mismatches",
         str(doctor["path"]),
         f"{max(rates.values()) / 1e12:.3g}" if rates and not emulated else "-",
         *(["-"] * (len(CASES) + len(NETWORKS)) if emulated else _times(report["bench"])),
     )
+
+
+def _large(replays: list[dict[str, Any]]) -> str:
+    """How many large works were run cold, and in which states of power others were run."""
+    states = [one.get("state", "cold") for one in replays if one["case"] in LARGE]
+    powered = [state for state in dict.fromkeys(states) if state != "cold"]
+    also = f", {states.count(powered[0])} {' and '.join(powered)}" if powered else ""
+    return f"{states.count('cold')} cold{also}" if states else "none"
 
 
 def _times(bench: dict[str, Any]) -> list[str]:

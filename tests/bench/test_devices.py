@@ -73,8 +73,26 @@ def test_an_added_report_keeps_what_the_table_says(
     assert [list(one) for one in kept["bench"]["rows"]] == [[key for key in row if key != "samples_us"]]
 
 
+def test_large_works_and_states_of_power_are_told(devices: ModuleType) -> None:
+    """Of a report without any, too; small works do not count."""
+    report = json.loads((devices.FOLDER / "nvidia-h200.json").read_text())
+    column = devices.HEAD.index("large works")
+    small = {"case": "linear[M=33,K=75,N=37]/seed=1", "times": 6, "wrong": 0, "state": "cold"}
+    large = small | {"case": devices.LARGE[0]}
+    states = [large] * 3 + [large | {"state": state} for state in ("loaded", "loaded", "idle", "idle")]
+    for replays, said in (
+        ([small], "none"),
+        ([small, large], "1 cold"),
+        (states, "3 cold, 2 loaded and idle"),
+    ):
+        report["doctor"]["replays"] = replays
+        assert devices.row(report)[column] == said
+    del small["state"]
+    assert devices.row(report | {"doctor": report["doctor"] | {"replays": [small]}})[column] == "none"
+
+
 def test_an_emulated_processor_has_no_times(devices: ModuleType) -> None:
     cells = devices.row(devices.read(devices.FOLDER / "lavapipe-arm64.json"))
     assert cells[0].endswith(", emulated by qemu-user (aarch64): correctness alone")
     assert "runs right" in cells[3]
-    assert set(cells[6:]) == {"-"}
+    assert set(cells[7:]) == {"-"}

@@ -120,6 +120,7 @@ def test_a_report_holds_everything_as_json(
     )
     monkeypatch.setattr("vkq.cli.bench.ceilings.measure", lambda device, say: {"dot_s8s8": 2.0, "copy": 1.0})
     monkeypatch.setattr("vkq.cli.report.TIMES", 1)
+    monkeypatch.setattr("vkq.check.works.LARGE", ())
     monkeypatch.setattr("vkq.probe.selftest.probe_again", vkq.probe.selftest.report_of)
     target = tmp_path / "report.html"
     words = ["report", "-o", str(target), "--list", str(listed), "--list", "linear[M=1,K=8,N=8]"]

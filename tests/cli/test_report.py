@@ -7,12 +7,13 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from vkq.check import works
-from vkq.cli import main
+from vkq.check import replay, works
+from vkq.cli import doctor, main
 from vkq.cli.private import without_private
 from vkq.probe import selftest
 from vkq.runtime.device import Device
@@ -46,6 +47,14 @@ def test_a_report_tells_nothing_private(
     monkeypatch.setattr("vkq.cli.report.TIMES", 1)
     monkeypatch.setattr("vkq.bench.ceilings.measure", lambda device, say: {"copy": 1.0})
     monkeypatch.setattr("vkq.probe.selftest.probe_again", selftest.report_of)
+    given: list[tuple[int, float]] = []
+    replays = doctor.replays
+
+    def noted(device: Device, paths: list[str], times: int, seconds: float) -> Iterator[replay.Replay]:
+        given.append((times, seconds))
+        return replays(device, paths, times, seconds)
+
+    monkeypatch.setattr(doctor, "replays", noted)
     page = tmp_path / "r.html"
     words = ["report", "--device", software_device.name, "--count", "1", "--time", "0.001"]
     words += ["--list", "linear[M=3,K=5,N=7]", "-o", str(page), *(["--json"] if form == "json" else [])]
@@ -60,6 +69,9 @@ def test_a_report_tells_nothing_private(
         assert not page.exists()
         found = json.loads(said)
     assert found["doctor"]["healthy"]
+    assert given == [
+        (1, 30.0)
+    ]  # the seconds of `vkq doctor`, for large works, too
     assert found["bench"]["command"].startswith("vkq report --device")
     for word in (str(Path.home()), os.getcwd(), str(tmp_path), sys.prefix, platform.node(),
                  software_device.capabilities.device_uuid):  # fmt: skip
