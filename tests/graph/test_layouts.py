@@ -56,7 +56,7 @@ class Planned(vkq.Device):
     def constant(self, key: Any, size: int, make: Callable[[], Any]) -> Resident:
         return Resident(self, size, make)
 
-    def groups_per_dispatch(self, total: int, macs: int) -> int:
+    def groups_per_dispatch(self, total: int, macs: int, size: int = 0) -> int:
         return total
 
 

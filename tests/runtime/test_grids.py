@@ -1,6 +1,7 @@
 """Dispatches of any number of workgroups within any limits."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,12 @@ import vkq
 from tests.runtime import work
 from vkq.device import verdict, watchdog
 from vkq.device.profiles import profile
+from vkq.device.verdict import Verdict
 from vkq.device.watchdog import macs_in_time
 from vkq.numerics.quantize import quantize
+from vkq.player.kinds import AbsentDevice, PortableDevice
+from vkq.problem.resize import Resize
+from vkq.reference import resize
 from vkq.runtime import plan as runtime_plan
 from vkq.runtime.plan import grids
 
@@ -50,15 +55,24 @@ def test_no_dispatch_where_there_is_nothing() -> None:
 
 
 def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device of unknown speed gets at most 2**33 multiply-adds in one dispatch."""
+    """A device of unknown speed gets as much in one dispatch as a slow phone does in 100 ms."""
     c = work.doctored(any_device.capabilities)
     slow = vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated"))
     monkeypatch.delitem(verdict._reports, c.key, raising=False)
     with slow:
-        assert slow.groups_per_dispatch(1000, (1 << 33)) == 1000
-        assert slow.groups_per_dispatch(1000, 4 * (1 << 33)) == 250
+        assert slow.groups_per_dispatch(1000, 625_000_000) == 1000
+        assert slow.groups_per_dispatch(1000, 2_500_000_000) == 250
         assert slow.groups_per_dispatch(3, 1 << 60) == 1
-        assert any_device.groups_per_dispatch(1000, 4 * (1 << 33)) == 1000
+        assert slow.groups_per_dispatch(1000, 0, 125_000_000) == 1000
+        assert slow.groups_per_dispatch(1000, 2_500_000_000, 1_000_000_000) == 125
+        assert any_device.groups_per_dispatch(1000, 4 * (1 << 33), 1 << 40) == 1000
+    fast = verdict.Verdict(
+        {}, soft_float=False, rates={"float": 1e15, "copy": 1e12}, isolated=True, tuning={}
+    )
+    monkeypatch.setitem(verdict._reports, c.key, fast)
+    with vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated")) as quick:
+        assert quick.groups_per_dispatch(1000, (1 << 33)) == 1000  # the profile's bound
+        assert quick.groups_per_dispatch(1000, 4 * (1 << 33)) == 250
 
 
 @pytest.mark.parametrize("limits", [(3, 5, 1), (1, 1, 1), (7, 1, 1)])
@@ -94,13 +108,13 @@ def test_a_watchdog_split_gives_the_same_bytes(device: vkq.Device, monkeypatch: 
 
 def test_slow_drivers_get_short_dispatches(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that multiplies so slowly that a layer takes seconds: no dispatch is longer than 100 ms at an
-    eighth of its rate, and the bytes are the same. Discrete devices, and ones that are not measured, are not
-    held to it."""
+    eighth of its rate, and the bytes are the same. Discrete devices are not held to it; of ones that are not
+    measured a low rate is assumed."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     plain = dataclasses.replace(verdict.verdict({}, {}, isolated=True), failures={}, soft_float=False)
     macs = 67 * 33 * 190
     for rate, most in ((16e6, 100_000), (3.2e15, None)):
-        report = dataclasses.replace(plain, rates={"float": 2 * rate, "s8s8": rate, "copy": 1.0})
+        report = dataclasses.replace(plain, rates={"float": 2 * rate, "s8s8": rate, "copy": 1e12})
         monkeypatch.setitem(verdict._reports, c.key, report)
         dispatches: list[tuple[int, int]] = []
 
@@ -119,4 +133,58 @@ def test_slow_drivers_get_short_dispatches(device: vkq.Device, monkeypatch: pyte
     for other in (device.capabilities, dataclasses.replace(c, device_type="discrete")):
         assert macs_in_time(other) is None
     monkeypatch.delitem(verdict._reports, c.key)
-    assert macs_in_time(c) is None
+    assert macs_in_time(c) == int(watchdog.ASSUMED / 160)
+
+
+MOVERS: dict[str, Callable[[Any, vkq.Device], Any]] = {
+    "transpose": lambda x, device: vkq.transpose(x, (0, 2, 3, 1), device=device),
+    "slice": lambda x, device: vkq.slice(x, [slice(0, 1), slice(2, 7), slice(1, 40, 2)], device=device),
+    "resize": lambda x, device: vkq.resize(x, scale=2, device=device),
+    "quantize": lambda x, device: vkq.quantize(x.astype(np.float32), vkq.QParams(0.9), device=device),
+}
+
+
+@pytest.mark.parametrize(("copy", "splits"), [(1e5, True), (1e12, False)])
+def test_slow_memory_gets_short_dispatches(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch, copy: float, splits: bool
+) -> None:
+    """Operators that only move bytes are split by the rate of a copy; the bytes are the same."""
+    c = dataclasses.replace(device.capabilities, device_type="integrated")
+    report = Verdict({}, soft_float=False, rates={"float": 1e15, "copy": copy}, isolated=True, tuning={})
+    monkeypatch.setitem(verdict._reports, c.key, report)
+    x = np.random.default_rng(5).integers(-128, 128, (1, 8, 40, 30), np.int8)
+    want = {
+        "transpose": x.transpose(0, 2, 3, 1),
+        "slice": x[:, 2:7, 1:40:2],
+        "resize": resize(x, Resize.of(x.shape, scale=2)),
+        "quantize": quantize(x.astype(np.float32), vkq.QParams(0.9)),
+    }
+    parts: list[int] = []
+
+    def seen(*given: Any) -> Any:
+        found = list(grids(*given))
+        parts.append(len(found))
+        return found
+
+    monkeypatch.setattr(runtime_plan, "grids", seen)
+    with vkq.Device(capabilities=c) as slow:
+        for name, call in MOVERS.items():
+            parts.clear()
+            np.testing.assert_array_equal(call(x, slow), want[name], err_msg=name)
+            assert (max(parts) > 1) == splits, name
+
+
+def test_rates_of_a_device_that_is_not_here(any_device: vkq.Device) -> None:
+    """A file's rates decide how a model is split for it; where it has none, a low rate is assumed."""
+    c = dataclasses.replace(any_device.capabilities, device_type="integrated")
+    for rates, most, size in (
+        ({"float": 3.2e9, "s8s8": 1.6e9, "copy": 8e8}, 10_000_000, 10_000_000),
+        ({}, 625_000_000, 125_000_000),
+    ):
+        with AbsentDevice(any_device.capabilities, c, Verdict({}, soft_float=False, rates=rates)) as phone:
+            assert phone.groups_per_dispatch(100, 4 * most) == 25
+            assert phone.groups_per_dispatch(100, 0, 4 * size) == 25
+            assert phone.seconds_of(4 * most, size) == pytest.approx(0.4)
+    with PortableDevice(any_device.capabilities) as portable:
+        assert portable.groups_per_dispatch(100, 2_500_000_000) == 25
+        assert portable.seconds_of(0, 250_000_000) == pytest.approx(0.2)

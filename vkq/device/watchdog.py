@@ -14,36 +14,52 @@ from .profiles import profile
 LONGEST_S = 0.1
 LEAST_SHARE = 0.125  # of the rate that the probe measured: what kernels reach at least
 SHARED = ("integrated", "other")  # device types
+# Of devices of which no rate is known, as of those that a file is exported for: operations and bytes a
+# second, about those of the slowest phones (a Mali-G52's peak). Not measured.
+ASSUMED, ASSUMED_COPY = 1e11, 1e10
 
 
-def macs_in_time(c: Capabilities) -> int | None:
-    """The multiply-adds that end within `LONGEST_S` at the slowest rate that the probe measured there; None
-    for devices that share no screen, and where nothing was measured."""
-    rates = [rate for form, rate in _rates(c).items() if form in verdict.FORMS]
-    return max(1, int(min(rates) / 2 * LONGEST_S * LEAST_SHARE)) if rates else None
+def macs_in_time(c: Capabilities, own: verdict.Verdict | None = None) -> int | None:
+    """The multiply-adds that end within `LONGEST_S` at the slowest rate that the probe measured; None for
+    devices that share no screen. *own*: the verdict of a device that is not here."""
+    if c.device_type not in SHARED:
+        return None
+    rates = [rate for form, rate in _rates(c, own).items() if form in verdict.FORMS]
+    return max(1, int(min(rates, default=ASSUMED) / 2 * LONGEST_S * LEAST_SHARE))
 
 
-def groups_in_time(c: Capabilities, total: int, macs: int) -> int:
-    """Of *total* workgroups with *macs* multiply-adds in all: how many one dispatch may safely have."""
-    most = _most_macs(c)
-    return total if macs <= most else max(1, total * most // macs)
+def groups_in_time(
+    c: Capabilities, total: int, macs: int, size: int = 0, own: verdict.Verdict | None = None
+) -> int:
+    """Of *total* workgroups with *macs* multiply-adds on *size* bytes in all: how many one dispatch may
+    safely have."""
+    most = _most_macs(c, own)
+    fit = total if macs <= most else total * most // macs
+    copied = _bytes_in_time(c, own)
+    if copied is not None and size > copied:
+        fit = min(fit, total * copied // size)
+    return max(1, fit)
 
 
-def seconds_of(c: Capabilities, macs: int, size: int) -> float:
+def seconds_of(c: Capabilities, macs: int, size: int, own: verdict.Verdict | None = None) -> float:
     """How long that many multiply-adds on *size* bytes may take: estimated as `macs_in_time`, and by the rate
     of a copy. 0.0 for devices that share no screen."""
-    if c.device_type not in SHARED:
-        return 0.0
-    copied = _rates(c).get("copy")
-    return max(LONGEST_S * macs / _most_macs(c), size / (copied * LEAST_SHARE) if copied else 0.0)
+    copied = _bytes_in_time(c, own)
+    return 0.0 if copied is None else LONGEST_S * max(macs / _most_macs(c, own), size / copied)
 
 
-def _most_macs(c: Capabilities) -> int:
+def _most_macs(c: Capabilities, own: verdict.Verdict | None) -> int:
     most = profile(c).macs_per_dispatch
-    return min(most, macs_in_time(c) or most)
+    return min(most, macs_in_time(c, own) or most)
 
 
-def _rates(c: Capabilities) -> Mapping[str, float]:
-    """What was measured on a device that shares a screen."""
-    found = verdict.known(c) if c.device_type in SHARED else None
+def _bytes_in_time(c: Capabilities, own: verdict.Verdict | None) -> int | None:
+    """The bytes that are read and written within `LONGEST_S`; None for devices that share no screen."""
+    if c.device_type not in SHARED:
+        return None
+    return max(1, int(_rates(c, own).get("copy", ASSUMED_COPY) * LEAST_SHARE * LONGEST_S))
+
+
+def _rates(c: Capabilities, own: verdict.Verdict | None) -> Mapping[str, float]:
+    found = own or verdict.known(c)
     return found.rates if found else {}

@@ -77,8 +77,11 @@ class _Asked:
     ) -> Program:
         return Program(variant, variant.constants(constants or {}), None)
 
-    def groups_per_dispatch(self, total: int, macs: int) -> int:
+    def groups_per_dispatch(self, total: int, macs: int, size: int) -> int:
         return total
+
+    def seconds_of(self, macs: int, size: int) -> float:
+        return 0.0
 
 
 class _Int8Results:

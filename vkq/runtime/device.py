@@ -6,7 +6,6 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..arguments import checked
 from ..device.capabilities import Capabilities
 from ..device.profiles import preference
 from ..device.verdict import Verdict
-from ..device.watchdog import groups_in_time
+from ..device.watchdog import groups_in_time, seconds_of
 from ..errors import ArgumentError, DeviceError
 from ..shader.spec import Value, Variant
 from .buffer import Buffer
@@ -210,8 +209,7 @@ class Device(OfOneProcess):
 
     def recording(self) -> Recording:
         """Where operations go: the thread's ``record`` block, else the chain that the next read submits."""
-        explicit: Recording | None = getattr(self._local, "explicit", None)
-        return explicit if explicit is not None else Recording(self, chain=self.queue.chain())
+        return getattr(self._local, "explicit", None) or Recording(self, chain=self.queue.chain())
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         """Records a plan's steps where operations go."""
@@ -259,9 +257,13 @@ class Device(OfOneProcess):
         finally:
             self._local.explicit = previous
 
-    def groups_per_dispatch(self, total: int, macs: int) -> int:
-        """Of *total* workgroups with *macs* multiply-adds in all: how many one dispatch may safely have."""
-        return groups_in_time(self.capabilities, total, macs)
+    def groups_per_dispatch(self, total: int, macs: int, size: int = 0) -> int:
+        """How many of *total* workgroups, with so much work in all, one dispatch may safely have."""
+        return groups_in_time(self.capabilities, total, macs, size, self.verdict)
+
+    def seconds_of(self, macs: int, size: int) -> float:
+        """How long so much work may take; 0.0 where no submission is split (`vkq.device.watchdog`)."""
+        return seconds_of(self.capabilities, macs, size, self.verdict)
 
     def flush(self) -> None:
         """Submits what was asked for so far, without waiting."""
@@ -294,7 +296,5 @@ class Device(OfOneProcess):
     def __enter__(self) -> Device:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()

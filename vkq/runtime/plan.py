@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.extension import native_module
-from ..device.watchdog import seconds_of
 from ..errors import ArgumentError
 from ..layout.extent import Spec
 from ..shader.spec import TEXEL_BYTES
@@ -56,7 +55,8 @@ class Facts(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
-    def groups_per_dispatch(self, total: int, macs: int) -> int: ...
+    def groups_per_dispatch(self, total: int, macs: int, size: int) -> int: ...
+    def seconds_of(self, macs: int, size: int) -> float: ...
 
 
 def step_of(
@@ -97,9 +97,9 @@ def step_of(
         tuple(n for n, b in zip(numbers, variant.bindings, strict=True) if "write" in b.access),
         program,
         variant.pack_push(first_group=0, **push),
-        tuple(grids(total, limits.max_workgroups, device.groups_per_dispatch(total, macs))),
+        tuple(grids(total, limits.max_workgroups, device.groups_per_dispatch(total, macs, sum(sizes)))),
         macs,
-        busy_ns=round(1e9 * seconds_of(limits, macs, sum(sizes))),
+        busy_ns=round(1e9 * device.seconds_of(macs, sum(sizes))),
     )
 
 
