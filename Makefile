@@ -39,11 +39,14 @@ mutants: $(VENV)/.test $(SWIFTSHADER)  ## removes guards one at a time: a test m
 # The test of a forked child is left out under TSan, whose own locks stay held in one; the statistics of all shaders take minutes.
 SANITIZED = VKQ_REQUIRE_DEVICE=1 PYTHONPATH=tests/sanitize VKQ_SANITIZED_EXTENSION=$$(ls $(CURDIR)/build/sanitize-$(1)/_kompute*.so)
 PRELOAD = LD_PRELOAD="$(foreach lib,$(1) stdc++,$$(gcc -print-file-name=lib$(lib).so))"
-sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extension under ASan + UBSan, then under TSan
+sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's and the player's tests, both libraries under ASan + UBSan, then under TSan
 	$(BIN)/pip install -q nanobind
 	for kind in address,undefined thread; do \
 	  cmake -S . -B build/sanitize-$${kind%%,*} -G Ninja -DVKQ_SANITIZE=$$kind -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
-	  ninja -C build/sanitize-$${kind%%,*} _kompute || exit 1; done
+	  ninja -C build/sanitize-$${kind%%,*} _kompute && \
+	  cmake -S vkq/player/native -B build/sanitize-$${kind%%,*}/player -G Ninja -DVKQ_PLAYER_SANITIZE=$$kind && \
+	  ninja -C build/sanitize-$${kind%%,*}/player && \
+	  cp build/sanitize-$${kind%%,*}/player/libvkq.so build/sanitize-$${kind%%,*} || exit 1; done
 	$(BIN)/vkq export examples/models/digits.onnx -o build/digits.vkq --batch 1 8
 	g++ -std=c++17 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -I vkq/player/native \
 	  tests/sanitize/player.cpp $(addprefix vkq/player/native/,file.cpp packed.cpp together.cpp) -pthread \
@@ -56,9 +59,9 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extensio
 	  $(BIN)/python -m pytest -q tests/player/test_load.py -k "test_in_c"
 	$(call SANITIZED,address) $(call PRELOAD,asan ubsan) LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/lsan.supp:print_suppressions=0 \
 	  ASAN_OPTIONS=detect_leaks=1:handle_segv=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-	  $(BIN)/python -m pytest -q tests/runtime -k "not swiftshader and not statistics" --deselect tests/runtime/test_process.py
+	  $(BIN)/python -m pytest -q tests/runtime tests/player/test_faults.py -k "not swiftshader and not statistics" --deselect tests/runtime/test_process.py
 	$(call SANITIZED,thread) $(call PRELOAD,tsan) TSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/tsan.supp:ignore_noninstrumented_modules=1:exitcode=66 \
-	  setarch -R $(BIN)/python -m pytest -q tests/runtime -k "not swiftshader and not forked and not statistics"
+	  setarch -R $(BIN)/python -m pytest -q tests/runtime tests/player/test_faults.py::test_threads_take_turns -k "not swiftshader and not forked and not statistics"
 
 env: $(VENV)/.test $(SWIFTSHADER)  ## what a contributor needs: the environment in .venv with every tool, and both software drivers
 

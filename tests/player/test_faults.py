@@ -163,6 +163,7 @@ class Tries:
     def after(self, status: int) -> None:
         """The device is usable, or lost and usable once opened again."""
         if status == LOST:
+            self.played.unload()
             assert self.witness.run() == self.played.load() == LOST
             self.reset()
         assert self.witness.right()
