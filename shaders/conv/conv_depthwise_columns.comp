@@ -1,9 +1,9 @@
 // Depthwise convolution in int8 on packed dot products: OC = IC, kernels of 3x3 or 5x5, stride 1 or 2.
 //
-// A dot product needs four bytes of one channel, and a word holds four channels of a pixel: the words of four
-// input lines in one column, their bytes transposed, are four taps of a column for each of four channels.
-// They serve all ROWS output lines and the KERNEL output pixels that see the column; the taps of an output
-// line stand in its weights where it sees them, beside the channel's zero point, which counts as zero.
+// A dot product needs four bytes of one channel, but a word holds four channels of a pixel. So four words, of
+// four input lines in one column, are transposed: each then holds four taps of a column for one channel. They
+// serve all ROWS output lines and all KERNEL output pixels that read the column. An output line's weights are
+// its taps where it reads the words, and elsewhere the channel's zero point, which counts as zero.
 //
 // Memory    x, y: kPackedInt8_16C words; w: [column][output line][word of taps][c4] of four channels x four
 //           lines; channels: gemm_output.glslh.
@@ -44,11 +44,11 @@ const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
 uint first_pixel[LINES];  // of the input line, in pixels
 bool inside_line[LINES];
 
-// Where an output pixel's taps of one column lie among the words.
+// Whether an output row reads input word `word` of a column.
 bool sees(int row, int word) { return row * STRIDE < 4 * word + 4 && row * STRIDE + KERNEL > 4 * word; }
 
 int input_word(int line, uint column, uint word_of_block) {
-  // of variables alone, so that they are selected and not branched for
+  // Only of variables, so that the compiler selects instead of branching.
   bool inside = inside_line[line] && column < p.w;
   uint at = 4u * (first_pixel[line] + column) + word_of_block;
   at = inside ? at : 0u;
@@ -56,7 +56,7 @@ int input_word(int line, uint column, uint word_of_block) {
   return inside ? word : outside;
 }
 
-// Four channels' words of taps of one column.
+// Load four channels' words of taps of one column.
 ivec4 column_words(int word, uint column, uint word_of_block) {
   ivec4 lines = ivec4(0);
   [[unroll]] for (int i = 0; i < 4; i++)

@@ -1,14 +1,14 @@
 // Depthwise convolution in int8 on packed dot products: OC = IC, kernels of 3x3 or 5x5, stride 1 or 2.
 //
-// A dot product needs four bytes of one channel, and a word holds four channels of a pixel: the words of four
-// neighbours on an input line, their bytes transposed, are four taps of a line for each of four channels.
-// They serve every output pixel that sees them, shifted to where its taps begin; beyond a line's last weight
-// stands the channel's zero point, which counts as zero.
+// A dot product needs four bytes of one channel, but a word holds four channels of a pixel. So four words, of
+// four neighbours on an input line, are transposed: each then holds four taps of a line for one channel. They
+// serve every output pixel that reads them, shifted to the pixel's first tap. After a line's last weight
+// comes the channel's zero point, which counts as zero.
 //
-// Memory    x, y: words of kPackedInt8_16C (BLOCKED 1) or vectors of kPackedInt8_4W4C, where the first column
-//           under four output pixels is KERNEL / 2 before a vector; w: [kh][word of taps][c4] of four
+// Memory    x, y: words of kPackedInt8_16C (BLOCKED 1) or vectors of kPackedInt8_4W4C, where the first input
+//           column of four output pixels is KERNEL / 2 before a vector; w: [kh][word of taps][c4] of four
 //           channels x four taps; channels: gemm_output.glslh.
-// Threads   an invocation computes ROWS x 4 pixels x 4 channels; its neighbours are what lies beside.
+// Threads   an invocation computes ROWS x 4 pixels x 4 channels; neighbours compute neighbouring pixels.
 // Needs     no shared memory and no barrier.
 //
 //   y: ROWS lines x 4 pixels   | 0 0 0 0 | 1 1 1 1 | ..    which invocation, each with 4 channels
@@ -54,7 +54,7 @@ layout(set = 0, binding = 3) buffer Y { Element y[]; };
 #define COLUMNS (3 * STRIDE + KERNEL)
 #define WORDS ((COLUMNS + 3) / 4)             // of a line of one channel
 #define TAP_WORDS ((KERNEL + 3) / 4)
-#define ASIDE ((4 - KERNEL / 2) % 4)          // where the first column lies in its vector of kPackedInt8_4W4C
+#define ASIDE ((4 - KERNEL / 2) % 4)          // of the first column, in its vector of kPackedInt8_4W4C
 
 struct Place {
   uint plane, image, c4, oh, ow;  // plane: of images in kPackedInt8_16C
@@ -102,7 +102,7 @@ void find_columns(Place at) {
 #endif
 }
 
-// The words of a line of the input, four channels each.
+// Load the words of an input line, four channels each.
 void load_line(out int words[4 * WORDS], Place at, uint h) {
   bool inside = h < p.h;
   uint line = at.plane * p.h + (inside ? h : 0u);
@@ -123,7 +123,7 @@ void load_line(out int words[4 * WORDS], Place at, uint h) {
 
 ivec4 taps[KERNEL * TAP_WORDS], sums[ROWS * 4], x_sums[ROWS * 4];
 
-// Four taps of four channels from tap 4 * `t` on, as output pixel `column` sees them.
+// Return four taps of four channels, from tap 4 * `t` on, as output pixel `column` reads them.
 ivec4 window(ivec4 xs[WORDS], int column, int t) {
   int first = column * STRIDE + 4 * t, word = first / 4, shift = 8 * (first % 4);
   if (shift == 0) return xs[word];
@@ -157,7 +157,7 @@ void store_row(uint row, Place at, uint y_c4, ivec4 w_zero_point) {
 #endif
 }
 
-// Line k of the input under the first line of results, times the taps that see it.
+// Multiply input line k (counted from the first output line's first) by the taps that read it.
 void multiply_line(int k, ivec4 xs[WORDS], ivec4 offset) {
   [[unroll]] for (int column = 0; column < 4; column++) {
     [[unroll]] for (int t = 0; t < TAP_WORDS; t++) {
@@ -191,7 +191,8 @@ void main() {
       [[unroll]] for (int i = 0; i < WORDS; i++)
         xs[i] = transposed4x4(ivec4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]));
       multiply_line(k, xs, offset);
-      // after the last line that it sees; 3x3 taps leave registers for all, and stores in a row are faster
+      // Store after the last line that the result reads. 3x3 kernels leave registers for all results, and
+      // storing them together is faster.
       if (KERNEL == 5 && k >= 4 && k % STRIDE == 0) store_row(uint((k - 4) / STRIDE), at, y_c4, w_zero_point);
     }
     [[unroll]] for (uint row = 0u; KERNEL == 3 && row < ROWS; row++) store_row(row, at, y_c4, w_zero_point);

@@ -1,9 +1,8 @@
-// Depthwise convolution in int8 with exact int32 accumulation: each output channel sees one input channel
-// (IC/groups = 1), with any number of outputs for an input channel, and any kernel, stride, dilation and
-// padding.
+// Depthwise convolution in int8 with exact int32 accumulation: each output channel reads one input channel
+// (IC/groups = 1). Any number of outputs for an input channel, any kernel, stride, dilation and padding.
 //
-// There is no sum over channels for a dot product to make, so this multiplies float lanes, exact for 1024
-// taps; it is the same under every path.
+// A depthwise sum does not run over channels, so dot products do not help: this shader multiplies float
+// lanes, exact for 1024 taps, in every dot form.
 //
 // Memory    x: words of kPackedInt8_4W4C or kPackedInt8_16C (BLOCKED); w: words [kh][kw][c4], lane = output
 //           channel; channels: gemm_output.glslh; y: as x, or float32 NCHW.
@@ -47,10 +46,10 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 const uint TAPS_PER_FLUSH = 4u * WORDS_PER_FLUSH;
 
-// Where the inputs of four output channels are: in one word or two, `shift` bits from its beginning.
+// The inputs of four output channels: in one word or two, `shift` bits from the beginning.
 struct Inputs {
   uint first, second;  // channel blocks
-  ivec4 from_low, shift;  // by output channel; from_low: 1 where it is in the first, else 0
+  ivec4 from_low, shift;  // for each output channel; from_low: 1 if its input is in `first`, else 0
 };
 
 Inputs inputs_of(Block b) {
@@ -87,7 +86,7 @@ void flush_sums() {
   }
 }
 
-// The four pixels under the first tap less one: only the last three are used.
+// Load the four pixels one column before the first tap; only the last three are used.
 mat4 window_before(Line line, Block b, Inputs s) {
   mat4 window = mat4(0.0);
   if (SLIDE) {
@@ -98,7 +97,7 @@ mat4 window_before(Line line, Block b, Inputs s) {
   return window;
 }
 
-// Neighbouring pixels and taps are neighbours in the input where SLIDE is set: the window moves by one.
+// Move the window by one column. SLIDE: neighbouring pixels and taps are neighbours in the input.
 mat4 window_at(mat4 before, Line line, Block b, uint kw, Inputs s) {
   mat4 window;
   if (SLIDE) {
@@ -122,7 +121,7 @@ void main() {
       vec4 ws = int8x4_unpack_float(w[at]);
       at += y_c4;
       [[unroll]] for (int r = 0; r < 4; r++) sums[r] += window[r] * ws;
-      x_sums += window;  // dropped by the compiler where ROW_SUMS is false
+      x_sums += window;  // removed by the compiler where ROW_SUMS is false
       if (LONG_K && kw % TAPS_PER_FLUSH == TAPS_PER_FLUSH - 1u) flush_sums();
     }
     if (LONG_K) flush_sums();

@@ -1,12 +1,12 @@
-// Depthwise convolution of float images with int8 weights, y = sum * scale + bias, the sum over (kh, kw) in
-// order: kernels and strides that are known and dilation 1, so that a line that is read serves all lines of
-// results that see it.
+// Depthwise convolution of float images with int8 weights, y = sum * scale + bias, with the sum over (kh, kw)
+// in order. Kernel and stride are constants and the dilation is 1, so that each input line is read once for
+// all output lines that need it.
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: a run of bytes for each output
-//           channel, (kh, kw) in order, of whole texels, or (FLOAT_WEIGHTS, scheme f32) of float32, for which
-//           each product and sum is rounded; channels: float_output.glslh.
-// Threads   an invocation computes ROWS lines x PIXELS pixels of a channel; its neighbours are what lies
-//           beside.
+//           channel, (kh, kw) in order, padded to whole texels; or (FLOAT_WEIGHTS, scheme f32) of float32,
+//           with each product and sum rounded; channels: float_output.glslh.
+// Threads   an invocation computes ROWS lines x PIXELS pixels of a channel; neighbouring invocations compute
+//           neighbouring pixels.
 // Needs     no shared memory and no barrier.
 //
 //   y: ROWS lines x PIXELS pixels   | 0 .. 0 | 1 .. 1 | ..    which invocation, of one channel
@@ -21,7 +21,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 3) const uint ROWS = 1;
-layout(constant_id = 4) const uint ASIDE = 0;  // columns between a texel's first and the window's
+layout(constant_id = 4) const uint ASIDE = 0;  // columns from a texel's first to the window's
 layout(constant_id = 5) const uint STRIDE_H = 1;
 layout(constant_id = 6) const uint STRIDE_W = 1;
 layout(constant_id = 7) const uint KW = 1;
@@ -65,7 +65,7 @@ void read_taps(uint channel, float zero) {
   }
 }
 
-// Line k of the input under the first line of results, times the taps that see it.
+// Multiply input line k (counted from the first output line's first) by the taps that read it.
 void multiply_line(uint k) {
   [[unroll]] for (uint row = 0u; row < ROWS; row++) {
     uint first = row * STRIDE_H;

@@ -1,16 +1,14 @@
-// Convolution in int8 with exact int32 accumulation, straight from the image: any kernel, stride, dilation,
-// padding and groups.
+// Direct convolution in int8 with exact int32 accumulation: any kernel, stride, dilation, padding and groups.
 //
-// A group's channels need not begin at a word of four: the host lays the weights of four output channels
-// against the `span` input words that hold any channel of their groups, with each channel's zero point (which
-// counts as zero) in the lanes that are not its own. So no byte is ever shifted, and groups of any size use
-// whole dot products.
+// A group's channels need not begin at a word of four. The host stores the weights of four output channels
+// for all `span` input words with any channel of their groups, and the channel's zero point (which counts as
+// zero) in the lanes of other groups. So no byte is shifted, and groups of any size use whole dot products.
 //
 // Memory    x: words of kPackedInt8_4W4C or kPackedInt8_16C (BLOCKED); w: blocks [kh][span][kw][c4] of 4
 //           output channels x 4 lanes; channels: gemm_output.glslh; y: as x, or float32 NCHW.
 // Threads   a workgroup is LOCAL_X channel blocks x LOCAL_Y pixel blocks; an invocation computes 4 pixels x 4
 //           channels.
-// Needs     no barrier, and shared memory for a long k of the float form alone.
+// Needs     no barrier; shared memory only for a long k in the float form.
 //
 //   a line of y   | 0 0 0 0 | 1 1 1 1 | 2 2 2 2 | ..   LOCAL_Y blocks of pixels x LOCAL_X blocks of four
 //                                                      channels: a workgroup; an invocation: one of each,
@@ -28,7 +26,7 @@ layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
 layout(constant_id = 2) const bool ROW_SUMS = false;
 layout(constant_id = 3) const bool SLIDE = false;    // stride_w and dilation_w are 1
-layout(constant_id = 4) const bool IN_TURN = false;  // one output channel after the other: fewer registers
+layout(constant_id = 4) const bool IN_TURN = false;  // output channels one by one: fewer registers
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
@@ -49,7 +47,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "long_sum.glslh"
 
 const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
-#define X_SUM 4  // where the sums of x come among the long sums
+#define X_SUM 4  // index of the sums of x among the long sums
 Sum4 sums[4] = {}, x_sums = Sum4(0);
 
 void flush_sums() {
@@ -61,7 +59,7 @@ struct Window { XOperand pixels[4]; };
 
 XOperand operand_at(Line line, int column, uint c4) { return x_operand(input_word(line, column, c4)); }
 
-// The four pixels under the first tap less one: only the last three are used.
+// Load the four pixels one column before the first tap; only the last three are used.
 Window window_before(Line line, Block b, uint c4) {
   Window window;
   window.pixels[0] = XOperand(0);
@@ -71,7 +69,7 @@ Window window_before(Line line, Block b, uint c4) {
   return window;
 }
 
-// Neighbouring pixels and taps are neighbours in the input where SLIDE is set: the window moves by one.
+// Move the window by one column. SLIDE: neighbouring pixels and taps are neighbours in the input.
 Window window_at(Window before, Line line, Block b, uint kw, uint c4) {
   Window window;
   if (SLIDE) {
@@ -90,7 +88,7 @@ Window window_at(Window before, Line line, Block b, uint kw, uint c4) {
 
 void multiply_tap(Window window, ivec4 words) {
   if (IN_TURN) {
-    [[dont_unroll]] for (int c = 0; c < 4; c++) {  // the channels going round
+    [[dont_unroll]] for (int c = 0; c < 4; c++) {  // rotates the channels
       WOperand ws = w_operand(words.x);
       [[unroll]] for (int r = 0; r < 4; r++)
         sums[r] = Sum4(sums[r].yzw, sums[r].x + dot4x8(window.pixels[r], ws));
@@ -102,7 +100,7 @@ void multiply_tap(Window window, ivec4 words) {
     [[unroll]] for (int r = 0; r < 4; r++)
       [[unroll]] for (int c = 0; c < 4; c++) sums[r][c] += dot4x8(window.pixels[r], ws[c]);
   }
-  // dropped by the compiler where SUM_ROWS is false
+  // The compiler removes this where SUM_ROWS is false.
   [[unroll]] for (int r = 0; r < 4; r++) x_sums[r] += lane_sum(window.pixels[r]);
 }
 

@@ -1,16 +1,16 @@
-// Convolution of float images with int8 weights, straight from the image: any kernel, stride, dilation,
-// padding and groups, depthwise ones too. y = sum * scale + bias, the sum over (channel, kh, kw) in order.
-// Many taps take several dispatches: each has the channels and lines of taps that are pushed and begins with
-// y, the sum so far (CONTINUE); only the last one scales it (SCALED).
+// Direct convolution of float images with int8 weights: any kernel, stride, dilation, padding and groups,
+// depthwise too. y = sum * scale + bias, with the sum over (channel, kh, kw) in order. Many taps take several
+// dispatches: each computes the channels and lines of taps in its push constants and starts from the sum so
+// far in y (CONTINUE); only the last one scales the sum (SCALED).
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: words [channel of the
-//           group][kh][kw][c4], lane = output channel, as many together as an invocation needs of a tap;
-//           or (FLOAT_WEIGHTS, scheme f32) vectors of float32 in that order, for which each product and sum
-//           is rounded, so that no device decides a bit; channels: float_output.glslh.
+//           group][kh][kw][c4], lane = output channel, an invocation's words of a tap contiguous; or
+//           (FLOAT_WEIGHTS, scheme f32) vectors of float32 in that order, with each product and sum rounded,
+//           so that every device gives the same bits; channels: float_output.glslh.
 // Threads   a workgroup is LOCAL_X blocks of PIXELS pixels of a line x LOCAL_Y blocks of CHANNELS output
 //           channels of one group; an invocation computes a block of both. Pixel (line, column) of this
-//           dispatch goes to (line * out_stride_h + out_first_h, column * out_stride_w + out_first_w), so
-//           that a transposed convolution is stride_h * stride_w ordinary ones; padding may be negative then.
+//           dispatch is output (line * out_stride_h + out_first_h, column * out_stride_w + out_first_w):
+//           a transposed convolution is stride_h * stride_w ordinary ones; padding may be negative then.
 // Needs     no shared memory and no barrier.
 //   a line of y   | 0 .. 0 | 1 .. 1 | ..    PIXELS pixels x CHANNELS channels of an invocation, in registers
 //   x under 1     PIXELS columns a tap; SLIDE: PIXELS + KW - 1 in all, each read once
@@ -24,8 +24,8 @@ layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 16;
 layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1
-layout(constant_id = 7) const uint KW = 0;  // taps of a line, so that they are unrolled; 0: as pushed
-layout(constant_id = 8) const uint KH = 0;  // lines of taps alike
+layout(constant_id = 7) const uint KW = 0;  // taps of a line, for unrolling; 0: from the push constants
+layout(constant_id = 8) const uint KH = 0;  // lines of taps, likewise
 #define taps_of_line() (KW > 0u ? KW : p.kw)
 #include "part_of_taps.glslh"
 
@@ -64,7 +64,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 uint channel;         // the first output channel
 uint x_at, y_at;      // the first input channel of its group; the first result
-uint pixels;          // to write: none beyond the edge, where results are those of the last block
+uint pixels;          // pixels to store: 0 beyond the edge, where results repeat the last block
 int h0, w0;           // of the first pixel's first tap in the input
 Lanes zeros[BLOCKS];
 
@@ -92,7 +92,7 @@ void begin() {
   }
 }
 
-// Those of a tap, whose words begin with number `at`.
+// Load the weights of a tap; the first word is number `at`.
 #if FLOAT_WEIGHTS
 Lanes weights_of(uint at, uint b) {
 #if CHANNELS == 1
@@ -133,10 +133,10 @@ Lanes added(Lanes sum, float value, Lanes weights) {
 #define added(sum, value, weights) (sum + value * weights)
 #endif
 
-// Pixel i of a window, which lies in vectors: some drivers keep an array of as many floats in memory.
+// Pixel i of a window, an array of vectors: some drivers keep an array of as many floats in memory.
 #define PIXEL(i) window[(i) / 4u][(i) % 4u]
 
-// One line of taps of one input channel; `at` is the word of its first weights.
+// Multiply one line of taps of one input channel; `at` is the word of its first weights.
 void multiply_line(bool inside, uint line, uint at) {
   uint blocks = word_blocks();
   vec4 window[PIXELS / 4];
@@ -159,7 +159,7 @@ void store(uint pixel, uint c, float value) {
   if (pixel < pixels && channel + c < p.channels) store_number(y, place(pixel, c), value);
 }
 
-// Of a result and, of several channels, the three after it.
+// Load the sum so far of a result or, for several channels, of four results.
 Lanes sum_so_far(uint pixel, uint first) {
   vec4 sum = vec4(0.0);
 #if PARTS

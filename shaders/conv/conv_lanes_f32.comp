@@ -1,12 +1,12 @@
-// Convolution of float32 images with float32 weights, straight from the image: y = sum + bias. The sum runs
-// over (channel, kh, kw) in this order, and each product and each sum is rounded. The lanes of a subgroup
-// share the pixels that they read. KW, the width of the kernel, is a constant; stride, dilation and padding
-// are free; each group has a multiple of four output channels.
+// Direct convolution of float32 images with float32 weights: y = sum + bias. The sum runs over (channel, kh,
+// kw) in this order, and each product and each sum is rounded. The lanes of a subgroup share the pixels that
+// they read. KW, the width of the kernel, is a constant; stride, dilation and padding are free; each group
+// has a multiple of four output channels.
 //
 // Memory    x and y: NCHW; w: a texel of four output channels for each [channel in][kh][kw][c4]; channels:
 //           float_output.glslh.
 // Threads   a workgroup is a subgroup of LANES invocations, for ROWS pixels of a line x LANES blocks of
-//           channels of one group; lanes read what lies under the pixels, a texel or number each.
+//           channels of one group; each lane reads a texel or a number of the input under the pixels.
 // Needs     shuffles; no shared memory and no barrier.
 //
 //   a line of x   | 0 | 1 | 2 | .. LANES-1 |      which lane reads it: shuffles give it to all lanes
@@ -18,7 +18,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8;
 layout(constant_id = 3) const uint STRIDE_W = 1;
-layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: columns between a texel's first and the window's
+layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: columns from a texel's first to the window's
 layout(constant_id = 5) const uint DILATION_W = 1;
 layout(constant_id = 7) const uint KW = 1;
 layout(constant_id = 9) const uint ROWS = 8;
@@ -52,7 +52,7 @@ float read[READS];
 #define number_at(i) subgroupShuffle(read[(i) / LANES], (i) % LANES)
 #endif
 
-// A line of x that begins at `line`, from column `first` on: zero outside.
+// Read a line of x that begins at `line`, from column `first` on: zero outside.
 void read_line(bool inside, uint line, uint width, uint first) {
   [[unroll]] for (uint v = 0u; v < READS; v++) {
     uint column = first + PER_LANE * (v * LANES + lane());
@@ -72,7 +72,7 @@ vec4 added(vec4 sum, float value, vec4 weights) {
   return both;
 }
 
-// Push constants are read ahead of the only loop: lavapipe reads those where they are used, for each lane.
+// Read push constants before the only loop: lavapipe reads those in a loop for each lane.
 void main() {
   uint tiles = ceil_div(p.n4, LANES), blocks = ceil_div(p.ow, ROWS), index = workgroup_index();
   uint across = index / tiles, line = across / blocks, tile = index - across * tiles;

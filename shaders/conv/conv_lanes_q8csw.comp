@@ -1,11 +1,11 @@
-// Convolution of float images with int8 weights straight from the image, y = sum * scale + bias, with pixels
-// that lanes share: common/float_lanes.glslh. Any kernel, stride, dilation and padding, groups of whole
-// blocks of four channels in and out.
+// Direct convolution of float images with int8 weights, y = sum * scale + bias; the lanes of a subgroup share
+// the pixels (common/float_lanes.glslh). Any kernel, stride, dilation and padding; a group has whole blocks
+// of four channels in and out.
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: kPackedInt8_4N4K blocks
 //           [group][kh][kw][c4][n4] as texels; channels: float_output.glslh.
 // Threads   a workgroup is a subgroup of LANES invocations, for ROWS pixels of a line x LANES blocks of
-//           channels of one group; of as many channels in each lane reads one.
+//           channels of one group; of LANES input channels each lane reads one.
 // Needs     shuffles; no shared memory and no barrier.
 //
 //   c -->   0 | 1 | 2 | .. LANES-1 |      channels in: which lane reads them, of all ROWS pixels
@@ -22,8 +22,8 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8;      // a multiple of four
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1, and KW is known
-layout(constant_id = 4) const uint ASIDE = 0;      // columns between a texel's first and the window's
-layout(constant_id = 7) const uint KW = 0;  // taps of a line, so that they are unrolled; 0: as pushed
+layout(constant_id = 4) const uint ASIDE = 0;      // columns from a texel's first to the window's
+layout(constant_id = 7) const uint KW = 0;  // taps of a line, for unrolling; 0: from the push constants
 layout(constant_id = 9) const uint ROWS = 8;
 #define taps_of_line() (KW > 0u ? KW : p.kw)
 
@@ -45,7 +45,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define PIXELS ROWS
 uint image, group, n4, oh, ow;  // of the first pixel, and the lane's channels
 uint first_h, first_w;          // of the first pixel's first tap in the input
-// Under the pixels, of the channel that the lane reads: of all taps of a line, or of one.
+// Columns under the pixels, in the channel that the lane reads: for all taps of a line, or for one.
 #define COLUMNS (SLIDE ? PIXELS + KW - 1u : PIXELS)
 #define COLUMN_STRIDE p.stride_w
 #include "float_columns.glslh"
@@ -64,7 +64,7 @@ void begin() {
   clear_sums(group * p.n4 + min(n4, p.n4 - 1u));
 }
 
-// The pixels of the channels from four times `from` on, as their lanes have read them.
+// Multiply the pixels of four channels, from 4 * `from` on, that their lanes have read.
 void multiply(uint from, uint column, ivec4 words) {
   mat4 weights = weights_of_block(words);
   [[unroll]] for (uint i = 0u; i < PIXELS; i++) {
@@ -74,8 +74,8 @@ void multiply(uint from, uint column, ivec4 words) {
   }
 }
 
-// The taps of one line on LANES channels, of which `left` blocks of four are there; their first weights are
-// at `w_at`, and those of the next tap `w_step` behind.
+// Multiply the taps of one line for LANES channels, of which `left` blocks of four exist. The first tap's
+// weights are at `w_at`, the next tap's `w_step` further on.
 void multiply_line(bool inside, uint line, uint width, uint w_at, uint w_step, uint left) {
   if (SLIDE) read_columns(inside, line, width, first_w);
   [[unroll]] for (uint kw = 0u; kw < taps_of_line(); kw++) {
@@ -95,8 +95,8 @@ void store(uint pixel, uint block) {
       store_number(y, at + c * p.plane, values[c]);
 }
 
-// Push constants are read ahead of the loop, and there is one: lavapipe reads those where they are used, for
-// each lane, and blends all sums twice in every turn of every loop.
+// Read push constants before the loop, and keep a single loop: lavapipe reads those in a loop for each lane,
+// and blends all sums twice in every turn of every nested loop.
 void main() {
   begin();
   uint height = p.h, width = p.w, lines = p.kh, dilation = p.dilation_h, own = p.group_channels;

@@ -1,6 +1,6 @@
-// Depthwise convolution of float images with int8 weights: every output channel sees one input channel. y =
-// sum * scale + bias, the sum over (kh, kw) in order. All lines of taps are on their way from memory, in
-// whole vectors, before the first is multiplied.
+// Depthwise convolution of float images with int8 weights: every output channel reads one input channel. y =
+// sum * scale + bias, with the sum over (kh, kw) in order. All lines of taps are loaded, in whole vectors,
+// before the first is multiplied.
 //
 // Memory    x and y: NCHW, float32 or float16, lines of whole vectors of 4 numbers; w: [channel][kh][kw] of
 //           weights less their zero point as float32, then scale and bias, padded to whole vectors.
@@ -21,7 +21,7 @@ layout(constant_id = 4) const uint PAD_L = 1;
 layout(constant_id = 5) const uint DILATION_W = 1;
 layout(constant_id = 7) const uint KW = 3;
 layout(constant_id = 8) const uint KH = 3;
-layout(constant_id = 9) const bool ROUNDED = false;  // each product and sum, as scheme f32 has them
+layout(constant_id = 9) const bool ROUNDED = false;  // round each product and sum (scheme f32)
 
 #include "float_numbers.glslh"
 layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
@@ -34,7 +34,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { StoredFour y[]; };
 
 #define PIXELS 8
 #define RUN (PIXELS / 4)  // vectors of an invocation
-const uint BEFORE = (4u - PAD_L % 4u) % 4u;  // of the first vector, what lies left of the window
+const uint BEFORE = (4u - PAD_L % 4u) % 4u;  // columns of the first vector left of the window
 const uint VECTORS = (BEFORE + (PIXELS - 1) * STRIDE_W + (KW - 1) * DILATION_W + 4u) / 4u;
 const uint TAPS = KH * KW, WEIGHTS = (TAPS + 5u) / 4u;
 

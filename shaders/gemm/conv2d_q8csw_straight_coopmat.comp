@@ -1,21 +1,21 @@
-// A convolution of float16 images with int8 weights on matrix units of float16 with float32 sums
-// (VK_KHR_cooperative_matrix, subgroup scope), as conv2d_q8csw_tiles_coopmat.comp, but weights come straight
-// from memory into matrices, as in gemm_q8csw_straight_coopmat.comp: only pixels go through shared memory,
-// and between two chunks of channels no subgroup waits for another.
+// Convolution of float16 images with int8 weights on float16 matrix units with float32 sums
+// (VK_KHR_cooperative_matrix, subgroup scope), like conv2d_q8csw_tiles_coopmat.comp, except that weights are
+// loaded directly from memory into matrices, as in gemm_q8csw_straight_coopmat.comp. Only pixels go through
+// shared memory, and subgroups wait for each other only between two chunks of channels.
 //
 // Memory    x and y: NCHW of float16; lines of y are whole vectors of LINE pixels (eight, four or two), those
-//           of x the same or of four, and channels of a group whole runs of eight. The input pixels under a
-//           tile of TH x TW outputs, all taps of them, are loaded into shared memory once for CH channels; a
-//           run of MN outputs along w is then MN rows of a matrix wherever the tap shifts it. A pixel takes
-//           2 CH + 16 bytes, which keeps neighbours in other banks. w: kPackedInt8_32K with k = (chunk of CH
-//           channels, kw, block of 32 channels, kh, channel), so that each subgroup reads it from end to end.
-//           WORDS: a matrix in the order in which invocations have its words, 16 bytes of each beside each
-//           other (vkq.probe.words): they put it together in registers. FLOAT_WEIGHTS: of float16, two
-//           matrices of 16 channels for each of 32. channels: float_output.glslh.
-// Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels. An invocation brings
-//           RUN channels of four pixels at a time, and takes LINE pixels of a channel away.
-// Steps     a column of LINES taps, one below the other, and 32 channels: a line of pixels that is read from
-//           shared memory is multiplied by all of them.
+//           of x whole vectors of LINE or of four pixels, and a group's channels whole runs of eight. The
+//           input pixels of all taps of a tile of TH x TW outputs are loaded into shared memory once for each
+//           chunk of CH channels; a run of MN outputs along w is then MN rows of a matrix for every tap. A
+//           pixel takes 2 CH + 16 bytes, which keeps neighbours in other banks. w: kPackedInt8_32K with k =
+//           (chunk of CH channels, kw, block of 32 channels, kh, channel), so that each subgroup reads it
+//           sequentially. WORDS: invocations assemble matrices in registers; the words of a matrix are stored
+//           in the order of invocations, 16 bytes of each (vkq.probe.words). FLOAT_WEIGHTS: float16, two
+//           matrices of 16 channels for each 32. channels: float_output.glslh.
+// Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels. An invocation loads
+//           RUN channels of four pixels at a time, and stores LINE pixels of a channel.
+// Steps     a step is 32 channels and a column of LINES taps, one below the other: each line of pixels read
+//           from shared memory is multiplied by all of them.
 // Needs     the matrix shape 16 x MN x 16 in the device's list, with sums of float32 and of float16, a
 //           required subgroup size of SUBGROUP, and shared memory for the input pixels of a tile.
 //
@@ -36,15 +36,15 @@
 
 #define BM (TH * TW)
 #include "sizes.glslh"
-// Known to the compiler, so that matrices are loaded with constant strides.
+// Specialization constants, so that matrices are loaded with constant strides.
 layout(constant_id = 3) const uint STRIDE_H = 1;
 layout(constant_id = 4) const uint STRIDE_W = 1;
 layout(constant_id = 5) const uint HALO_W = 18;  // input pixels under a line of the tile
 layout(constant_id = 6) const uint HALO_H = 10;
 layout(constant_id = 7) const uint KW = 3;
-layout(constant_id = 8) const uint LINES = 3;  // of taps that are multiplied together: all, or one
+layout(constant_id = 8) const uint LINES = 3;  // lines of taps in a step: all, or one
 layout(constant_id = 9) const uint DILATION_H = 1;
-layout(constant_id = 17) const uint TIMES = 1;  // so many are all lines of taps
+layout(constant_id = 17) const uint TIMES = 1;  // times LINES is the number of lines of taps
 layout(constant_id = 18) const bool FLOAT_WEIGHTS = false;
 
 layout(set = 0, binding = 0) readonly buffer X { X_VECTOR x[]; };
@@ -63,11 +63,11 @@ layout(set = 0, binding = 3) writeonly buffer Y { Y_VECTOR y[]; };
 
 #define RUNS (CH / RUN)
 #define X_ROW (RUNS + 1)
-#define BLOCKS (CH / 32)  // of weights, of a tap
+#define BLOCKS (CH / 32)  // of 32 channels, in a tap of a chunk
 #define thread gl_LocalInvocationIndex
 uint group, n;               // of the workgroup
 uint image, tile_h, tile_w;  // of the tile's first output
-// Pixels, then results; behind both what becomes of sums.
+// Shared memory: pixels, later results; then the epilogue's scales, biases and zero points.
 const uint HALO = HALO_H * ((HALO_W + 6) / 4 * 4) * X_ROW;
 #define Y_ROW (BM / RUN + 1)
 const uint PARAMETERS = HALO > BN * Y_ROW ? HALO : BN * Y_ROW;
@@ -76,12 +76,12 @@ shared uvec4 tile[PARAMETERS + 5 * BN / 8];
 #include "half_runs_epilogue.glslh"
 
 #define RUNS_N (TW / MN)  // matrices of pixels of a line
-// Of a subgroup, lines of outputs, and of pixels under them for the taps of a step.
+// A subgroup's lines of outputs, and the lines of pixels that the taps of a step read for them.
 const uint OUT_LINES = SM / TW, IN_LINES = (OUT_LINES - 1) * STRIDE_H + (LINES - 1) * DILATION_H + 1;
 
 MatrixW zeros[FRAGMENTS_N], halves[LINES][FRAGMENTS_N];
 MatrixX right[2][RUNS_N];
-uint w_first[FRAGMENTS_N];  // where the weights of the outputs of a matrix begin, in uvec4
+uint w_first[FRAGMENTS_N];  // offset of the weights of a matrix's outputs, in uvec4
 uint last_step;
 
 #include "half_step.glslh"
@@ -93,12 +93,12 @@ void begin_w(uint chunks) {
     w_first[i] = (group * blocks_n + min((n + subgroup_n) / MM + i, blocks_n - 1u)) * matrices *
                      W_EACH * MATRIX_LINES + own_words;
 #if WORDS
-  biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
+  biased = 0x64006400u + (p.m >> 31);  // keep the constant in a register
 #endif
 }
 
-// The weights of a step, all at once: their loads share a counter, so that to wait for the first is to wait
-// for the last.
+// Load all weights of a step at once: the loads share a counter, so waiting for the first is waiting for the
+// last.
 void load_w(uint step_) {
   uint at = min(step_, last_step) * W_MATRICES * MATRIX_LINES;
   [[unroll]] for (uint t = 0u; t < W_MATRICES; t++)
@@ -117,8 +117,8 @@ void fetch(uint buffer_, uint at) {
         gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-// A line of 16 channels of pixels comes from shared memory once: each tap multiplies it for another line of
-// outputs. Meanwhile the next line comes. first: the buffer of the first one.
+// Each tap multiplies a line of 16 channels of pixels for another line of outputs, so it is read from shared
+// memory once, while the next line is loaded. first: the buffer of the first line.
 #define multiply_lines(first, at, next)                                                        \
   [[unroll]] for (uint l = 0u; l < IN_LINES; l++) {                                            \
     uint b = (first + l) % 2u;                                                                 \
@@ -132,8 +132,8 @@ void fetch(uint buffer_, uint at) {
     }                                                                                          \
   }
 
-// A step, whose pixels begin at `at`, and those of the next at `next`. Its weights are asked for as soon as
-// there is room for them.
+// Compute a step whose pixels begin at `at` while those of the next, at `next`, are loaded. Its weights are
+// requested as soon as there is room for them.
 void multiply_step(uint step_, uint at, uint next) {
   [[unroll]] for (uint t = 0u; t < LINES; t++)
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) { become_halves(t, i, 0u); }
@@ -144,7 +144,7 @@ void multiply_step(uint step_, uint at, uint next) {
   multiply_lines(IN_LINES, at + 2u, next)
 }
 
-// All taps of a chunk. Pixels of blocks of channels lie beside each other.
+// Compute all taps of a chunk. Blocks of channels of a pixel are contiguous.
 void multiply_chunk(uint chunk) {
   const uint BLOCK = RUNS / BLOCKS;
   uint begin = x_shift + subgroup_m / TW * STRIDE_H * WIDE * X_ROW, down = p.dilation_h * WIDE * X_ROW,
@@ -182,7 +182,7 @@ void main() {
     begin_chunk(chunk);
     [[dont_unroll]] for (uint first = 0u; first < ITEMS; first += BATCH) {
       load_items(first);
-      if (first == 0u) barrier();  // what is there is no longer needed
+      if (first == 0u) barrier();  // the pixels are no longer needed
       store_items(first);
     }
     barrier();

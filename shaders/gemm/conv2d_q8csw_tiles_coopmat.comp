@@ -1,18 +1,18 @@
-// A convolution of float images with int8 weights on matrix units of float16 with float32 sums
-// (VK_KHR_cooperative_matrix, subgroup scope), as an implicit GEMM of output pixels x output channels; x and
-// the weights become float16 on their way to shared memory.
+// Convolution of float images with int8 weights on float16 matrix units with float32 sums
+// (VK_KHR_cooperative_matrix, subgroup scope), as an implicit GEMM of output pixels x output channels. x and
+// the weights are converted to float16 before the store to shared memory.
 //
-// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh). The input pixels under a tile of TH x TW
-//           outputs, all taps of them, are loaded into shared memory once for CH channels; a run of MN
-//           outputs along w is then MN rows of a matrix wherever the tap shifts it. A pixel takes 2 CH + 16
-//           bytes, which keeps neighbours in other banks. w: kPackedInt8_16K with k = (chunk of CH channels,
-//           kh, kw, channel), of each four the second and third in each other's place, or
-//           (FLOAT_WEIGHTS) of floats runs of 8 k, in which outputs are neighbours; BK channels of one tap at
-//           a time go through shared memory (coopmat_pipeline.glslh). channels and y: float_output.glslh.
+// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh). The input pixels of all taps of a tile
+//           of TH x TW outputs are loaded into shared memory once for each chunk of CH channels; a run of MN
+//           outputs along w is then MN rows of a matrix for every tap. A pixel takes 2 CH + 16 bytes, which
+//           keeps neighbours in other banks. w: kPackedInt8_16K with k = (chunk of CH channels, kh, kw,
+//           channel), elements 1 and 2 of every group of 4 swapped; or (FLOAT_WEIGHTS) floats in runs of 8 k
+//           with neighbouring outputs contiguous. BK channels of one tap at a time go through shared memory
+//           (coopmat_pipeline.glslh). channels and y: float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
 //           shared memory for the input pixels of a tile. A tap is whole turns (CH % (BK * TURNS) is 0) or
-//           (EARLY) steps, so that nothing is multiplied by padding, which may be infinite.
+//           (EARLY) steps: padded k would multiply zero weights by pixels that may be infinite.
 //
 //   input, HALO_H x HALO_W      rows of x for a tap    y: TH x TW pixels x BN channels
 //   +---------------------+     (MN pixels of a line)  +------------+------------+
@@ -35,7 +35,7 @@
 #define BM (TH * TW)
 #define CONV 1
 #include "sizes.glslh"
-// Known to the compiler, so that matrices are loaded with constant strides.
+// Specialization constants, so that matrices are loaded with constant strides.
 layout(constant_id = 3) const uint STRIDE_H = 1;
 layout(constant_id = 4) const uint STRIDE_W = 1;
 layout(constant_id = 5) const uint HALO_W = 18;  // input pixels under a line of the tile
@@ -63,7 +63,7 @@ shared uvec4 tile[HALO + 2 * STAGE > SCRATCH ? HALO + 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
 uint group, n;               // of the workgroup
 uint image, tile_h, tile_w;  // of the tile's first output
-uint first_channel;          // of the chunk, of the group's
+uint first_channel;          // of the chunk, counted in the group
 
 #include "half_epilogue.glslh"
 uint place_of_row(uint row) {
@@ -71,14 +71,15 @@ uint place_of_row(uint row) {
   return oh < p.oh && ow < p.ow ? image * p.plane + oh * p.ow + ow : OUTSIDE;
 }
 
-// Two channels of a pixel as halves.
+// Load two channels of a pixel as halves.
 #if FLOAT16_IMAGES
 uint pair_of(uint a, uint b) { return a | b << 16; }
 #else
 uint pair_of(float a, float b) { return float16_word(vec2(a, b)); }
 #endif
 
-// The input pixels of the tile for the chunk's channels, with zeros around the image and beyond the group.
+// Load the tile's input pixels for the channels of a chunk; pixels outside the image and channels beyond the
+// group are zero.
 void load_halo() {
   int h0 = int(tile_h * STRIDE_H) - int(p.pad_t), w0 = int(tile_w * STRIDE_W) - int(p.pad_l);
   const uint halo = HALO_H * HALO_W, items = halo * RUNS;
@@ -110,8 +111,8 @@ void load_halo() {
 void load_step(uint slot, uint t) { load_weights(slot, min(t, p.steps - 1u) * (BK / 16)); }
 void store_step(uint slot, uint stage) { store_weights(slot, HALO + stage * STAGE); }
 
-// A subgroup has whole lines of the tile, or runs of one line. The step beyond the last tap, which is not
-// multiplied, reads the last one's pixels.
+// A subgroup computes whole lines of the tile, or runs of one line. The step beyond the last tap, which is
+// not multiplied, reads the last tap's pixels.
 uint x_place(uint t, uint stage) {
   uint tap = min(t / (CH / BK), p.taps - 1u), kh = tap / KW, kw = tap - kh * KW;
   uint line = subgroup_m / TW * STRIDE_H + kh * p.dilation_h,

@@ -1,13 +1,14 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] in float16 arithmetic, for matrices and as an implicit GEMM
-// for convolutions. Of each tap 16 products after one another are added up in float16, these sums in float32.
+// for convolutions. Within a tap, 16 consecutive products are summed in float16, and these sums are added in
+// float32.
 //
 // Memory    x: float16 in runs of 8 k or channels, [image][group][run][pixel][8] (runs_q8csw.comp); w:
 //           float16 [group][tap][k][4 n4] (halves_weights.comp), k of a tap padded with zeros to whole 16;
-//           `unit`: by what sums are multiplied, as weights are less; channels and y: float_output.glslh.
+//           `unit`: the factor of sums, as weights are scaled down; channels and y: float_output.glslh.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M neighbouring pixels of a line
 //           (rows of a matrix, which is one line) x TILE_N4 blocks of four channels, LOCAL_X or LOCAL_Y
 //           apart. Neighbours (along x) have neighbouring blocks of channels, or (PIXELS) of pixels.
-// Needs     float16 in arithmetic, and unless it reads two in a word (WORDS) in memory.
+// Needs     float16 arithmetic, and 16-bit storage unless it reads two halves a word (WORDS).
 //
 //   y of a workgroup, TILE_M = TILE_N4 = 2: a cell is a row (a pixel) x four channels, its number that of
 //   its invocation, whose sums are in registers
@@ -29,7 +30,7 @@ layout(constant_id = 4) const uint TILE_M = 4;
 layout(constant_id = 5) const uint TILE_N4 = 1;
 layout(constant_id = 6) const bool PIXELS = false;
 layout(constant_id = 7) const bool PADDED = false;   // taps may lie outside of the image
-layout(constant_id = 8) const bool AT_ONCE = false;  // 16 k are read at once, in more registers
+layout(constant_id = 8) const bool AT_ONCE = false;  // read 16 k at once, in more registers
 
 #include "float_numbers.glslh"
 #if WORDS
@@ -50,11 +51,11 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 vec4 sums[TILE_M][TILE_N4];
 f16vec4 parts[TILE_M][TILE_N4];  // of 16 k
-uint x_at, w_at;                 // of the next four k: of the line's first pixel, of the first channels
+uint x_at, w_at;                 // of the next four k: for the line's first pixel, for the first channels
 uint x_places[TILE_M], w_places[TILE_N4];
 bool inside[TILE_M];
 
-// The products of the next four k, the first (0) or second half of a run.
+// Multiply the next four k: the first (0) or second half of a run.
 void multiply(uint half_) {
   f16vec4 values[TILE_M];
   [[unroll]] for (uint i = 0u; i < TILE_M; i++) {
@@ -71,8 +72,8 @@ void multiply(uint half_) {
   w_at += 4u * p.n4;
 }
 
-// Those of a tap. Some drivers read neighbours together where a loop is unrolled, and take them apart again;
-// others make two products an instruction only there.
+// Multiply a tap. Some drivers combine neighbouring reads of an unrolled loop into one, and split the result
+// again; others fuse two products into one instruction only in an unrolled loop.
 void multiply_tap() {
   [[dont_unroll]] for (uint first = 0u; first < p.k4; first += 4u) {
     [[unroll]] for (uint i = 0u; i < TILE_M; i++)

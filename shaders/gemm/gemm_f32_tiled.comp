@@ -1,12 +1,12 @@
-// Y[b,M,N] = A[b,M,K] B[b,K,N] + bias in float32: products of floats whose bits no device decides. Each
-// product and each sum is rounded, k goes from first_k to end_k in SLICES parts, whose sums are added in
-// order. A long k takes several dispatches: each but the first begins with y, the sum so far (CONTINUE).
+// Y[b,M,N] = A[b,M,K] B[b,K,N] + bias in float32, with the same bits on every device: each product and each
+// sum is rounded. k goes from first_k to end_k in SLICES parts, whose sums are added in order. A long k takes
+// several dispatches: each but the first starts from y, the sum so far (CONTINUE).
 //
 // Memory    a: rows [matrix][m][k], b: rows [matrix][k][b_row], float32 words, or (HALF_A, HALF_B) float16,
-//           two in a word; WHOLE_B: b_row is a multiple of 4 that n, rounded up to one, does not exceed.
-//           bias: one for each column, or (BIAS 2) row. y: [matrix][m][n] float32.
+//           two in a word; WHOLE_B: b_row is a multiple of 4, at least n rounded up to one. bias: one for
+//           each column, or (BIAS 2) row. y: [matrix][m][n] float32.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations for each of SLICES parts of k; each computes TILE_M
-//           rows x TILE_N4 blocks of four columns, which lie LOCAL_Y (LOCAL_X) apart.
+//           rows x TILE_N4 blocks of four columns, LOCAL_Y (LOCAL_X) apart.
 //
 //   y of a workgroup, TILE_M = TILE_N4 = 2: a cell is 1 x 4 results, its number
 //   that of their invocation
@@ -41,7 +41,7 @@ layout(set = 0, binding = 3) buffer Y { float y[]; };
 
 shared vec4 parts[SLICES * LOCAL_Y * LOCAL_X];
 
-// Float16 as float32 by integers: a device may make zero of subnormal ones.
+// Convert float16 to float32 with integers: a device may flush subnormal halves to zero.
 float float_of_half(uint bits) {
   uint sign = (bits & 0x8000u) << 16, size = bits & 0x7fffu;
   if (size >= 0x7c00u) return uintBitsToFloat(sign | 0x7f800000u | (size & 0x3ffu) << 13);
@@ -55,7 +55,7 @@ float half_at(uint word, uint at) { return float_of_half(word >> 16u * (at & 1u)
 float a_at(uint at) { return HALF_A ? half_at(a[at >> 1u], at) : uintBitsToFloat(a[at]); }
 float b_at(uint at) { return HALF_B ? half_at(b[at >> 1u], at) : uintBitsToFloat(b[at]); }
 
-// Four columns of a row of b that begins at `row`, from column 4 n4 on.
+// Load four columns, from 4 n4 on, of the row of b that begins at `row`.
 vec4 b_block(uint row, uint n4) {
   uint n = 4u * n4, last = p.n - 1u;
   if (WHOLE_B) return vec4(b_at(row + n), b_at(row + n + 1u), b_at(row + n + 2u), b_at(row + n + 3u));
@@ -63,7 +63,7 @@ vec4 b_block(uint row, uint n4) {
       b_at(row + min(n + 3u, last)));
 }
 
-// Where a result and the three beside it lie.
+// Return the index of the first of four neighbouring results.
 uint place(uint matrix, uint m, uint n4) { return (matrix * p.m + m) * p.n + 4u * n4; }
 
 vec4 sum_so_far(uint matrix, uint m, uint n4) {

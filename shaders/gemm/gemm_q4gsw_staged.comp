@@ -1,11 +1,11 @@
 // Y[M,N] = X[M,K] W[N,K]^T + bias[N] through shared memory: float activations, weights of 4 or 8 bits in
 // groups along K, dequantized once for each tile, float32 accumulation.
 //
-// Memory    x: float32 rows of whole vec4; w: rows of codes as MatMulNBits has them; w_groups:
+// Memory    x: float32 rows of whole vec4; w: rows of codes in MatMulNBits's order; w_groups:
 //           common/grouped_weight.glslh; y: float32 rows. Shared memory holds one step of STEP k for each
-//           slice, four of k together; the next is in registers meanwhile.
+//           slice, four k a vec4; the next step is in registers meanwhile.
 // Threads   a workgroup is LX x LY invocations x SLICES slices of k, and computes LY * TILE_M rows x
-//           LX * TILE_N columns; an invocation TILE_M x TILE_N results that lie LY (LX) apart. The slices'
+//           LX * TILE_N columns; an invocation computes TILE_M x TILE_N results, LY (LX) apart. The slices'
 //           sums are added in order at the end.
 // Needs     128 bytes of shared memory for each row and column of the tile and slice.
 //
@@ -24,7 +24,7 @@
 
 layout(local_size_x = LX, local_size_y = LY, local_size_z = SLICES) in;
 layout(constant_id = 3) const bool HALF_SCALES = false;
-layout(constant_id = 4) const uint GROUPS = 1;  // of a step: 2 where groups are half as long
+layout(constant_id = 4) const uint GROUPS = 1;  // groups of a step: 2 if a group is half a step
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uint w[]; };
@@ -42,8 +42,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define BM (LY * TILE_M)
 #define BN (LX * TILE_N)
 #define X_ITEMS (BM * 8 / INVOCATIONS)
-#define W_ITEMS (BN * BITS / INVOCATIONS)  // BITS words are a column's step
-shared vec4 x_tile[SLICES * 8 * BM];  // [slice][k / 4][m ^ k / 4]: neighbours along k go to other banks
+#define W_ITEMS (BN * BITS / INVOCATIONS)  // a column has BITS words in a step
+shared vec4 x_tile[SLICES * 8 * BM];  // [slice][k / 4][m ^ k / 4]: neighbours along k are in other banks
 shared vec4 w_tile[SLICES * 8 * BN];  // [slice][k / 4][n ^ k / 4]
 
 vec4 next_x[X_ITEMS];
@@ -54,7 +54,7 @@ uint thread() { return gl_LocalInvocationID.y * LX + gl_LocalInvocationID.x; }
 uint x_at(uint k4, uint m) { return (gl_LocalInvocationID.z * K4 + k4) * BM + (m ^ k4); }
 uint w_at(uint k4, uint n) { return (gl_LocalInvocationID.z * K4 + k4) * BN + (n ^ k4); }
 
-// What this thread brings of a step that begins at k; rows and columns beyond the end are those of the last.
+// Load this thread's items of a step that begins at k; rows and columns beyond the end repeat the last one.
 void load_step(uint first_m, uint first_n, uint k) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
     uint item = thread() + i * INVOCATIONS, m = min(first_m + item / K4, p.m - 1u);
@@ -98,8 +98,8 @@ void multiply_step() {
   }
 }
 
-// The slices' sums in that of the first, through the memory of the tiles, which has room for those of
-// the others.
+// Add the slices' sums to those of the first slice. They go through the memory of the tiles, which is large
+// enough.
 void add_slices() {
 #if SLICES > 1
   uint first = gl_LocalInvocationID.z - 1u;
@@ -140,7 +140,7 @@ void main() {
     [[unroll]] for (uint j = 0u; j < TILE_N / 4u; j++) sums[i][j] = vec4(0.0);
   load_step(first_m, first_n, min(mine, last));
   for (uint k = 0u; k < p.k; k += SLICES * STEP) {  // the same number of turns for every slice
-    barrier();  // nobody reads the step before any more
+    barrier();  // the previous step has been read
     store_step(first_n, min(k + mine, last));
     barrier();
     load_step(first_m, first_n, min(k + SLICES * STEP + mine, last));

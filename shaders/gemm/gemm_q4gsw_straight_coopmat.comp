@@ -1,13 +1,13 @@
-// Y[M,N] = X[M,K] W[N,K]^T + bias[N] of float16 rows with weights in groups along K, on matrix units of
-// float16 with float32 sums: as gemm_q8csw_straight_coopmat.comp, codes come straight from memory into
-// matrices, and x, scales and zero points go through shared memory.
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N] of float16 rows with weights in groups along K, on float16 matrix units
+// with float32 sums. Codes are loaded directly from memory into matrices, as in
+// gemm_q8csw_straight_coopmat.comp; x, scales and zero points go through shared memory.
 //
-// Memory    x: rows of k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: rows of float16,
-//           ROWS_OF: of whole blocks of four, in uvec2. In shared memory a row is a run of BK halves and 16
-//           bytes of padding, which keep neighbours in other banks.
-// Threads   a workgroup of WGN subgroups, each with all rows of some outputs, computes BM x BN results,
-//           SPLIT: of one part of k. x of the next two steps and codes of the next TURNS are on their way
-//           while a step is multiplied.
+// Memory    x: rows of k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: rows of float16;
+//           ROWS_OF: rows of whole blocks of four, in uvec2. In shared memory a row is a run of BK halves and
+//           16 bytes of padding, which keep neighbours in other banks.
+// Threads   a workgroup of WGN subgroups, each with all rows of some outputs, computes BM x BN results;
+//           SPLIT: of one part of k. While a step is multiplied, x of the next two steps and codes of the
+//           next TURNS are being loaded.
 // Needs     matrices of 16 outputs and 16 k, and a required subgroup size of SUBGROUP.
 //
 //           <---------- BN outputs --------->
@@ -55,10 +55,10 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 const uint SCALES_AT = BM * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STAGE = ZEROS_AT + ZERO_HALVES;
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
-uint n, first_row, blocks, across;  // of the workgroup; of all
+uint n, first_row, blocks, across;  // of the workgroup; `across`: all outputs
 #include "coopmat_split.glslh"
 
-// The end of a product: sums have been scaled.
+// The epilogue: sums are scaled already.
 #define LATE
 #define N4 ceil_div(p.n, 4u)
 const uint SCALE = 0u, BIAS = 1u, group = 0u;
@@ -98,7 +98,7 @@ void begin() {
   }
 }
 
-// x, scales and zero points of step t of the part.
+// Load x, scales and zero points of step t of the part.
 void load_x(uint t) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     next_x[i] = x[x_first[i] + min((first_step + t) * RUNS + thread % RUNS, p.k / RUN - 1u)];
@@ -117,7 +117,7 @@ void store_x(uint stage, uint t) {
   }
 }
 
-// Block `ahead` of step t.
+// Load block `ahead` of step t.
 void load_w(uint slot, uint t, uint ahead) {
   uint block = min((first_step + t) * BLOCKS + ahead, blocks - 1u);
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
@@ -130,7 +130,7 @@ void fetch(uint buffer_, uint stage, uint k16) {
         gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-// 16 k, the nth of a block in `slot`, of the step's.
+// Multiply 16 k, number `nth` of the block in `slot`, at `k16` of the step.
 void multiply(uint slot, uint nth, uint stage, uint k16) {
   uint now = k16 % 2u, output_ = 16u * k16 / SPAN * BN + subgroup_n;
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
@@ -152,7 +152,7 @@ void multiply(uint slot, uint nth, uint stage, uint k16) {
   }
 }
 
-// One step, t, whose place in its turn the compiler knows: registers have no numbers in a loop.
+// Compute step t. `turn`, its place in the turn, is a constant: registers cannot be indexed in a loop.
 void multiply_step(uint turn, uint t) {
   uint stage = t % 2u;
   fetch(0u, stage, 0u);
@@ -184,7 +184,7 @@ void main() {
   load_x(1u);
   clear_acc();
   barrier();
-  // What lies beyond the end of k is multiplied by x of zero.
+  // Steps beyond the end of k multiply x of zero.
   [[dont_unroll]] for (uint t = 0u; t < steps; t += TURNS)
     [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) multiply_step(turn, t + turn);
   ONCE_ALL_SUMS store_results();

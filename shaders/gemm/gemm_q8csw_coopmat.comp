@@ -1,15 +1,14 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on matrix units of float16 with float32 sums
-// (VK_KHR_cooperative_matrix, subgroup scope), for matrices and (CONV) as an implicit GEMM on images: the
-// int8 weights become float16, exactly, while a step is loaded; FLOAT_WEIGHTS: they are. BRAIN: on those of
-// bfloat16, x in three parts.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on float16 matrix units with float32 sums
+// (VK_KHR_cooperative_matrix, subgroup scope), for matrices and (CONV) as an implicit GEMM on images. int8
+// weights become float16, exactly, while a step is loaded; FLOAT_WEIGHTS: weights are float16. BRAIN:
+// bfloat16 matrix units, with x split into three parts.
 //
-// Memory    x: runs_q8csw.comp, X_ROWS: half_rows.glslh, PLANES: images as they
-//           are (half_planes.glslh); w: kPackedInt8_16K, k = (kh, kw, channel of the group), channels padded
-//           to whole runs of x, of each four k the second and third in each other's place, or of floats
-//           runs of 8 k, in which outputs are neighbours; channels and y: float_output.glslh. In shared
-//           memory a row or an output is a run of BK halves, and 16 bytes of padding keep neighbours in other
-//           banks.
-// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh), SPLIT: of
+// Memory    x: runs_q8csw.comp; X_ROWS: half_rows.glslh; PLANES: NCHW images (half_planes.glslh). w:
+//           kPackedInt8_16K, k = (kh, kw, channel of the group), channels padded to whole runs of x, elements
+//           1 and 2 of every group of 4 swapped; or floats in runs of 8 k with neighbouring outputs
+//           contiguous. channels and y: float_output.glslh. In shared memory a row or an output is a run of
+//           BK halves and 16 bytes of padding, which keep neighbours in other banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh); SPLIT: of
 //           one part of k.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //

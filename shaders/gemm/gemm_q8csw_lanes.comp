@@ -1,10 +1,10 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] as gemm_q8csw_tiled.comp, of whole tensors, with rows that
-// lanes share: common/float_lanes.glslh.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for whole tensors, like gemm_q8csw_tiled.comp, except that
+// the lanes of a subgroup share the rows (common/float_lanes.glslh).
 //
 // Memory    x: float32 rows [m][k], texels (WHOLE_VECTORS) or numbers; w: kPackedInt8_4N4K blocks [k4][n4];
 //           channels: float_output.glslh; y: rows [m][n].
-// Threads   a workgroup is a subgroup of LANES invocations, for ROWS rows x LANES blocks of channels; of as
-//           many blocks of k each lane reads one of every row.
+// Threads   a workgroup is a subgroup of LANES invocations, for ROWS rows x LANES blocks of channels. Of
+//           LANES blocks of k each lane reads one, in every row.
 // Needs     shuffles; no shared memory and no barrier.
 //
 //   k -->   0 | 1 | 2 | .. LANES-1 |      blocks of four k: which lane reads them, of all ROWS rows
@@ -40,7 +40,7 @@ void load_rows(uint k) {
   [[unroll]] for (uint i = 0u; i < ROWS; i++) xs[i] = load_row(min(row + i, p.m - 1u), k);
 }
 
-// The block of four k that lane `from` has read.
+// Multiply the block of four k that lane `from` has read.
 void multiply(uint from, uint k) {
   mat4 weights = weights_of_block(texelFetch(w, int(k * p.n4 + min(n4, p.n4 - 1u))));
   [[unroll]] for (uint i = 0u; i < ROWS; i++) sums[i] += subgroupShuffle(xs[i], from) * weights;

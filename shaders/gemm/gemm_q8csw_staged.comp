@@ -1,12 +1,12 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] through shared memory: float32 activations, int8 weights
-// that become floats once for each tile, float32 sums; for matrices and (CONV) as an implicit GEMM: x is
-// gathered from an image while the tile is loaded, and no im2col matrix is made.
+// converted to floats once for each tile, float32 sums. For matrices and (CONV) as an implicit GEMM: x is
+// gathered from an image while the tile is loaded, without an im2col matrix.
 //
 // Memory    x: float32 rows [group][m][k], or NCHW with k = (kh, kw, channel of the group); w:
 //           kPackedInt8_4N4K blocks [group][k4][n4]; channels and y: float_output.glslh. Shared memory
-//           holds one step of KT k for each slice of k; the next is in registers meanwhile.
+//           holds one step of KT k for each slice of k; the next step is in registers meanwhile.
 // Threads   a workgroup is LX x LY invocations x SLICES slices of k and computes LM * TILE_M4 x LN * TILE_N4
-//           blocks of 4 x 4 results, an invocation TILE_M4 x TILE_N4 of them that lie LM (LN) apart. The
+//           blocks of 4 x 4 results; an invocation computes TILE_M4 x TILE_N4 of them, LM (LN) apart. The
 //           slices' sums are added in order at the end. Neighbours (along x) have neighbouring results.
 // Needs     4 bytes of shared memory for each of KT k of each row, column and slice.
 //
@@ -52,7 +52,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define BM4 (LM * TILE_M4)
 #define BN4 (LN * TILE_N4)
 #define W_ITEMS ((KT / 4 * BN4 + INVOCATIONS - 1) / INVOCATIONS)
-shared vec4 x_tile[SLICES * KT * BM4];  // [slice][k][m4 ^ k4]: neighbours along k go to other banks
+shared vec4 x_tile[SLICES * KT * BM4];  // [slice][k][m4 ^ k4]: neighbours along k are in other banks
 shared vec4 w_tile[SLICES * KT * BN4];  // [slice][k][n4]
 
 #define thread (gl_LocalInvocationID.y * LX + gl_LocalInvocationID.x)
@@ -70,7 +70,7 @@ void begin_x(uint group, uint m) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     x_rows[i] = group * p.m + min(m + (thread + i * INVOCATIONS) / (KT / 4u), p.m - 1u);
 }
-void load_x(uint k) {  // beyond k there are zeros
+void load_x(uint k) {  // zeros beyond k
   uint k4 = k / 4u + thread % (KT / 4u);
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     next_x[i] = 4u * k4 < p.k ? load_row(x_rows[i], k4) : vec4(0.0);
@@ -95,7 +95,7 @@ void begin_w(uint group, uint n4) {
     w_at[i] = group * ceil_div(p.k, 4u) * p.n4 + column;
   }
 }
-void load_w(uint k) {  // beyond k any weights do: x is zero there
+void load_w(uint k) {  // any weights beyond k: x is zero there
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
     uint k4 = min(k / 4u + (thread + i * INVOCATIONS) / BN4, ceil_div(p.k, 4u) - 1u);
     next_w[i] = w[w_at[i] + k4 * p.n4];
@@ -129,7 +129,7 @@ void multiply_step() {
   }
 }
 
-// The slices' sums in those of the first, through the memory of the tiles, in order.
+// Add the slices' sums to those of the first slice, in order, through the memory of the tiles.
 void add_slices() {
 #if SLICES > 1
   [[unroll]] for (uint i = 0u; i < TILE_M4 * 4; i++) {
@@ -154,8 +154,8 @@ void main() {
   begin_w(group, n4);
   load_x(slice * KT);
   load_w(slice * KT);
-  for (uint k = 0u; k < p.k; k += SLICES * KT) {  // as many turns for every slice; beyond k it adds zeros
-    barrier();  // nobody reads the step before any more
+  for (uint k = 0u; k < p.k; k += SLICES * KT) {  // as many turns for each slice, which adds zeros beyond k
+    barrier();  // the previous step has been read
     store_x();
     store_w();
     barrier();

@@ -1,15 +1,15 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on matrix units of float16 with float32 sums, as
-// gemm_q8csw_coopmat.comp: but weights come straight from memory into matrices, two in each element, and
-// become float16 there. Only x goes through shared memory, which is what bounds the other: a subgroup has all
-// rows of a tile, so no other one needs its weights.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on float16 matrix units with float32 sums, like
+// gemm_q8csw_coopmat.comp, except that weights are loaded directly from memory into matrices, two in each
+// element, and become float16 there. A subgroup computes all rows of a tile, so no other subgroup needs its
+// weights; only x goes through shared memory, whose bandwidth bounds the other shader.
 //
-// Memory    x: runs_q8csw.comp, X_ROWS: half_rows.glslh; w: kPackedInt8_32K, moved by 128, of each 32 k the
-//           two that are 16 apart side by side, so that 32 bytes are a row of a matrix of two k in each
-//           element (SIGNED: coopmat_half_types.glslh), or (FLOAT_WEIGHTS) two matrices of float16; channels
-//           and y: float_output.glslh. In shared memory a row is a run of BK halves, and 16 bytes of padding
+// Memory    x: runs_q8csw.comp; X_ROWS: half_rows.glslh. w: kPackedInt8_32K, plus 128, with k and k + 16 of
+//           each 32 k side by side, so that 32 bytes are a row of a matrix with two k in each element
+//           (SIGNED: coopmat_half_types.glslh); or (FLOAT_WEIGHTS) two matrices of float16. channels and y:
+//           float_output.glslh. In shared memory a row is a run of BK halves and 16 bytes of padding, which
 //           keep neighbours in other banks.
-// Threads   a workgroup of WGN subgroups computes BM x BN results, SPLIT: of one part of k. x of the next
-//           step and weights of the next TURNS steps (LATE: of W_AHEAD x 32 k) are on their way meanwhile.
+// Threads   a workgroup of WGN subgroups computes BM x BN results; SPLIT: of one part of k. Meanwhile x of
+//           the next step and weights of the next TURNS steps (LATE: of W_AHEAD x 32 k) are being loaded.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //
 //           <---------- BN outputs --------->
@@ -52,10 +52,10 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #define PAIRS 32u     // k of a matrix of weights in memory
 #define K_PADDED 64u  // of weights
 #define RUNS (BK / RUN)
-#define W_ROW (RUNS + 1)  // of x here
+#define W_ROW (RUNS + 1)  // the row of x
 #define STAGE (BM * W_ROW)
 #define SUBSTEPS (BK / 32)
-const uint NEEDED = 2 * STAGE > 2 * BN ? 2 * STAGE : 2 * BN;  // the zero points are there first
+const uint NEEDED = 2 * STAGE > 2 * BN ? 2 * STAGE : 2 * BN;  // zero points first, then x
 shared uvec4 tile[NEEDED > SCRATCH ? NEEDED : SCRATCH];
 #define thread gl_LocalInvocationIndex
 uint group, n, first_row;  // of the workgroup
@@ -70,7 +70,7 @@ uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : O
 #include "half_runs.glslh"
 #endif
 
-const uint W_EACH = FLOAT_WEIGHTS ? 2 : 1;  // matrices in memory of 32 k
+const uint W_EACH = FLOAT_WEIGHTS ? 2 : 1;  // matrices in memory for 32 k
 #ifdef AHEAD
 const uint W_AHEAD = AHEAD / W_EACH;
 #else
@@ -78,7 +78,7 @@ const uint W_AHEAD = TURNS * SUBSTEPS;
 #endif
 MatrixW pairs[W_AHEAD * W_EACH][FRAGMENTS_N], zeros[FRAGMENTS_N], low[FRAGMENTS_N], high[FRAGMENTS_N];
 MatrixX right[2][FRAGMENTS_M];
-uint w_first[FRAGMENTS_N], w_blocks;  // where the outputs of a matrix begin, and how many PAIRS k have
+uint w_first[FRAGMENTS_N], w_blocks;  // offset of a matrix's outputs; number of blocks of PAIRS k
 
 void begin_w() {
   uint blocks_n = ceil_div(4u * p.n4, MM);
@@ -90,7 +90,8 @@ void begin_w() {
 
 #include "half_zeros.glslh"
 
-// Those of outputs i of the substep `ahead` after the first one of step t, into `slot`; and of all outputs.
+// Load weights of outputs i, substep `ahead` after the first one of step t, into `slot`; load_w: of all
+// outputs.
 void load_w_of(uint i, uint slot, uint t, uint ahead) {
   uint block = min((first_step + t) * SUBSTEPS + ahead, w_blocks - 1u);
   [[unroll]] for (uint e = 0u; e < W_EACH; e++)
@@ -119,8 +120,8 @@ void fetch(uint buffer_, uint stage, uint k16) {
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) { multiply_row(left[i], buffer_) }
 
 #ifdef LATE
-// One step, t, as below, with fewer registers: a matrix becomes halves as it is multiplied, and the next
-// weights are asked for as soon as it has. The last products of a step hide its barrier and the reads after.
+// Compute step t with fewer registers than below: a matrix becomes halves as it is multiplied, and then the
+// next weights are requested. The last products of a step hide its barrier and the reads after it.
 void multiply_step(uint turn, uint t) {
   uint stage = t % 2u;
   [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {
@@ -146,7 +147,7 @@ void multiply_step(uint turn, uint t) {
   }
 }
 #else
-// One step, t, whose place in its turn the compiler knows: registers have no numbers in a loop.
+// Compute step t. `turn`, its place in the turn, is a constant: registers cannot be indexed in a loop.
 void multiply_step(uint turn, uint t) {
   uint stage = t % 2u;
   fetch(0u, stage, 0u);
@@ -191,7 +192,7 @@ void main() {
 #ifdef LATE
   fetch(0u, 0u, 0u);
 #endif
-  // What lies beyond the end of k is multiplied by x of zero.
+  // Steps beyond the end of k multiply x of zero.
   [[dont_unroll]] for (uint t = 0u; t < steps; t += TURNS)
     [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) multiply_step(turn, t + turn);
   ONCE_ALL_SUMS store_results();

@@ -1,10 +1,10 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n]: float32 activations, int8 weights, float32 sums over k in
-// order. The weight-only scheme q8csw in registers alone: what every device runs.
+// order. The weight-only scheme q8csw without shared memory, for every device.
 //
 // Memory    x: float32 rows [group][m][k]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels and y:
 //           float_output.glslh.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M rows x TILE_N4 blocks of four
-//           channels, which lie LOCAL_Y (LOCAL_X) apart.
+//           channels, LOCAL_Y (LOCAL_X) apart.
 //
 //   y of a workgroup, TILE_M = TILE_N4 = 2: a cell is 1 x 4 results, its number
 //   that of their invocation

@@ -1,17 +1,17 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on matrix units of float16 with float32 sums, as
-// gemm_q8csw_straight_coopmat.comp: but weights come 16 bytes at a time, and invocations put their matrices
-// together in registers.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on float16 matrix units with float32 sums, like
+// gemm_q8csw_straight_coopmat.comp, except that weights are loaded 16 bytes at a time, and invocations
+// assemble their matrices in registers.
 //
-// Memory    x: rows of k, whole turns of two steps of BK, of float16 in uvec4. w: of each 32 outputs and 32
-//           k, matrices of pairs as invocations have their words (vkq.probe.words), of each four the second
-//           and third in each other's place: so lie the registers of a matrix on NVIDIA's devices. Weights
-//           are SIGNED (coopmat_half_types.glslh). channels and y: float_output.glslh. In shared memory a
-//           row is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.
-// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results, SPLIT: of one part of k, whole
-//           turns. Weights and x of the next step are on their way meanwhile. LAST 1: the last products of a
-//           step hide its barrier, and the reads after it, which takes twice the matrices of x; else 0.
-// Needs     the matrix shape MM x MN x MK in the device's list, of 16 outputs x 16 k, of which an invocation
-//           has elements in pairs, k after k; a required subgroup size of SUBGROUP.
+// Memory    x: rows of k, whole turns of two steps of BK, of float16 in uvec4. w: for each 32 outputs and 32
+//           k, matrices of pairs in the order of the invocations' words (vkq.probe.words), elements 1 and 2
+//           of every group of 4 swapped: the order of a matrix's registers on NVIDIA's devices. Weights are
+//           SIGNED (coopmat_half_types.glslh). channels and y: float_output.glslh. In shared memory a row is
+//           a run of BK halves and 16 bytes of padding, which keep neighbours in other banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results; SPLIT: of one part of k, whole
+//           turns. Weights and x of the next step are loaded meanwhile. LAST 1: the last products of a step
+//           hide its barrier and the reads after it, which takes twice the matrices of x; else 0.
+// Needs     the matrix shape MM x MN x MK in the device's list, of 16 outputs x 16 k, in which an invocation
+//           holds elements in pairs along k; a required subgroup size of SUBGROUP.
 //
 //           <------ BN outputs ------>
 //         ^ +------------+------------+          subgroup 1: FRAGMENTS_M x FRAGMENTS_N matrices of
@@ -42,7 +42,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define BITS 8  // of a weight
 #include "coopmat_half.glslh"
 
-#define OUTPUTS 32u       // whose weights lie beside each other
+#define OUTPUTS 32u       // whose weights are contiguous
 #define BLOCKS (BK / 32)  // of k, of a step
 #define UNITS (BK / 16)   // of k, of a step
 #define RUNS (BK / RUN)
@@ -66,7 +66,7 @@ MatrixX right[1 + LAST][FRAGMENTS_M];
 #include "half_words.glslh"
 #define W_LINES (BESIDE * MATRIX_LINES)  // of a block
 
-// The next step's weights and x.
+// Load the next step's weights and x.
 void load_step(uint stage) {
   [[unroll]] for (uint b = 0u; b < BLOCKS; b++)
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
@@ -82,8 +82,8 @@ void store_x(uint stage) {
     tile[stage * STAGE + (thread / RUNS + i * X_APART) * X_ROW + thread % RUNS] = next_x[i];
 }
 
-// Uses words, in a branch that is never taken: so they have come before others are asked for, as an
-// invocation waits for all that it has asked for at once.
+// Use words in a branch that is never taken: they must then have arrived before others are requested, since
+// an invocation waits for all its outstanding loads at once.
 void wait_for(uint stage) {
   uint all = 1u;
   [[unroll]] for (uint b = 0u; b < BLOCKS; b++)
@@ -109,8 +109,9 @@ void multiply(uint stage, uint unit) {
   }
 }
 
-// A step. more: another follows, which is asked for. Drivers do not unroll a loop that has barriers in
-// branches, and then keep what it indexes in memory: so steps are written out, and no loop has a branch.
+// A step. more: another step follows, whose loads are issued. Drivers do not unroll a loop with barriers in
+// branches, and keep the arrays it indexes in memory: so steps are written out, and no loop contains a
+// branch.
 #define STEP(stage, more)                                        \
   if (more) {                                                    \
     wait_for(stage);                                             \

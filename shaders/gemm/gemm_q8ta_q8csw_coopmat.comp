@@ -1,11 +1,11 @@
 // Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix,
-// subgroup scope); also 1x1 convolutions of any stride without padding, whose rows are pixels, and (PHASES)
-// transposed ones whose kernel is as large as their stride, whose outputs are those of each phase.
+// subgroup scope). Also 1x1 convolutions of any stride without padding, whose rows are pixels, and (PHASES)
+// transposed convolutions whose kernel is as large as their stride: each phase has its own outputs.
 //
 // Memory    x and y: kPackedInt8_16C, rows of pixels (y also float32 [image, channel, pixel]); w:
 //           kPackedInt8_16K, its k padded with weight zero points to whole turns. 16 k of neighbouring rows
-//           or outputs are neighbours in memory, so both tiles are loaded alike: an invocation takes the same
-//           row or output in every step.
+//           or outputs are contiguous, so both tiles are loaded alike: an invocation loads the same row or
+//           output in every step.
 // Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh).
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //
@@ -37,7 +37,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
-layout(constant_id = 17) const uint TRIPS = 0;  // of the loop over k; 0: the push constants say how many
+layout(constant_id = 17) const uint TRIPS = 0;  // rounds of the loop over k; 0: the push constants say
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"
 #include "coopmat_matrices.glslh"
@@ -48,7 +48,8 @@ layout(constant_id = 17) const uint TRIPS = 0;  // of the loop over k; 0: the pu
 #ifdef PHASES
 #include "divided.glslh"
 // Pixel (h, w) of phase (i, j) is pixel (h * phases_h + i, w * phases_w + j) of the result. Outputs are in
-// the order (i, block of channels, j): a subgroup stores neighbouring pixels at once, in whole sectors.
+// the order (i, block of channels, j), so that a subgroup stores neighbouring pixels at once, in whole
+// sectors.
 uint place_of_phase(uint c, uint row) {
   uint run = c / 16u, pair = run / p.phases_w, j = run - pair * p.phases_w;
   uint i = pair / p.phase_blocks, block = pair - i * p.phase_blocks;
@@ -66,16 +67,16 @@ shared uvec4 tile[STAGES * STAGE > SCRATCH ? STAGES * STAGE : SCRATCH];
 #include "coopmat_epilogue.glslh"
 #include "coopmat_split.glslh"
 
-const uint X_ACROSS = BM < INVOCATIONS ? BM : INVOCATIONS;  // rows that one round of loads covers
+const uint X_ACROSS = BM < INVOCATIONS ? BM : INVOCATIONS;  // rows loaded at once
 const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define W_ITEMS (BN * RUNS / INVOCATIONS)
 #define X_FIRST_RUN (BM < INVOCATIONS ? gl_LocalInvocationIndex / BM : 0u)  // of an invocation in a step
 uvec4 next_x[SLOTS][X_ITEMS], next_w[SLOTS][W_ITEMS];
-uint x_run, x_first, w_first;  // where this invocation's row, and output, begin
+uint x_run, x_first, w_first;  // offsets of this invocation's row and output
 uint group, first_row, n;  // of the workgroup
 
-#define TURN_RUNS 8  // of k, to which weights are padded: p.steps counts these in WIDE
+#define TURN_RUNS 8  // runs of k that weights are padded to; WIDE: p.steps counts these
 uint place_of_row(uint row) { return first_row + row < p.rows ? first_row + row : OUTSIDE; }
 
 #ifdef CONV
@@ -86,7 +87,7 @@ void begin_x(uint image, uint oh, uint ow) {
 }
 
 #ifdef WIDE
-uint loaded[SLOTS];  // which step a slot has
+uint loaded[SLOTS];  // the step loaded into each slot
 uvec4 load_run(uint run) { return x[(x_run + min(run, p.k16 - 1u)) * p.x_rows + x_first]; }
 #else
 void load_x(uint slot, uint t) {
@@ -129,7 +130,7 @@ void load_step(uint slot, uint t) {
 }
 #endif
 
-// Of x, as it is stored: not before, as what is done to a load waits for it.
+// Mask x at the store to shared memory: an operation on a load waits for it.
 #ifdef WIDE
 uvec4 stored_run(uint slot, uint i) {
   uint run = loaded[slot] * RUNS + gl_LocalInvocationIndex / X_ACROSS + i * (INVOCATIONS / X_ACROSS);

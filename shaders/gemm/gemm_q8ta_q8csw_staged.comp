@@ -1,12 +1,12 @@
 // Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation through shared memory, for matrices and
-// (CONV) as an implicit GEMM: the rows of X are gathered from an image while the tile is loaded, and no
-// im2col matrix is made.
+// (CONV) as an implicit GEMM: the rows of X are gathered from an image while the tile is loaded, without an
+// im2col matrix.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4], or the kPackedInt8_4W4C image with k = (kh, kw, ic);
 //           w: kPackedInt8_4N4K blocks [group][k4][n4]; y and channels: gemm_output.glslh. Shared memory
-//           holds two K tiles of KT blocks, the one in use and the next: one barrier a tile.
-// Threads   a workgroup of LX x LY invocations computes LY * TILE_M4 x LX * TILE_N4 blocks of 4 x 4 results,
-//           an invocation TILE_M4 x TILE_N4 of them that lie LY (LX) apart.
+//           holds two K tiles of KT blocks, the current one and the next: one barrier a tile.
+// Threads   a workgroup of LX x LY invocations computes LY * TILE_M4 x LX * TILE_N4 blocks of 4 x 4 results;
+//           an invocation computes TILE_M4 x TILE_N4 of them, LY (LX) apart.
 // Needs     16 KiB of shared memory at most, 256 invocations for the large tile.
 //
 //                       w tile: KT blocks of k x LX * TILE_N4
@@ -24,7 +24,7 @@
 
 #include "sizes.glslh"
 layout(local_size_x = LX, local_size_y = LY) in;
-// weight zero points need the sums of x (the u8u8 form always does)
+// Weight zero points need the sums of x (the u8u8 form always does).
 layout(constant_id = 2) const bool ROW_SUMS = false;
 
 #if CONV
@@ -52,7 +52,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define BN4 (LX * TILE_N4)
 #define X_ITEMS (BM4 * KT / INVOCATIONS)
 #define W_ITEMS (BN4 * KT / INVOCATIONS)
-shared ivec4 x_tile[2 * KT * BM4];  // [stage][k][m4 ^ k]: neighbours along k go to other banks
+shared ivec4 x_tile[2 * KT * BM4];  // [stage][k][m4 ^ k]: neighbours along k are in other banks
 shared ivec4 w_tile[2 * KT * BN4];  // [stage][k][n4]
 
 ivec4 next_x[X_ITEMS], next_w[W_ITEMS];
@@ -66,7 +66,7 @@ void begin_x(uint group, uint m4) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     x_at[i] = (group * p.m4 + min(m4 + (gl_LocalInvocationIndex + i * INVOCATIONS) / KT, p.m4 - 1u)) * p.k4;
 }
-void load_x(uint k) {  // beyond the end the last block is read; w_tile is zero there
+void load_x(uint k) {  // beyond the end, the last block; w_tile is zero there
   uint k_mine = min(k + gl_LocalInvocationIndex % KT, p.k4 - 1u);
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) next_x[i] = x[x_at[i] + k_mine];
 }
@@ -84,7 +84,7 @@ void load_w(uint group, uint k) {
   }
 }
 
-// Operands are shifted for the unsigned forms when they are stored, once, rather than at every use.
+// Shift operands for the unsigned forms once, at the store, not at every use.
 #ifdef FLOAT_LANES
 const int X_BITS = 0, W_BITS = 0;
 #define x_staged(word) int8x4_unpack_float(word)
@@ -136,7 +136,7 @@ void main() {
       load_w(group, 0u);
       store_tiles(0u);
     }
-    barrier();  // the tile is stored, and nobody reads the other one any more
+    barrier();  // this tile is stored, and the other one has been read
     bool more = k + KT < p.k4;
     if (more) {
       load_x(k + KT);

@@ -1,12 +1,12 @@
-// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation, for linear layers and (after im2col, or
-// directly for 1x1) convolutions; `groups` independent products side by side.
+// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation, for linear layers and for convolutions
+// after im2col (1x1 convolutions directly); `groups` independent products side by side.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4] (4 rows x 4 k); w: kPackedInt8_4N4K blocks
 //           [group][k4][n4]; y and channels: gemm_output.glslh. With TEXELS a block of x and of w is one
-//           texel: some GPUs load a texel by one instruction and each word of a buffer by its own.
+//           texel: some GPUs load a texel in one instruction, but the words of a buffer one by one.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M4 x TILE_N4 blocks of 4 x 4
-//           results. Its blocks lie LOCAL_X (LOCAL_Y) apart, so that neighbours load neighbouring blocks.
-// Needs     no barrier, and shared memory for a long k of the float form alone: what every device runs.
+//           results, LOCAL_X (LOCAL_Y) apart, so that neighbours load neighbouring blocks.
+// Needs     nothing: every device runs it. No barrier; shared memory only for a long k in the float form.
 //
 //   y of a workgroup, TILE_M4 = TILE_N4 = 2: a cell is 4 x 4 results, its number
 //   that of their invocation
@@ -26,7 +26,7 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
-// weight zero points need the sums of x (the u8u8 form always does)
+// Weight zero points need the sums of x (the u8u8 form always does).
 layout(constant_id = 2) const bool ROW_SUMS = false;
 
 #ifdef TEXELS
@@ -55,10 +55,10 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 struct Tile {
   uint group, m4, n4;                 // of the invocation's first block
-  uint x_at[TILE_M4], w_at[TILE_N4];  // its operands at the present k
+  uint x_at[TILE_M4], w_at[TILE_N4];  // offsets of its operands at the current k
 };
 
-// Blocks beyond the edge are computed from the last block and not stored.
+// Invocations beyond the edge compute the last block and do not store it.
 Tile this_tile() {
   uint tiles_n = ceil_div(p.n4, LOCAL_X * TILE_N4), tiles_m = ceil_div(p.m4, LOCAL_Y * TILE_M4);
   uint index = workgroup_index(), tile_m = index / tiles_n;
@@ -74,10 +74,10 @@ Tile this_tile() {
 }
 
 #ifdef TEXELS
-// Adds the products of `count` blocks of k (at most UNROLL) from those under `t` on, and moves it behind
-// them. All are read before any sum is touched, as lavapipe calls a function for a texel and stores all sums
-// before it; and the driver, not the compiler, unrolls these loops: what the compiler makes of the sums,
-// lavapipe copies in each turn.
+// Add the products of `count` blocks of k (at most UNROLL) from the position `t`, and advance `t` past them.
+// All blocks are read before any sum is updated: lavapipe calls a function for a texel, and spills all sums
+// before the call. The driver unrolls these loops, not the compiler, whose values of the sums lavapipe copies
+// in each turn.
 void multiply_blocks(inout Tile t, const uint count) {
   ivec4 ws[UNROLL][TILE_N4], xs[UNROLL][TILE_M4];
   [[unroll]] for (uint k = 0u; k < count; k++) {
@@ -103,7 +103,7 @@ void multiply(inout Tile t, uint blocks) {
 }
 
 #else
-// Adds the products of the blocks under `t`, and moves it to the next k.
+// Add the products of the blocks at `t`, and advance `t` to the next k.
 void multiply_step(inout Tile t) {
   WOperand ws[TILE_N4 * 4];
   [[unroll]] for (int j = 0; j < TILE_N4; j++) {

@@ -1,10 +1,11 @@
-// Y[M,N] = X[M,K] W[N,K]^T + bias[N] for few rows of float16, weights in groups along K, on matrix units of
-// float16 with float32 sums. Each subgroup has a part of k and a piece of shared memory to itself, so that
-// while some wait for memory others multiply, and no barrier of the workgroup is in the loop.
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N] for few rows of float16 and weights in groups along K, on float16 matrix
+// units with float32 sums. Each subgroup has its own part of k and its own part of shared memory: while some
+// wait for memory others multiply, and the loop contains no barrier of the workgroup.
 //
 // Memory    x: rows of k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: rows of float16.
 //           In shared memory a row or an output is a run of k and 16 bytes of padding, which keep neighbours
-//           in other banks, as mostly a row of sums is a run of outputs; codes lie there as they are.
+//           in other banks (a row of sums is a run of outputs, mostly padded alike); codes are stored
+//           unchanged.
 // Threads   a workgroup computes ROWS rows (in matrices of BM) of BN outputs. The subgroups' sums are added
 //           in the same order every time.
 // Needs     matrices of 16 outputs and 16 k, of at most BM rows, and subgroups of LANES.
@@ -43,7 +44,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #define LANES 32
 const uint SUBGROUPS = INVOCATIONS / LANES;
-#define BK (256 / BITS)  // of a step: a block
+#define BK (256 / BITS)  // k of a step: a block
 #define DEPTH (BITS / 2 * TIMES)  // steps of a turn
 #define STEPS DEPTH
 #include "grouped_matrices.glslh"
@@ -52,11 +53,11 @@ const uint SUBGROUPS = INVOCATIONS / LANES;
 const uint FRAGMENTS_M = BM / MN;
 #define W_ROW 3
 #define W_TILE (BN * W_ROW)
-#define X_STEPS (ROWS == 1 ? DEPTH : 1)  // whose x is in shared memory at once
+#define X_STEPS (ROWS == 1 ? DEPTH : 1)  // steps whose x is in shared memory at once
 #define RUNS (BK * X_STEPS / 8)
 #define X_ROW (RUNS + 1)
 const uint SCALES_AT = W_TILE + ROWS * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STAGE = ZEROS_AT + ZEROS;
-#define SUM_ROW (BN / 4 + (ROWS == 8 ? 0 : 1))  // with 8 rows some products take longer
+#define SUM_ROW (BN / 4 + (ROWS == 8 ? 0 : 1))  // no padding with 8 rows: it slows some products
 const uint SUMS = BM * SUM_ROW;
 shared uvec4 tile[SUBGROUPS * (STAGE > SUMS ? STAGE : SUMS)];
 #define mine (gl_SubgroupID * STAGE)
@@ -69,9 +70,9 @@ uvec2 next_spans[DEPTH][SPAN_ITEMS];
 MatrixW codes, halves, zeros[FRAGMENTS_N];
 MatrixX right[CHUNKS][FRAGMENTS_M];
 MatrixAcc acc[FRAGMENTS_N][FRAGMENTS_M], sums[FRAGMENTS_N][FRAGMENTS_M], scales;
-uint first_step, first_row, n, blocks, across;  // of the subgroup's part; of the workgroup; of all
+uint first_step, first_row, n, blocks, across;  // of the subgroup's part; of the workgroup; all outputs
 
-// What step t of the subgroup's needs, the nth of its turn.
+// Load the subgroup's step t, number `nth` of its turn.
 void load_step(uint nth, uint t) {
   uint step_ = first_step + t, runs = p.k / 8u;
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
@@ -107,7 +108,7 @@ void store_step(uint nth, uint t) {
   }
 }
 
-// A single row is all rows of its matrices.
+// A single row is loaded as all rows of its matrices.
 void multiply_step(uint nth) {
   [[unroll]] for (uint c = 0u; c < CHUNKS; c++)
     [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
@@ -133,7 +134,7 @@ void multiply_step(uint nth) {
   }
 }
 
-// DEPTH steps from t on. more: whether those after them are asked for; a constant, as loads behind a branch
+// DEPTH steps from t on. more: issue the loads of the steps after them; a constant, since loads in a branch
 // wait for each other.
 #define TURN(t, more)                                \
   [[unroll]] for (uint d = 0u; d < DEPTH; d++) {     \
@@ -144,7 +145,7 @@ void multiply_step(uint nth) {
     subgroupBarrier();                               \
   }
 
-// Stores the sums of all subgroups.
+// Add the sums of all subgroups, and store the results.
 void add_subgroups(uint column, float bias) {
   barrier();
   [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)

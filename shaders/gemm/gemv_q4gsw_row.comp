@@ -1,11 +1,11 @@
-// Y[M,N] = X[M,K] W[N,K]^T + bias[N] as gemv_q4gsw_split.comp, for a single row (each of several by itself)
-// on devices whose instructions, and whose distance from memory, are the limit: x is in shared memory, a
-// slice of k at a time, the next words are on their way while those before are multiplied, and codes become
-// numbers two at a time (common/grouped_pairs.glslh).
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N], like gemv_q4gsw_split.comp, for a single row (several rows one by one)
+// on devices bound by instructions and memory latency: x is in shared memory, a slice of k at a time, the
+// next words are loaded while the previous ones are multiplied, and codes are converted two at a time
+// (common/grouped_pairs.glslh).
 //
 // Memory    as gemv_q4gsw_split.comp.
-// Threads   a workgroup is LOCAL_X parts of k x LOCAL_Y blocks of COLUMNS columns, powers of two.
-//           The parts take neighbouring chunks.
+// Threads   a workgroup is LOCAL_X parts of k x LOCAL_Y blocks of COLUMNS columns, powers of two. The chunks
+//           of k go to the parts in turn.
 // Needs     16 bytes of shared memory for each 4 codes (and one for each chunk) of 128 chunks, and 4 for
 //           each part and column.
 //
@@ -46,12 +46,12 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define CHUNK (4 * VECTORS)  // vec4 of x
 #define part gl_LocalInvocationID.x
 const uint SLICE = 128u;  // chunks
-shared vec4 x_tile[SLICE * (CHUNK + 1)];  // one of padding: neighbours go to other banks
+shared vec4 x_tile[SLICE * (CHUNK + 1)];  // one of padding: neighbours are in other banks
 shared float parts[LOCAL_Y * COLUMNS * (LOCAL_X + 1)];
 
-uint w_at[COLUMNS], group_at[COLUMNS], per_group;  // of the columns; chunks of a group, as a power of two
+uint w_at[COLUMNS], group_at[COLUMNS], per_group;  // of the columns; log2 of a group's chunks
 uvec4 next_words[COLUMNS];
-uvec2 next_groups[COLUMNS];  // words: nobody waits for them before they are used
+uvec2 next_groups[COLUMNS];  // words, not numbers: converting would wait for the loads
 
 void load(uint chunk) {
   [[unroll]] for (uint c = 0u; c < COLUMNS; c++) next_words[c] = w[w_at[c] + chunk];
@@ -59,11 +59,11 @@ void load(uint chunk) {
     next_groups[c] = group_words(group_at[c] + (chunk >> per_group));
 }
 
-// The slice of a row of x that begins with chunk `first`. Without a branch loads need not wait for each
+// Load the slice of a row of x that begins with chunk `first`. No branch: loads in a branch wait for each
 // other.
 void bring(uint row, uint first) {
   uint from = first * CHUNK, all = p.k / 4u;
-  barrier();  // nobody reads the slice before any more
+  barrier();  // the previous slice has been read
   [[unroll]] for (uint i = 0u; i < SLICE * CHUNK; i += LOCAL_X * LOCAL_Y) {
     uint at = gl_LocalInvocationIndex + i;
     x_tile[at + at / CHUNK] = floats_of(x[row * all + min(from + at, all - 1u)]);
@@ -71,7 +71,7 @@ void bring(uint row, uint first) {
   barrier();
 }
 
-// Adds the products of a chunk of x, which lies at `at`.
+// Add the products of a chunk of x at `at`.
 void multiply_chunk(uint at, uvec4 words[COLUMNS], vec2 both[COLUMNS], inout float sums[COLUMNS]) {
   float dots[COLUMNS];
   [[unroll]] for (uint c = 0u; c < COLUMNS; c++) dots[c] = 0.0;

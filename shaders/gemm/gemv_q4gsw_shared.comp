@@ -1,11 +1,11 @@
-// Y[M,N] = X[M,K] W[N,K]^T + bias[N] as gemv_q4gsw_split.comp, for devices whose instructions, not whose
-// memory, are the limit then: x is brought to shared memory by all of a workgroup, each invocation reads it
-// for eight columns, and codes become numbers two at a time (common/grouped_pairs.glslh).
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N], like gemv_q4gsw_split.comp, for devices bound by instructions and not
+// by memory: the workgroup loads x to shared memory, each invocation uses it for eight columns, and codes are
+// converted two at a time (common/grouped_pairs.glslh).
 //
 // Memory    as gemv_q4gsw_split.comp.
 // Threads   a workgroup is LOCAL_Y parts of k, a power of two from 8 on, and computes TILE_M rows of eight
-//           columns. The parts take neighbouring chunks.
-// Needs     16 bytes of shared memory an invocation and row for each 4 codes of a chunk, and 48 besides.
+//           columns. The chunks of k go to the parts in turn.
+// Needs     16 bytes of shared memory an invocation and row for each 4 codes of a chunk, and 48 more.
 //
 //     k -->    0   1   2  ..  LOCAL_Y-1   0   1  ..     chunks of k: which part takes them
 //            +---+---+---+---+-----------+---+---+---
@@ -34,7 +34,7 @@ layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
-#define ROWS (TILE_M * 2)  // of sums: a row's first four columns, and the others
+#define ROWS (TILE_M * 2)  // rows of sums: each row's first four columns, then its last four
 #define LOCAL_X 1
 #define PART vec4
 #include "push.glslh"
@@ -48,15 +48,15 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define CHUNK (4 * VECTORS)  // vec4 of x
 #define lane gl_LocalInvocationID.y
 const uint X_ROW = LOCAL_Y * (CHUNK + 1);
-shared vec4 x_tile[TILE_M * X_ROW];  // [row][part][CHUNK and one]: neighbours go to other banks
+shared vec4 x_tile[TILE_M * X_ROW];  // [row][part][CHUNK + 1]: neighbours are in other banks
 
-// Brings the chunks of all parts of the rows from m on, from chunk `first` on.
+// Load the chunks of all parts, from chunk `first` on, for the rows from m on.
 void stage(uint m, uint first) {
   uint to = lane + lane / CHUNK, from = first * CHUNK + lane, all = p.k / 4u;
-  barrier();  // nobody reads those before any more
+  barrier();  // the previous chunks have been read
   [[unroll]] for (uint r = 0u; r < TILE_M; r++) {
     uint row = min(m + r, p.m - 1u) * all;
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++)  // without a branch loads need not wait for each other
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++)  // no branch: loads in a branch wait for each other
       x_tile[r * X_ROW + to + j * (LOCAL_Y + LOCAL_Y / CHUNK)] =
           floats_of(x[row + min(from + j * LOCAL_Y, all - 1u)]);
   }
@@ -92,7 +92,7 @@ void main() {
   uint tiles_n = ceil_div(p.n, COLUMNS), tile = workgroup_index();
   uint m = tile / tiles_n * TILE_M, n = tile % tiles_n * COLUMNS;
   uint chunks = p.k * BITS / 128u, groups = p.k / p.group;
-  uint per_group = findMSB(p.group * BITS / 128u);  // chunks, a power of two
+  uint per_group = findMSB(p.group * BITS / 128u);  // log2 of a group's chunks
   uint w_at[COLUMNS], group_at[COLUMNS];
   [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
     uint column = min(n + c, p.n - 1u);

@@ -1,16 +1,16 @@
 // Y[N] = X[K] W[N,K]^T + bias[N] for a single row of float16 and weights of 4 bits in groups of whole UNITs
-// along K, on matrix units of float16 with float32 sums: gemv_q4gsw_coopmat.comp where all of k is asked for
-// at once. Nothing but x and scales is in shared memory before the sums: invocations put the matrices
-// together from registers, so that they load 16 bytes of codes at a time. No loop: before one is entered, all
-// that was asked for is waited for.
+// along K, on float16 matrix units with float32 sums. Like gemv_q4gsw_coopmat.comp, but all of k is requested
+// at once. Shared memory holds only x and scales, later the sums: invocations assemble the matrices in
+// registers, and load 16 bytes of codes at a time. There is no loop: entering one waits for all outstanding
+// loads.
 //
 // Memory    x: k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: float16.
-// Threads   a workgroup computes MM outputs, a subgroup of it a CHUNK of k. The subgroups' sums are added in
-//           the same order every time. The higher the number of a subgroup, the later it asks for codes
-//           (LATE): if all ask at once all have theirs at the end, and then nothing is left that hides how
-//           long it takes to multiply.
-// Needs     matrices of 16 outputs, 16 k and 8 rows, of which an invocation has elements in pairs, and those
-//           four pairs further on beside them; INVOCATIONS are a subgroup of LANES for each chunk.
+// Threads   a workgroup computes MM outputs, each subgroup a CHUNK of k. The subgroups' sums are added in the
+//           same order every time. The higher the number of a subgroup, the later it requests its codes
+//           (LATE): if all did so at once, all codes would arrive at the end, and nothing would hide the time
+//           of the products.
+// Needs     matrices of 16 outputs, 16 k and 8 rows, in which an invocation holds elements in pairs, and the
+//           pairs four further on beside them; INVOCATIONS are a subgroup of LANES for each chunk.
 //
 //     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w: a matrix of MM outputs x 16 k after the
 //   MM outputs  |            |            |            |       other, into one matrix of sums a subgroup;
@@ -29,7 +29,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint INVOCATIONS = 256;
 layout(constant_id = 3) const bool HALF_SCALES = false;
-layout(constant_id = 17) const uint LATE = 0;  // in some 20 cycles for each subgroup before
+layout(constant_id = 17) const uint LATE = 0;  // delay for each subgroup before, in units of some 20 cycles
 
 #include "lane.glslh"
 #include "float16.glslh"
@@ -44,9 +44,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "activation.glslh"
 #include "coopmat_half_types.glslh"
 
-// A unit is two blocks of k, whose two uvec4 of an output are those of four columns of pairs of k: words 0
-// and 1 are elements of one matrix, 2 and 3 of another one, in columns four apart, and their nth codes those
-// of the nth two matrices. x has four k in each such place.
+// A unit is two blocks of k. An output's two uvec4 in it are those of four columns of pairs of k: words 0 and
+// 1 are elements of one matrix, words 2 and 3 of another, in columns four apart; their nth codes are those of
+// the nth two matrices. x has four k in each such place.
 #define LANES 32u
 #define BN MM
 #define BK 128
@@ -56,22 +56,22 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define UNITS 2u  // of a chunk
 #define UNIT_LINES (UNIT / 64u * 32u)  // uvec4 of its codes
 #define UNIT_RUNS (UNIT / 8u)          // and of x
-#define UNIT_ROW (UNIT_RUNS + 2u)      // in shared memory: a padded block, so that pairs lie in other banks
+#define UNIT_ROW (UNIT_RUNS + 2u)      // in shared memory; padding keeps pairs in other banks
 
 const uint SUBGROUPS = INVOCATIONS / LANES, SCALES_AT = UNITS * UNIT_ROW, SUM_ROW = MM / 4u + 1u;
 const uint SUMS = MN * SUM_ROW, NEEDED = SCALES_AT + UNITS * MM / 4u;
-const uint PIECE = SUMS > NEEDED ? SUMS : NEEDED;  // of a subgroup: x and scales, then sums
+const uint PIECE = SUMS > NEEDED ? SUMS : NEEDED;  // of a subgroup: x and scales, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 #define mine (gl_SubgroupID * PIECE)
 #define lane own_lane
 
-uvec4 next_x, next_w[UNITS][MOST_WORDS_W];  // of each two words' first
+uvec4 next_x, next_w[UNITS][MOST_WORDS_W];  // [w]: the first of each two words
 MatrixW low, halves, zeros;
 MatrixX lower, upper;
 MatrixAcc acc, sums[UNITS], scales;
 uint w_place[MOST_WORDS_W], x_place[MOST_WORDS_X];
 
-// Where the uvec4 of this invocation's elements lie in a unit: a matrix is loaded whose words are numbered.
+// Find the uvec4 of this invocation's elements in a unit, by loading a matrix whose words are numbered.
 void find_places() {
   for (uint i = lane; i < MM * 2u; i += LANES) tile[mine + i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
   subgroupBarrier();
@@ -88,14 +88,14 @@ void find_places() {
   subgroupBarrier();
 }
 
-// 0, after so many turns that no compiler leaves out.
+// Return 0 after `turns` turns of a delay loop that no compiler removes.
 uint zero_after(uint turns) {
   uint zero = p.m >> 31;
   [[dont_unroll]] for (uint i = 0u; i < turns; i++) zero = (zero << 1) ^ (zero >> 3);
   return zero;
 }
 
-// The codes of a unit of which there may be none are those of the last one, and x is zero.
+// The last unit may be missing: then its codes are those of the one before, and x is zero.
 void multiply(uint nth) {
   [[unroll]] for (uint u = 0u; u < UNITS; u++) {
     [[unroll]] for (uint q = 0u; q < WORDS_X; q++) {

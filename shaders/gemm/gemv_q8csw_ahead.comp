@@ -1,13 +1,13 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] as gemv_q8csw_split.comp, for devices whose distance from
-// memory is the limit: the next blocks of weights are on their way while those before are multiplied, and x
-// is in shared memory, a slice of k at a time. A few invocations bring it, so that the others ask for weights
-// at once: who asks for both waits for both, and x asked for after weights comes after them.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n], like gemv_q8csw_split.comp, for devices bound by memory
+// latency: the next blocks of weights are prefetched while the previous ones are multiplied, and x is in
+// shared memory, a slice of k at a time. A few invocations load x, so that the others request weights at
+// once: an invocation that requests both waits for both, and x requested after weights arrives after them.
 //
 // Memory    as gemv_q8csw_split.comp; y: rows of channels.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows. Of a slice of
 //           SLICE blocks of k a part takes every LOCAL_Y-th, UNROLL at a time.
 // Needs     16 bytes of shared memory for each block and row of a slice, or for each invocation and SUMMED
-//           rows, whatever is more.
+//           rows, whichever is more.
 //
 //     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
 //             +---+---+---+---+-----------+---+---+---
@@ -63,8 +63,7 @@ void load(uint first) {
     if (i < UNROLL) next[i] = w[weights + min(first + i * LOCAL_Y + part, k4 - 1u) * p.n4];
 }
 
-// Of a slice of x, which TAKERS invocations bring: nobody waits for it before it is stored, and only there
-// does what lies beyond k become zero.
+// Load a slice of x with TAKERS invocations. Only the store waits for it, and makes numbers beyond k zero.
 void take(uint slice) {
   [[unroll]] for (uint i = 0u; i < X_SIZE / TAKERS; i++) {
     uint r = (me + i * TAKERS) / SLICE, k = slice + (me + i * TAKERS) % SLICE;
@@ -97,8 +96,8 @@ void multiply(ivec4 block, vec4 zeros, uint at) {
   }
 }
 
-// Adds the parts of SUMMED rows from `first` on: of each number four at a time, and then those. Afterwards
-// number i of row r is in summed(r, i).
+// Add the parts of SUMMED rows from `first` on: for each number first groups of four parts, then the groups'
+// sums. Afterwards number i of row r is in summed(r, i).
 #define WIDE (4u * LOCAL_X)
 #define place(r, i) tile[((r) * ALL + (i)) / 4u][(i) % 4u]
 void sum_parts(uint first) {
@@ -127,7 +126,7 @@ void main() {
   uint tiles_n = ceil_div(p.n4, LOCAL_X), tiles_m = ceil_div(p.m, ROWS), tile_index = workgroup_index();
   uint group = 0u, tile_n = tile_index;
   m = 0u;
-  if (p.groups * tiles_m > 1u) {  // seldom; weights would wait for the divisions
+  if (p.groups * tiles_m > 1u) {  // rare; weights would wait for the divisions
     group = tile_index / tiles_n / tiles_m;
     tile_n = tile_index % tiles_n;
     m = tile_index / tiles_n % tiles_m * ROWS;
@@ -139,19 +138,19 @@ void main() {
   bring(0u);
   load(0u);
   vec4 zeros = channel_block(group * p.n4 + column, ZERO);
-  // Of the one column that this invocation stores.
+  // The one column that this invocation stores.
   uint block = first + me % WIDE / 4u, c = 4u * (group * p.n4 + block) + me % 4u;
   uint c4 = group * p.n4 + min(block, p.n4 - 1u);
   float scale = channel_block(c4, SCALE)[me % 4u], bias = channel_block(c4, BIAS)[me % 4u];
   [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) sums[r] = vec4(0.0);
   for (uint slice = 0u; slice < k4; slice += SLICE) {
     if (slice > 0u) {
-      barrier();  // nobody reads the slice before any more
+      barrier();  // the previous slice has been read
       if (TAKEN_BY == 1) store(slice);
       else bring(slice);
     }
     barrier();
-    // where all wait for all of it, it is asked for a slice ahead
+    // If all invocations wait for the whole slice, request it a slice ahead.
     if (TAKEN_BY == 1 && slice + SLICE < k4) take(slice + SLICE);
     [[dont_unroll]] for (uint at = 0u; at < min(SLICE, k4 - slice); at += STEP) {
       ivec4 blocks[MOST_UNROLL] = next;

@@ -1,13 +1,14 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on matrix units of float16 with float32 sums:
-// gemm_q8csw_straight_coopmat.comp without a barrier of the workgroup in its loop. Each subgroup has a part
-// of k, and a piece of shared memory for x, to itself, so that while some wait for memory others multiply.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on float16 matrix units with float32 sums:
+// gemm_q8csw_straight_coopmat.comp without a barrier of the workgroup in its loop. Each subgroup has its own
+// part of k and its own part of shared memory for x: while some wait for memory others multiply.
 //
 // Memory    x: rows of k, a multiple of 8, of float16 in uvec4; w and channels as
-//           gemm_q8csw_straight_coopmat.comp; y: rows of float16. In shared memory a row of x is a run of
-//           BK halves, one of sums BN floats, and 16 bytes of padding keep neighbours in other banks.
-// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbours are the ROW_TILES
-//           tiles of rows, with the same outputs. The subgroups' sums are added in the same order every time.
-// Needs     matrices of 16 outputs x 16 k, of at most BM rows and 16; BN / 4 divides LOCAL_X.
+//           gemm_q8csw_straight_coopmat.comp; y: rows of float16. In shared memory a row of x is a run of BK
+//           halves, a row of sums BN floats; 16 bytes of padding keep neighbours in other banks.
+// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
+//           compute the ROW_TILES tiles of rows of the same outputs. The subgroups' sums are added in the
+//           same order every time.
+// Needs     matrices of 16 outputs x 16 k, of at most BM and at most 16 rows; BN / 4 divides LOCAL_X.
 //
 //     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w, and x beneath it: a subgroup has matrices
 //   BN outputs  |            |            |            |       of MN rows x MM outputs, FRAGMENTS_M x
@@ -49,7 +50,7 @@ const uint SUBGROUPS = LOCAL_X / SUBGROUP, STAGE = BM * X_ROW;
 const uint ADDED = BM < ROUND ? BM : ROUND, ADDED_M = ADDED / MN;  // rows added at once
 const uint SUMS_ROW = BN / 4u + 1u, SUMS = ADDED * SUMS_ROW;
 const uint LARGER = STAGE > SUMS ? STAGE : SUMS, NEEDED = SUBGROUPS * LARGER;
-shared uvec4 tile[NEEDED > 2u * BN ? NEEDED : 2u * BN];  // x, then sums; the zero points are there first
+shared uvec4 tile[NEEDED > 2u * BN ? NEEDED : 2u * BN];  // zero points, then x, then sums
 #define mine (gl_SubgroupID * STAGE)
 #define lane own_lane
 #define me gl_LocalInvocationIndex
@@ -59,9 +60,9 @@ uvec4 next_x[DEPTH][X_ITEMS];
 MatrixW pairs[DEPTH * SUBSTEPS][FRAGMENTS_N], zeros[FRAGMENTS_N], left;
 MatrixX right[FRAGMENTS_M];
 uint n, first_row, first_step;  // of the workgroup; of the subgroup's part of k
-uint w_first[FRAGMENTS_N], w_blocks;  // where the outputs of a matrix begin, and how many PAIRS k have
+uint w_first[FRAGMENTS_N], w_blocks;  // offset of a matrix's outputs; number of blocks of PAIRS k
 
-// Item i of x: where it lies in the piece of shared memory, and its run of k in a step.
+// Item i of x: its row in the subgroup's part of shared memory, and its run of k in a step.
 #define x_row(i) ((lane + (i) * SUBGROUP) / RUNS)
 #define x_run(i) ((lane + (i) * SUBGROUP) % RUNS)
 
@@ -79,7 +80,7 @@ void load_x(uint slot, uint t) {
         min((first_step + t) * RUNS + x_run(i), runs - 1u)];
 }
 
-// What lies beyond k, which few steps have, becomes zero afterwards: a choice for each number takes longer.
+// Make numbers beyond k zero afterwards: few steps have any, and a choice for each number takes longer.
 void store_x(uint slot, uint t) {
   uint first = (first_step + t) * RUNS, runs = p.k / RUN;
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
@@ -90,8 +91,8 @@ void store_x(uint slot, uint t) {
       if (first + x_run(i) >= runs && x_row(i) < BM) tile[mine + x_row(i) * X_ROW + x_run(i)] = uvec4(0u);
 }
 
-// DEPTH steps from t on. more: whether those after them are asked for; a constant, as loads behind a branch
-// wait for each other. A matrix becomes halves as it is multiplied, so that they need few registers.
+// DEPTH steps from t on. more: issue the loads of the steps after them; a constant, since loads in a branch
+// wait for each other. A matrix becomes halves as it is multiplied, to save registers.
 #define TURN(t, more)                                                              \
   [[unroll]] for (uint d = 0u; d < DEPTH; d++) {                                   \
     store_x(d, (t) + d);                                                           \
@@ -112,7 +113,7 @@ void store_x(uint slot, uint t) {
     subgroupBarrier();                                                             \
   }
 
-// A matrix of zero points, a row for each output: subtracted as a whole.
+// Load the matrices of zero points, a row for each output, for one subtraction a matrix.
 void load_zeros() {
   for (uint i = me; i < BN; i += LOCAL_X) {
     uint c = min(n + i, 4u * p.n4 - 1u);
@@ -126,7 +127,8 @@ void load_zeros() {
   barrier();
 }
 
-// The sums of all subgroups, as rows of BN outputs. An invocation has one block of four outputs in all rows.
+// Add the sums of all subgroups, as rows of BN outputs. An invocation has the same block of four outputs in
+// all rows.
 void add_subgroups(uint c4, vec4 scale, vec4 bias) {
   [[unroll]] for (uint first = 0u; first < FRAGMENTS_M; first += ADDED_M) {
     barrier();

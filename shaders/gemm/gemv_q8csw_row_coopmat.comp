@@ -1,13 +1,13 @@
-// Y[N] = (X[K] W[N,K]^T) * scale[n] + bias[n] for a single row on matrix units of float16 with float32 sums:
-// gemv_q8csw_words_coopmat.comp where there are few outputs, all of whose weights are asked for at once. Each
-// subgroup has x in shared memory. No loop: before one is entered, all that was asked for is waited for.
+// Y[N] = (X[K] W[N,K]^T) * scale[n] + bias[n] for a single row on float16 matrix units with float32 sums:
+// gemv_q8csw_words_coopmat.comp for few outputs, all of whose weights are requested at once. Each subgroup
+// copies x to shared memory. There is no loop: entering one waits for all outstanding loads.
 //
-// Memory    x: k, whole chunks, of float16 in uvec4; w, and numbers as vec4, as
+// Memory    x: k, whole chunks, of float16 in uvec4; w, and the parameters as vec4, as
 //           gemm_q8csw_straight_coopmat.comp; y: float16.
-// Threads   a workgroup of LOCAL_X invocations computes MM outputs, a subgroup of it CHUNKS chunks of k. The
+// Threads   a workgroup of LOCAL_X invocations computes MM outputs, each subgroup CHUNKS chunks of k. The
 //           subgroups' sums are added in the same order every time.
-// Needs     matrices of 16 outputs x 16 k and 8 rows, of which an invocation has elements in pairs, k after
-//           k; LOCAL_X is whole subgroups.
+// Needs     matrices of 16 outputs x 16 k and 8 rows, in which an invocation holds elements in pairs along k;
+//           LOCAL_X is whole subgroups.
 //
 //     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w: a matrix of MM outputs x 16 k after the
 //   MM outputs  |            |            |            |       other, into one matrix of sums a subgroup;
@@ -38,8 +38,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define BN MM
 #include "coopmat_half.glslh"
 
-// Of a chunk of weights an output has two uvec4 of each BLOCK k. Words 0 to 3 of each are of four matrices of
-// pairs; which block and which uvec4, the column of a matrix says. So is a run of x that of a column, too.
+// In a chunk of weights an output has two uvec4 for each BLOCK k. Words 0 to 3 of each belong to four
+// matrices of pairs; the column of a matrix says which block and which uvec4. A run of x belongs to a column
+// in the same way.
 #define BLOCK 32u
 #define CHUNK 128u
 #define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of a chunk
@@ -50,7 +51,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define POINTS_AT (CHUNKS * RUNS)
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, SUM_ROW = BLOCKS + 1u;
-// of a subgroup: places, x and zero points, then sums
+// Shared memory of a subgroup: places, x and zero points, later sums.
 const uint PIECE = POINTS_AT > 38u ? POINTS_AT + 2u : 40u;
 shared uvec4 tile[SUBGROUPS * PIECE];
 #define mine (gl_SubgroupID * PIECE)
@@ -62,8 +63,8 @@ MatrixW zeros, low, high;
 MatrixX lower, upper;
 uint w_place[MOST_WORDS_W], x_place[MOST_WORDS_X];
 
-// Where the words of this invocation's elements lie in a chunk: a matrix is loaded in which that is what they
-// are; of x `place_run`, which is that of the lower bytes' run, and the upper bytes' is two after it.
+// Find the words of this invocation's elements in a chunk, by loading a matrix whose elements are word
+// numbers. For x, `place_run` is the run of the lower bytes; the run of the upper bytes is two further on.
 #define place_run(place) ((place) / (2u * MM) * (BLOCK / RUN) + (place) % 2u)
 void find_places() {
   for (uint i = lane; i < 2u * MM; i += SUBGROUP)
@@ -117,7 +118,7 @@ void main() {
   subgroupBarrier();
   if (!SIGNED) load_points(zeros, (mine + POINTS_AT) * 8u);
   clear_acc();
-  uint biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
+  uint biased = 0x64006400u + (p.m >> 31);  // keep the constant in a register
   [[unroll]] for (uint t = 0u; t < CHUNKS; t++) multiply(t, biased);
   subgroupBarrier();
   coopMatStore(acc[0][0], tile, mine, SUM_ROW, gl_CooperativeMatrixLayoutColumnMajor);

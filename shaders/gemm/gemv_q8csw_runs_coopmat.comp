@@ -1,15 +1,15 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for 17 to 64 rows on matrix units of float16 with float32
-// sums: gemv_q8csw_words_coopmat.comp for more rows. Invocations load 16 bytes of x, a run, and of weights at
-// a time, and two neighbouring words of a run are what they have of a matrix: x is not copied.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for 17 to 64 rows on float16 matrix units with float32
+// sums: gemv_q8csw_words_coopmat.comp for more rows. Invocations load 16 bytes (a run) of x and of weights at
+// a time. Two neighbouring words of a run are an invocation's words of one matrix, so x is not copied.
 //
-// Memory    x: rows of k, whole chunks, of float16 in uvec4; w: as invocations have its words, 16 outputs x
-//           CHUNK k after the other (half_weights.in_runs); numbers as vec4, as
+// Memory    x: rows of k, whole chunks, of float16 in uvec4; w: in the order of the invocations' words, 16
+//           outputs x CHUNK k after the other (half_weights.in_runs); the parameters as vec4, as
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float16.
-// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbours are the ROW_TILES
-//           tiles of rows, with the same outputs. WGN subgroups share a part of k, each with outputs of its
-//           own. The parts' sums are added in the same order every time.
-// Needs     matrices of 16 outputs x 16 k and at most 16 rows, of which an invocation has elements in pairs,
-//           k after k, and of x with each pair the one 8 k further on; LOCAL_X is WGN subgroups at least.
+// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
+//           compute the ROW_TILES tiles of rows of the same outputs. WGN subgroups share a part of k, each
+//           with its own outputs. The parts' sums are added in the same order every time.
+// Needs     matrices of 16 outputs x 16 k and at most 16 rows, in which an invocation holds elements in pairs
+//           along k, and of x with each pair the one 8 k further on; LOCAL_X is at least WGN subgroups.
 //
 //     k -->     | 0, 1 | 2, 3 | 4, 5 | ...   the subgroups of a part of k, where WGN = 2: 0, 2, 4 have the
 //   BN outputs  |      |      |      |       first half of the outputs, the others the second; matrices of
@@ -40,12 +40,12 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #include "coopmat_half.glslh"
 #include "half_words.glslh"
 
-#define CHUNK 32u  // k of two matrices, of each of which a run of x has half of its words
+#define CHUNK 32u  // k of two matrices; half the words of a run of x belong to each
 #define RUNS (CHUNK / RUN)
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, SLICES = SUBGROUPS / WGN;
 const uint PARAMETERS = 3u * BN, OWN = (PARAMETERS + LOCAL_X - 1u) / LOCAL_X;
 const uint OWN_N = BN / WGN, SUM_ROW = OWN_N / 4u + 1u;  // padding keeps neighbours in other banks
-const uint PIECE = ROUND * SUM_ROW;                      // of a subgroup: places, zero points, then sums
+const uint PIECE = ROUND * SUM_ROW;                      // of a subgroup: places and zero points, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)
@@ -58,7 +58,8 @@ MatrixX lower;
 uint n, first_row, first_chunk, biased;
 uint w_first[FRAGMENTS_N], x_first[FRAGMENTS_M][MOST_LOADS_X];
 
-// The next chunk of this subgroup: places count up, as other sums for each load take more instructions.
+// Load the next chunk of this subgroup. Addresses are incremented: computing each anew takes more
+// instructions.
 void load(uint set) {
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
     load_words(next_w[set][i], w_first[i]);
@@ -85,8 +86,7 @@ void multiply(uint set) {
     }
 }
 
-// Where the runs of this invocation's elements lie: a matrix is loaded in which words are their own numbers,
-// 8 a row.
+// Find the runs of this invocation's elements, by loading a matrix whose words are numbered, 8 a row.
 void find_places() {
   for (uint i = lane; i < 32u; i += SUBGROUP) tile[mine + i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
   subgroupBarrier();
@@ -117,7 +117,7 @@ void main() {
   first_chunk = gl_SubgroupID / WGN * steps;
   uint count = first_chunk < chunks ? min(steps, chunks - first_chunk) : 0u;
   first_chunk = min(first_chunk, chunks - 1u);
-  biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
+  biased = 0x64006400u + (p.m >> 31);  // keep the constant in a register
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
     w_first[i] = (min(n / MM + i, last / MM) * chunks + first_chunk) * MATRIX_LINES + own_words;
   find_places();
@@ -130,7 +130,7 @@ void main() {
   float parameter[OWN];
   [[unroll]] for (uint i = 0u; i < OWN; i++)
     parameter[i] = numbers[min(3u * tile_n + (i * LOCAL_X + me) % PARAMETERS, 3u * last + 2u)];
-  [[unroll]] for (uint i = 0u; i < OWN; i++)  // here: after the loop they would be loaded after it, too
+  [[unroll]] for (uint i = 0u; i < OWN; i++)  // here: the compiler would not move the loads above the loop
     parameters[(i * LOCAL_X + me) % PARAMETERS / 4u][me % 4u] = parameter[i];
   uint t = 0u;
   [[dont_unroll]] for (; t + 2u < count; t += 2u) {
@@ -147,7 +147,7 @@ void main() {
     multiply(0u);
   }
   [[unroll]] for (uint first = 0u; first < FRAGMENTS_M; first += ROUND / MN) {
-    if (first == 0u) subgroupBarrier();  // what is there is of this subgroup alone
+    if (first == 0u) subgroupBarrier();  // shared only within this subgroup
     else barrier();
     [[unroll]] for (uint j = 0u; j < ROUND / MN; j++)
       [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)

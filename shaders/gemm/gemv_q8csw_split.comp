@@ -1,5 +1,5 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows: float activations, int8 weights. Bound by
-// reading the weights once, so many threads share the sum over k.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows: float activations, int8 weights. Reading the
+// weights once is the bound, so many threads share the sum over k.
 //
 // Memory    x: rows [group][m][k] of float32 or float16 (float_numbers.glslh); w: kPackedInt8_4N4K blocks
 //           [group][k4][n4]; channels and y: float_output.glslh, y of the type of x.

@@ -1,14 +1,14 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on matrix units of float16 with float32 sums:
-// gemv_q8csw_coopmat.comp, each of whose subgroups has a part of k, with nothing in shared memory before the
-// sums. Invocations put the matrices together from registers, so that they load 16 bytes at a time, and of a
-// chunk of CHUNK k of weights and of x all at once.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on float16 matrix units with float32 sums. As
+// in gemv_q8csw_coopmat.comp each subgroup has a part of k, but shared memory holds only the sums.
+// Invocations assemble the matrices in registers: they load 16 bytes at a time, and all of a chunk of CHUNK k
+// of weights and x at once.
 //
-// Memory    x: rows of k, whole chunks, of float16 in uvec4; w, and numbers as vec4, as
+// Memory    x: rows of k, whole chunks, of float16 in uvec4; w, and the parameters as vec4, as
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float16.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs. The subgroups' sums are added
 //           in the same order every time.
-// Needs     matrices of 16 outputs x 16 k and at most BM rows, of which an invocation has elements in pairs,
-//           k after k; LOCAL_X is whole subgroups.
+// Needs     matrices of 16 outputs x 16 k and at most BM rows, in which an invocation holds elements in pairs
+//           along k; LOCAL_X is whole subgroups.
 //
 //     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w, and x beneath it: a subgroup has matrices
 //   BN outputs  |            |            |            |       of MN rows x MM outputs, FRAGMENTS_M x
@@ -38,10 +38,10 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #include "activation.glslh"
 #include "coopmat_half.glslh"
 
-// A block of weights in memory is BLOCK k of MM outputs: an output's two uvec4 after the other's. Of a chunk
-// of four blocks, words 0 to 3 of each uvec4 are of four matrices of pairs; which block and which uvec4, the
-// column of a matrix says. So a run of x, whose words are of the same four matrices, is that of a column,
-// too: `place` of row r and of columns c and c + 1 is where their words lie in a chunk.
+// A block of weights in memory is BLOCK k of MM outputs, two uvec4 for each output. In a chunk of four
+// blocks, words 0 to 3 of each uvec4 belong to four matrices of pairs; the column of a matrix says which
+// block and which uvec4. A run of x, whose words belong to the same four matrices, belongs to a column, too.
+// `place` of row r and of columns c and c + 1 is the offset of their words in a chunk.
 #define BLOCK 32u
 #define CHUNK 128u
 #define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of a chunk
@@ -74,7 +74,7 @@ void load(uint t) {
     [[unroll]] for (uint q = 0u; q < WORDS_W; q++) next_w[i][q] = w[w_first[i] + chunk * LINES + w_place[q]];
 }
 
-// What lies beyond k of x is made zero here, not where it is loaded, which would wait for it there.
+// Make x beyond k zero here, not at the load, which would wait for it.
 void multiply(uint t) {
   bvec4 inside = bvec4(first_chunk + t < chunks);
   [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
@@ -100,7 +100,7 @@ void multiply(uint t) {
     }
 }
 
-// Where the words of this invocation's elements lie: a matrix is loaded in which that is what they are.
+// Find the words of this invocation's elements, by loading a matrix whose elements are word numbers.
 void find_places() {
   for (uint i = lane; i < 32u; i += SUBGROUP)
     tile[mine + i] = i % 2u * 64u + i / 2u * 2u + uvec4(0u, 1u, 32u, 33u);

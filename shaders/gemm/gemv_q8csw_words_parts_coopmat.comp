@@ -1,12 +1,12 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows of float32 on matrix units of bfloat16:
-// gemv_q8csw_words_coopmat.comp with x cut in registers into three parts whose sum it is, exactly. Matrices
-// have 16 rows; of up to 8 of x the largest parts are in one half of a matrix, the second ones in the other.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows of float32 on bfloat16 matrix units:
+// gemv_q8csw_words_coopmat.comp with x split exactly, in registers, into three bfloat16 parts. Matrices have
+// 16 rows; with up to 8 rows of x the largest parts fill one half of a matrix, the second parts the other.
 //
-// Memory    x: rows of k, whole chunks, of float32 in uvec4; w, and numbers as vec4, as
+// Memory    x: rows of k, whole chunks, of float32 in uvec4; w, and the parameters as vec4, as
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float32.
-// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbours are the ROW_TILES
-//           tiles of rows, with the same outputs. The subgroups' sums are added in the same order every time.
-// Needs     matrices of 16 outputs x 16 k x 16 rows, of which an invocation has elements in pairs, k after k,
+// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups share
+//           the outputs (ROW_TILES tiles of rows). The subgroups' sums are always added in the same order.
+// Needs     matrices of 16 outputs x 16 k x 16 rows, in which an invocation holds elements in pairs along k,
 //           (BM 8) as many of a row as of that 8 further on; LOCAL_X is whole subgroups.
 //     k -->     | subgroup 0 | subgroup 1 | ..   each: FRAGMENTS_N matrices of 16 rows x MM outputs, with the
 //   BN outputs  |            |            |      sums of its part of k, by all parts of x
@@ -34,24 +34,24 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #include "activation.glslh"
 #include "coopmat_half_types.glslh"
 
-// Places of words in a chunk of weights: gemv_q8csw_words_coopmat.comp. Of x, a word of pairs is 8 bytes.
+// Offsets of words in a chunk of weights: gemv_q8csw_words_coopmat.comp. In x a word of pairs is 8 bytes.
 #define BLOCK 32u
 #define CHUNK 128u
 #define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of a chunk
 #define RUN 4u                           // numbers of a uvec4 of x
 #define place_row(place) ((place) / 2u % 16u)
-#define place_run(place) ((place) / 32u * (BLOCK / RUN) + (place) % 2u * 2u)  // four after it: of upper bytes
+#define place_run(place) ((place) / 32u * (BLOCK / RUN) + (place) % 2u * 2u)  // upper bytes: four further on
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, PARAMETERS = 3u * BN, FRAGMENTS_N = BN / MM;
 const uint SUM_ROW = BN / 4u + 1u, SUMS = 16u * SUM_ROW;  // padding keeps neighbours in other banks
-const uint PIECE = max(SUMS, 32u);                        // of a subgroup: places, zero points, then sums
+const uint PIECE = max(SUMS, 32u);                        // of a subgroup: places and zero points, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)
 #define lane (gl_LocalInvocationIndex % SUBGROUP)  // lane.glslh
 #define me gl_LocalInvocationIndex
 
-#if BM == 8  // `first` has the second parts, too
+#if BM == 8  // `first` also holds the second parts
 #define WORDS WORDS_BOTH
 #else
 #define WORDS WORDS_X
@@ -65,7 +65,7 @@ uint w_place[WORDS_W], w_first[FRAGMENTS_N], x_place[WORDS], zeros[FRAGMENTS_N][
 
 #include "bfloat16_pairs.glslh"
 
-// Two of a word's weights, of the lower bytes or the upper ones, less the zero point; half_zero made `zero`.
+// Convert two of a word's weights, the lower or the upper bytes, less the zero point (half_zero).
 uint pair_of(uint word, uint upper, uint zero) {
   f16vec2 two = unpackFloat2x16(pair_word(word, upper, biased));
   if (!SIGNED) two = two - unpackFloat2x16(zero);
@@ -113,7 +113,7 @@ void multiply(uint t) {
     }
 }
 
-// Where the words of this invocation's elements lie: a matrix is loaded in which that is what they are.
+// Find the words of this invocation's elements, by loading a matrix whose elements are word numbers.
 void find_places() {
   for (uint i = lane; i < 32u; i += SUBGROUP)
     tile[mine + i] = i % 2u * 64u + i / 2u * 2u + uvec4(0u, 1u, 32u, 33u);
@@ -128,9 +128,9 @@ void find_places() {
 }
 
 float number(uint c, uint what) { return numbers[c / 4u * 12u + 4u * what + c % 4u]; }
-uint half_zero(float zero) { return packHalf2x16(vec2(zero - 8387584.0)); }  // 2^23 less, 1024 more
+uint half_zero(float zero) { return packHalf2x16(vec2(zero - 8387584.0)); }  // - 2^23 + 1024
 
-// Sums that are no numbers: of what is infinite only the largest part is one.
+// Compute again sums that are NaN: for an infinite x only the largest part is infinite.
 vec4 sums_again(uint row, uint c4) {
   vec4 sums = vec4(0.0);
   uvec4 points;
@@ -154,7 +154,7 @@ void main() {
   n = workgroup_index() / ROW_TILES * BN;
   first_row = workgroup_index() % ROW_TILES * BM;
   first_chunk = gl_SubgroupID * steps;
-  biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
+  biased = 0x64006400u + (p.m >> 31);  // keep the constant in a register
   float zero[OWN];
   if (!SIGNED)
     [[unroll]] for (uint i = 0u; i < OWN; i++) zero[i] = number(min(n + lane + i * SUBGROUP, last), 2u);
@@ -181,7 +181,7 @@ void main() {
   subgroupBarrier();
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
     coopMatStore(acc[i], tile, mine + i * (MM / 4), SUM_ROW, gl_CooperativeMatrixLayoutColumnMajor);
-  parameters[me % PARAMETERS / 4u][me % 4u] = parameter;  // by all: behind a branch it would be loaded there
+  parameters[me % PARAMETERS / 4u][me % 4u] = parameter;  // no branch, which would delay the load
   barrier();
   for (uint e = me; e < BM * BN / 4u; e += LOCAL_X) {
     uint own = e / (BN / 4u), row = first_row + own, block = e % (BN / 4u), c4 = n / 4u + block;

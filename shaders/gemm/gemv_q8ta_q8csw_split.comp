@@ -1,12 +1,12 @@
-// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation for few rows: bound by reading the weights
-// once, so many threads share the sum over k.
+// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation for few rows. Reading the weights once is
+// the bound, so many threads share the sum over k.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4] (4 rows x 4 k); w: kPackedInt8_4N4K blocks
 //           [group][k4][n4]; y and channels: gemm_output.glslh. Neighbouring threads read neighbouring blocks
 //           of w.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k; an invocation sums blocks LOCAL_Y
-//           apart, UNROLL of them in flight. Then a tree adds the parts. Of one row only its own words are
-//           read, but with TEXELS, where a block of x and of w is one texel.
+//           apart, UNROLL of them in flight. Then a tree adds the parts. For a single row only its own words
+//           of a block are read, except with TEXELS, where a block of x and of w is one texel.
 // Needs     16 bytes of shared memory an invocation and row.
 //
 //     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
@@ -26,7 +26,7 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
-// weight zero points need the sums of x (the u8u8 form always does)
+// Weight zero points need the sums of x (the u8u8 form always does).
 layout(constant_id = 2) const bool ROW_SUMS = false;
 layout(constant_id = 3) const uint UNROLL = 4;
 
@@ -58,9 +58,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "long_sum.glslh"
 
 const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
-#define X_SUM MOST_ROWS  // where the sums of x come among the long sums
-// Every loop over rows goes to MOST_ROWS, so that the SPIR-V compiler takes the arrays apart: some drivers
-// keep what a loop up to ROWS indexes in memory. Nothing is added to the sums beyond ROWS.
+#define X_SUM MOST_ROWS  // index of the sums of x among the long sums
+// Every loop over rows goes to MOST_ROWS, so that the SPIR-V compiler splits the arrays into registers: some
+// drivers keep arrays that a loop up to ROWS indexes in memory. Sums beyond ROWS stay zero.
 Sum4 sums[MOST_ROWS] = {}, x_sums = Sum4(0);
 
 void add_block(ivec4 xs, ivec4 words) {
@@ -70,7 +70,7 @@ void add_block(ivec4 xs, ivec4 words) {
     XOperand xr = x_operand(xs[r]);
     [[unroll]] for (int c = 0; c < 4; c++)
       if (r < ROWS) sums[r][c] += dot4x8(xr, ws[c]);
-    if (r < ROWS) x_sums[r] += lane_sum(xr);  // dropped by the compiler where SUM_ROWS is false
+    if (r < ROWS) x_sums[r] += lane_sum(xr);  // removed by the compiler where SUM_ROWS is false
   }
 }
 
@@ -79,14 +79,14 @@ void flush_sums() {
   flush_sum(x_sums, X_SUM);
 }
 
-// The sums of this invocation's part of k, from the blocks at x_at and w_at on. The turns of the first loop
-// are the same for all invocations, so that none is masked in it.
+// Sum this invocation's part of k, from the blocks at x_at and w_at on. All invocations have the same number
+// of turns in the first loop, so that none is masked.
 void multiply(uint x_at, uint w_at) {
   uint x_step = LOCAL_Y, w_step = LOCAL_Y * p.n4, turns = p.k4 / (UNROLL * LOCAL_Y);
-  uint w_steps[UNROLL];  // multiplied once and not in every turn
+  uint w_steps[UNROLL];  // multiply once, not in every turn
   [[unroll]] for (uint i = 0u; i < UNROLL; i++) w_steps[i] = i * w_step;
   for (uint turn = 1u; turn <= turns; turn++) {
-    int x_words[UNROLL];  // of one row its own words alone are read
+    int x_words[UNROLL];  // for a single row, read only its own words
     ivec4 xs[UNROLL], ws[UNROLL];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
       ws[i] = LOAD(w, w_at + w_steps[i]);
@@ -103,7 +103,7 @@ void multiply(uint x_at, uint w_at) {
     }
     if (LONG_K && turn % (WORDS_PER_FLUSH / UNROLL - 1u) == 0u) flush_sums();
   }
-  // fewer than UNROLL are left
+  // Fewer than UNROLL blocks are left.
   for (uint k = turns * UNROLL * LOCAL_Y + gl_LocalInvocationID.y; k < p.k4; k += LOCAL_Y) {
     add_block(LOAD(x, x_at), LOAD(w, w_at));
     x_at += x_step;
@@ -127,7 +127,7 @@ void main() {
     sum_parts(row_sums);
   }
   if (part == 0u && column < p.n4 && c4 < p.y_c4) {
-    ivec4 results[4];  // rows that are not computed may hold anything
+    ivec4 results[4];  // rows that are not computed are undefined
     [[unroll]] for (int r = 0; r < 4; r++)
       results[r] = corrected(r < ROWS ? rows[r] : rows[0], row_sums[0][r], c4);
     store_block(p.first_m4 + m4, c4, results);

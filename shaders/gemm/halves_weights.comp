@@ -1,5 +1,6 @@
-// int8 weights less their zero points as float16, as the products in float16 arithmetic read them
-// (gemm_f16_tiled.comp): 2^-5 of them, so that sums of 16 products are finite where numbers are at most 500.
+// Convert int8 weights less their zero points to float16 for products in float16 arithmetic
+// (gemm_f16_tiled.comp). They are scaled by 2^-5, so that sums of 16 products are finite for numbers up to
+// 500.
 //
 // Memory    w: kPackedInt8_4N4K blocks [group][k4][n4], k = (tap, channel); y: [group][tap][k][n4] uvec2, k
 //           of a tap padded with zeros to whole 16; channels: float_output.glslh.

@@ -1,7 +1,7 @@
-// x as the kernels of the scheme q8csw on matrix units read it (gemm_q8csw_coopmat.comp): runs of 8 channels
-// of a pixel, or (ROWS) of 8 k of a row, in which neighbours are neighbouring pixels or rows. As float16; or
-// (BRAIN) a float32 number as the sum of three bfloat16 of 8 bits each, exactly, of which the smallest comes
-// first: what is infinite or no number is so in its largest part, and the others are zero.
+// Pack x for the matrix-unit kernels of the scheme q8csw (gemm_q8csw_coopmat.comp): runs of 8 channels of a
+// pixel, or (ROWS) of 8 k of a row, with neighbouring pixels or rows contiguous. Numbers become float16, or
+// (BRAIN) the exact sum of three bfloat16 of 8 bits each, the smallest first. The largest part of an infinity
+// or NaN is that value; the others are zero.
 //
 // Memory    x: [image][channel][pixel] float32 or (HALF) words of two float16; ROWS: [row][k], where k is a
 //           multiple of 8 (WHOLE), as uvec4; y: (BRAIN [part]) [image][group][run][pixel] uvec4. Beyond a
@@ -44,7 +44,7 @@ float value_at(uint at) {
 #endif
 }
 
-// Stores a run; `all`: so many are those of a part.
+// Store a run; `all` is the number of runs of a part.
 void store_run(uint index, uint all, vec4 values[2]) {
 #if BRAIN
   uvec4 parts[3];
