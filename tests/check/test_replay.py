@@ -231,6 +231,25 @@ def test_all_workgroups_and_the_first_of_many(any_device: Device) -> None:
     )
 
 
+def test_scratch_and_results_are_overwritten_before_each_run(any_device: Device) -> None:
+    """All of scratch memory and of every result, with other bytes in each run."""
+    work = works._sharing(any_device, "portable")
+    replayer = replay.Replayer(any_device, work)
+    scratch = {one.scratch for one in replayer.recording.steps if one.scratch is not None}
+    assert scratch
+    held: list[set[int]] = []
+
+    def noted() -> None:
+        buffers = [*scratch, *(y.buffer for y in replayer.results)]
+        held.append({int(byte) for one in buffers for byte in any_device.download(one, one.bytes)})
+        recorded.run()
+
+    recorded = replayer.recording
+    replayer.recording = SimpleNamespace(run=noted, steps=recorded.steps)  # type: ignore[assignment]
+    assert replayer.run(2, 0.0).wrong == 0
+    assert held == [{replay.GARBAGE[0]}, {replay.GARBAGE[1]}]
+
+
 def test_the_run_before_is_known_by_float16_results() -> None:
     """The reference's answer is float32, within a bound."""
     want = Expected(np.ones((2, 3), np.float32), np.full((2, 3), 0.01), "float16")
