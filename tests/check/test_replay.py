@@ -23,7 +23,7 @@ from . import all as every
 from . import faulty
 
 SMALL, LARGE = 81, 30  # works on a device that takes every path
-# What the first replay that is wrong says of each fault.
+# What the first operator that is wrong says of each fault; a chain, where no operator alone is.
 SAYS = {
     "one workgroup in 1 of 20 runs": r"differ, rows .*in [1-4] of 20 runs \(",
     "a band of channels": r"differ, rows 0 to 32, channels 8 to 11;.*in every run",
@@ -61,7 +61,9 @@ def test_each_published_fault_is_found(
     wrong, changed = found(device, monkeypatch, fault)
     assert changed, "the fault never showed"
     assert wrong, f"the doctor did not find {fault}, which showed {changed} times"
-    assert re.search(SAYS[fault], wrong[0].said), wrong[0].said
+    alone = [one for one in wrong if one.case == one.operator]  # chains show a fault of what they read, too
+    said = (alone or wrong)[0].said
+    assert re.search(SAYS[fault], said), said
     assert wrong[0].operator in wrong[0].case or wrong[0].operator in (*works.NETWORK, *works.SHARING)
 
 

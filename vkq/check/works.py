@@ -88,19 +88,20 @@ class Work:
 
 
 def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator[Work]:
-    """Everything that is replayed, the quickest first. *texels*: kernels that read texels, too, which the
-    device may not take of itself."""
-    for name in REPLAYED:
-        yield from _single(device, name, paths)
+    """Everything that is replayed. First what alone sees its kind of fault, so that a slow device comes to
+    it; large works last. *texels*: kernels that read texels, too, which the device may not take of itself."""
     if texels:
         for name in TEXTURED:
             for work in _single(device, name, ("auto",)):
                 yield dataclasses.replace(work, path="texels", call=partial(_by_texels, work.call))
+    for path in paths:
+        yield _sharing(device, path)
+    for name in REPLAYED:
+        yield from _single(device, name, paths)
     yield from _pathless(device)
     for path in paths:
         yield _network(device, path)
         yield _network(device, path, planned=True)
-        yield _sharing(device, path)
     for path in dict.fromkeys(("auto", *paths)):
         for name in LARGE:
             for work in _single(device, name, (path,)):
