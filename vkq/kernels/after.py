@@ -1,5 +1,5 @@
-"""What a kernel does to its 8-bit results before it stores them (common/after.glslh): a table, one for each
-channel, or a sum with what lies there; or that it stores the numbers that they mean."""
+"""The epilogue of 8-bit results (common/after.glslh): a table, a table for each channel, the addition of a
+residual, or the store of dequantized numbers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ HEAD = 16  # bytes before the channels of TABLES
 
 @dataclasses.dataclass(frozen=True)
 class After:
-    """``kind`` is the shader's number of it, ``y`` what its results mean (None: as before), and ``words``, so
-    many ``bytes``, stand before what the kernel reads of its channels; those of TABLES stand behind it."""
+    """An epilogue. ``kind`` is its number in the shader, ``y`` the parameters of its results (None:
+    unchanged). ``words`` (``bytes`` of them) are stored before the channels' parameters; with TABLES, after
+    them."""
 
     kind: int
     y: QParams | None
@@ -30,7 +31,7 @@ class After:
 
     @property
     def in_place(self) -> bool:
-        """Whether it reads what lies where the results go."""
+        """Whether the epilogue reads the bytes at the destination."""
         return self.kind == ADD
 
     @property
@@ -39,7 +40,7 @@ class After:
         return {"AFTER": self.kind} if self.kind else {}
 
     def before(self, device: Memory, size: int, channels: Callable[[], Words]) -> Resident:
-        """What a kernel reads of its channels, with what this needs before it."""
+        """Return a kernel's channel parameters, with the words of this epilogue before them."""
         if not self.kind:
             return Resident(device, size, channels)
         whole = self.bytes + size
@@ -60,8 +61,8 @@ AS_NUMBERS = After(DEQUANTIZED, None, 0, _none)  # float32 results (common/gemm_
 
 
 def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
-    """``entries[q + 128]`` of each result q, as they are stored; ``entries[channel, q + 128]`` of a table for
-    each channel."""
+    """Return the epilogue that maps each result q to ``entries[q + 128]``, both as stored; with a table for
+    each channel ``entries[channel, q + 128]``."""
     kind = TABLE if entries.ndim == 1 else TABLES
     return After(kind, y, entries.size, lambda: _flat(entries))
 
@@ -70,10 +71,11 @@ def with_sum(
     formula: Callable[[], tuple[float, ...]], bounds: tuple[int, int], y: QParams,
     table: Callable[[], npt.NDArray[np.int8]],
 ) -> After:  # fmt: skip
-    """``q * ra + other * rb + offset``, rounded and bounded, of each result q and the stored number where it
-    goes. *formula* gives ra, rb and offset, and how far from an integer the value may be where it decides: on
-    devices that round floats as they like, and to nearest even; beyond, the sum of *table* does, which makes
-    all of them, [other + 128][q + 128]. Both are asked when the words are packed."""
+    """Return the epilogue ``q * ra + other * rb + offset``, rounded and bounded, of each result q and the
+    byte ``other`` at its destination. *formula* gives ra, rb and offset, and two distances from the nearest
+    integer: up to them the float formula decides, on devices with any rounding and on devices that round to
+    nearest even. Beyond them the entry of *table*, [other + 128][q + 128], decides. Both are called when the
+    words are packed."""
 
     def words() -> Words:
         numbers = np.array(formula(), np.float32).view(np.int32)

@@ -1,4 +1,4 @@
-"""Attention (`vkq.numerics.attention`) on a device: one dispatch, without the matrix of scores."""
+"""Attention (`vkq.numerics.attention`) in one dispatch, without the matrix of scores in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .attention_tiles import AttentionKernel
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """An operand's numbers from one batch, head and row (query or key) to the next, and in a row."""
+    """The distance of an operand's numbers from one batch, head and row (query or key) to the next, and in a
+    row."""
 
     batch: int
     head: int
@@ -26,14 +27,15 @@ class Strides:
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> Strides:
-        """Of a contiguous array (batch, heads, rows, columns); 0 where an axis has one element."""
+        """Return the strides of a contiguous array (batch, heads, rows, columns); 0 where an axis has one
+        element."""
         steps = [math.prod(shape[i + 1 :]) if size > 1 else 0 for i, size in enumerate(shape)]
         return cls(steps[0], steps[1], steps[2], steps[3])
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSizes:
-    """batch, heads of queries, heads of keys, queries, keys, numbers of a key and of a value."""
+    """The sizes: batch, heads of queries, heads of keys, queries, keys, length of a key and of a value."""
 
     batch: int
     heads: int
@@ -55,8 +57,8 @@ def attended(
     bias: tuple[Value, Strides] | None = None,
     guarded: bool = False,
 ) -> Value:
-    """Adds attention to a plan: q, k and v of float32 or float16, which lie as *strides* say, as the result
-    does: q, k, v, y. *bias* is float32, and added to the scores."""
+    """Add attention to a plan: q, k and v of float32 or float16. *strides* are those of q, k, v and y. *bias*
+    is float32, added to the scores."""
     result = b.new(y)
     if not y.size:
         return result
@@ -79,14 +81,14 @@ def attended(
 
 
 def rounds(sizes: AttentionSizes) -> int:
-    """Multiply-adds."""
+    """The number of multiply-adds."""
     pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys
     return pairs * (sizes.depth + sizes.width)
 
 
 @functools.lru_cache(256)
 def written(form: AttentionForm) -> Written:
-    """The shader of a form."""
+    """Write the shader of a form."""
     tile = form.tile
     names = ["q", "k", "v", *["bias"] * form.biased]
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
@@ -104,13 +106,13 @@ def written(form: AttentionForm) -> Written:
 
 
 def turns(sizes: AttentionSizes) -> int:
-    """The rounds of an invocation's loops."""
+    """Return the rounds of an invocation's loops."""
     lines = sizes.heads // sizes.groups * sizes.queries
     tile = Tile.of(lines, sizes.width)
     return _each(sizes.depth, tile) * -(-sizes.keys // tile.keys)
 
 
 def _each(depth: int, tile: Tile) -> int:
-    """The rounds for a tile of keys."""
+    """Return the rounds for a tile of keys."""
     own = 2 * (tile.keys // tile.lanes)  # scores of an invocation, twice
     return -(-depth // PART) * (PART // UNROLLED + 1) + own + tile.keys + 1

@@ -1,4 +1,4 @@
-"""What a kernel of attention is made for, and where its things lie."""
+"""The properties that an attention kernel is compiled for, and its layout of shared memory."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class AttentionForm:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where things lie in shared memory: parts of queries and keys, weights, a number for each row and for
-    each invocation."""
+    """The offsets in shared memory: parts of queries and keys, weights, a number for each row and for each
+    invocation."""
 
     k: int
     weights: int
@@ -50,8 +50,9 @@ class Places:
 
 
 class Split:
-    """A matrix (rows, columns) over the invocations: each has every *down*-th row and *across*-th column.
-    Places are worked out where they are used: kept, they would take registers from sums."""
+    """The distribution of a matrix (rows, columns) over invocations: each has every *down*-th row and
+    *across*-th column. Positions are computed at each use: stored, they would take registers from the
+    sums."""
 
     def __init__(self, lane: Number, down: int, rows: int, columns: int):
         self.across = LANES // down

@@ -1,8 +1,8 @@
 """The kernel of attention: a workgroup for a tile of rows (`vkq.numerics.attention.Tile`).
 
-A row is a query of one of the heads that share keys. For each tile of keys the workgroup brings parts of the
-queries and the keys into shared memory and adds up the scores, then each row's lanes find the largest score
-and the weights, and then each invocation adds up some rows of some columns of the results in registers.
+A row is a query of one of the heads that share keys. For each tile of keys the workgroup loads parts of the
+queries and the keys into shared memory and computes the scores. Then each row's lanes find the largest score
+and the weights, and each invocation adds the products of some rows and columns of the results in registers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
 
 
 class AttentionKernel:
-    """A kernel while it is written."""
+    """Writes a kernel."""
 
     def __init__(self, form: AttentionForm):
         self.form, self.tile, self.at = form, form.tile, Places.of(form.tile)
@@ -53,20 +53,20 @@ class AttentionKernel:
         return self.k.word(WORDS.index(name))
 
     def query(self, row: Number) -> tuple[Number, Number]:
-        """The head and the number of a row's query; rows beyond the last are it again."""
+        """Return the head of a row and the index of its query; rows beyond the last one repeat it."""
         line = self.first + row
         line = (line < self.lines).where(line, self.lines - 1)
         head = line.divided(self.queries)
         return self.head * self.shared_heads + head, line - head * self.queries
 
     def start(self, name: str, row: Number) -> Number:
-        """Where a row's numbers begin in q, y or bias."""
+        """Return the offset of a row in q, y or bias."""
         head, query = self.query(row)
         step = {each: self.word(f"{name}_{each}") for each in STRIDES}
         return self.batch * step["batch"] + head * step["head"] + query * step["row"]
 
     def _matrix(self, name: str) -> Number:
-        """Where the keys or the values of the workgroup's heads begin."""
+        """Return the offset of the keys or the values of the workgroup's heads."""
         return self.batch * self.word(f"{name}_batch") + self.head * self.word(f"{name}_head")
 
     def module(self) -> bytes:
@@ -91,17 +91,18 @@ class AttentionKernel:
         return k.finish()
 
     def number(self, buffer: int, place: Number) -> Number:
-        """A number of q, k or v."""
+        """Load a number of q, k or v."""
         half = self.form.types[buffer] == "float16"
         return element(self.k, buffer, "float16", place) if half else self.k.load(buffer, place).f
 
     @staticmethod
     def loads(rows: int) -> int:
-        """How many numbers of a part each invocation brings."""
+        """Return how many numbers of a part each invocation loads."""
         return max(rows * PART // LANES, 1)
 
     def bounds(self) -> tuple[Number, Number]:
-        """The keys that the workgroup's rows see, from a tile's first on."""
+        """Return the first and the end of the keys that the workgroup's rows see; the first is that of a
+        tile."""
         k, keys = self.k, self.keys
         if not self.form.causal:
             return k.constant(0, "u"), keys
@@ -116,7 +117,7 @@ class AttentionKernel:
     def turn(
         self, c: Number, state: tuple[Number, ...], end: Number, q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """A tile of keys from c on."""
+        """Process a tile of keys from c on."""
         k, at, tile = self.k, self.at, self.tile
         self.add_products_of(c, q_rows)
         k.barrier()
@@ -151,14 +152,14 @@ class AttentionKernel:
         return (largest, total, *sums)
 
     def over_own(self, state: tuple[Number, ...], turn: Turn) -> tuple[Number, ...]:
-        """After a turn for each key of a tile whose weight is the invocation's own: one after the other, so
-        that they need few registers."""
+        """Run *turn* for each key of a tile whose weight is the invocation's own. They run one by one, to
+        need few registers."""
         k = self.k
         end, step = (k.constant(n, "u") for n in (self.tile.keys, self.tile.lanes))
         return k.loop(self.sub, end, step, state, turn)
 
     def add_value(self, c: Number, i: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Some rows of some columns with the value of key c + i."""
+        """Add the value of key c + i to the sums of some rows and columns."""
         k, results = self.k, self.results
         first = self.value_matrix + (c + i) * self.word("v_row")
         width = self.form.width
@@ -171,7 +172,7 @@ class AttentionKernel:
         return tuple(one + product for one, product in zip(sums, products, strict=True))
 
     def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
-        """The sums of a tile's products, to where its weights will lie."""
+        """Store the sums of a tile's products where its weights will be."""
         k, split, zero = self.k, self.scores, self.k.constant(0.0, "f")
         sums: tuple[Number, ...] = tuple([zero] * split.count)
         depth, step = (k.constant(n, "u") for n in (self.form.depth, PART))
@@ -182,7 +183,7 @@ class AttentionKernel:
             k.keep(place, total)
 
     def score(self, c: Number, column: Number, total: Number) -> Number:
-        """The score of a key of the tile for the invocation's own row."""
+        """Return the score of a key of the tile for the invocation's own row."""
         key, bias = c + column, None
         seen = key < self.keys
         if self.form.biased:
@@ -196,7 +197,7 @@ class AttentionKernel:
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Scores with the products of the numbers from d on."""
+        """Add the products of the numbers from d on to the scores."""
         k = self.k
         k.barrier()
         self.bring(0, self.tile.rows, 0, d, q_rows)
@@ -210,7 +211,7 @@ class AttentionKernel:
         return k.loop(zero, k.constant(PART, "u"), step, sums, self.add_products, rolled=True)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
-        """A part of queries or keys, number by number, each for all rows."""
+        """Load a part of queries or keys into shared memory: each number of it for all rows."""
         k, depth, column = self.k, self.form.depth, d + (self.lane & (PART - 1))
         for i, start in enumerate(starts):
             near = column if depth % PART == 0 else (column < depth).where(column, depth - 1)
@@ -222,7 +223,7 @@ class AttentionKernel:
                 k.keep(target, value)
 
     def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Scores with the products of UNROLLED numbers of the part from c on."""
+        """Add the products of UNROLLED numbers of the part, from c on, to the scores."""
         k, split = self.k, self.scores
         found, query = list(sums), c * self.tile.rows + split.row
         key = c * self.tile.keys + split.column + self.at.k
@@ -234,7 +235,7 @@ class AttentionKernel:
         return tuple(found)
 
     def joined(self, value: Number, join: Callable[[Number, Number], Number]) -> Number:
-        """What all invocations of a row have found, for each of them."""
+        """Join the values of all invocations of a row, and return the result to each of them."""
         k, place = self.k, self.lane + self.at.lanes
         half = self.tile.lanes // 2
         while half:

@@ -1,8 +1,8 @@
-"""What ``auto`` takes on a device, from its capabilities alone: the programs of typical layers, so that a
-compiler can be asked what it makes of them without running anything.
+"""The programs that ``auto`` chooses for typical layers, from a device's capabilities alone, so that a
+compiler can be asked about them without running anything.
 
-The shapes are those of ResNet-50 and MobileNetV2 on one image of 224x224, and of one row; of float32
-activations, weights of 8 and of 4 bits.
+The layers are those of ResNet-50 and MobileNetV2 for one image of 224x224 and for one row, with float32
+activations and weights of 8 and of 4 bits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, 
 
 @dataclasses.dataclass(frozen=True)
 class AutoProgram:
-    """A kernel of a layer: what the layer is, and the variant with its constants."""
+    """A kernel of a layer: the layer, and the variant with its constants."""
 
     layer: str
     variant: Variant
@@ -61,13 +61,13 @@ class AutoProgram:
 
     @property
     def results(self) -> int | None:
-        """How many numbers an invocation writes, where that is the same for every shape and where it adds up
-        no more than a window; else None."""
+        """The number of results an invocation writes if it is the same for every shape and the invocation
+        adds up at most a window for each; else None."""
         return RESULTS.get(self.variant.shader)
 
 
 class _Asked:
-    """Stands for a device where kernels ask for one: it has capabilities, and makes no pipelines."""
+    """A stand-in for a device that kernels ask for capabilities; it makes no pipelines."""
 
     def __init__(self, capabilities: Capabilities):
         self.capabilities = capabilities
@@ -85,7 +85,8 @@ class _Asked:
 
 
 class _Int8Results:
-    """The scheme of int8 activations and results: all that kernels ask of it before they run."""
+    """A stand-in for the scheme of int8 activations and results, with everything that kernels ask before they
+    run."""
 
     family, axes, out, after = "q8ta_q8csw", {"out": "q8to"}, "q8to", NOTHING
 
@@ -99,13 +100,13 @@ FLOATS = types.SimpleNamespace(  # the same of float activations
 
 
 def form(c: Capabilities) -> str:
-    """The dot form that a device gets where no rate is measured: the first whose flag is set."""
+    """Return the dot form of a device whose rates are not measured: the first whose flag is set."""
     able = (row for row in TABLE if row.needs and c.features.get(row.needs))
     return next((row.form for row in able if row.flag and c.facts.get(row.flag)), FORM_WITHOUT)
 
 
 def auto_programs(c: Capabilities) -> list[AutoProgram]:
-    """The programs, in the order of the layers."""
+    """Return the programs, in the order of the layers."""
     device = _Asked(c)
     found = [*_programs(device, form(c)), *_weight_only(device)]
     return [AutoProgram(layer, p.variant, p.constants) for layer, p in found]
@@ -135,7 +136,7 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
 
 
 def _moved(device: Any) -> Iterator[tuple[str, Program]]:
-    """Of operators that compute little."""
+    """Yield the programs of operators that compute little."""
     c = device.capabilities
     sure = {"SURE": arithmetic("add", SUMMANDS, SUMMANDS, SUM).sure(soft_float=False)}
     yield "add", device.program(catalog().find("binary_q8__word", op="add", shape="same"), sure)
@@ -151,7 +152,7 @@ def _moved(device: Any) -> Iterator[tuple[str, Program]]:
 
 
 def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
-    """Of float activations, with weights of 8 bits, and of 4 in groups of 32."""
+    """Yield the programs of float activations with weights of 8 bits, and of 4 bits in groups of 32."""
     for m, n, k in ((1, 4096, 4096), (49, 2048, 512)):
         yield f"float32 linear {m}x{n}x{k}", _float_gemm(device, n, k).program(m)
         codes, scale = np.zeros((n, k // 32, 16), np.uint8), np.ones((n, k // 32), np.float16)
@@ -169,7 +170,7 @@ def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
 
 
 def _float_convolution(device: Any, p: Conv2dProblem) -> Any:
-    """The program of the only step."""
+    """Return the program of a convolution's only step."""
     weight, choice = _zeros(*p.weight_shape), Choice("float", "float", "")
     c, b = Convolution(device, weight, _points(p.oc), FLOATS, choice, p.groups), Builder(device)
     x, y = (b.new(Spec(shape, "float32")) for shape in (p.x_shape, p.y_shape))

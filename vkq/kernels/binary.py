@@ -1,5 +1,5 @@
-"""What the kernel of two 8-bit tensors computes with: a float formula with a bound of its error, the table
-that decides near ties, and the same as another kernel's last step."""
+"""The parameters of the kernel for two 8-bit tensors: a float formula with an error bound, the table that
+decides near ties, and the same as an epilogue of another kernel."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ LARGEST_PRODUCT = 255.0 * 255.0
 
 @dataclasses.dataclass(frozen=True)
 class BinaryFormula:
-    """How the shader computes ``op``: its variant and the numbers it needs. ``safe`` is how far from an
-    integer it may round, ``exact`` where the device rounds floats to nearest even."""
+    """The shader's formula of ``op``: its variant and its numbers. Sums farther than ``safe`` from an integer
+    (``exact``, on devices that round floats to nearest even) are decided by the table."""
 
     variant: str
     ra: float
@@ -44,7 +44,7 @@ class BinaryFormula:
     exact: float
 
     def sure(self, soft_float: bool) -> bool:
-        """Whether every result is right as the variant computes it: none needs the table besides."""
+        """True if the formula is exact for every input, so that no table is needed."""
         return self.variant == "table" or (not soft_float and self.exact >= TIE)
 
 
@@ -53,34 +53,35 @@ BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, -1.0, -1.0)
 
 @functools.lru_cache(maxsize=256)
 def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormula:
-    """The float formula on the stored int8 numbers, and a bound of its error against the exact result's own
-    float32 steps."""
+    """Return the float formula on the stored int8 numbers, with a bound of its error against the float32
+    steps of the exact result."""
     if op == "mul":
         ra = scale_of_product(a, b, y)
-        # Only values inside the type matter: a larger one saturates whatever its relative error. Product and
-        # sum are below 2^9 then, and round in both formulas.
+        # Only values within the type's range matter: larger ones saturate whatever their relative error.
+        # Product and sum are then below 2^9, and are rounded in both formulas.
         return _within(BinaryFormula("mul", ra, 0.0, float(y.zero_point), TIE - FLOAT_STEP * 1024, TIE),
                        ra * LARGEST_PRODUCT)  # fmt: skip
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     ra, rb, plain = (float(value) for value in scales_of_sum(a, b, y, op == "sub"))
     offset = plain + moved_a * ra + moved_b * rb - moved_y
-    # No term, nor any sum of them, is larger. Four steps of the shader's are off by 2^-23 of it at most, and
-    # so is the sum by what `_exact` changes; the offset and two steps of the exact result by half as much.
+    # No term or partial sum is larger. Four of the shader's steps, and the change made by `_exact`, are off
+    # by at most 2^-23 of it each; the offset and two steps of the exact result by half as much.
     largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
     formula = _within(BinaryFormula("add", ra, rb, offset, TIE - 7 * FLOAT_STEP * largest, 0.0), largest)
     return formula if formula is BY_TABLE else _exact(formula, stored_table(op, a, b, y, None))
 
 
 def _within(formula: BinaryFormula, largest: float) -> BinaryFormula:
-    """The formula where its numbers, none above *largest*, are far from the ends of float32."""
+    """Return the formula if its numbers, at most *largest*, are far from the ends of float32; else the table
+    alone."""
     able = np.isfinite(largest) and largest < 2.0**100 and formula.ra >= 2.0**-100
     return formula if able and formula.safe > TIE / 2 else BY_TABLE
 
 
 def _exact(formula: BinaryFormula, table: npt.NDArray[np.int8]) -> BinaryFormula:
-    """The formula of sums with what gives every result of the table, [b + 128][a + 128], where steps are
-    rounded to nearest even: its three numbers, or their neighbours. Where none do, its own, with how far
-    their sums may be rounded: less than the first that is wrong."""
+    """Adjust a formula of sums so that it gives every result of the table, [b + 128][a + 128], with steps
+    rounded to nearest even: its three numbers, or their neighbours. If none does, keep its numbers, with a
+    distance from integers below that of the first wrong sum."""
     q = np.arange(-128, 128)
     value = q * formula.ra + q[:, None] * formula.rb + formula.offset
     distance = np.abs(value - np.rint(value))
@@ -102,8 +103,9 @@ def _first_wrong(
     near: tuple[Float32, Float32], want: npt.NDArray[np.int8], ra: np.float32, rb: np.float32,
     offset: np.float32,
 ) -> float:  # fmt: skip
-    """Less than how far from an integer the first wrong sum is, or 1: in either order of the operands, each
-    multiplication fused with its addition or rounded before."""
+    """Return a number just below the distance of the first wrong sum from its integer, or 1 if none is wrong.
+    Sums are tried in both orders of the operands, with each multiplication fused with its addition or rounded
+    before."""
     safe = 1.0
     for (x, rx), (z, rz) in itertools.permutations(zip(near, (ra, rb), strict=True)):
         for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):
@@ -117,7 +119,7 @@ def _first_wrong(
 def stored_table(
     op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation
 ) -> npt.NDArray[np.int8]:
-    """The result of every pair of stored numbers."""
+    """Return the result for every pair of stored numbers."""
     low, high = activation_bounds(activation, y)
     return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
 
@@ -133,8 +135,9 @@ def sum_after(
     op: Literal["add", "sub"], own: QParams, other: QParams, yq: QParams, activation: Activation,
     own_first: bool, shape: Sequence[int],
 ) -> After:  # fmt: skip
-    """``op`` of a kernel's results, of *shape* and parameters *own*, with an operand of that shape, to the
-    bits of `vkq.ops.elementwise.combined`. own_first: whether the results are its first operand."""
+    """Return the epilogue that applies ``op`` to a kernel's results, of *shape* and parameters *own*, and to
+    an operand of that shape, with the bits of `vkq.ops.elementwise.combined`. own_first: whether the results
+    are the first operand."""
     a, b = (own, other) if own_first else (other, own)
     if op == "add" and swaps(tuple(shape), tuple(shape)):
         a, b, own_first = b, a, not own_first

@@ -1,4 +1,4 @@
-"""float16 and float32 numbers as each other, and rows of them that end with zeros, as steps of a plan."""
+"""Steps of a plan that convert between float16 and float32, and that pad rows with zeros."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..shader.catalog import catalog
 
 
 def converted(b: Builder, x: Value, dtype: str) -> Value:
-    """float16 or float32 x as the one or the other *dtype*: itself where it is of that type."""
+    """Convert x, float16 or float32, to *dtype*; return x itself if it has that type."""
     if x.spec.dtype == dtype:
         return x
     y = b.new(Spec(x.spec.shape, dtype))
@@ -20,7 +20,8 @@ def converted(b: Builder, x: Value, dtype: str) -> Value:
 
 
 def filled_rows(b: Builder, x: Value, k: int) -> Value:
-    """x (..., K), float16 or float32, with zeros from K to k, a multiple of 8; made once for all who ask."""
+    """Pad x (..., K), float16 or float32, with zeros from K to k, a multiple of 8. All callers share one
+    result."""
     if x.spec.shape[-1] == k:
         return x
 
@@ -36,5 +37,6 @@ def filled_rows(b: Builder, x: Value, k: int) -> Value:
 
 
 def kept(device: Device, x: Value) -> str:
-    """The type of a layer's results: of x, where shaders may write single numbers of float16, or float32."""
+    """Return the type of a layer's results: that of x if shaders can write single float16 numbers, else
+    float32."""
     return x.spec.dtype if device.capabilities.features["storageBuffer16BitAccess"] else "float32"

@@ -1,8 +1,8 @@
 """Chains of element-wise operators: one dispatch, whose operands broadcast by strides.
 
-A chain is a value: operators on numbered values. NumPy takes its steps (`Chain.computed`) as a kernel does
-that is written down for it (`vkq.shader.assembler`); sizes and strides are push constants, so other shapes
-of the same pattern take the same kernel.
+A chain is a value: operators on numbered values. NumPy computes its steps (`Chain.computed`) in the same way
+as the kernel written for it (`vkq.shader.assembler`). Sizes and strides are push constants, so other shapes
+of the same pattern use the same kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TURNS = 4
 
 
 def chained(b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int]) -> list[Value]:
-    """Adds a chain to a plan; its results have this shape, to which the inputs broadcast."""
+    """Add a chain to a plan; its results have this shape, to which the inputs broadcast."""
     stored = [_stored(chain.types[i]) for i in chain.results]
     results = [b.new(Spec(shape, dtype)) for dtype in stored]
     size = math.prod(shape)
@@ -52,7 +52,7 @@ def chained(b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[i
 
 
 def _stored(dtype: str) -> str:
-    """The type in memory: bool as int32 numbers 0 and 1."""
+    """Return the type in memory: bool is stored as int32 0 and 1."""
     return "int32" if dtype == "bool" else dtype
 
 
@@ -64,7 +64,8 @@ def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
 def collapsed(
     shape: tuple[int, ...], operands: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """The axes of a result, neighbours joined where every operand allows it, and each operand's strides."""
+    """Return the axes of a result and each operand's strides, with neighbouring axes joined where every
+    operand allows it."""
     rank = len(shape)
     all_strides = []
     for own in operands:
@@ -85,13 +86,13 @@ def collapsed(
 
 
 def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
-    """Whether the push constants of one kernel can hold how inputs broadcast."""
+    """Return True if the push constants of one kernel can hold the broadcast of these inputs."""
     sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
     return 4 * (2 + len(sizes) + len(sizes) * len(strides)) <= MAX_BYTES
 
 
 def named(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Attributes as a part of a `Link`."""
+    """Return attributes as a `Link` stores them."""
     return tuple(
         sorted(
             (name, value)

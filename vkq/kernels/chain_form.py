@@ -1,4 +1,4 @@
-"""A chain of element-wise operators as a value, and what else its kernel depends on."""
+"""A chain of element-wise operators as a value, and the other properties that its kernel depends on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """An operator on earlier values, whose operands are of type *dtype* and whose result is of *result*."""
+    """An operator on earlier values; operands are of type *dtype*, the result is of type *result*."""
 
     op: str
     operands: tuple[int, ...]
@@ -29,7 +29,8 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """Values by number: the inputs (by type), then constants (type and number), then each step's result."""
+    """A chain. Its values are numbered: the inputs (by type), then constants (type and number), then each
+    step's result."""
 
     inputs: tuple[str, ...]
     constants: tuple[tuple[str, float], ...]
@@ -42,7 +43,7 @@ class Chain:
         return (*self.inputs, *(dtype for dtype, _ in self.constants), *(s.result for s in self.links))
 
     def values(self, inputs: Sequence[Number]) -> list[Number]:
-        """The results, of numbers."""
+        """Return the results for numbers."""
         like = inputs[0]
         values = [*inputs, *(_constant(like, dtype, value) for dtype, value in self.constants)]
         for step in self.links:
@@ -51,7 +52,7 @@ class Chain:
         return [values[i] for i in self.results]
 
     def computed(self, *arrays: Array) -> list[Array]:
-        """The results in NumPy."""
+        """Compute the results in NumPy."""
         with np.errstate(all="ignore"):
             found = self.values([number_of(array) for array in arrays])
         shape = np.broadcast_shapes(*(array.shape for array in arrays))
@@ -69,9 +70,9 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What else a kernel depends on: how each input lies ("own" as the result, "one" number, "strided"), how
-    many axes those share, how often an invocation makes a word (or, by *fours*, vectors of four words), and
-    whether sums are whole numbers'."""
+    """Other properties that a kernel depends on: the placement of each input ("own": as the result, "one":
+    one number, "strided"), the number of axes they share, how many words (with *fours*: vectors of four
+    words) an invocation makes, and whether sums are sums of whole numbers."""
 
     ways: tuple[str, ...]
     rank: int
@@ -85,7 +86,7 @@ def per_word(chain: Chain) -> int:
 
 
 def per_turn(chain: Chain, fours: bool) -> int:
-    """Elements that an invocation makes together: of whole vectors of every buffer, or of a word."""
+    """Return how many elements an invocation makes together: whole vectors of every buffer, or a word."""
     if not fours:
         return per_word(chain)
     return 8 if "float16" in (*chain.inputs, *(chain.types[i] for i in chain.results)) else 4

@@ -1,4 +1,4 @@
-"""The shaders of chains of element-wise operators, written down for each chain and form."""
+"""Writes the shaders of chains of element-wise operators, one for each chain and form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .chain_form import LOCAL, Chain, Form, per_turn, per_word
 
 @functools.lru_cache(4096)
 def written(chain: Chain, form: Form) -> Written:
-    """The shader of a chain."""
+    """Write the shader of a chain."""
     count = max(form.rank - 1, 0) + form.rank * form.ways.count("strided")
     names = ["first_group", "count", *(f"n{i}" for i in range(count))]
     results = len(chain.results)
@@ -63,8 +63,8 @@ def _module(chain: Chain, form: Form) -> bytes:
 
 
 def _by_fours(chain: Chain, form: Form) -> bytes:
-    """A shader whose invocations each read and write vectors of four words. Inputs are single numbers or lie
-    as the result does, and the elements fill whole vectors."""
+    """Write a shader whose invocations each read and write vectors of four words. Inputs are single numbers
+    or placed as the result, and the elements fill whole vectors."""
     first_result, types, per = len(chain.inputs), chain.types, per_turn(chain, True)
     fours = {i for i, way in enumerate(form.ways) if way == "own"}
     results = range(first_result, first_result + len(chain.results))
@@ -84,7 +84,7 @@ def _by_fours(chain: Chain, form: Form) -> bytes:
 
 
 def loaded(k: KernelWriter, buffer: int, dtype: str, at: Number, per: int) -> list[Number]:
-    """The *per* elements of a buffer of vectors whose place among such is *at*."""
+    """Load *per* elements from a buffer of vectors; *at* is their index in units of *per*."""
     count = per // (8 if dtype == "float16" else 4)
     words = [word for v in range(count) for word in k.load_four(buffer, at * count + v)]
     if dtype == "float16":
@@ -93,7 +93,7 @@ def loaded(k: KernelWriter, buffer: int, dtype: str, at: Number, per: int) -> li
 
 
 def kept(k: KernelWriter, buffer: int, dtype: str, at: Number, values: Sequence[Number]) -> None:
-    """Writes elements as whole vectors."""
+    """Store elements as whole vectors."""
     if dtype == "float16":
         pairs = zip(values[::2], values[1::2], strict=True)
         words = [to_half(low) | (to_half(high) << 16) for low, high in pairs]
@@ -105,7 +105,7 @@ def kept(k: KernelWriter, buffer: int, dtype: str, at: Number, values: Sequence[
 
 
 def _places(k: KernelWriter, form: Form, i: Number) -> list[Number]:
-    """Where each input's element lies for an element of the result."""
+    """Return the place of each input's element for an element of the result."""
     at, rest = form.rank - 1, i
     coordinates: list[Number] = []
     for axis in range(form.rank - 1, 0, -1):
@@ -126,28 +126,28 @@ def _places(k: KernelWriter, form: Form, i: Number) -> list[Number]:
 
 
 def element(k: KernelWriter, buffer: int, dtype: str, place: Number) -> Number:
-    """An element of a buffer."""
+    """Load an element of a buffer."""
     if dtype == "float16":
         return from_half((k.load(buffer, place >> 1) >> ((place & 1) << 4)) & 0xFFFF)
     return number(dtype, k.load(buffer, place))
 
 
 def number(dtype: str, word: Number) -> Number:
-    """The element that a word holds."""
+    """Decode the element in a word."""
     if dtype == "float32":
         return flushed(word.f)
     return ~word.equals(0) if dtype == "bool" else word.i
 
 
 def stored(dtype: str, value: Number) -> Number:
-    """The word that holds an element."""
+    """Encode an element as a word."""
     if dtype == "float32":
         return is_nan(value).where(np.nan, value)
     return value.where(1, 0, "u") if dtype == "bool" else value
 
 
 def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequence[Number], per: int) -> None:
-    """Writes a word's worth of elements."""
+    """Store the elements of a word."""
     if dtype == "float16":
         low, high = map(to_half, values)
         return k.store(buffer, word, low | (high << 16))

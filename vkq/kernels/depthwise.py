@@ -1,4 +1,4 @@
-"""Depthwise convolutions: every output channel sees one input channel."""
+"""Depthwise convolutions: every output channel reads one input channel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .weights import PARAMETER_BYTES, Int8, Int32, ceil4
 
 
 class Depthwise(Direct):
-    """A convolution whose output channels see one input channel each; see conv_depthwise_q8.comp."""
+    """A convolution whose output channels read one input channel each; see conv_depthwise_q8.comp."""
 
     _word_bytes = 1
 
@@ -52,7 +52,7 @@ class Depthwise(Direct):
             super().build(b, p, x, y)
 
     def _on_dots(self, p: Conv2dProblem, layout: str) -> bool:
-        """Whether the kernels on packed dot products can take the problem, and should."""
+        """Return True if the kernels on packed dot products can compute the problem and are preferred."""
         stride = p.stride[0]
         square = p.stride == (stride, stride) and p.dilation == (1, 1) and self.kh == self.kw
         able = self.group_oc == 1 and self.arithmetic.out == "q8to" and self.form != "float"
@@ -67,9 +67,9 @@ class Depthwise(Direct):
 
 
 class Dots:
-    """A depthwise convolution of square kernels on packed dot products: of a line's taps
-    (conv_depthwise_lines.comp), where they are signed and the device's profile says so, or of a column's
-    (conv_depthwise_columns.comp), in kPackedInt8_16C alone."""
+    """A depthwise convolution with a square kernel on packed dot products: of the taps of a line
+    (conv_depthwise_lines.comp), if dot products are signed and the device's profile prefers it, or of a
+    column (conv_depthwise_columns.comp), for kPackedInt8_16C only."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
     SMALL = 1 << 22  # sums below it become floats by an addition (requantize.glslh)
@@ -115,8 +115,8 @@ class Dots:
         b.dispatch(of.device.program(variant, constants), slots, push, macs, after.in_place)
 
     def _read(self, x: Spec) -> str:
-        """How pixels are read: as texels where the device's profile says so and it can view all, else as
-        their layout has them."""
+        """Return how pixels are read: as texels if the device's profile prefers it and the device can view
+        all of them, else in the units of their layout."""
         c = self.of.device.capabilities
         able = x.layout == IMAGE and viewable(c, x.nbytes, self._lines.bytes, self.parameters.bytes)
         return "texels" if profile(c).texels and able else PIXELS[x.layout]
@@ -138,16 +138,16 @@ class Dots:
 
 
 def lines_of(known: Profile, p: Conv2dProblem) -> int:
-    """How many lines of results an invocation of the kernel on lines has: the more of them there are, the
-    fewer pixels are read twice; but the fewer, the sooner each is done."""
+    """Return the number of output lines of an invocation of the kernel on lines. More lines read fewer pixels
+    twice; fewer lines finish sooner."""
     share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
     lines = next((lines for lines, most in known.depthwise_shares if share <= most), 4)
     return min(lines, 4 // p.stride[0])
 
 
 def _lines(weight: Int8, zero_points: Int32) -> Int8:
-    """Weights (OC, 1, KH, KW) as [kh][word][c4] of four channels x four taps; what is beyond the last tap
-    holds the channel's zero point."""
+    """Pack weights (OC, 1, KH, KW) as [kh][word][c4] of four channels x four taps; places beyond the last tap
+    hold the channel's zero point."""
     oc, _, kh, kw = weight.shape
     out = np.zeros((4 * ceil4(oc), kh, 4 * ceil4(kw)), np.int8)
     out[:oc] = zero_points.astype(np.int8).reshape(-1, 1, 1)
@@ -156,8 +156,8 @@ def _lines(weight: Int8, zero_points: Int32) -> Int8:
 
 
 def _columns(weight: Int8, zero_points: Int32, rows: int, words: int, stride: int) -> Int8:
-    """Weights (OC, 1, KH, KW) as [kw][row][word][c4] of four channels x four input lines; lines that an
-    output line does not see hold the channel's zero point."""
+    """Pack weights (OC, 1, KH, KW) as [kw][row][word][c4] of four channels x four input lines; input lines
+    that an output line does not read hold the channel's zero point."""
     oc, _, kh, kw = weight.shape
     out = np.zeros((4 * ceil4(oc), kw, rows, 4 * words), np.int8)
     out[:oc] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

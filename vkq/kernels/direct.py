@@ -1,5 +1,4 @@
-"""Convolutions straight from the image, without an im2col matrix: for small or odd groups, and for depthwise
-ones."""
+"""Direct convolutions, without an im2col matrix: for small or odd groups, and for depthwise convolutions."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ UNROLLED_TAPS = 7  # of a line: wider kernels are rare
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Where a kernel's taps lie in the input, and where its pixels go in the output (conv_block.glslh)."""
+    """The position of a kernel's taps in the input and of its pixels in the output (conv_block.glslh)."""
 
     images: int
     ic: int
@@ -47,26 +46,26 @@ class Sweep:
 
     @classmethod
     def of(cls, p: Conv2dProblem) -> Sweep:
-        """All of an ordinary convolution."""
+        """Return the single sweep of an ordinary convolution."""
         return cls(p.n, p.ic, p.h, p.w, p.oh, p.ow, p.stride, p.padding[:2], p.dilation, (p.oh, p.ow))
 
     @property
     def slides(self) -> bool:
-        """Neighbouring pixels and taps are neighbours in the input."""
+        """Whether neighbouring pixels and neighbouring taps are one input column apart."""
         return self.stride[1] == self.dilation[1] == 1
 
     @property
     def spread(self) -> bool:
-        """The pixels lie apart in the output."""
+        """Whether the pixels are apart in the output."""
         return self.out_stride != (1, 1)
 
 
 class Direct:
-    """A convolution straight from the image, its weights laid against whole words of input channels; see
+    """A direct convolution whose weights are aligned to whole words of input channels; see
     conv_direct_q8.comp.
 
-    *weight* is (OC, IC/groups, KH, KW) as int8, *zero_points* (OC,) alike. KH and KW may be 0: then the bias
-    alone remains.
+    *weight* is (OC, IC/groups, KH, KW) as int8, *zero_points* (OC,) also int8. If KH or KW is 0, the result
+    is the bias.
     """
 
     def __init__(
@@ -106,7 +105,8 @@ class Direct:
         return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
     def program(self, v: Sweep, layout: str = IMAGE, more: Mapping[str, Constant] = NOTHING) -> Program:
-        """The pipeline for sweeps like this one, over images in this layout; *more* constants go first."""
+        """Return the pipeline for sweeps like this one on images of this layout; *more* constants go
+        first."""
         known, wide = profile(self.device.capabilities), 1
         while wide < known.direct_blocks and 4 * wide < self.oc:
             wide *= 2
@@ -121,14 +121,14 @@ class Direct:
         return self.device.program(self._variant(), constants)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
-        """Adds the pixels of one sweep."""
+        """Add the pixels of one sweep."""
         program = self.program(v, x.spec.layout)
         push, macs = self.push(v), self.macs(v)
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
         b.dispatch(program, slots, push, macs, self.arithmetic.after.in_place)
 
     def macs(self, v: Sweep) -> int:
-        """Multiply-adds of a sweep, padding included."""
+        """Return the multiply-adds of a sweep, padding included."""
         blocks = v.images * v.oh * ceil4(v.ow) * ceil4(self.oc)
         return int(64 * blocks * self.kh * self.kw * self.span)
 
@@ -156,12 +156,13 @@ class Direct:
 
 
 def words_of(oc: int, group_ic: int, group_oc: int) -> int:
-    """Words of input channels that a block of four output channels sees."""
+    """Return the number of words of input channels that a block of four output channels reads."""
     return _lanes(oc, group_ic, group_oc)[1]
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
-    """(lane of each channel's first input in the words of its block of four, words that any block needs)."""
+    """Return the lane of each channel's first input in the words of its block of four, and the number of
+    words that any block needs."""
     channel = np.arange(oc)
     first_word = channel // 4 * 4 // group_oc * group_ic // 4
     lane = channel // group_oc * group_ic - 4 * first_word
@@ -169,12 +170,12 @@ def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp],
 
 
 def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int, Int8]:
-    """(span, weight (OC rounded up to 4, KH, KW, 4 * span)): each block of four output channels against the
-    same input words.
+    """Return (span, weight (OC rounded up to 4, KH, KW, 4 * span)): each block of four output channels
+    aligned to the same input words.
 
-    The words of a block are those that hold a channel of its groups; the span is the most that any block
-    needs. Lanes that are not a channel's own hold its zero point, and so count as zero whatever the input has
-    there.
+    The words of a block are those with a channel of its groups; the span is the largest number that any block
+    needs. Lanes of other channels hold the channel's zero point, and so count as zero whatever the input
+    holds there.
 
     >>> weight = np.array([1, 2, 3, 4], np.int8).reshape(4, 1, 1, 1)
     >>> align_to_words(weight, np.zeros(4, np.int32), 1)[1].reshape(4, 4).tolist()

@@ -1,5 +1,4 @@
-"""Divisions by numbers that a kernel gets as push constants, as a multiplication and a shift
-(shaders/common/divided.glslh)."""
+"""Divisions by push constants, as a multiplication and a shift (shaders/common/divided.glslh)."""
 
 from __future__ import annotations
 
@@ -7,11 +6,11 @@ from ..layout.extent import BLOCKED, Spec
 
 
 def divisor(name: str, d: int) -> dict[str, int | float]:
-    """The push constants ``<name>_multiplier`` and ``<name>_shift`` for the division of n < 2**31 by d, 1 to
+    """Return the push constants ``<name>_multiplier`` and ``<name>_shift`` for dividing n < 2**31 by d, 1 to
     2**31: ``n // d == ((n * multiplier >> 32) + n) >> shift``.
 
-    The multiplier less 2**32 of Granlund and Montgomery, "Division by invariant integers using
-    multiplication" (1994), section 4.
+    The multiplier is that of Granlund and Montgomery, "Division by invariant integers using multiplication"
+    (1994), section 4, less 2**32.
 
     >>> found = divisor("by", 7)
     >>> [((n * found["by_multiplier"] >> 32) + n) >> found["by_shift"] for n in (6, 7, 2**31 - 1)]
@@ -22,7 +21,7 @@ def divisor(name: str, d: int) -> dict[str, int | float]:
 
 
 def divisors(*numbers: int) -> dict[str, int | float]:
-    """Those of up to three divisions, ``first``, ``second`` and ``third``."""
+    """Return the push constants of up to three divisions, ``first``, ``second`` and ``third``."""
     found: dict[str, int | float] = {}
     for name, d in zip(("first", "second", "third"), (*numbers, 1, 1, 1), strict=False):
         found |= divisor(name, d)
@@ -30,8 +29,8 @@ def divisors(*numbers: int) -> dict[str, int | float]:
 
 
 def of_pixels(y: Spec, one_pixel: bool = False) -> dict[str, int | float]:
-    """What common/pixels.glslh divides by to find a vector's place in images, or (*one_pixel*) its image and
-    block of channels alone."""
+    """Return the divisors with which common/pixels.glslh finds a vector's place in images, or (*one_pixel*)
+    its image and block of channels alone."""
     n, c, h, w = (max(size, 1) for size in y.shape)
     if y.layout == BLOCKED:
         return divisors(h * w, n) if one_pixel else divisors(w, h, n)

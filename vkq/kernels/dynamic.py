@@ -1,5 +1,5 @@
-"""Activations quantized on the device by rows, with scale and zero point from each row's own values (scheme
-dq8ca)."""
+"""Quantization of activations by rows, on the device, with scale and zero point from each row's values
+(scheme dq8ca)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PIECE = 1 << 16  # values that a workgroup takes of a row, a multiple of 16
 
 
 def rows_program(device: Device, k: int, name: str, infinities: bool = False, turn: int = 0) -> Program:
-    """The pipeline that quantizes rows of so many values into a layout. *turn*: 0 does all of it; 1 finds the
-    bounds of pieces of rows, 2 the rest."""
+    """Return the pipeline that quantizes rows of k values into a layout. *turn*: 0 does everything; 1 finds
+    the bounds of pieces of rows, 2 does the rest."""
     most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:
@@ -30,8 +30,8 @@ def rows_program(device: Device, k: int, name: str, infinities: bool = False, tu
 def quantize_rows(
     b: Builder, x: Value, m: int, k: int, name: str, infinities: bool = False
 ) -> tuple[Value, Value]:
-    """Adds the quantization of m rows of k float32: (int8 in the layout of this name, [m] = (bits of the
-    scale, zero point)). infinities: whether they count, as for ONNX, so that the scale may be one.
+    """Add the quantization of m rows of k float32. Return int8 in the layout *name*, and (bits of the scale,
+    zero point) for each row. *infinities*: whether they count, as in ONNX, so that a scale may be infinite.
     Workgroups share a row of more than `PIECE` values, in two dispatches."""
     packed, parameters = b.new(Spec((m, k), "int8", name)), b.words(2 * m)
     parts = max(1, -(-k // PIECE))

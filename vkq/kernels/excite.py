@@ -1,7 +1,7 @@
 """Squeeze-and-excite in one dispatch: the gates of an image's channels, two 1x1 convolutions of its means.
 
-The shader is that of the means (global_avg_pool_q8.comp): the last of an image's workgroups to come goes
-on to the products (excite.glslh).
+The shader is that of the means (global_avg_pool_q8.comp): the last of an image's workgroups to arrive
+computes the products (excite.glslh).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INVOCATIONS = 128  # of a workgroup, at least: each hidden word has one (MOST_HI
 
 
 class Excite:
-    """Two products, one after the other, of the means of images."""
+    """Two successive products of the means of images."""
 
     def __init__(self, device: Device, first: Int8Gemm, second: Int8Gemm):
         self.device, self.first, self.second = device, first, second
@@ -38,7 +38,7 @@ class Excite:
 
     @property
     def fits(self) -> bool:
-        """Whether the kernels take the two products, and the device the kernels."""
+        """Return True if the kernels can compute the two products and the device can run the kernels."""
         first, second = self.first, self.second
         return (
             first.groups == second.groups == 1 and (first.k, first.n) == (second.n, second.k)
@@ -56,7 +56,8 @@ class Excite:
         pool: Mapping[str, int | float],
         workgroup: Mapping[str, Constant],
     ) -> None:
-        """Adds the gates y of an image x, whose means have these push and specialization constants."""
+        """Add the gates y of an image x; *pool* are the push constants of the means, *workgroup* their
+        specialization constants."""
         n, c, _, _ = y.spec.shape
         tables = {f"TABLE{i}": gemm.arithmetic.after.kind == TABLE for i, gemm in self._products}
         invocations = self._invocations(x.spec.layout, int(workgroup["LOCAL_X"]))
@@ -68,7 +69,7 @@ class Excite:
         b.dispatch(program, slots, {**pool, **self._push}, macs)
 
     def _invocations(self, layout: str, most: int) -> int:
-        """Those of the means, or fewer, so that the gates' shared memory fits beside theirs."""
+        """Return the invocations of the means' kernel, or fewer, so that shared memory has room for both."""
         while most > INVOCATIONS and self._refused(layout, most):
             most //= 2
         return most

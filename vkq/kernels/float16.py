@@ -1,5 +1,5 @@
-"""Products and convolutions of float activations in float16 arithmetic (compute="float16"), where a device
-has no matrix units: sums of 16 products in float16, and their sums in float32; see gemm_f16_tiled.comp."""
+"""Products and convolutions of float activations in float16 arithmetic (compute="float16") on devices without
+matrix units: 16 products are summed in float16, and these sums in float32; see gemm_f16_tiled.comp."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MOST_COLUMNS = 8  # blocks of channels of a workgroup
 
 
 class Float16Gemm:
-    """What *gemm* computes, in float16 arithmetic: a product, or the convolution whose im2col matrix it
-    multiplies, of so many *channels* a group (a product's k). *floats*: a float weight (OC, channels, KH, KW)
-    in place of its int8 one."""
+    """*gemm* in float16 arithmetic: a product, or the convolution whose im2col matrix it multiplies.
+    *channels* is the k of a group's tap (a product's k), *floats* a float weight (OC, channels, KH, KW) in
+    place of the int8 one."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.device, self.channels = gemm, gemm.device, channels
@@ -46,34 +46,33 @@ class Float16Gemm:
 
     @classmethod
     def of_floats(cls, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> Float16Gemm:
-        """Of a float weight (OC, IC/groups, KH, KW), which float16 is made of."""
+        """Return the product with a float weight (OC, IC/groups, KH, KW), converted to float16."""
         return cls(of_floats(device, weight, affine, groups), weight.shape[1], weight)
 
     def fits(self) -> bool:
-        """Whether it is for such weights: not too large as float16, or too few channels, or loops that the
-        driver would end."""
+        """Return True if float16 arithmetic can use these weights: they fit float16, there are enough
+        channels, and no loop is longer than the driver allows."""
         most = int(self.device.capabilities.properties["maxStorageBufferRange"])
         rounds = self.taps * (self.padded // 4 * 6 + 4) + 4
         return self.channels >= LEAST_CHANNELS and self.bytes <= most and lets_loop(self.device, rounds)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Whether a product with so many rows should be made so: with few, reading the weights is all the
-        work."""
+        """Return True if it pays for so many rows: with few, reading the weights is the bound."""
         return rows > max_rows(self.device.capabilities, int8=False) and self.fits()
 
     @property
     def words(self) -> bool:
-        """Whether the kernel reads two numbers in a word."""
+        """Whether the kernel reads two numbers a word."""
         facts = self.device.capabilities
         return profile(facts).float16_words or not facts.features["storageBuffer16BitAccess"]
 
     def writes(self, x: Value, rows: int = 0) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return "float32" if self.words else x.spec.dtype
 
     def program(self, y: str, *, pixels: bool, padded: bool) -> Program:
-        """The pipeline for results of that type, of an image's pixels or a matrix's rows; padded: whether
-        taps lie outside of images."""
+        """Return the pipeline for results of y's type, for an image's *pixels* or a matrix's rows. *padded*:
+        whether taps are read outside images."""
         known, n4 = profile(self.device.capabilities), self.gemm.n4
         rows, columns = (int(size) for size in known.tile_float.split("x"))
         tile_n4 = min(ceil4(columns), n4)
@@ -90,7 +89,7 @@ class Float16Gemm:
         return self.device.program(variant, constants | self.gemm.affine.constants)
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """A product of so many rows."""
+        """Add a product of so many rows."""
         whole = "whole_" * (self.channels == self.padded)
         operand = halves(b, x, 1, 1, self.channels, rows, whole + "rows", K_TOGETHER)
         push: dict[str, int | float] = {
@@ -101,7 +100,7 @@ class Float16Gemm:
         self._dispatch(b, program, operand, y, push, rows)
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """A convolution."""
+        """Add a convolution."""
         operand = halves(b, x, p.n, p.groups, self.channels, p.h * p.w, "images", K_TOGETHER)
         push: dict[str, int | float] = {
             "lines": p.n * p.oh, "oh": p.oh, "ow": p.ow, "plane": p.oh * p.ow, "x_plane": p.h * p.w, "h": p.h,
@@ -124,7 +123,8 @@ class Float16Gemm:
         b.dispatch(program, slots, push | more, gemm.macs(rows))
 
     def _weights(self, b: Builder) -> Value:
-        """The weights as float16; of int8 scratch, so that a device keeps one byte of each."""
+        """Return the weights as float16. Int8 weights are converted into scratch memory, so that the device
+        stores one byte each."""
         if self.floats:
             return b.constant(self.floats)
         gemm = self.gemm
@@ -139,13 +139,13 @@ class Float16Gemm:
 
 
 class Float16Convolution:
-    """A convolution in float16 arithmetic, as methods make it."""
+    """A convolution in float16 arithmetic, as a `Kernel`."""
 
     def __init__(self, product: Float16Gemm):
         self.product = product
 
     def writes(self, x: Value) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return self.product.writes(x)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
@@ -153,7 +153,7 @@ class Float16Convolution:
 
 
 def packed(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[np.float16]:
-    """A float weight (OC, channels, KH, KW) as gemm_f16_tiled.comp reads it."""
+    """Pack a float weight (OC, channels, KH, KW) for gemm_f16_tiled.comp."""
     oc, channels = weight.shape[:2]
     w = weight.astype(np.float16).reshape(groups, oc // groups, channels, -1).transpose(0, 3, 2, 1)
     more = ((0, 0), (0, 0), (0, -channels % K_TOGETHER), (0, -(oc // groups) % 4))

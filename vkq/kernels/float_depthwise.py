@@ -1,5 +1,5 @@
-"""Depthwise convolutions of float activations with int8 or float weights, several lines of results an
-invocation."""
+"""Depthwise convolutions of float activations with int8 or float weights; an invocation computes several
+output lines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MOST_TAPS = 25  # that are all unrolled
 
 
 class FloatDepthwise:
-    """See conv_depthwise_q8csw.comp. *weight* is (OC, 1, KH, KW) as int8, *zero_points* (OC,)
-    alike; or float, which float32 is made of, without zero points."""
+    """See conv_depthwise_q8csw.comp. *weight* is (OC, 1, KH, KW) as int8 with *zero_points* (OC,), also int8;
+    or float (converted to float32) without zero points."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine):
         self.device, self.affine = device, affine
@@ -44,19 +44,20 @@ class FloatDepthwise:
 
     @staticmethod
     def fits(device: Device, p: Conv2dProblem) -> bool:
-        """Whether the device has it do such a convolution: a small kernel and stride, dilation 1."""
+        """Return True if the device prefers this kernel for the convolution: a small kernel and stride,
+        dilation 1."""
         facts = device.capabilities
         small = p.kh * p.kw <= MOST_TAPS and max(p.stride) <= 2 and p.dilation == (1, 1)
         most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)  # of what is read as texels
         return profile(facts).depthwise_lines_float > 0 and small and viewable(facts, most_bytes)
 
     def writes(self, x: Value) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return "float32" if self.floats else kept(self.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
-        """The pipeline for this problem, of images of that type: float32 whose lines are whole texels is read
-        as such."""
+        """Return the pipeline for this problem and images of this type; float32 images whose lines are whole
+        texels are read as texels."""
         facts = self.device.capabilities
         whole = p.w % 4 == 0 and viewable(facts, 4 * p.n * p.ic * p.h * p.w)
         variant = catalog().find(

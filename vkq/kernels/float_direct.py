@@ -1,4 +1,4 @@
-"""Convolutions of float activations with int8 weights straight from the image, without an im2col matrix."""
+"""Direct convolutions of float activations with int8 weights, without an im2col matrix."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TILES = ("8x8", "4x8", "4x4")  # pixels x output channels of an invocation, wide
 
 
 class FloatDirect:
-    """A convolution straight from the image; see conv_direct_q8csw.comp. *weight* is (OC, IC/groups, KH, KW)
-    as int8, *zero_points* (OC,) alike; or float, which float32 is made of, without zero points. KH and KW may
-    be 0: then the bias alone remains."""
+    """A direct convolution; see conv_direct_q8csw.comp. *weight* is (OC, IC/groups, KH, KW) as int8 with
+    *zero_points* (OC,), also int8; or float (converted to float32) without zero points. If KH or KW is 0, the
+    result is the bias."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine, groups: int):
         self.device, self.affine = device, affine
@@ -50,7 +50,8 @@ class FloatDirect:
 
     @cached_property
     def passes(self) -> list[dict[str, int | float]]:
-        """The push constants of the dispatches that share the taps: channels, or lines of taps of one."""
+        """The push constants of the dispatches that share the taps: ranges of channels, or of lines of taps
+        of one channel."""
         line = self.kw + 2
         rounds = self.kh * line + 2  # of a channel
         if rounds <= LONGEST:
@@ -73,8 +74,8 @@ class FloatDirect:
 
     @property
     def tile(self) -> str:
-        """Pixels x output channels of an invocation: as many as the device has registers for, the channels
-        all of one group."""
+        """Pixels x output channels of an invocation: as many as the device has registers for, with all
+        channels in one group."""
         known = profile(self.device.capabilities).tile_float
         if self.floats and known == TILES[0]:
             known = TILES[1]  # float weights take twice the registers
@@ -88,12 +89,12 @@ class FloatDirect:
 
     @property
     def channels(self) -> int:
-        """Output channels of an invocation."""
+        """The output channels of an invocation."""
         return int(self.tile.partition("x")[2])
 
     def program(self, v: Sweep, dtype: str = "float32", first: bool = True, last: bool = True) -> Program:
-        """The pipeline for sweeps like this one, of images in and out of that type: for all `passes`, or the
-        first or last of them."""
+        """Return the pipeline for sweeps like this one on images of this type: for all `passes`, or for the
+        first or the last of them."""
         known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
         down = 1
         while down < 4 and down < units:
@@ -112,11 +113,11 @@ class FloatDirect:
         return self.device.program(variant, kind | (self.affine.constants if last else {}))
 
     def writes(self, x: Value) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return "float32" if self.floats or self.parts else kept(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
-        """Adds the pixels of one sweep, of the type of x."""
+        """Add the pixels of one sweep, of the type of x."""
         push: dict[str, int | float] = {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "c": v.ic, "h": v.h, "w": v.w, "kh": self.kh,
             "kw": self.kw, "stride_h": v.stride[0], "stride_w": v.stride[1], "pad_t": v.before[0],

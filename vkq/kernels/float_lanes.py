@@ -1,4 +1,4 @@
-"""Convolutions of float activations with int8 weights whose pixels the lanes of a subgroup share."""
+"""Convolutions of float activations with int8 weights in which the lanes of a subgroup share pixels."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ CONV_LANES = "conv2d_q8csw__lanes"
 
 
 class FloatLanes:
-    """A convolution straight from the image; see conv_lanes_q8csw.comp. *gemm* has the weight as (G, N, K)
-    with k = (kh, kw, channel), in whole blocks of four channels of a group."""
+    """A direct convolution; see conv_lanes_q8csw.comp. *gemm* has the weight as (G, N, K) with k = (kh, kw,
+    channel), in whole blocks of four channels of a group."""
 
     def __init__(self, gemm: FloatGemm):
         self.gemm = gemm
 
     @staticmethod
     def fits(gemm: FloatGemm, p: Conv2dProblem) -> bool:
-        """Whether the device shares pixels among lanes, of which two thirds or more have channels."""
+        """Return True if the device shares pixels among lanes, and at least two thirds of the lanes have
+        channels."""
         if (p.ic // p.groups) % 4 or gemm.groups != p.groups or not gemm.shares_lanes():
             return False
         size = lanes(gemm.device.capabilities)
         return 3 * gemm.n4 >= 2 * size * -(-gemm.n4 // size)
 
     def writes(self, x: Value) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return kept(self.gemm.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str) -> Program:
-        """The pipeline for this problem, of images of that type: float32 whose lines are whole texels is read
-        as such."""
+        """Return the pipeline for this problem and images of this type; float32 images whose lines are whole
+        texels are read as texels."""
         known, slides = p.kw <= UNROLLED_TAPS, p.stride[1] == p.dilation[1] == 1
         x_texels = -(-p.n * p.ic * p.h * p.w // 4)
         whole = p.w % 4 == 0 and known and slides and self.gemm.shares_lanes(x_texels)

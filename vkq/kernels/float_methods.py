@@ -1,4 +1,4 @@
-"""The ways to compute a convolution of float activations, in order of preference."""
+"""The methods of computing a convolution of float activations, in order of preference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _not_whole_groups(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _has_floats(c: Convolution) -> str | None:
-    """Why a kernel of int8 weights cannot take it."""
+    """Return why a kernel of int8 weights cannot compute the convolution, or None."""
     return f"its weight is {c.weight.dtype}" if c.weight.dtype.kind == "f" else None
 
 
@@ -57,7 +57,7 @@ def _matrix_kernel(c: Convolution, p: Conv2dProblem) -> Kernel:
 
 
 def _not_float16(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Why float16 arithmetic cannot take it."""
+    """Return why float16 arithmetic cannot compute the convolution, or None."""
     if c.choice.form != FLOAT16:
         return c.choice.reason
     reason = _not_whole_groups(c, p)
@@ -80,7 +80,7 @@ def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _gathered(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Why pixels should be gathered as rows of a product."""
+    """Return why pixels should be gathered as rows of a product, or None if they should not."""
     if FloatLanes.fits(c.gemm, p):
         return "lanes of a subgroup share pixels"
     fits = FloatImplicit.fits(c.device.capabilities, p)
@@ -102,7 +102,7 @@ def _float_direct(c: Convolution, p: Conv2dProblem) -> FloatDirect:
 
 
 def _shared(c: Convolution, p: Conv2dProblem) -> bool:
-    """Whether lanes of a subgroup share pixels, which a float weight multiplies."""
+    """Return True if lanes of a subgroup share pixels, for a float weight."""
     return c.weight.dtype.kind == "f" and FloatShared.fits(c.device, p)
 
 

@@ -1,4 +1,5 @@
-"""Products of floats with floats: k in one order, so that a product has the same bits on every device."""
+"""Float by float products, with k summed in one order, so that a product has the same bits on every
+device."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ NO_BIAS, OF_COLUMNS, OF_ROWS = 0, 1, 2
 
 
 def slices(m: int, k: int) -> int:
-    """Parts of k, whose sums are added in order: by the sizes alone, as they decide the bits.
+    """Return the parts of k, whose sums are added in order. They depend on the sizes alone, as they decide
+    the bits.
 
     >>> slices(1, 768), slices(9, 768), slices(8, 100)
     (8, 1, 1)
@@ -41,8 +43,8 @@ def slices(m: int, k: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Extents:
-    """How many matrices, rows, columns and numbers to sum; numbers from one matrix of a and b to the next (0
-    where all share one), and from one row of b to the next."""
+    """The sizes of a product: the number of matrices, rows, columns and k; the stride of the matrices of a
+    and b (0 if all share one), and of the rows of b."""
 
     matrices: int
     m: int
@@ -62,11 +64,11 @@ def product(
     of: int = OF_COLUMNS,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> None:
-    """Adds y = a @ b + bias within *bounds* to a plan: a and b float32, or float16 constants; y float32.
+    """Add y = a @ b + bias within *bounds* to a plan: a and b float32, or float16 constants; y float32.
 
-    Each product and sum is rounded to nearest even, k from first to last in `slices` parts whose sums are
-    added in order, each part of at most LONGEST numbers: a longer k takes several dispatches, each of which
-    goes on with the sum of those before. Subnormal numbers may count as zero.
+    Each product and sum is rounded to nearest even. k runs from first to last in `slices` parts, whose sums
+    are added in order. A part has at most LONGEST numbers: a longer k takes several dispatches, each of which
+    continues the sum of the previous one. Subnormal numbers may count as zero.
     """
     left, right = operands
     known, parts = profile(b.device.capabilities), slices(sizes.m, sizes.k)
@@ -96,7 +98,7 @@ def product(
 
 
 class FloatProduct:
-    """The product of rows with a float weight (N, K), which keeps its type, and a float32 bias (N,)."""
+    """The product of rows with a float weight (N, K), stored in its own type, and a float32 bias (N,)."""
 
     kernel = "auto"
 
@@ -122,7 +124,7 @@ class FloatProduct:
         self.bias = Resident(device, bias.nbytes, lambda: bias)
 
     def writes(self, x: Value, m: int) -> str:
-        """The type of the results."""
+        """Return the type of the results."""
         return "float32"
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
@@ -133,7 +135,7 @@ class FloatProduct:
 
 
 class HalfProduct(FloatProduct):
-    """The same in float16 (compute="float16"), where *matrices* are worth it."""
+    """The product in float16 (compute="float16"), where *matrices* pays."""
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class HalfProduct(FloatProduct):
         return self.kernel == "auto" and self.k > 0 and self.matrices.worth(m, self.n, dtype)
 
     def writes(self, x: Value, m: int) -> str:
-        """The type of the results."""
+        """Return the type of the results."""
         taken = self._worth(m, x.spec.dtype)
         return self.matrices.writes(x, m) if taken else super().writes(x, m)
 

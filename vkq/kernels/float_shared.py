@@ -1,4 +1,4 @@
-"""Convolutions of float activations with float weights whose pixels the lanes of a subgroup share."""
+"""Convolutions of float activations with float weights in which the lanes of a subgroup share pixels."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MOST_READS = 4  # numbers or texels of a line that a lane reads ahead
 
 
 class FloatShared:
-    """A convolution straight from the image in the order of `FloatDirect`; see conv_lanes_f32.comp. *weight*
-    is (OC, IC/groups, KH, KW) of floats."""
+    """A direct convolution with the summation order of `FloatDirect`; see conv_lanes_f32.comp. *weight* is
+    (OC, IC/groups, KH, KW) of floats."""
 
     def __init__(self, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int):
         self.device, self.affine, self.groups = device, affine, groups
@@ -47,8 +47,8 @@ class FloatShared:
 
     @staticmethod
     def fits(device: Device, p: Conv2dProblem) -> bool:
-        """Whether the kernel takes this problem: the device has subgroups of a known size, several lanes have
-        channels, and the kernel is narrow."""
+        """Return True if the kernel can compute this problem: the device has subgroups of a known size,
+        several lanes have channels, and the kernel is narrow."""
         size, n4 = lanes(device.capabilities), ceil4(p.oc // p.groups)
         whole_blocks = p.groups == 1 or p.oc // p.groups % 4 == 0
         if not (size and whole_blocks and 0 < p.kw <= UNROLLED_TAPS):
@@ -59,11 +59,11 @@ class FloatShared:
         return n4 > 1 and loops and _columns(p) <= MOST_READS * size and viewable(device.capabilities, *sizes)
 
     def writes(self, x: Value) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return "float32"
 
     def program(self, p: Conv2dProblem) -> Program:
-        """The pipeline for this problem: lines that are whole texels are read as such."""
+        """Return the pipeline for this problem; lines that are whole texels are read as texels."""
         facts = self.device.capabilities
         size = lanes(facts)
         whole = p.w % 4 == 0 and viewable(facts, TEXEL_BYTES * -(-p.n * p.ic * p.h * p.w // 4))
@@ -87,7 +87,7 @@ class FloatShared:
 
 
 def _columns(p: Conv2dProblem) -> int:
-    """Numbers under eight pixels."""
+    """Return the number of input columns under eight pixels."""
     return 3 + 7 * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 

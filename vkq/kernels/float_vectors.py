@@ -1,5 +1,4 @@
-"""Depthwise convolutions of float activations with int8 or float weights, in lines of whole
-vectors."""
+"""Depthwise convolutions of float activations with int8 or float weights, for lines of whole vectors."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ INVOCATIONS, LONGEST = 128, 32  # of a workgroup, in all and of a line
 
 
 class FloatVectors:
-    """A convolution whose output channels see one input channel each; see conv_vectors_q8csw.comp. *direct*
-    computes what it cannot take."""
+    """A convolution whose output channels read one input channel each; see conv_vectors_q8csw.comp. *direct*
+    computes the problems that this kernel cannot."""
 
     def __init__(self, direct: FloatDirect, weight: Int8, zero_points: Int32):
         self.direct, self.device = direct, direct.device
@@ -42,11 +41,12 @@ class FloatVectors:
         self.weights = Resident(self.device, 4 * oc * length, packed)
 
     def writes(self, x: Value) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return self.direct.writes(x)
 
     def takes(self, p: Conv2dProblem, dtype: str) -> bool:
-        """Whether lines are whole vectors, and those under an invocation's pixels not too many."""
+        """Return True if lines are whole vectors and the vectors under an invocation's pixels are few
+        enough."""
         whole = p.w % VECTOR == 0 and p.ow % VECTOR == 0 and min(p.kh, p.kw) > 0
         if not whole:
             return False
@@ -56,7 +56,8 @@ class FloatVectors:
         return p.kh * vectors * (VECTOR if dtype == "float32" else VECTOR // 2) <= known.depthwise_words_float
 
     def _tiles(self, p: Conv2dProblem) -> tuple[int, int, int, int]:
-        """Invocations of a workgroup down and across, and workgroups of a channel alike."""
+        """Return the invocations of a workgroup down and across, and the workgroups of a channel down and
+        across."""
         runs = -(-p.ow // PIXELS)
         tiles_w = -(-runs // LONGEST)
         across = -(-runs // tiles_w)
@@ -64,7 +65,7 @@ class FloatVectors:
         return -(-p.oh // tiles_h), across, tiles_h, tiles_w
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
-        """The pipeline for this problem, of images of that type."""
+        """Return the pipeline for this problem and images of this type."""
         down, across, _, _ = self._tiles(p)
         constants: dict[str, Constant] = {
             "LOCAL_X": across, "LOCAL_Y": down, "STRIDE_W": p.stride[1], "PAD_L": p.padding[1],

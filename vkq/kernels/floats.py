@@ -1,5 +1,4 @@
-"""Float activations with int8 weights (scheme q8csw): matrix products and convolutions, without an im2col
-matrix."""
+"""Float activations with int8 weights (scheme q8csw): matrix products and direct convolutions."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
 GEMV_ROWS = (1, 2, 4, 8)  # that one workgroup of gemv computes
 PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
-# Tiles through shared memory in order of preference: of a tile's rows at least half must be there, and of
-# workgroups so many, that a device's multiprocessors have one each, or enough of the small ones.
+# Tiles in shared memory, in order of preference. At least half of a tile's rows must be real, and there must
+# be enough workgroups: one for each multiprocessor, or as many as the number given for small tiles.
 MIDDLE_TILES, SMALLEST_STAGED = (("128x128", 120), ("64x64", 200)), "32x32"
 STAGED_TILES = {
     GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), (SMALLEST_STAGED, 0)),
@@ -46,14 +45,15 @@ STAGED_TILES = {
 
 @dataclasses.dataclass(frozen=True)
 class Affine:
-    """What becomes of the sum of each output channel: ``sum * scale + bias``, within *bounds*."""
+    """The epilogue of each output channel's sum: ``sum * scale + bias``, within *bounds*."""
 
     scale: npt.NDArray[np.float32]
     bias: npt.NDArray[np.float32]
     bounds: tuple[float, float]
 
     def blocks(self, zero_points: Int32) -> npt.NDArray[np.float32]:
-        """What kernels read of it for channels with zero points (G, N): [block of four][3][4 channels]."""
+        """Return the epilogue's parameters for channels with zero points (G, N): [block of four][3][4
+        channels]."""
         groups, n = zero_points.shape
         padded = np.zeros((groups, 4 * ceil4(n), PARAMETERS), np.float32)
         padded[:, :n, 0] = by_group(self.scale, groups, n)
@@ -77,18 +77,18 @@ class Matrices(Protocol):
     """A product on matrix units (`vkq.kernels.half`)."""
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Whether it is for so many rows of that type, and columns."""
+        """Return True if matrix units pay for so many rows of this type, and columns."""
 
     def writes(self, x: Value, rows: int) -> str:
-        """The type of the results of so many rows."""
+        """Return the type of the results of so many rows."""
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """Adds its steps."""
+        """Add the steps."""
 
 
 class FloatGemm:
-    """The product of float rows with int8 weights. *weight* makes (G, N, K) int8 of this *shape* when it is
-    needed, *zero_point* is (G, N) alike; *channels* is the number of real output channels."""
+    """The product of float rows with int8 weights. *weight* makes (G, N, K) int8 of this *shape* when needed,
+    *zero_point* is (G, N), also int8; *channels* is the number of real output channels."""
 
     def __init__(
         self,
@@ -114,17 +114,17 @@ class FloatGemm:
         self.parameters = Resident(device, size, lambda: affine.blocks(zero_point))
 
     def _few(self, m: int) -> bool:
-        """Whether gemv takes so many rows."""
+        """Return True if gemv computes so many rows."""
         few = m <= gemv.max_rows(self.device.capabilities, int8=False) and not self._shared(m)
         return self.kernel == "gemv" or (self.kernel == "auto" and (few or not self.k))
 
     def _shared(self, m: int) -> bool:
-        """Whether lanes share so many rows."""
+        """Return True if lanes share so many rows."""
         return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_forced()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
-        """The pipeline for a product with so many rows, by their number unless ``kernel`` names it, and rows
-        of that type, which may be float16 where gemv takes them."""
+        """Return the pipeline for a product of m rows: chosen by m, or named by ``kernel``. Rows may be
+        float16 if gemv computes them."""
         facts = self.device.capabilities
         if self._few(m):
             numbers = "_float16" * (dtype == "float16")
@@ -143,7 +143,7 @@ class FloatGemm:
         return self._ending(program, m) if self.kernel == "auto" else program
 
     def _ending(self, program: Program, m: int, numbers: str = "") -> Program:
-        """This pipeline, or one that shares k where the driver would end the loop over it."""
+        """Return this pipeline, or one that splits k if the driver would end the loop over it early."""
         ends = lets_loop(self.device, program.rounds({"k": self.k}))
         return program if ends else self._gemv(m, numbers, share=True)
 
@@ -161,12 +161,12 @@ class FloatGemm:
         return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared, share))
 
     def shares_lanes(self, x_texels: int = 1) -> bool:
-        """Whether lanes of a subgroup are to share x, of which so many texels are read."""
+        """Return True if lanes of a subgroup should share x, of which *x_texels* texels are read."""
         facts, x_bytes = self.device.capabilities, TEXEL_BYTES * x_texels
         return lanes(facts) > 0 and viewable(facts, x_bytes, self.weights.bytes, self.parameters.bytes)
 
     def lanes_program(self, variant: Variant, **constants: Constant) -> Program:
-        """The pipeline of a variant whose workgroups are subgroups."""
+        """Return the pipeline of a variant whose workgroups are subgroups."""
         size = lanes(self.device.capabilities)
         constants |= {"LANES": size, **self.affine.constants}
         return self.device.program(variant, constants, size)
@@ -178,7 +178,7 @@ class FloatGemm:
         return self.device.program(variant, {**constants, **self.affine.constants})
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """All rows of the result."""
+        """Add all rows of the result."""
         m = rows.count
         if matrices := self._matrices(x, m):
             matrices.build(b, x, y, m)
@@ -191,30 +191,30 @@ class FloatGemm:
         return found if found and found.worth(m, self.n, x.spec.dtype) else None
 
     def writes(self, x: Value, m: int) -> str:
-        """The type of the results of so many rows."""
+        """Return the type of the results of m rows."""
         if matrices := self._matrices(x, m):
             return matrices.writes(x, m)
         return kept(self.device, x) if self._few(m) else "float32"
 
     def slots(self, b: Builder, x: Value, y: Value) -> list[Value]:
-        """What a kernel is bound to."""
+        """Return the bindings of a kernel."""
         return [x, b.constant(self.weights), b.constant(self.parameters), y]
 
     def push(self, m: int, plane: int = 1) -> dict[str, int | float]:
-        """The push constants of a product with so many rows, *plane* of them an image."""
+        """Return the push constants of a product of m rows; an image has *plane* rows."""
         return {
             "m": m, "n4": self.n4, "k": self.k, "groups": self.groups, "channels": self.channels,
             "plane": plane, **self.affine.push,
         }  # fmt: skip
 
     def macs(self, m: int) -> int:
-        """Multiply-adds of so many rows, padding included."""
+        """Return the multiply-adds of m rows, padding included."""
         return int(4 * m * self.n4 * self.k * self.groups)
 
 
 def of_floats(device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> FloatGemm:
-    """The product of the im2col matrix with a float weight (OC, IC/groups, KH, KW), for kernels that are
-    given the weight itself."""
+    """Return the product of an im2col matrix for a float weight (OC, IC/groups, KH, KW); kernels are given
+    the weight itself."""
     oc, channels, kh, kw = weight.shape
     shape = groups, oc // groups, kh * kw * channels
     return FloatGemm(device, shape, _no_bytes, np.zeros(shape[:2], np.int32), affine, oc)
@@ -225,8 +225,8 @@ def _no_bytes() -> Int8:
 
 
 class FloatImplicit:
-    """A convolution through shared memory, its rows gathered from the image. *gemm* has the weight as (G, N,
-    K) with k = (kh, kw, channel)."""
+    """A convolution through shared memory (implicit GEMM). *gemm* has the weight as (G, N, K) with k = (kh,
+    kw, channel)."""
 
     def __init__(self, gemm: FloatGemm, tile: str | None = None):
         self.gemm = gemm
@@ -234,11 +234,11 @@ class FloatImplicit:
 
     @staticmethod
     def fits(capabilities: Capabilities, p: Conv2dProblem) -> bool:
-        """Whether the convolution fills tiles through shared memory."""
+        """Return True if the convolution fills tiles in shared memory."""
         return staged_tile(capabilities, CONV_STAGED, p.gemm_m, p.oc // p.groups, p.groups) is not None
 
     def writes(self, x: Value) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return "float32"
 
     def program(self, p: Conv2dProblem) -> Program:
@@ -258,7 +258,7 @@ class FloatImplicit:
 
 
 def lanes(capabilities: Capabilities) -> int:
-    """Lanes of a subgroup that share what they read of x; 0 where each invocation reads for itself."""
+    """Return the lanes of a subgroup that share loads of x; 0 if each invocation loads for itself."""
     facts = capabilities.facts
     if not (profile(capabilities).float_lanes and facts["subgroupSizeControl"]):
         return 0
@@ -268,8 +268,8 @@ def lanes(capabilities: Capabilities) -> int:
 
 
 def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:
-    """The tile through shared memory for a product with so many rows and columns; None on a device where
-    tiles in registers do as well, and where there is too little to fill the smallest."""
+    """Return the tile in shared memory for a product of so many rows and columns; None if tiles in registers
+    are as fast, or if the product does not fill the smallest tile."""
     if profile(capabilities).staged is None or rows < 16 or n < 16:
         return None
     for tile, least in STAGED_TILES[shader]:

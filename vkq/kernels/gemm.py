@@ -1,4 +1,4 @@
-"""The matrix products that linear layers and convolutions share: weights, and the dispatches of a product."""
+"""Matrix products of linear layers and convolutions: weights, and the dispatches of a product."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ INVOCATIONS = 64  # of a workgroup: every device has them, and most schedule the
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Where the rows of a product lie in its result: ``lines`` lines of ``ow`` pixels, ``oh`` of them an
-    image.
+    """The place of a product's rows in its result: ``lines`` lines of ``ow`` pixels, ``oh`` lines an image.
 
     A row of the matrix is one pixel, and every line is ``ow_padded`` rows long. A linear layer has lines of
     one pixel.
@@ -53,8 +52,8 @@ class Rows:
 
 
 class Int8Gemm:
-    """The int8 product in one dot form. *weight* makes (G, N, K) int8 of this *shape* when it is needed,
-    *zero_point* is (G, N) alike; *channels* is the number of real output channels."""
+    """The int8 product in one dot form. *weight* makes (G, N, K) int8 of this *shape* when needed,
+    *zero_point* is (G, N), also int8; *channels* is the number of real output channels."""
 
     unit = 4  # rows of a block: results are written by whole blocks
 
@@ -86,14 +85,13 @@ class Int8Gemm:
         )
 
     def variant(self, kernel: str, **axes: str) -> Variant:
-        """The variant of a kernel (``gemm_{}__tiled``) for the scheme, dot form and output of this
-        product."""
+        """Return the variant of a kernel (``gemm_{}__tiled``) for this product's scheme, dot form and
+        output."""
         a = self.arithmetic
         return catalog().find(kernel.format(a.family), dot=self.form, **a.axes, **axes)
 
     def program(self, m4: int) -> Program:
-        """The pipeline for a product with so many row blocks: tiles in shared memory, or in registers
-        alone."""
+        """Return the pipeline for m4 blocks of rows, with tiles in shared memory or in registers."""
         staged = self.staged_tile(m4)
         if staged:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
@@ -111,8 +109,8 @@ class Int8Gemm:
         return viewable(self.device.capabilities, x_bytes, self.weights.bytes, self.parameters.bytes)
 
     def staged_tile(self, m4: int) -> str | None:
-        """The tile through shared memory for so many row blocks, or None where the plain kernel is to do
-        it."""
+        """Return the tile in shared memory for m4 blocks of rows, or None if the kernel in registers is
+        preferred."""
         if self.kernel not in ("auto", "staged") or registers.is_forced():
             return None
         if f"gemm_{self.arithmetic.family}__staged" not in catalog().shaders:
@@ -121,8 +119,8 @@ class Int8Gemm:
         return tile or (SMALLEST_STAGED if self.kernel == "staged" else None)
 
     def gemv_program(self, rows: int, share: bool = False) -> Program:
-        """The pipeline for so few rows that reading the weights is the work, or (*share*) for so long a k
-        that it must be shared (`gemv`)."""
+        """Return the gemv pipeline for rows so few that reading the weights is the bound; with *share*, for a
+        k so long that invocations must share it (`gemv`)."""
         c = self.device.capabilities
         known = profile(c)
         local = gemv.split(c, self.n4, self.k4, rows, share=share)
@@ -133,8 +131,8 @@ class Int8Gemm:
         return self.device.program(self.variant(kernel, rows=str(max(1, min(rows, 4)))), constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
-        """The pipeline for these rows: by their number, unless ``kernel`` names it, and for any number where
-        the driver would end the loop over a long k."""
+        """Return the pipeline for these rows: chosen by their number, or named by ``kernel``. If the driver
+        would end the loop over a long k early, k is split for any number of rows."""
         most = gemv.max_rows(self.device.capabilities)
         if rows.ow < rows.ow_padded == 4:  # narrow images: a block is a line, the rest of which is padding
             few, fits = rows.ow, rows.ow * m4 <= most * (4 // rows.ow)
@@ -148,12 +146,12 @@ class Int8Gemm:
         return program
 
     def _ends(self, program: Program) -> bool:
-        """Whether the driver lets its loops run to their end."""
+        """Return True if the driver lets the program's loops run to their end."""
         return lets_loop(self.device, program.rounds({"k4": self.k4}))
 
     def constants(self, words: int | None = None) -> dict[str, Constant]:
-        """The specialization constants that all of its kernels have. *words*: of k that one invocation sums;
-        by default all."""
+        """Return the specialization constants of all kernels. *words*: words of k that one invocation sums;
+        all by default."""
         words = self.k4 if words is None else words
         long_k = self.form == "float" and words > FLOAT_WORDS
         return {"ROW_SUMS": self.row_sums, "LONG_K": long_k, **self.arithmetic.after.constants}
@@ -168,9 +166,9 @@ class Int8Gemm:
         first: int = 0,
         count: int | None = None,
     ) -> None:
-        """Row blocks [first, first + count) of the result, all by default; x holds just those.
+        """Add row blocks [first, first + count) of the result, all by default; x holds just these.
 
-        extra: scale and zero point of every row, where x is quantized by rows.
+        extra: scale and zero point of every row, if x is quantized by rows.
         """
         m4 = rows.blocks if count is None else count
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
@@ -178,17 +176,17 @@ class Int8Gemm:
         b.dispatch(self.chosen(rows, m4), slots, push, macs, self.arithmetic.after.in_place)
 
     def block_macs(self, m4: int) -> int:
-        """Multiply-adds of so many row blocks, padding included."""
+        """Return the multiply-adds of m4 row blocks, padding included."""
         return int(64 * m4 * self.n4 * self.k4 * self.groups)
 
     def push(self, rows: Rows, first_m4: int, m4: int) -> dict[str, int | float]:
-        """The push constants that every int8 product has."""
+        """Return the push constants of every int8 product."""
         return {
             "m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4,
             "y_c4": ceil4(self.channels), "channels": self.channels, **rows.push, **self.arithmetic.epilogue,
         }  # fmt: skip
 
-    # What an im2col matrix for it is like (`vkq.kernels.im2col`), in units of blocks of four rows.
+    # The im2col matrix of this product (`vkq.kernels.im2col`), in units of blocks of four rows.
 
     def row_units(self, rows: Rows) -> int:
         return rows.blocks
@@ -198,18 +196,18 @@ class Int8Gemm:
         return self.groups * 16 * self.k4
 
     def gather(self, group_channels: int) -> Program:
-        """The pipeline that makes the im2col matrix."""
+        """Return the pipeline that makes the im2col matrix."""
         channels = "four" if group_channels % 4 == 0 else "any"
         return self.device.program(catalog().find("im2col_q8__gather", channels=channels))
 
     def gather_push(self, first: int, count: int) -> dict[str, int | float]:
-        """Its push constants for so many units."""
+        """Return the push constants of that pipeline for *count* units."""
         zero = self.arithmetic.x_zero_point
         return {"m4": count, "k4": self.k4, "first_m4": first, "x_zero_point": zero}
 
 
 def viewable(capabilities: Capabilities, *sizes: int) -> bool:
-    """Whether the device can view buffers of so many bytes as texels; no view is empty."""
+    """Return True if the device can view buffers of these sizes as texels; a view may not be empty."""
     most = TEXEL_BYTES * capabilities.properties["maxTexelBufferElements"]
     return all(0 < size <= most for size in sizes)
 
@@ -218,8 +216,8 @@ SMALLEST_STAGED = "32x32"
 
 
 def staged_tile(capabilities: Capabilities, m4: int, n4: int, conv: bool = False) -> str | None:
-    """The tile through shared memory for a product of so many blocks of rows and columns, or None where the
-    kernel in registers does as well: the profile's, if the product fills half of it both ways."""
+    """Return the tile in shared memory for a product of so many blocks of rows and columns: the profile's, if
+    the product fills at least half of it both ways. None if the kernel in registers is as fast."""
     known = profile(capabilities)
     tile = known.staged_conv if conv else known.staged
     if tile is None:

@@ -1,4 +1,5 @@
-"""When a product has so few rows that reading its weights is all the work, and how threads share that work.
+"""The choice of gemv: when a product has so few rows that reading its weights is the bound, and how threads
+share the sum over k.
 
 The kernels are gemv_q8ta_q8csw_split.comp, its form for activations quantized by rows, gemv_q8csw_split.comp
 and gemv_q8csw_ahead.comp.
@@ -16,16 +17,17 @@ FEW_ROWS = 2  # want more loads in flight
 # sum over k, so that there are enough workgroups for the whole device. Two neighbouring blocks are a sector
 # of 32 bytes, eight a line of 128.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
-# Of a workgroup that reads weights ahead, parts of k, and columns likewise; from so many blocks of k on.
+# For a workgroup that prefetches weights: parts of k; columns as above; the smallest k, in blocks.
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
 BLOCKS_PER_PART = 4  # of k at least, that a thread sums
 
 
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
-    """Up to how many rows a product on the device is a matter of reading the weights.
+    """Return the largest number of rows for which reading the weights is the bound on this device.
 
-    A tile of the matrix kernels is four rows high: with one such block of rows it reads each weight once as
-    well, but one invocation walks all of k. From two blocks on there are rows enough to share the weights.
+    A tile of the matrix kernels is four rows high. With one such block of rows it also reads each weight
+    once, but a single invocation sums all of k. From two blocks on there are enough rows to share the
+    weights.
     """
     known = profile(capabilities)
     return known.gemv_rows if int8 else known.gemv_rows_float
@@ -34,9 +36,9 @@ def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
 def split(
     capabilities: Capabilities, n4: int, k4: int, rows: int, room: int = 1 << 30, share: bool = False
 ) -> dict[str, Value]:
-    """LOCAL_X column blocks and LOCAL_Y parts of k (a power of two) of a workgroup, for a product with (n4,
-    k4) weight blocks. *room*: the invocations whose sums shared memory holds. *share*: in parts although the
-    device's profile prefers one, as k is longer than a driver lets an invocation's loop be."""
+    """Return LOCAL_X column blocks and LOCAL_Y parts of k (a power of two) of a workgroup, for a product with
+    (n4, k4) weight blocks. *room*: the invocations whose sums fit shared memory. *share*: use several parts
+    even if the device's profile prefers one, as k is longer than a driver lets an invocation loop."""
     known = profile(capabilities)
     if known.gemv_columns and not share:
         return {"LOCAL_X": known.gemv_columns, "LOCAL_Y": 1}
@@ -46,17 +48,17 @@ def split(
 
 
 def ahead(capabilities: Capabilities, n4: int) -> dict[str, Value]:
-    """`split` for gemv_q8csw_ahead.comp."""
+    """Return the `split` of gemv_q8csw_ahead.comp."""
     columns = next(width for least, width in AHEAD_COLUMNS if n4 >= least)
     most = int(capabilities.properties["maxComputeWorkGroupInvocations"])
     return {"LOCAL_X": columns, "LOCAL_Y": min(AHEAD_PARTS, most // columns)}
 
 
 def shared_split(most: int, n4: int, k4: int, narrowest: int = 1) -> dict[str, Value]:
-    """`split` where parts are summed in shared memory, by at most so many invocations; *narrowest*: column
-    blocks at least.
+    """Return the `split` for sums in shared memory, with at most *most* invocations and at least *narrowest*
+    column blocks.
 
-    A short k has few parts; the workgroup then takes more columns, so that it still fills a subgroup.
+    A short k has few parts; the workgroup then has more columns, so that it still fills a subgroup.
 
     >>> shared_split(256, 4096, 4096), shared_split(256, 16, 8)
     ({'LOCAL_X': 8, 'LOCAL_Y': 32}, {'LOCAL_X': 16, 'LOCAL_Y': 2})

@@ -1,4 +1,4 @@
-"""The product of float rows with weights in groups along K (`vkq.numerics.grouped`)."""
+"""Products of float rows with weights in groups along K (`vkq.numerics.grouped`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ CHUNK_BITS = 128  # of codes, which one invocation of gemv reads at a time
 STEP = 32  # k that STAGED dequantizes at a time
 PARTS = 128  # of the sum over k at most, in a workgroup of gemv
 SHARED_PARTS, SHARED_COLUMNS = 32, 8  # of SHARED: parts at least, and columns of a workgroup
-# Of ROW: parts at most; by columns for each multiprocessor, parts and blocks of two columns of a workgroup.
+# For ROW: the most parts; then, by columns a multiprocessor, the parts and the blocks of two columns of a
+# workgroup.
 ROW_PARTS, ROW_SPLITS = 32, ((96, (16, 32)), (48, (16, 16)), (12, (32, 8)), (0, (32, 4)))
 SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # normal: a driver may flush what is smaller
@@ -62,7 +63,7 @@ class GroupedGemm:
         )
 
     def method(self, rows: int) -> tuple[str, str]:
-        """gemv, staged or tiled for so many rows, and why."""
+        """Return the method for so many rows (gemv, staged or tiled), and the reason."""
         facts = self.device.capabilities
         if self.kernel != "auto":
             return self.kernel, "asked for by name"
@@ -76,7 +77,7 @@ class GroupedGemm:
         return self.method(rows)[0] == "staged" and self.k > 0
 
     def writes(self, x: Value, rows: int) -> str:
-        """The type of the results of so many rows."""
+        """Return the type of the results of so many rows."""
         if matrices := self._matrices(x, rows):
             return matrices.writes(x, rows)
         return "float32" if self._staged(rows) else kept(self.device, x)
@@ -86,7 +87,7 @@ class GroupedGemm:
         return able if able and able.worth(rows, self.n, x.spec.dtype) else None
 
     def program(self, rows: int, dtype: str = "float32") -> Program:
-        """The pipeline for so many rows of that type, which may be float16 where they are not staged."""
+        """Return the pipeline for so many rows of this type, which may be float16 unless rows are staged."""
         method, bits = self.method(rows)[0], str(self.weight.bits)
         if self._staged(rows):
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
@@ -110,31 +111,31 @@ class GroupedGemm:
 
     @property
     def rows_shared(self) -> int:
-        """Up to how many rows gemv has x in shared memory; 0: never."""
+        """The largest number of rows for which gemv holds x in shared memory; 0: never."""
         able = self.whole and self.chunk_groups == 1
         return profile(self.device.capabilities).gemv_rows_shared if able else 0
 
     @property
     def chunk_groups(self) -> int:
-        """Of how many groups a chunk is."""
+        """The number of groups in a chunk."""
         return max(1, CHUNK_BITS // int(self.weight.group * self.weight.bits))
 
     def _of_numbers(self, shader: str, dtype: str) -> Variant:
-        """The variant that takes codes apart in halves where the device computes with them."""
+        """Return the variant that decodes codes as halves, if the device computes with halves."""
         numbers = "half" if self.device.capabilities.features["shaderFloat16"] else "float"
         return catalog().find(shader, bits=str(self.weight.bits), numbers=numbers, x=dtype)
 
     def row(self, dtype: str) -> Program:
-        """The pipeline of a single row, with x in shared memory: narrower workgroups where few columns would
-        leave multiprocessors idle."""
+        """Return the pipeline of a single row, with x in shared memory; workgroups are narrower if few
+        columns would leave multiprocessors idle."""
         columns = self.n / profile(self.device.capabilities).multiprocessors
         parts, blocks = next(split for least, split in ROW_SPLITS if columns >= least)
         how: dict[str, Constant] = {"LOCAL_X": parts, "LOCAL_Y": blocks}
         return self.device.program(self._of_numbers(ROW, dtype), {**how, **self.constants})
 
     def shared(self, rows: int, dtype: str) -> Program:
-        """The pipeline with x in shared memory, two rows at a time: more parts of k where few workgroups
-        would leave multiprocessors idle."""
+        """Return the pipeline with x in shared memory, two rows at a time; it has more parts of k if few
+        workgroups would leave multiprocessors idle."""
         facts = self.device.capabilities
         workgroups = -(-rows // 2) * -(-self.n // SHARED_COLUMNS)
         wanted = profile(facts).multiprocessors * 256 // workgroups
@@ -144,12 +145,13 @@ class GroupedGemm:
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """The specialization constants that all kernels have."""
+        """The specialization constants of all kernels."""
         return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
 
     def split(self, share: bool, long: bool = False) -> dict[str, Constant]:
-        """LOCAL_X blocks of columns and LOCAL_Y parts of k of a workgroup; one part where they do not share
-        the sum, and on a device where shared memory does not pay, unless k is too *long* for one loop."""
+        """Return LOCAL_X blocks of columns and LOCAL_Y parts of k of a workgroup. There is one part if
+        invocations do not share the sum, and on devices where shared memory does not pay unless k is too
+        *long* for one loop."""
         known = profile(self.device.capabilities)
         if not share or (known.gemv_columns and not long):
             return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
@@ -160,7 +162,7 @@ class GroupedGemm:
         return {"LOCAL_X": max(1, min(64 // parts, ceil4(self.n))), "LOCAL_Y": parts}
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Adds the dispatch, with x of the type of y."""
+        """Add the dispatch; x has the type of y."""
         if matrices := self._matrices(x, rows.count):
             matrices.build(b, x, y, rows.count)
             return
@@ -174,19 +176,19 @@ class GroupedGemm:
         )
 
     def push(self, rows: int) -> dict[str, int | float]:
-        """The push constants of a product with so many rows."""
+        """Return the push constants of a product of so many rows."""
         low, high = self.bounds
         sizes = {"m": rows, "n": self.n, "k": self.k, "group": self.weight.group}
         return {**sizes, "y_low": low, "y_high": high}
 
     def macs(self, rows: int) -> int:
-        """Multiply-adds of so many rows."""
+        """Return the multiply-adds of so many rows."""
         return int(rows * self.n * self.k)
 
 
 def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str | None:
-    """The tile through shared memory for a product with so many rows and columns; None on a device where
-    tiles in registers do as well."""
+    """Return the tile in shared memory for a product of so many rows and columns; None if tiles in registers
+    are as fast."""
     known = profile(capabilities)
     if known.staged is None:
         return None
@@ -202,7 +204,8 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
 
 
 def fits_half(weight: GroupedWeight) -> bool:
-    """Whether float16 holds scales and zero points, none of them so small that a driver may flush it."""
+    """Return True if float16 holds scales and zero points, and none is so small that a driver may flush
+    it."""
     held = True
     for values in (weight.scales(), weight.zero_points()):
         with np.errstate(over="ignore"):
@@ -218,8 +221,8 @@ def parameters(
     bias: npt.NDArray[np.float32],
     half: bool,
 ) -> npt.NDArray[np.uint32]:
-    """Scales and zero points in their order, if there are any, and the biases, as
-    shaders/common/grouped_weight.glslh says; scales alone are float32."""
+    """Return scales and zero points (if any) in their order, then the biases, as in
+    shaders/common/grouped_weight.glslh; scales without zero points are float32."""
     if points is None:
         return np.concatenate([scales.reshape(-1), bias]).astype("<f4").view("<u4")
     pairs = np.stack([scales.reshape(-1), points.reshape(-1)], axis=-1)
@@ -230,6 +233,6 @@ def parameters(
 
 
 def words(values: npt.NDArray[np.uint8] | npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
-    """As uploads take them, and at least one."""
+    """Return values as int32 words for an upload, at least one."""
     found = values.reshape(-1).view("<i4")
     return found if found.size else np.zeros(1, np.int32)

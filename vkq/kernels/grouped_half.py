@@ -1,6 +1,6 @@
-"""Rows of float16 with weights in groups along K (`vkq.numerics.grouped`) on matrix units of float16 with
-float32 sums of groups: codes of up to eight bits less a whole zero point are halves, and their products with
-halves float32, exactly."""
+"""Products of float16 rows with weights in groups along K (`vkq.numerics.grouped`) on float16 matrix units
+with float32 sums of groups. Codes of up to eight bits less an integer zero point are exact as halves, and
+their products with halves are exact in float32."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ LANES = 32  # of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # of a workgroup of it
 FEW_OUTPUTS = (64, 32)  # and its outputs
 ALONE = ("1", "1_long")  # its rows where there is one, by whether more of k is asked for at once
-# Of a single row: by columns for each multiprocessor, invocations of a workgroup. Of 512 a multiprocessor has
-# one at a time, of 32 columns.
+# For a single row: by columns a multiprocessor, the invocations of a workgroup. A multiprocessor holds one
+# workgroup of 512 at a time, with 32 columns.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
-# Of AT_ONCE: k of a subgroup, and of a group; subgroups at most; weights from which on it pays; workgroups of
-# a multiprocessor at most; and from how many on, on average, each subgroup waits how long for the one before.
+# For AT_ONCE: the k of a subgroup and of a group; the most subgroups; the fewest weights for which it pays;
+# the most workgroups a multiprocessor. If there are more than WAITING workgroups a multiprocessor, each
+# subgroup is delayed by LATE after the one before.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
 LONG_TURNS = 128  # up to so many invocations have registers for them
-# Weights from which on a single row pays, by their bits and the k of their groups.
+# The fewest weights for which a single row pays, by the bits of a weight and the k of a group.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
 SMALLEST_GROUP = 32  # k; for the scales and zero points of smaller ones shared memory has no room
 MATRIX = 16  # outputs, and elements of codes, of a matrix
@@ -48,7 +49,7 @@ BLOCK_BYTES = 32  # of an output's codes in it
 
 
 def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
-    """The codes as matrices of 16-bit elements (shaders/common/grouped_matrices.glslh)."""
+    """Pack the codes as matrices of 16-bit elements (shaders/common/grouped_matrices.glslh)."""
     (n, k), bits = weight.shape, weight.bits
     padding = ((0, -n % MATRIX), (0, -(k * bits // 8) % BLOCK_BYTES))
     codes = np.pad(weight.packed.reshape(n, k * bits // 8), padding)
@@ -60,7 +61,7 @@ def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
 
 
 def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint32]:
-    """Codes along the last axis in the lowest bits of elements, of which two are a word."""
+    """Put codes along the last axis into the lowest bits of elements, two elements a word."""
     whole = codes.astype(np.uint32)
     if bits == 4:
         return np.asarray(whole & 15 | whole >> 4 << 16, np.uint32)
@@ -68,8 +69,9 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
 
 
 def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
-    """Whether workgroups of so many outputs and rows give every multiprocessor work (of few rows two of them,
-    as one alone waits), and none more columns than those of the fewest outputs do."""
+    """Return True if workgroups of so many outputs and rows give work to every multiprocessor (for few rows
+    two workgroups, as a single one stalls), and no multiprocessor gets more columns than with the smallest
+    workgroups."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
     wanted = outputs if rows > FEW_ROWS[1] else 2 * outputs
@@ -77,8 +79,8 @@ def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
 
 
 class GroupedMatrices:
-    """What *gemm* computes, for rows of float16, on a device that lists matrices of float16
-    (`vkq.probe.matrices.advertised_half`) and multiplies them."""
+    """*gemm* for float16 rows, on a device that lists float16 matrices (`vkq.probe.matrices.advertised_half`)
+    and multiplies them correctly."""
 
     def __init__(self, gemm: GroupedGemm):
         self.gemm = gemm
@@ -94,21 +96,21 @@ class GroupedMatrices:
         self.counters = counters(device)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Whether a product with so many rows of that type, and columns, should be made so."""
+        """Return True if it pays for so many rows of this type, and columns."""
         able = dtype == "float16" and n >= LEAST_COLUMNS and self.gemm.weight.group >= SMALLEST_GROUP
         return able and (rows > 1 or self.pays_alone or self.at_once) and self.way(rows) is not None
 
     @property
     def pays_alone(self) -> bool:
-        """Whether a single row should: of few weights, or where the zero points of many groups go through
-        shared memory, one that adds in registers is as fast."""
+        """Whether a single row pays. With few weights, or if the zero points of many groups go through shared
+        memory, a kernel that adds in registers is as fast."""
         group, least = self.gemm.weight.group, WORTH_ALONE[self.gemm.weight.bits]
         return self.gemm.n * self.gemm.k >= least[group] and (group == 128 or not self.points)
 
     @property
     def at_once(self) -> bool:
-        """Whether AT_ONCE should make a single row, whose weights are all on their way at the same time, and
-        the device holds matrices as it takes them."""
+        """Whether AT_ONCE should compute a single row, with all weights requested at once. It needs a device
+        whose matrices have the element order that it assumes."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         fits = gemm.weight.bits == 4 and gemm.weight.group == UNIT and not self.points
         few = -(-gemm.k // CHUNK) <= CHUNKS and -(-gemm.n // MATRIX) <= WORKGROUPS * known.multiprocessors
@@ -116,11 +118,11 @@ class GroupedMatrices:
         return fits and few and gemm.n * gemm.k >= LEAST and able
 
     def writes(self, x: Value, rows: int) -> str:
-        """The type of the results of so many rows."""
+        """Return the type of the results of so many rows."""
         return x.spec.dtype
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """Adds the dispatch."""
+        """Add the dispatch."""
         gemm, way = self.gemm, self.way(rows)
         assert way is not None
         shared, steps = way.sharing(b, self.counters, rows, gemm.n, gemm.k, 1)
@@ -130,8 +132,8 @@ class GroupedMatrices:
         b.dispatch(program, slots, gemm.push(rows) | steps, gemm.macs(rows))
 
     def _parameters(self) -> npt.NDArray[np.uint32]:
-        """Scale and zero point of every group, of each one output after the other, and the biases, as
-        shaders/common/grouped_matrices.glslh says."""
+        """Return scale and zero point of every group, [group][output], then the biases, as in
+        shaders/common/grouped_matrices.glslh."""
         gemm, weight = self.gemm, self.gemm.weight
 
         def across(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -141,7 +143,7 @@ class GroupedMatrices:
         return parameters(across(weight.scales()), points, gemm.added, gemm.half)
 
     def _constants(self, variant: Variant, matrices: Matrices) -> dict[str, Constant]:
-        """The specialization constants of a shader."""
+        """Return the specialization constants of a shader."""
         group = {"GROUP": self.gemm.weight.group, "POINTS": self.points, "ZERO": self.zero}
         found = {**matrices.constants(variant), **self.gemm.constants, **group}
         if variant.axes.get("rows") in ALONE:
@@ -154,7 +156,7 @@ class GroupedMatrices:
 
     @property
     def _invocations_alone(self) -> int:
-        """Of a workgroup for a single row."""
+        """The invocations of a workgroup for a single row."""
         facts = self.gemm.device.capabilities
         columns = self.gemm.n / profile(facts).multiprocessors
         wanted = next(size for least, size in ALONE_SPLITS if columns >= least)
@@ -162,19 +164,20 @@ class GroupedMatrices:
 
     @property
     def _long_turns(self) -> bool:
-        """Whether those are few enough for turns of twice as many steps, and no more scales or zero points
-        take their registers."""
+        """Whether the invocations are few enough for turns of twice as many steps, and no scales or zero
+        points need the registers."""
         weight, few = self.gemm.weight, self._invocations_alone <= LONG_TURNS
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
     def way(self, rows: int) -> Way | None:
-        """The one for few rows, or the one that should be the fastest; None where the device runs none."""
+        """Return the tile for so many rows: that of few rows, or the one with the lowest estimate; None if
+        the device runs none."""
         few = next(self._few(rows), None)
         sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
         return few or min(self._many(rows), key=lambda way: way.cycles(*sizes), default=None)
 
     def _few(self, rows: int) -> Iterator[Way]:
-        """Those for so few rows, the preferred first."""
+        """Yield the tiles for so few rows, the preferred first."""
         if rows == 1 and self.at_once:
             yield from self._able(AT_ONCE)
         for tall, wide in itertools.product(FEW_ROWS, FEW_OUTPUTS):
@@ -183,7 +186,7 @@ class GroupedMatrices:
                 yield from self._able(FEW, **axes)
 
     def _many(self, rows: int) -> Iterator[Way]:
-        """Those of tiles that more rows share."""
+        """Yield the tiles that more rows share."""
         y, n = "any" if self.gemm.n % 4 else "four", self.gemm.n
         known = MANY.of(profile(self.gemm.device.capabilities))
         for tile in catalog().shaders[MANY.product].axes["tile"]:
@@ -194,8 +197,8 @@ class GroupedMatrices:
                         yield dataclasses.replace(way, parts=parts)
 
     def _able(self, shader: str, **axes: str) -> Iterator[Way]:
-        """A variant with each of the device's matrices with which it runs it: weights as they lie in memory,
-        and whole matrices of rows."""
+        """Yield a variant with each of the device's matrices that can run it: weights with the tile's order
+        in memory, and whole matrices of rows."""
         facts = self.gemm.device.capabilities
         variant = catalog().find(shader, bits=str(self.gemm.weight.bits), **axes)
         for matrices in advertised_half(facts):

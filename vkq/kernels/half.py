@@ -1,5 +1,5 @@
 """Float activations with int8 or float weights on matrix units with float32 sums: of float16
-(compute="float16"), or, int8 weights alone, of bfloat16, x in three parts whose sum it is, exactly."""
+(compute="float16"), or, for int8 weights only, of bfloat16 with x split exactly into three parts."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # of a number of x
 
 
 class HalfMatrices:
-    """What *gemm* computes, on matrix units: a product, or the convolution whose im2col matrix it multiplies,
-    of so many *channels* a group (a product's k). The device lists matrices of float16
+    """*gemm* on matrix units: a product, or the convolution whose im2col matrix it multiplies. *channels* is
+    the k of a group's tap (a product's k). The device lists float16 matrices
     (`vkq.probe.matrices.advertised_half`), or those of other elements. *floats*: a float weight (OC,
-    channels, KH, KW) in place of its int8 one."""
+    channels, KH, KW) in place of the int8 one."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class HalfMatrices:
 
     @property
     def signed(self) -> bool:
-        """Whether weights that come straight from memory need no zero points (`Loaders.signed`)."""
+        """Whether weights loaded directly into matrices need no zero points (`Loaders.signed`)."""
         return self.loaders.signed
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
+        """Return True if matrix units pay for a product of so many rows of this type, and columns."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
         few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
@@ -83,12 +83,12 @@ class HalfMatrices:
         return few or worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 
     def writes(self, x: Value, rows: int) -> str:
-        """The type of a product's results."""
+        """Return the type of a product's results."""
         whole = self.elements == FLOAT16 and self.gemm.channels % 4 == 0
         return x.spec.dtype if whole or self._fitting(rows, x.spec.dtype) else "float32"
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """A product of so many rows."""
+        """Add a product of so many rows."""
         gemm, push = self.gemm, {**self.gemm.push(rows), "k": self.k}
         if few := self._few(x, y, rows):
             program, weights = few
@@ -118,8 +118,8 @@ class HalfMatrices:
         b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
-        """The pipeline of few rows and the weights as it reads them, unless a tile or parts are asked for, or
-        WORDS takes less."""
+        """Return the pipeline of few rows, and the weights in its order; None if a tile or parts are forced,
+        or if WORDS is faster."""
         if self.tile or self.parts or kind_of(self.elements) in picks() or x.spec.dtype != y.spec.dtype:
             return None
         if found := self._fitting(rows, x.spec.dtype):
@@ -137,19 +137,20 @@ class HalfMatrices:
         return None if self.floats else half_few.fitting(self.gemm, rows, dtype, self.elements.form)
 
     def _whole(self, x: Value, y: Value) -> bool:
-        """Whether rows are whole runs, and whole blocks of results of the same type."""
+        """Return True if rows are whole runs, and whole blocks of results of the same type."""
         return self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
 
     def _as_words(self, x: Value, y: Value) -> bool:
-        """Whether WORDS takes such rows, and the weights, on a device that is known to hold matrices so."""
+        """Return True if WORDS can compute such rows and weights, and the device's matrices have the element
+        order that it assumes."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         rows = self._whole(x, y) and x.spec.dtype == "float16" and gemm.groups == 1
         here = known.matrix_pairs and not pairs_refusal(gemm.device)
         return self.elements == FLOAT16 and rows and here and self.signed and not self.floats
 
     def _in_place(self, way: Way, x: Value, y: Value, rows: int) -> Variant | None:
-        """The variant that reads x as it is, for which no dispatch comes first: of few rows, or with weights
-        straight from memory."""
+        """Return the variant that reads x directly, without a dispatch before it: that of few rows, or one
+        that loads weights directly into matrices."""
         dtype, tile = x.spec.dtype, way.variant.axes["tile"]
         shader = way.of.split if way.parts > 1 else way.of.product
         if way.of == WORDS:
@@ -164,7 +165,7 @@ class HalfMatrices:
         return catalog().find(shader, **axes) if found else None
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """A convolution, its rows gathered from the image."""
+        """Add a convolution whose rows are gathered from the image."""
         gemm, way = self.gemm, self.way(p.gemm_m, self.gathering, y.spec.dtype)
         operand, push = self._operand(b, x, p.n, p.groups, p.h * p.w, "images")
         push |= gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
@@ -180,7 +181,8 @@ class HalfMatrices:
         b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(p.gemm_m))
 
     def gathered_cycles(self, p: Conv2dProblem, dtype: str = "float32") -> float:
-        """What a convolution with results of that type should take (`gathered_before_cycles`)."""
+        """Return the estimated cycles of a convolution with results of this type
+        (`gathered_before_cycles`)."""
         known = profile(self.gemm.device.capabilities)
         sizes, before = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.gathered_before_cycles
         product = self.way(p.gemm_m, self.gathering, dtype).cycles(known, *sizes)
@@ -189,7 +191,7 @@ class HalfMatrices:
     def _operand(
         self, b: Builder, x: Value, images: int, groups: int, plane: int, of: str
     ) -> tuple[Value, dict[str, int | float]]:
-        """x as the kernels read it, and what they are told of it."""
+        """Return x in the kernels' order, and its push constants."""
         if self.elements == FLOAT16:
             whole = "whole_" * (of == "rows" and self.channels % RUN == 0)
             return halves(b, x, images, groups, self.channels, plane, whole + of), {}
@@ -199,16 +201,16 @@ class HalfMatrices:
         }
 
     def constants(self, b: Builder, of: Elements = FLOAT16) -> list[Value]:
-        """The weights, as they are read, and what becomes of sums."""
+        """Return the weights in the kernel's order, and the epilogue's parameters."""
         weights = self.loaders.direct if of == STRAIGHT else self.loaders.staged
         return [b.constant(weights), b.constant(self.parameters(of))]
 
     def parameters(self, of: Elements) -> Resident:
-        """What becomes of sums."""
+        """Return the epilogue's parameters."""
         return self.loaders.parameters(of in (STRAIGHT, WORDS))
 
     def program(self, variant: Variant, matrices: Matrices) -> Program:
-        """The pipeline of a shader."""
+        """Return the pipeline of a shader."""
         values = {**matrices.constants(variant), **self.gemm.affine.constants}
         told = self.loaders.constants
         values |= {name: told[name] for name in told if name in variant.specialization}
@@ -217,9 +219,9 @@ class HalfMatrices:
     def way(
         self, rows: int, of: Elements | None = None, dtype: str = "float32", as_words: bool = False
     ) -> Way:  # fmt: skip
-        """The one that should be the fastest for so many rows, of a product (of WORDS, too) or a convolution
-        (of `GATHERED`). Convolutions' k is shared by workgroups where results are float16: others have not
-        been timed."""
+        """Return the tile with the lowest estimate for so many rows of a product (WORDS included) or of a
+        convolution (`GATHERED`). Workgroups share a convolution's k only if results are float16: other types
+        have not been timed."""
         gemm, known, of = self.gemm, profile(self.gemm.device.capabilities), of or self.elements
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), of.product
         whole = of == self.gathering and dtype != "float16"
@@ -248,12 +250,12 @@ class HalfMatrices:
 
 
 def kind_of(elements: Elements) -> str:
-    """What their tiles are among what is ranked (`vkq.select.tuner`)."""
+    """Return the kind of their tiles in the tuner's ranking (`vkq.select.tuner`)."""
     return f"tile of {elements.form} matrices"
 
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
-    """Whether a product with so many rows, columns, multiply-adds (at *least* so many) and numbers of x
-    should be made of matrices of a form."""
+    """Return True if matrices of a form pay for a product of so many rows, columns, multiply-adds (at least
+    *least*) and numbers of x."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= half_few.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

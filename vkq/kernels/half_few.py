@@ -1,7 +1,7 @@
-"""Few rows on matrix units, whose subgroups have parts of k to themselves: of float16 tensors the product of
-gemv_q8csw_words_coopmat.comp, with more rows of gemv_q8csw_runs_coopmat.comp, with one and few outputs of
-gemv_q8csw_row_coopmat.comp, and of gemv_q8csw_coopmat.comp where these are not for them, of float32 tensors
-that of gemv_q8csw_words_parts_coopmat.comp."""
+"""Few rows on matrix units, with k split among the subgroups of a workgroup. For float16 tensors:
+gemv_q8csw_words_coopmat.comp, with more rows gemv_q8csw_runs_coopmat.comp, with one row and few outputs
+gemv_q8csw_row_coopmat.comp, and gemv_q8csw_coopmat.comp where these cannot run. For float32 tensors:
+gemv_q8csw_words_parts_coopmat.comp."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
 ROWS = (8, 16, 32, 48, 64)  # at most
-# Of a workgroup: many where each multiprocessor has one at most, fewer where it has several at once.
+# Invocations of a workgroup: many if each multiprocessor has at most one workgroup, fewer if it has several
+# at once.
 INVOCATIONS = (512, 256, 128)
-# Of others, with up to 8 rows and with more: where a multiprocessor has one workgroup at most, where two, and
-# more. 0: never.
+# Invocations of the other shaders, for up to 8 rows and for more, if a multiprocessor has at most one
+# workgroup, two, or more. 0: never.
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),
@@ -33,20 +34,24 @@ WORDS_INVOCATIONS = {
 CHUNK = 128  # k that their subgroups take at once, or whole parts of it
 ROW_K = {1: 2048, 2: 4096, 4: 8192}  # up to which its subgroups have so many chunks
 LEAST_ROWS = {HALF: 8, BRAIN: 9}  # of other matrix units: with fewer, reading the weights is all the work
-# Of PARTS. Up to SHORT_K two workgroups of more than 8 rows have as few invocations as more have; between the
-# GEMV_K gemv is faster with few outputs; with more than 32 rows a multiprocessor has workgroups of at most
-# MOST_K in all, those of less than LEAST_K counted as that.
+# For PARTS. Up to SHORT_K, two workgroups of more than 8 rows have as few invocations as more workgroups
+# have. Between the two GEMV_K, gemv is faster with few outputs. With more than 32 rows the k of a
+# multiprocessor's workgroups is at most MOST_K in all; workgroups with less than LEAST_K count as that.
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
-# Of RUNS with more than 32 rows: k of all workgroups that a multiprocessor has; and so many of each of more
-# than two are long.
+# For RUNS with more than 32 rows: the most k of all workgroups of a multiprocessor; if it has more than two,
+# a k of LONG_K or more is `long`.
 RUNS_MOST_K, LONG_K = 16384, 4096
 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str = STEPS) -> bool:
-    """Whether so many rows of float16 should be made by so many workgroups: 3 to 16 are, whatever there is;
-    two, which gemv adds up in registers, and one by WORDS, where most multiprocessors have a workgroup; one
-    by ROW where none has more than one; more, whose x every workgroup reads, where both is so; and by RUNS as
-    many as were faster."""
+    """Return True if this kernel pays for so many float16 rows in so many workgroups.
+
+    - ROW: one row, if no multiprocessor has more than one workgroup.
+    - 3 to 16 rows: always.
+    - Two rows (gemv sums them in registers), and one row with WORDS: if most multiprocessors have one.
+    - More rows, whose x every workgroup reads: if most multiprocessors have a workgroup, and none has two.
+    - RUNS: as many rows as were measured to be faster.
+    """
     if shader == ROW:
         return workgroups <= multiprocessors
     most = 2 * workgroups >= multiprocessors
@@ -60,11 +65,11 @@ def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str 
 
 
 def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: str) -> bool:
-    """Whether so many rows of float32 should be made by so many workgroups of PARTS: 3 and 4, which gemv adds
-    up in registers, where most multiprocessors have a workgroup; those that are too few for other matrix
-    units of the form are, whatever there is. More, whose k workgroups could share, where there are as many of
-    them as chunks: up to 16 where gemv is not faster, from 33 on, whose weights come once a tile, where there
-    are few; in float16 no more than 8, where there are twice as many."""
+    """Return True if PARTS pays for so many float32 rows in so many workgroups. Three and four rows, which
+    gemv sums in registers: if most multiprocessors have a workgroup. Rows too few for the form's other matrix
+    units: always. More rows, for which workgroups could split k: if there are as many workgroups as chunks;
+    up to 16 rows only where gemv is not faster; from 33 rows on, which load the weights once a tile, only
+    with few workgroups. In float16: at most 8 rows, and twice as many workgroups as chunks."""
     if rows <= 4:
         return rows >= 3 and 2 * workgroups >= multiprocessors
     if rows < LEAST_ROWS[form]:
@@ -79,8 +84,8 @@ def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: 
 
 
 def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
-    """Whether so many rows by this variant, of `fitting`, take longer than by the product that puts matrices
-    together in registers (`half_ways.WORDS`), where that should be the fastest of the others."""
+    """Return True if this variant of `fitting` is slower for so many rows than the product that assembles
+    matrices in registers (`half_ways.WORDS`), where that is the fastest alternative."""
     several = variant.workgroups({"n4": gemm.n4}) > 2 * profile(gemm.device.capabilities).multiprocessors
     return variant.shader == RUNS and rows > 32 and several and gemm.k >= LONG_K
 
@@ -88,9 +93,9 @@ def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
 def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
 ) -> tuple[Variant, dict[str, Value], Matrices] | None:
-    """The variant for so many rows in and out, its constants, and its matrices; None for other
-    numbers or types of rows, for rows that are not whole runs of 8 k or of 4 results, and on a device without
-    fitting matrices. form: of the elements that layers are made of."""
+    """Return the variant for so many rows, its constants and its matrices. None for other numbers or types of
+    rows, for rows that are not whole runs of 8 k or of 4 results, and on devices without fitting matrices.
+    form: that of the elements of layers."""
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities
@@ -116,7 +121,7 @@ def fitting(
 
 
 def _variant(shader: str, rows: int, k: int) -> Variant | None:
-    """That of a shader for so many rows."""
+    """Return a shader's variant for so many rows."""
     if shader == ROW:
         chunks = _row_chunks(k)
         return catalog().find(ROW, chunks=str(chunks)) if rows == 1 and chunks else None
@@ -125,12 +130,12 @@ def _variant(shader: str, rows: int, k: int) -> Variant | None:
 
 
 def _row_chunks(k: int) -> int:
-    """Of a subgroup of ROW; 0 where there are too many."""
+    """Return the chunks of a subgroup of ROW; 0 if there are too many."""
     return next((chunks for chunks, most in ROW_K.items() if k <= most), 0)
 
 
 def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
-    """Those for rows of a type that the device multiplies, the best first."""
+    """Return the shaders for rows of a type that the device multiplies, the best first."""
     if dtype == "float32":
         wrong = half_refusal(device, BRAIN) or pairs_refusal(device, BRAIN) or signs_refusal(device, BRAIN)
         return () if wrong else (PARTS,)
@@ -140,8 +145,8 @@ def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
 
 
 def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:
-    """Of a workgroup of the shader, the best first. All but STEPS are for whole chunks, of which each
-    subgroup has one at least, and for devices that are known to hold matrices as they take them."""
+    """Return the possible sizes of the shader's workgroup, the best first. All but STEPS need whole chunks,
+    at least one for each subgroup, and a device whose matrices have the element order that they assume."""
     known = profile(facts)
     if shader == STEPS:
         return INVOCATIONS[workgroups > known.multiprocessors :]
@@ -157,13 +162,13 @@ def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k:
 
 
 def _matrices(facts: Capabilities, shader: str) -> list[Matrices]:
-    """The matrices that the device lists, for STEPS wide ones first: they are fewer instructions."""
+    """Return the device's matrices, for STEPS wide ones first: they take fewer instructions."""
     found = sorted(advertised_half(facts, BRAIN if shader == PARTS else HALF), key=lambda one: one.n)
     return found[::-1] if shader == STEPS else found
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Whether weights lie in memory as the matrices have them, and rows are whole matrices; PARTS is for
-    those of 16 alone."""
+    """Return True if the weights' order in memory is that of the matrices and rows are whole matrices; PARTS
+    needs matrices of 16 rows."""
     whole = matrices.n == 16 if variant.shader == PARTS else matrices.n <= int(variant.sizes["BM"])
     return (matrices.m, matrices.k) == (16, 16) and whole

@@ -1,5 +1,5 @@
-"""Weights of a product on matrix units with float32 sums, in each form in which kernels load them: int8,
-which become float16 or bfloat16 there, or floats, which are float16 in memory."""
+"""Weights of a product on matrix units with float32 sums, in each form that kernels load: int8, converted to
+float16 or bfloat16 by the kernel, or float16."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ LARGEST_SCALE = 2.0**103  # of those that may be
 
 
 class Loaders:
-    """The weights of *gemm*, of so many *channels* a group (a product's k), padded to runs of 8. *floats*:
-    (OC, channels, KH, KW) in place of its int8 ones."""
+    """The weights of *gemm*, with *channels* (a product's k) in a group, padded to runs of 8. *floats*: (OC,
+    channels, KH, KW) in place of the int8 weights."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.floats = gemm, floats is not None
@@ -71,18 +71,19 @@ class Loaders:
         self.scales = Resident(gemm.device, gemm.parameters.bytes, scales)
 
     def parameters(self, direct: bool) -> Resident:
-        """What becomes of sums, of weights that come straight from memory or others."""
+        """Return the epilogue's parameters for weights that are loaded directly into matrices, or for
+        others."""
         return self.scales if direct and self.signed and not self.floats else self.gemm.parameters
 
     @property
     def constants(self) -> dict[str, bool]:
-        """What kernels are told of them."""
+        """The specialization constants that describe the weights."""
         return {"SIGNED": self.signed, "FLOAT_WEIGHTS": self.floats}
 
     @functools.cached_property
     def signed(self) -> bool:
-        """Whether weights that come straight from memory need no zero points: they are floats, or
-        `packed_signs`, which the device multiplies."""
+        """Whether weights loaded directly into matrices need no zero points: they are floats, or
+        `packed_signs` on a device that multiplies those."""
         gemm = self.gemm
         if self.floats:
             return True
@@ -94,7 +95,7 @@ class Loaders:
 
 
 def _integers(gemm: FloatGemm, signed: bool) -> Int8:
-    """Int8 weights (G, N, K); signed: less their zero points."""
+    """Return int8 weights (G, N, K); signed: less their zero points."""
     w, zero_point = gemm.weight(), gemm.zero_point
     if signed:
         w, zero_point = less_zeros(w, zero_point), np.zeros_like(zero_point)
@@ -102,6 +103,6 @@ def _integers(gemm: FloatGemm, signed: bool) -> Int8:
 
 
 def _floats(gemm: FloatGemm, weight: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """A float weight (OC, channels, KH, KW) as (G, N, K)."""
+    """Return a float weight (OC, channels, KH, KW) as (G, N, K)."""
     w = weight.astype(np.float16).reshape(gemm.groups, gemm.n, weight.shape[1], -1).swapaxes(2, 3)
     return np.pad(w.reshape(gemm.groups, gemm.n, gemm.k), ((0, 0), (0, -gemm.n % 4), (0, 0)))

@@ -1,4 +1,4 @@
-"""x as products on matrix units of float16 and bfloat16 read it, as a step of a plan."""
+"""The step that packs x for products on float16 and bfloat16 matrix units."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def halves(
     of: str = "images",
     whole: int = RUN,
 ) -> Value:
-    """float32 or float16 x as the kernels read it, a group's channels padded with zeros to a multiple of
-    *whole*: see shaders/gemm/runs_q8csw.comp."""
+    """Pack float32 or float16 x as float16 runs; a group's channels are padded with zeros to a multiple of
+    *whole*. See shaders/gemm/runs_q8csw.comp."""
     variant = catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)
     return _in_runs(b, x, variant, 1, images, groups, channels, plane, whole)
 
 
 def parts_of(b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str) -> Value:
-    """float32 x as the kernels of bfloat16 read it: see shaders/gemm/runs_q8csw.comp."""
+    """Pack float32 x for the bfloat16 kernels, in three parts. See shaders/gemm/runs_q8csw.comp."""
     variant = catalog().find("parts_q8csw__runs", of=of)
     return _in_runs(b, x, variant, X_PARTS, images, groups, channels, plane)
 

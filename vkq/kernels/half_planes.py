@@ -1,5 +1,5 @@
-"""1x1 convolutions of float activations on matrix units that read images as they are, and convolutions of
-float32 images on those of bfloat16."""
+"""1x1 convolutions of float activations on matrix units directly from NCHW images, and convolutions of
+float32 images on bfloat16 matrix units."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}  # with fewer, what is not the product ta
 
 
 def are_rows(p: Conv2dProblem) -> bool:
-    """Whether the pixels of a channel are rows of a product as they are, in whole vectors."""
+    """Return True if the pixels of a channel are rows of a product without a copy, in whole vectors."""
     one = (p.kh, p.kw) == (1, 1) == p.stride and not any(p.padding)
     return one and p.h * p.w % VECTOR == 0 and p.ic > 0
 
 
 class Planes:
-    """A 1x1 convolution whose pixels `are_rows`: the product of *gathered*, with no dispatch before it."""
+    """A 1x1 convolution whose pixels `are_rows`: the product of *gathered* without a dispatch before it."""
 
     def __init__(self, gathered: HalfMatrices):
         self.gathered = gathered
         self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
 
     def way(self, p: Conv2dProblem, dtype: str) -> Way | None:
-        """The tile that should be the fastest for images of that type, where the device runs any."""
+        """Return the tile with the lowest estimate for images of this type; None if the device runs none."""
         facts, of = self.gathered.gemm.device.capabilities, PLANES[self.gathered.elements.form, dtype]
         found = of.able(facts, self.tile)
         return min(found, key=lambda way: self._cycles(way, p), default=None)
 
     def cycles(self, p: Conv2dProblem, dtype: str) -> float:
-        """What a convolution should take: forever, where its pixels are no rows."""
+        """Return the estimated cycles of a convolution; infinite if its pixels are not rows."""
         way = self.way(p, dtype) if are_rows(p) else None
         return self._cycles(way, p) if way else math.inf
 
@@ -65,21 +65,21 @@ class Planes:
 
 
 class PartsConvolution:
-    """A convolution of float32 images with a weight (OC, IC/groups, KH, KW) on matrix units of bfloat16, as
-    methods make it. *gemm* is the product of its im2col matrix."""
+    """A convolution of float32 images with a weight (OC, IC/groups, KH, KW) on bfloat16 matrix units, as a
+    `Kernel`. *gemm* is the product of its im2col matrix."""
 
     def __init__(self, gemm: FloatGemm, weight: Int8):
         self.gathered = HalfMatrices(gemm, weight.shape[1], elements=PARTS_OF_FLOAT32)
         self.planes = Planes(self.gathered)
 
     def writes(self, x: Value) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return "float32"
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         self.chosen(p).convolve(b, p, x, y)
 
     def chosen(self, p: Conv2dProblem) -> Planes | HalfMatrices:
-        """What should be faster."""
+        """Return the kernel with the lower estimate."""
         planes, gathered = self.planes.cycles(p, "float32"), self.gathered.gathered_cycles(p)
         return self.planes if planes < gathered else self.gathered

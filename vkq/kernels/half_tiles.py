@@ -1,5 +1,5 @@
-"""Convolutions on matrix units of float16: the input pixels of a tile in shared memory, or read as planes or
-gathered where that should be faster."""
+"""Convolutions on float16 matrix units: the input pixels of a tile in shared memory, or, where that is
+estimated to be faster, read as planes or gathered."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class PixelTile:
     matrices: Matrices
 
     def size(self, name: str) -> int:
-        """A number of its YAML."""
+        """Return a size of its YAML."""
         return int(self.variant.sizes[name])
 
     def cycles(self, known: Profile, p: Conv2dProblem, dtype: str) -> float:
-        """What a convolution should take (`half_pixel_cycles`, `half_pixel_costs`)."""
+        """Return the estimated cycles of a convolution (`half_pixel_cycles`, `half_pixel_costs`)."""
         alone, together, end = known.half_pixel_cycles[self.variant.axes["tile"]]
         tiles = (p.oh, "TH"), (p.ow, "TW"), (p.oc // p.groups, "BN")
         count = p.n * p.groups * math.prod(-(-length // self.size(name)) for length, name in tiles)
@@ -75,7 +75,7 @@ class PixelTile:
 
 
 class HalfConvolution:
-    """A convolution (OC, IC/groups, KH, KW) on matrix units, as methods make it. *gemm* is the product of its
+    """A convolution (OC, IC/groups, KH, KW) on matrix units, as a `Kernel`. *gemm* is the product of its
     im2col matrix."""
 
     def __init__(self, gemm: FloatGemm, weight: npt.NDArray[Any], zero_points: Int32, groups: int):
@@ -107,7 +107,7 @@ class HalfConvolution:
         self._pairs, self._in_order = pairs, dict[bytes, Resident]()
 
     def weights(self, tile: PixelTile) -> Resident:
-        """The weights, as a tile reads them."""
+        """Return the weights in a tile's order."""
         if tile.variant.shader == TILES:
             return self.halves
         if tile.variant.axes["w"] == "matrices":
@@ -119,7 +119,7 @@ class HalfConvolution:
         return self._in_order[key]
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
-        """The tile that should be the fastest; None where a kernel without one should be."""
+        """Return the tile with the lowest estimate; None if a kernel without a tile of pixels is faster."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
         way = "words" if known.matrix_pairs and not pairs_refusal(self.device) else "matrices"
         lines = _lines(p)
@@ -141,8 +141,8 @@ class HalfConvolution:
         return best if best.cycles(known, p, dtype) < other else None
 
     def _other(self, p: Conv2dProblem, dtype: str) -> tuple[float, Planes | HalfMatrices]:
-        """The kernel without a tile of pixels that should be faster, with its cycles: one that reads planes,
-        or one that gathers."""
+        """Return the fastest kernel without a tile of pixels (reading planes, or gathering), after its
+        cycles."""
         planes, gathered = self.planes.cycles(p, dtype), self.gathered.gathered_cycles(p, dtype)
         return (planes, self.planes) if planes < gathered else (gathered, self.gathered)
 
@@ -167,7 +167,7 @@ class HalfConvolution:
         return {**units, **self.gemm.affine.constants, **size}
 
     def writes(self, x: Value) -> str:
-        """The type of its results."""
+        """Return the type of the results."""
         return kept(self.device, x)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
@@ -193,22 +193,22 @@ class HalfConvolution:
 
 
 def by_columns(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(OC, IC, KH, KW) as STRAIGHT_TILES reads it: (OC, K) with k = (chunk of channels, kw, block of them,
-    kh, channel)."""
+    """Return (OC, IC, KH, KW) in the order of STRAIGHT_TILES: (OC, K) with k = (chunk of channels, kw, block
+    of channels, kh, channel)."""
     w, (oc, _, kh, kw) = chunked(weight, CHUNK, 1), weight.shape
     blocks: npt.NDArray[Any] = w.reshape(oc, -1, kh, kw, CHUNK // BLOCK, BLOCK).transpose(0, 1, 3, 4, 2, 5)
     return blocks.reshape(w.shape)
 
 
 def _lines(p: Conv2dProblem) -> str | None:
-    """The longest vectors of pixels of which lines of x and y are whole ones."""
+    """Return the longest vectors of pixels that divide the lines of x and y."""
     whole = (name for name, size in LINES.items() if p.w % min(size, VECTOR) == 0 == p.ow % size)
     return next(whole, None)
 
 
 def _straight(p: Conv2dProblem) -> bool:
-    """Whether lines and channels are as STRAIGHT_TILES reads and writes them, of a filter of more than one
-    tap and steps of one pixel: others have not been timed."""
+    """Return True if STRAIGHT_TILES can read and write these lines and channels, for a filter of more than
+    one tap and stride 1: others have not been timed."""
     channels = p.ic // p.groups
     timed = p.kh * p.kw > 1 and p.stride == (1, 1)
     return timed and channels > 0 == channels % RUN and _lines(p) is not None

@@ -1,5 +1,5 @@
-"""The ways to make a product on matrix units with float32 sums: elements, tiles, parts of k, and what each
-should take."""
+"""The tiles of products on matrix units with float32 sums: elements, sizes, parts of k, and estimated
+cycles."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ STEP = 32  # of k: what a profile's cycles are for
 
 @dataclasses.dataclass(frozen=True)
 class Elements:
-    """What matrices are made of, and from where they are read: the form, the shader of a product (its rows
-    perhaps pixels of a convolution), that of one whose k workgroups share, and the profile's field of cycles
-    by tile."""
+    """The elements of matrices and the source of the operands: the form, the shader of a product (or of a
+    convolution's product), the shader with split-K, and the profile's field of cycles by tile."""
 
     form: str
     product: str
@@ -35,13 +34,13 @@ class Elements:
     cycles: str
 
     def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
-        """The cycles of each tile."""
+        """Return the cycles of each tile."""
         found: Mapping[str, tuple[int, ...]] = getattr(known, self.cycles)
         return found
 
     def able(self, facts: Capabilities, forced: str | None = None) -> Iterator[Way]:
-        """The tiles that a device runs (or of them the one that is *forced*), each with the first matrices of
-        its list that fit."""
+        """Yield the tiles that a device runs (or only the *forced* one), each with the first matrices of its
+        list that fit."""
         for tile in self.of(profile(facts)):
             if forced not in (None, tile):
                 continue
@@ -78,8 +77,8 @@ STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # as STRAIGHT, of convolution
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A tile that the device runs, with its matrices, and how many parts of k (at most) each have a workgroup
-    of it."""
+    """A tile that the device runs, with its matrices and the number of parts of k (at most), each of which
+    has a workgroup."""
 
     variant: Variant
     matrices: Matrices
@@ -87,17 +86,17 @@ class Way:
     parts: int = 1
 
     def steps(self, k: int) -> int:
-        """The steps of a part, in whole turns of the loop."""
+        """Return the steps of a part, in whole turns of the loop."""
         step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-k // (step * turn * self.parts)) * turn
 
     def tiles(self, rows: int, n: int, groups: int) -> int:
-        """How many there are."""
+        """Return the number of tiles."""
         tall, wide = (int(self.variant.sizes[name]) for name in ("BM", "BN"))
         return groups * -(-rows // tall) * -(-n // wide)
 
     def may_split(self, rows: int, n: int, groups: int) -> bool:
-        """Whether workgroups may share the k of one."""
+        """Return True if workgroups may split the k of a tile."""
         tile = self.variant.axes["tile"]
         return (
             tile in catalog().shaders[self.of.split].axes["tile"]
@@ -105,14 +104,14 @@ class Way:
         )
 
     def takes(self, k: int) -> bool:
-        """Whether it is for products of such a k: WORDS computes whole turns."""
+        """Return True if the tile computes products of such a k; WORDS needs whole turns."""
         step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return self.of != WORDS or k % (step * turn) == 0
 
     def sharing(
         self, b: Builder, counters: Resident, rows: int, n: int, k: int, groups: int
     ) -> tuple[list[Value], dict[str, int]]:
-        """What a kernel is bound to, and told, where workgroups share k."""
+        """Return the bindings and push constants of a kernel for split-K."""
         if self.parts == 1:
             return [], {}
         d, tiles = self.variant.sizes, self.tiles(rows, n, groups)
@@ -120,7 +119,8 @@ class Way:
         return [sums, b.constant(counters)], {"part_steps": self.steps(k)}
 
     def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int) -> float:
-        """What a product should take (`half_part_cycles`, and what the profile has of its tile)."""
+        """Return the estimated cycles of a product (`half_part_cycles`, and the profile's cycles of the
+        tile)."""
         alone, together, *third = self.of.of(known)[self.variant.axes["tile"]]
         tiles, d = self.tiles(rows, n, groups), self.variant.sizes
         share = last = math.ceil(tiles * self.parts / known.multiprocessors)
@@ -138,7 +138,8 @@ class Way:
 
 
 def fits(variant: Variant, matrices: Matrices) -> bool:
-    """Whether a tile is whole matrices for each subgroup, and rounds of 16 rows, or lines of pixels."""
+    """Return True if a tile is whole matrices for each subgroup, and rounds of 16 rows, or lines of
+    pixels."""
     values = matrices.constants(variant)
     down, across = int(values["WGM"]), int(values["WGN"])
     if not (down and across):

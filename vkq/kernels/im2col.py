@@ -12,7 +12,7 @@ SCRATCH_BYTES = 16 << 20  # of the im2col matrix: larger ones are made and used 
 
 
 class Im2col:
-    """Rows of an im2col matrix, a chunk at a time, times the weight. *gemm* has (super groups, N, K) of
+    """Computes chunks of rows of an im2col matrix times the weight. *gemm* has (super groups, N, K) of
     `vkq.kernels.weights.merge_groups`."""
 
     def __init__(self, gemm: Int8Gemm, taps: int):

@@ -1,6 +1,6 @@
-"""Convolutions as implicit GEMMs on the dot path: the input is gathered while tiles are loaded, and no im2col
-matrix is made. Images are in kPackedInt8_4W4C; the numbers are those of `vkq.kernels.gemm.Int8Gemm`: the same
-offsets, multipliers and bits."""
+"""Convolutions as implicit GEMMs with dot products: the input is gathered while tiles are loaded, without an
+im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and bits are those of
+`vkq.kernels.gemm.Int8Gemm`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Implicit:
 
     @staticmethod
     def fits(capabilities: Capabilities, p: Conv2dProblem) -> bool:
-        """Whether the convolution fills tiles through shared memory."""
+        """Return True if the convolution fills tiles in shared memory."""
         return staged_tile(capabilities, pixel_rows(p, 4).blocks, p.oc // p.groups // 4, True) is not None
 
     def program(self, p: Conv2dProblem) -> Program:
-        """The pipeline for this problem."""
+        """Return the pipeline for this problem."""
         gemm = self.gemm
         found = staged_tile(gemm.device.capabilities, pixel_rows(p, 4).blocks, gemm.n4, True)
         name, tile = "conv2d_q8ta_q8csw__staged", self.tile or found or SMALLEST_STAGED

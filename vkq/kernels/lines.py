@@ -1,5 +1,5 @@
-"""Lines of numbers on a device (`vkq.numerics.lines`): running sums, the largest numbers, rows written by
-index. Each invocation makes one result in the order that NumPy has, so no device decides the bits."""
+"""Functions of lines of numbers on a device (`vkq.numerics.lines`): running sums, largest numbers, rows
+scattered by index. Each invocation makes one result in NumPy's order, so every device gives the same bits."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MOST_WORK = 1 << 33  # rounds of all invocations of one dispatch
 
 
 def beyond(count: int, length: int) -> str | None:
-    """Why so many invocations cannot have so many rounds each."""
+    """Return why so many invocations cannot run so many rounds each, or None."""
     if length <= MOST_ROUNDS and count * length <= MOST_WORK:
         return None
     return f"takes {count} times {length} rounds; at most {MOST_ROUNDS} of each, {MOST_WORK} of all"
 
 
 def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, backwards: bool) -> Value:
-    """Adds a running sum or product of float32 or int32 numbers along an axis to a plan."""
+    """Add a running sum or product of float32 or int32 numbers along an axis to a plan."""
     shape = x.spec.shape
     y = b.new(Spec(shape, x.spec.dtype))
     if y.spec.size:
@@ -44,8 +44,8 @@ def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, ba
 
 
 def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
-    """Adds the sum, product, largest or smallest of the int32 numbers of each row, which has the axes from
-    *kept* on, to a plan."""
+    """Add the sum, product, maximum or minimum of the int32 numbers of each row to a plan; a row is the axes
+    from *kept* on."""
     shape = x.spec.shape
     y = b.new(Spec(shape[:kept], "int32"))
     if y.spec.size:
@@ -55,7 +55,8 @@ def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
 
 
 def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Value]:
-    """Adds the k largest (or smallest) numbers of each line of (lines, length) and their places to a plan."""
+    """Add the k largest (or smallest) numbers of each line of (lines, length), and their indices, to a
+    plan."""
     lines, length = x.spec.shape
     y, places = b.new(Spec((lines, k), x.spec.dtype)), b.new(Spec((lines, k), "int32"))
     if y.spec.size:
@@ -66,7 +67,7 @@ def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Valu
 
 
 def scattered_rows(b: Builder, x: Value, ids: Value, updates: Value, reduction: str) -> Value:
-    """Adds (rows, inner) with the updates (count, inner) that go to each row to a plan."""
+    """Add (rows, inner), combined with the updates (count, inner) of each row, to a plan."""
     y = b.new(Spec(x.spec.shape, x.spec.dtype))
     if y.spec.size:
         program = b.device.program(_scattered(reduction, x.spec.dtype, b.device.soft_float))
@@ -173,7 +174,7 @@ def _written(
     name: str, inputs: str, results: str, words: tuple[str, ...], soft: bool, rounds: str,
     write: Callable[[KernelWriter, Number], None],
 ) -> Written:  # fmt: skip
-    """A kernel with an invocation for each of ``count``."""
+    """Write a kernel with an invocation for each of ``count``."""
     ways = [*((each, "read") for each in inputs.split()), *((each, "write") for each in results.split())]
 
     def module() -> bytes:

@@ -1,5 +1,5 @@
-"""Convolutions on matrix units, without an im2col matrix: the input pixels of a tile in shared memory, images
-in kPackedInt8_16C."""
+"""Convolutions on matrix units without an im2col matrix: the input pixels of a tile are in shared memory,
+images in kPackedInt8_16C."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ KIND = "tile of a convolution"  # of what is ranked (`vkq.select.tuner`)
 
 
 class MatrixConv:
-    """A convolution on matrix units. *p* is one of the problems whose weight is packed alike: see
-    `packing`."""
+    """A convolution on matrix units. *p* is one of the problems that share the packed weight (`packing`)."""
 
     def __init__(self, device: Device, p: Conv2dProblem, weight: Callable[[], Int8], arithmetic: Arithmetic):
         self.device = device
@@ -45,8 +44,8 @@ class MatrixConv:
 
     @staticmethod
     def packing(p: Conv2dProblem, arithmetic: Arithmetic, capabilities: Capabilities) -> Hashable:
-        """What the weights depend on: the channels of a chunk, to what its k is padded, and the form of the
-        product."""
+        """Return what the packed weight depends on: the channels of a chunk, the padding of its k, and the
+        form of the product."""
         shader, matrices = _shader(p, arithmetic, capabilities)
         return shader.sizes["CH"], turn(shader), matrices.form
 
@@ -76,16 +75,15 @@ class MatrixConv:
 
 
 def chunked_k(p: Conv2dProblem, chunk: int, multiple: int) -> int:
-    """The k of a weight after `chunked`."""
+    """Return the k of a weight after `chunked`."""
     k = p.kh * p.kw * chunk
     return -(-(p.ic // p.groups) // chunk) * (k + -k % multiple)
 
 
 def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[Any]:
-    """(OC, IC, KH, KW) as (OC, K) with k = (chunk of channels, kh, kw, channel).
+    """Return (OC, IC, KH, KW) as (OC, K) with k = (chunk of channels, kh, kw, channel).
 
-    The channels are padded with zeros to whole chunks, and so is the k of each chunk to a multiple of
-    *multiple*.
+    The channels are padded with zeros to whole chunks, and the k of each chunk to a multiple of *multiple*.
     """
     oc, ic, kh, kw = weight.shape
     chunks, k = -(-ic // chunk), kh * kw * chunk
@@ -96,21 +94,21 @@ def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[
 
 
 def turn(shader: Variant) -> int:
-    """The k of an unrolled turn of the shader's loop; the k of a chunk is padded to whole turns."""
+    """Return the k of an unrolled turn of the shader's loop; the k of a chunk is padded to whole turns."""
     return int(shader.sizes["BK"]) * int(shader.sizes["TURNS"])
 
 
 def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
-    """The input pixels under a tile of outputs: (lines, columns)."""
+    """Return the input pixels of a tile of outputs: (lines, columns)."""
     tile_h, tile_w = int(shader.sizes["TH"]), int(shader.sizes["TW"])
     h = (tile_h - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
 def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool = False) -> float:
-    """What a convolution should take with a tile (`matrix_conv_costs` of the profile), in comparison with
-    other tiles, or *beside* kernels that gather pixels. Where there are fewer workgroups than a device holds
-    at once, two a multiprocessor, the rest of it is idle."""
+    """Return the estimated cycles of a convolution with a tile (`matrix_conv_costs` of the profile), relative
+    to other tiles or, with *beside*, to kernels that gather pixels. With fewer workgroups than a device holds
+    at once, two a multiprocessor, the rest of the device is idle."""
     costs = known.matrix_conv_costs
     th, tw, bn, ch = (int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH"))
     chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
@@ -126,11 +124,11 @@ def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool 
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
-    """The variant and matrices that should be the fastest, padding included, of those that the device has and
-    whose tile's input pixels fit.
+    """Return the variant and matrices with the lowest estimate, padding included, among those that the device
+    has and whose tile's input pixels fit shared memory.
 
-    Where several are alike: more pixels (which share the weights), the larger chunk of channels, the
-    preferred matrices.
+    Ties go to more pixels (which share the weights), then the larger chunk of channels, then the preferred
+    matrices.
     """
     best_first = _conv_shaders(p, out, capabilities, profile(capabilities))
     if is_asked(KIND):
@@ -155,7 +153,7 @@ def _conv_shaders(
 
 @functools.lru_cache(maxsize=64)
 def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Variant, Matrices], ...]:
-    """The variants of an output, each with the matrices of which it is made."""
+    """Return the variants of an output, each with its matrices."""
     shader = catalog().shaders[CONV]
     able = ((shader.variant(each), one) for one in listed for each in shader.having(out=out, dot=one.form))
     return tuple(pair for pair in able if whole_lines(*pair))
@@ -163,19 +161,19 @@ def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Varia
 
 @functools.lru_cache(maxsize=4096)
 def whole_lines(variant: Variant, matrices: Matrices) -> bool:
-    """Whether a tile is whole matrices, and so is each of its lines."""
+    """Return True if a tile, and each of its lines, is whole matrices."""
     th, tw = int(variant.sizes["TH"]), int(variant.sizes["TW"])
     return tw % matrices.n == 0 and matrices.fit(variant, th * tw)
 
 
 def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
-    """The specialization constants that a problem has in a tile."""
+    """Return the specialization constants of a problem in a tile."""
     h, w = halo(p, shader)
     return {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw}
 
 
 def _shader(p: Conv2dProblem, a: Arithmetic, capabilities: Capabilities) -> tuple[Variant, Matrices]:
-    """The variant and matrices for a problem that they can take."""
+    """Return the variant and matrices for a problem that they can compute."""
     shader = conv_shader(p, a.out, capabilities)
     assert shader is not None
     return shader

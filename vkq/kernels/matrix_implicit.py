@@ -1,5 +1,5 @@
 """Convolutions on matrix units as implicit GEMMs: pixels are gathered a tap at a time, so a tile is any run
-of output pixels, whatever the image's size and stride; images in kPackedInt8_16C."""
+of output pixels, whatever the image's size and stride. Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class MatrixImplicit:
 
 
 def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
-    """What a convolution should take so, with the best tiling, beside `matrix_conv.conv_cycles`."""
+    """Return the estimated cycles of a convolution with the best tiling, comparable to
+    `matrix_conv.conv_cycles`."""
     k, n = p.kh * p.kw * padded_channels(p.ic // p.groups), p.oc // p.groups
     sizes = p.gemm_m, n, k + -k % TURN, p.groups
     best = tilings(known, *sizes, gathered=True, wide=False)[0]
@@ -47,13 +48,13 @@ def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
 
 
 def padded_channels(channels: int) -> int:
-    """The k of a tap."""
+    """Return the k of a tap."""
     return channels + -channels % STEP
 
 
 def by_taps(weight: Int8, zero_points: Int32) -> Int8:
-    """(OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel), the channels of a tap padded with zero points,
-    which count as zero."""
+    """Return (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel), the channels of a tap padded with zero
+    points, which count as zero."""
     oc, ic, kh, kw = weight.shape
     out = np.empty((oc, kh, kw, padded_channels(ic)), np.int8)
     out[:] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

@@ -1,5 +1,5 @@
-"""Transposed convolutions whose kernel is as large as their stride, on matrix units: one product, whose
-outputs are those of all phases, each placed where its pixels lie; images in kPackedInt8_16C."""
+"""Transposed convolutions on matrix units whose kernel is as large as their stride: one product computes the
+outputs of all phases, and stores each at its pixels. Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PHASES = "conv_transpose2d_q8ta_q8csw__coopmat"
 
 
 def alone(options: TransposedOptions) -> bool:
-    """Whether every output pixel sees one input pixel, and each phase has as many."""
+    """Return True if every output pixel reads one input pixel and all phases have as many pixels."""
     plain = options.dilation == (1, 1) and not any(options.padding) and not any(options.output_padding)
     return plain and options.groups == 1 and options.kernel == options.stride
 
 
 def by_phases(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A weight (OC, IC, KH, KW) as that of the outputs of all phases, (KH * KW * OC, IC): by lines of the
-    kernel, blocks of 16 channels, columns of the kernel, and channels, the last of them filling its block."""
+    """Return a weight (OC, IC, KH, KW) as that of the outputs of all phases, (KH * KW * OC, IC): by lines of
+    the kernel, blocks of 16 channels, columns of the kernel, and channels; the last block is padded."""
     oc, ic, kh, kw = weight.shape
     padded = np.pad(weight, ((0, -oc % 16), (0, 0), (0, 0), (0, 0)), "edge")
     ordered: npt.NDArray[Any] = padded.reshape(-1, 16, ic, kh, kw).transpose(3, 0, 4, 1, 2)
@@ -36,19 +36,19 @@ def by_phases(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def of_phases(values: npt.NDArray[Any], kernel: tuple[int, int]) -> npt.NDArray[Any]:
-    """What each output channel has, (OC,), for the same outputs."""
+    """Repeat per-channel values (OC,) once for each phase."""
     return by_phases(np.broadcast_to(values.reshape(-1, 1, 1, 1), (len(values), 1, *kernel))).ravel()
 
 
 class MatrixPhases:
-    """*weight* is that of `by_phases`; *arithmetic* is for all of its outputs."""
+    """A transposed convolution. *weight* is that of `by_phases`; *arithmetic* is for all of its outputs."""
 
     def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic, kernel: tuple[int, int]):
         self.kernel, self.blocks = kernel, len(weight) // (16 * kernel[0] * kernel[1])
         shape = len(weight), weight.shape[1]
         self.gemm = MatrixGemm(device, shape, lambda: weight, arithmetic, turn=TURN)
         self.gemm.whole, self.gemm.split = PHASES, None
-        # A larger tile reads its operands less often; what has a short k is its loads and its stores.
+        # A larger tile reads its operands less often; with a short k, loads and stores dominate.
         larger = "128x64_short" if self.gemm.k <= SHORT_MOST else "128x128"
         self.gemm.listed = Tiling(larger), Tiling("64x64")
 

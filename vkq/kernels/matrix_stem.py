@@ -1,5 +1,5 @@
-"""Convolutions of few channels and a narrow filter on matrix units: the first of a network, straight from its
-image, float32 images quantized while they are loaded."""
+"""Convolutions of few channels with a narrow filter on matrix units: the first of a network, directly from
+its image. Float32 images are quantized while they are loaded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class MatrixStem:
         self.packed = MatrixWeights(device, shape, packed, arithmetic, form, oc)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """x is int8 in kPackedInt8_4W4C, or float32, which is quantized as the layer's x_qparams say."""
+        """Add the dispatch. x is int8 in kPackedInt8_4W4C, or float32 to be quantized with the layer's
+        x_qparams."""
         w = self.packed
         found = stem_shader(p, w.arithmetic.out, x.spec.dtype == "float32", self.device.capabilities)
         assert found is not None
@@ -66,8 +67,8 @@ class MatrixStem:
 
 
 def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel): eight taps a line and four channels, the rest
-    zeros."""
+    """Return (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel), padded with zeros to eight taps a line
+    and four channels."""
     oc, ic, kh, kw = weight.shape
     out = np.zeros((oc, kh, TAPS, CHANNELS), weight.dtype)
     out[:, :, :kw, :ic] = weight.transpose(0, 2, 3, 1)
@@ -77,7 +78,8 @@ def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def stem_shader(
     p: Conv2dProblem, out: str, floats: bool, capabilities: Capabilities
 ) -> tuple[Variant, Matrices] | None:
-    """The variant and matrices for a problem, where the device has room for the input pixels of a tile."""
+    """Return the variant and matrices for a problem, if the device has room for the input pixels of a
+    tile."""
     listed = advertised(capabilities)
     form = listed[0].form
     variant = catalog().find(STEM, out=out, dot=form, x="f32" if floats else "q8ta")
@@ -90,7 +92,8 @@ def stem_shader(
 
 
 def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
-    """The specialization constants of a problem: in shared memory every column of the tile has its pixels."""
+    """Return the specialization constants of a problem; shared memory holds the pixels of every column of the
+    tile separately."""
     return {
         "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": halo(p, shader)[0],
         "HALO_W": int(shader.sizes["TW"]), "KW": 1,

@@ -1,5 +1,5 @@
-"""Which tile a product on matrix units takes, and how many workgroups share the sum over k of one: what
-should be the fastest, by the cycles of a device's profile."""
+"""The tile of a product on matrix units and its split-K: the choice with the lowest estimate by the cycles of
+a device's profile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT_MOST = 64  # the largest k that they take
 WIDE = "_wide"  # what those end with whose subgroups share the k of a step, for few outputs
 STEP = 32  # of k: what a profile's cycles are for
 WIDE_STEP = 512  # the same of wide tiles
-# k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
+# k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile.
 TURN = 128
 DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
 PARTS = (2, 3, 4, 6, 8, 12, 16)
@@ -26,7 +26,7 @@ SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """A tile, and how many parts of k (at most) each have a workgroup of it."""
+    """A tile, and the number of parts of k (at most), each of which has a workgroup."""
 
     tile: str
     parts: int = 1
@@ -47,7 +47,7 @@ class Tiling:
 
     @property
     def wide(self) -> bool:
-        """Whether its subgroups share the k of a step."""
+        """Whether its subgroups share the k of a step (slice-K)."""
         return self.tile.endswith(WIDE)
 
     @property
@@ -56,16 +56,16 @@ class Tiling:
         return DEEP_TURN if self.tile == DEEP else TURN
 
     def tiles(self, rows: int, n: int, groups: int = 1) -> int:
-        """How many tiles a product of so many rows and outputs of a group has."""
+        """Return the number of tiles of a product of so many rows and outputs of a group."""
         tile_rows, outputs = self.size
         return groups * -(-rows // tile_rows) * -(-n // outputs)
 
     def part(self, k: int) -> int:
-        """The k of a part, in whole turns."""
+        """Return the k of a part, in whole turns."""
         return -(-k // (self.turn * self.parts)) * self.turn
 
     def taken(self, k: int) -> int:
-        """How many parts there are: whole turns may make fewer of them."""
+        """Return the number of parts; whole turns may make fewer."""
         return -(-k // self.part(k))
 
     def cycles(
@@ -78,8 +78,8 @@ class Tiling:
         summed: bool = False,
         gathered: bool = False,
     ) -> float:
-        """What a product should take. *summed*: its results are added to another tensor's; *gathered*: its
-        rows are pixels of a convolution, a tap at a time."""
+        """Return the estimated cycles of a product. *summed*: its results are added to a residual;
+        *gathered*: its rows are pixels of a convolution, a tap at a time."""
         tiles = self.tiles(rows, n, groups)
         parts = self.taken(k)
         share: float = tiles * parts / known.multiprocessors
@@ -118,9 +118,9 @@ def tilings(
     wide: bool = True,
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
-    """The tilings for so many rows, outputs of a group and k, the best one first, and those for a short k
-    before others, for a device of this profile that has room for it. *split*: those of several parts, too;
-    *wide*: those whose subgroups share k; *summed*, *gathered*: see `Tiling.cycles`."""
+    """Return the tilings for so many rows, outputs of a group and k, the best first and those for a short k
+    before others, for a device of this profile with room for them. *split*: include those of several parts;
+    *wide*: include those whose subgroups share k; *summed*, *gathered*: see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     found = [Tiling(tile) for tile in known.matrix_tile_cycles if not gathered or tile in SPLIT_TILES]
     found = [one for one in found if (short or not one.short) and (wide or not one.wide)]

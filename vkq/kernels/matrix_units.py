@@ -43,18 +43,18 @@ LEAST_ROWS = 29  # with fewer, most of a matrix would be padding, and the weight
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
-    """Whether each group has whole blocks of 16 channels; one group has all blocks, and its last one may be
-    padding in part."""
+    """Return True if each group has whole blocks of 16 channels. A single group has all blocks, the last of
+    which may be partly padding."""
     return groups == 1 or channels // groups % 16 == 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-    """The rows of a product: pixels of y, ``pixels`` of them an image in lines of ``ow``, and where x has
-    theirs.
+    """The rows of a product: pixels of y, ``pixels`` an image in lines of ``ow``, and the place of their
+    inputs in x.
 
-    x has ``x_rows`` pixels, ``x_pixels`` of them an image in lines of ``x_w``. A linear layer has images of
-    one pixel.
+    x has ``x_rows`` pixels, ``x_pixels`` an image in lines of ``x_w``. A linear layer has images of one
+    pixel.
     """
 
     rows: int
@@ -67,7 +67,7 @@ class Pixels:
 
     @classmethod
     def of(cls, p: Conv2dProblem) -> Pixels:
-        """Of a 1x1 convolution without padding."""
+        """Return the rows of a 1x1 convolution without padding."""
         return cls(p.gemm_m, p.n * p.h * p.w, p.oh * p.ow, p.ow, p.h * p.w, p.w, p.stride)
 
     @property
@@ -81,10 +81,10 @@ class Pixels:
 
 
 class MatrixWeights:
-    """Weights for matrix units, with what the epilogue needs.
+    """Weights for matrix units, with the epilogue's parameters.
 
-    *weight* makes (G, N, K) of this *shape* less its zero points (`centred`) when it is needed, K padded with
-    zeros as the kernel reads it; *channels* is the number of real output channels.
+    *weight* makes (G, N, K) of this *shape* less its zero points (`centred`) when needed, K padded with zeros
+    as the kernel reads it; *channels* is the number of real output channels.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class MatrixWeights:
 
     @property
     def push(self) -> dict[str, int | float]:
-        """The push constants that say what the weights are and what the epilogue does."""
+        """The push constants of the weights and the epilogue."""
         sizes = {"n": self.n, "groups": self.groups, "channels": self.channels}
         return {**sizes, **self.arithmetic.epilogue}
 
@@ -131,28 +131,29 @@ class MatrixWeights:
         return self.device.program(variant, constants, matrices.subgroup)
 
     def macs(self, rows: int) -> int:
-        """Multiply-adds of so many rows, padding of the weights included."""
+        """Return the multiply-adds of so many rows, padding of the weights included."""
         return int(rows * self.n * self.k_padded * self.groups)
 
     def slots(self, b: Builder, x: Value, y: Value, extra: Sequence[Value] = ()) -> list[Value]:
-        """What a kernel is bound to."""
+        """Return the bindings of a kernel."""
         return [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
 
 
 def counts(device: Device, **trips: Constant) -> dict[str, Constant]:
-    """The trip counts of a problem's loops, where the device's compiler wants them as constants."""
+    """Return the trip counts of a problem's loops if the device's compiler wants them as constants, else
+    nothing."""
     return trips if counted(device.capabilities) else {}
 
 
 def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
-    """The weight (OC, ...) less its zero points (OC,): padded with zeros, it is then padded with zero
+    """Return the weight (OC, ...) less its zero points (OC,): padding it with zeros is padding with zero
     points."""
     return plus(weight, -zero_point, np.int16)
 
 
 def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = np.int8) -> npt.NDArray[Any]:
-    """The weight plus a number for each place of its leading axes, which the type must hold; as it is where
-    all are 0."""
+    """Return the weight plus a number for each index of its leading axes, in a type that holds the sums; if
+    all are 0, the weight itself."""
     if not points.any():
         return weight
     return (
@@ -161,8 +162,8 @@ def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = 
 
 
 class MatrixGemm:
-    """A product on matrix units. *weight* makes (G * N, K) int8 of this *shape*; groups have whole blocks of
-    16 channels, unless there is one."""
+    """A product on matrix units. *weight* makes (G * N, K) int8 of this *shape*; unless there is one group,
+    groups have whole blocks of 16 channels."""
 
     def __init__(
         self,
@@ -192,16 +193,17 @@ class MatrixGemm:
 
     @staticmethod
     def worth(rows: int) -> bool:
-        """Whether a product with so many rows should be made on matrix units."""
+        """Return True if matrix units pay for so many rows."""
         return rows >= LEAST_ROWS and not registers.is_forced()
 
     @property
     def wide(self) -> bool:
-        """Whether it has the tiles whose subgroups share k: plain products without sums of rows have."""
+        """Whether it has the tiles whose subgroups share k: only plain products without sums of rows have
+        them."""
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
-        """For so many rows: the best tiling that the device has room for, and its variant."""
+        """Return the best tiling for so many rows that the device has room for, and its variant."""
         found = None
         for found in self._fitting(rows):
             if self.matrices.runs(found[1], self.device.capabilities):
@@ -210,7 +212,7 @@ class MatrixGemm:
         return found
 
     def _fitting(self, rows: int) -> Iterator[tuple[Tiling, Variant]]:
-        """The tilings of whole matrices, the best first."""
+        """Yield the tilings of whole matrices, the best first."""
         w = self.packed
         how = self.whole is None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
         known = profile(self.device.capabilities)
@@ -242,10 +244,10 @@ class MatrixGemm:
         extra: Sequence[Value] = (),
         push: Mapping[str, int | float] = NOTHING,
     ) -> None:
-        """The product: x and an int8 y are in kPackedInt8_16C, a float32 y is [image, channel, pixel].
+        """Add the product: x and an int8 y are in kPackedInt8_16C, a float32 y is [image, channel, pixel].
 
-        extra: scale and zero point of every row, where x is quantized by rows. push: what a shader of
-        convolutions needs beside.
+        extra: scale and zero point of every row, if x is quantized by rows. push: further push constants of a
+        convolution's shader.
         """
         tiling, variant = self.chosen(pixels.rows)
         w = self.packed
@@ -262,7 +264,8 @@ class MatrixGemm:
         b.dispatch(program, slots, said, w.macs(pixels.rows), in_place)
 
     def _part_words(self, tiling: Tiling, program: Program, rows: int) -> int:
-        """The words that parts leave for each other: their sums, and those of rows (coopmat_split.glslh)."""
+        """Return the words that split-K parts exchange: their sums, and those of rows
+        (coopmat_split.glslh)."""
         w = self.packed
         parts = tiling.taken(w.k_padded)
         if parts == 1:

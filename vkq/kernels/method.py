@@ -1,4 +1,4 @@
-"""What a way to compute a convolution is."""
+"""The interface of a method of computing a convolution."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Kernel(Protocol):
     """A convolution with its weights."""
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Adds the dispatches."""
+        """Add the dispatches."""
 
 
 class FloatKernel(Kernel, Protocol):
-    """One of float activations."""
+    """A kernel of float activations."""
 
     def writes(self, x: Value) -> str:
-        """The type of its results: float32, or float16 where x is."""
+        """Return the type of the results: float32, or float16 if x is."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """What kernels of a convolution are made of: the weight (OC, IC/groups, KH, KW) and zero points (OC,) as
-    int8, a scheme of `vkq.schemes`, and the path."""
+    """The inputs from which a convolution's kernel is made: the weight (OC, IC/groups, KH, KW) and zero
+    points (OC,) as int8, a scheme of `vkq.schemes`, and the path."""
 
     device: Device
     weight: Int8
@@ -53,13 +53,14 @@ class Convolution:
 
     @cached_property
     def gemm(self) -> Any:
-        """The product of an im2col matrix with the weight; the methods that take its weights share it."""
+        """The product of an im2col matrix with the weight, shared by the methods that use its weights."""
         oc, ic, kh, kw = self.weight.shape
         super_groups, merged = merged_groups(oc, self.groups)
         shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
         zeros = np.zeros(shape[:2], np.int32)
         zeros.reshape(-1)[:oc] = self.zero_points
-        # Without self, which keeps the product: weights are freed with the last reference, in no collection.
+        # Not a closure over self, which holds the product: so weights are freed with the last reference,
+        # without the garbage collector.
         merge = functools.partial(merge_groups, self.weight, self.groups, self.zero_points)
         made: Int8Gemm | FloatGemm = self.scheme.product(
             self.device, shape, merge, zeros, self.choice.form, oc
@@ -72,14 +73,14 @@ Verdict = Callable[[Convolution, Conv2dProblem], "str | None"]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One way to compute a convolution.
+    """A method of computing a convolution.
 
-    refusal: why it cannot take a convolution and its problem; None where it can. merit: why "auto" should
-    take it where it can; None where it should not. make: its kernel. layout: that of the int8 images that the
-    kernel takes and gives; x_layout: of those that it takes, where that is another; layouts: others that it
-    takes, and gives then. packing: what of a problem the kernel's weights depend on; a kernel is made for
-    each. floats: whether it is one of float activations, not of integers. quantizes: whether it quantizes
-    float32 images itself.
+    refusal: why it cannot compute a convolution and its problem; None if it can. merit: why "auto" should use
+    it if it can; None if it should not. make: makes its kernel. layout: of the int8 images that the kernel
+    reads and writes; x_layout: of those that it reads, if different; layouts: others that it reads, and then
+    writes. packing: the part of a problem that the packed weights depend on; a kernel is made for each.
+    floats: whether activations are floats, not integers. quantizes: whether it quantizes float32 images
+    itself.
     """
 
     name: str
@@ -95,14 +96,15 @@ class Method:
 
     @property
     def takes(self) -> str:
-        """The layout of the int8 images that the kernel takes if nothing is known of them."""
+        """The layout of the int8 images that the kernel reads if theirs is not known."""
         return self.x_layout or self.layout
 
     def layout_of(self, x: Spec) -> str:
-        """The layout of the result of this input, and but for `x_layout` the one in which it is taken."""
+        """Return the layout of the result for this input; without `x_layout`, the input is read in it,
+        too."""
         return x.layout if x.layout in self.layouts else self.layout
 
 
 def not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Why a convolution is not depthwise; None where it is."""
+    """Return why a convolution is not depthwise, or None if it is."""
     return None if p.ic == p.groups else f"IC/groups={p.ic // p.groups}; it needs 1"

@@ -1,7 +1,7 @@
-"""The ways to compute a convolution, as data: what each can take, when ``method="auto"`` takes it, and what
-makes its kernel.
+"""The methods of computing a convolution, as data: what each can compute, when ``method="auto"`` uses it, and
+the constructor of its kernel.
 
-A method is added by putting it into `METHODS`, in order of preference.
+To add a method, put it into `METHODS`, in order of preference.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ def _not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _too_long(c: Convolution, shader: str, sizes: Mapping[str, int], **axes: str) -> str | None:
-    """Why the driver would end the loops of a kernel that sees this many taps."""
+    """Return why the driver would end the loops of a kernel with so many taps, or None."""
     rounds = catalog().find(shader, **axes).iterations(sizes)
     ends = lets_loop(c.device, rounds)
     return None if ends else f"an invocation would loop {rounds} times, and the driver ends loops earlier"
 
 
 def _not_depthwise_beside_matrices(c: Convolution, p: Conv2dProblem) -> str | None:
-    """The same in the layout of the matrix kernels, which are its neighbours in networks."""
+    """Return why a convolution is not depthwise on the matrix path, whose layout its neighbours in a network
+    have."""
     return _not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
 
 
@@ -79,7 +80,7 @@ def _not_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _not_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Why matrix units cannot take it, whatever the kernel."""
+    """Return why no kernel on matrix units can compute the convolution, or None."""
     if c.choice.path != COOPMAT:
         return f"its path is {c.choice.path}; it needs {COOPMAT}"
     if not p.ic or not p.oc:
@@ -113,7 +114,8 @@ def _not_stem(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _matrix_implicit_merit(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Strided convolutions, whose tiles need many pixels, and small images, which fill no tile."""
+    """Prefer it for strided convolutions, whose tiles need many pixels, and for small images, which do not
+    fill a tile."""
     if p.ic <= CHANNELS or not MatrixGemm.worth(p.gemm_m):
         return None
     found = conv_shader(p, "q8to", c.device.capabilities)
@@ -214,21 +216,21 @@ METHODS = [
 
 
 def names() -> tuple[str, ...]:
-    """What ``Conv2d(method=...)`` takes."""
+    """Return the values of ``Conv2d(method=...)``."""
     return ("auto", *dict.fromkeys(method.name for method in METHODS))
 
 
 def check_name(name: str) -> None:
-    """Raises ArgumentError for an unknown method."""
+    """Raise ArgumentError for an unknown method."""
     if name not in names():
         raise ArgumentError(f"conv2d: method is {name!r}; it must be one of {', '.join(names())}")
 
 
 def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Method, str]:
-    """The method for a convolution and a problem, and why: the first that can take it and should, or the one
-    asked for.
+    """Return the method for a convolution and a problem, and the reason: the first that can and should
+    compute it, or the one asked for.
 
-    Raises ArgumentError for an unknown name, and where the method asked for cannot take the problem, with the
+    Raises ArgumentError for an unknown name, and if the method asked for cannot compute the problem, with the
     reason.
     """
     check_name(name)
@@ -255,7 +257,7 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
 
 
 def _picked(c: Convolution, p: Conv2dProblem) -> tuple[Method, str]:
-    """The method that is picked, of all that can take the problem; else the first that should."""
+    """Return the method that is forced, if it can compute the problem; else the first that should."""
     able = [one for one in METHODS if one.floats != c.integer and one.refusal(c, p) is None]
     merits = {one: one.merit(c, p) for one in able}
     best_first = sorted(able, key=lambda one: not merits[one])

@@ -24,11 +24,10 @@ HEADER = 48  # bytes of a phase before the weights: conv_block.glslh
 
 @dataclasses.dataclass(frozen=True)
 class Taps:
-    """Along one axis, for the output pixels first, first + stride, ...: the kernel's taps that hit an input
-    pixel.
+    """The kernel's taps along one axis for the output pixels first, first + stride, ...
 
-    Output pixel ``o = first + stride * i`` sees input pixel ``i + offset + j * step`` through ``kernel[j]``.
-    Only every so many taps can: ``o + padding - dilation * tap`` must be a multiple of the stride.
+    Output pixel ``o = first + stride * i`` reads input pixel ``i + offset + j * step`` through ``kernel[j]``.
+    Other taps read no pixel: ``o + padding - dilation * tap`` must be a multiple of the stride.
     """
 
     first: int
@@ -38,7 +37,7 @@ class Taps:
 
     @classmethod
     def of(cls, first: int, size: int, stride: int, dilation: int, padding: int) -> Taps:
-        """The taps of one phase, in the order of the input pixels.
+        """Return the taps of one phase, in the order of the input pixels.
 
         >>> Taps.of(1, 3, 2, 1, 1)
         Taps(first=1, kernel=(2, 0), offset=0, step=1)
@@ -50,8 +49,8 @@ class Taps:
 
 
 class Phases:
-    """*weight* is (OC, IC/groups, KH, KW); *make* makes the convolution of a part of it. Every phase has its
-    own taps, and so its own sums of weights."""
+    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW); *make* makes the convolution of a part
+    of it. Every phase has its own taps, and so its own sums of weights."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class Phases:
             self._together = _Together(device, self.taps, cast(list[Direct], self.kernels))
 
     def build(self, b: Builder, p: TransposedConv2dProblem, x: Value, y: Value) -> None:
-        """Adds the dispatch; one for each phase of float activations."""
+        """Add the dispatch; for float activations one for each phase."""
         if self._together:
             self._together.build(b, p, x, y)
             return
@@ -93,7 +92,7 @@ def _sweep(p: TransposedConv2dProblem, v: Taps, h: Taps) -> Sweep:
 
 
 class _Together:
-    """The phases as workgroups of one dispatch (conv_block.glslh)."""
+    """Runs the phases as workgroups of one dispatch (conv_block.glslh)."""
 
     def __init__(self, device: Device, taps: list[tuple[Taps, Taps]], kernels: list[Direct]):
         self.taps, self.kernels = taps, kernels

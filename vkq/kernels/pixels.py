@@ -1,4 +1,5 @@
-"""The output pixels of a convolution as rows of a matrix product, and how its filter moves over the input."""
+"""The output pixels of a convolution as rows of a matrix product, and the movement of its filter over the
+input."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from .gemm import Rows
 
 
 def pixel_rows(p: Conv2dProblem, unit: int) -> Rows:
-    """The output pixels as rows of the product; every line is rounded up to whole units of so many."""
+    """Return the output pixels as rows of the product; every line is rounded up to a multiple of *unit*."""
     return Rows(p.n * p.oh, p.oh, p.ow, -(-p.ow // unit) * unit)
 
 
 def window(p: Conv2dProblem) -> dict[str, int | float]:
-    """The push constants that say how the filter moves over the input."""
+    """Return the push constants of the filter's movement over the input."""
     return {
         "c": p.ic, "h": p.h, "w": p.w, "kw": p.kw, "stride_h": p.stride[0], "stride_w": p.stride[1],
         "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0],

@@ -1,4 +1,4 @@
-"""1x1 convolutions as the matrix products that they are."""
+"""1x1 convolutions as matrix products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from .pixels import pixel_rows
 
 
 class Pointwise:
-    """A 1x1 convolution is a linear layer on the pixels: kPackedInt8_4W4C is its matrix as it stands."""
+    """A 1x1 convolution as a linear layer on the pixels: an image in kPackedInt8_4W4C is its matrix, without
+    a copy."""
 
     def __init__(self, gemm: Int8Gemm):
         self.gemm = gemm
@@ -20,8 +21,8 @@ class Pointwise:
 
 
 class MatrixPointwise:
-    """A 1x1 convolution of any stride on matrix units, which read the pixels of kPackedInt8_16C that it
-    needs."""
+    """A 1x1 convolution of any stride on matrix units, which read only the pixels they need from
+    kPackedInt8_16C."""
 
     def __init__(self, gemm: MatrixGemm):
         self.gemm = gemm

@@ -1,4 +1,4 @@
-"""What pools are compiled with, and how sure their short formula is."""
+"""Specialization constants of pools, and the proof that their short formula is exact."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BY_AXES = 1 << 12  # elements of a window from which its maximum is found along 
 
 
 def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
-    """What the shader of a maximum or a mean knows of a window before it is compiled: of a small one its
-    size, where the device unrolls such; how many invocations share a large one."""
+    """Return the constants of a window for a maximum or a mean: for a small window its size, if the device
+    should unroll it; the number of invocations that share a large one."""
     if (threads := sharers(window.taps)) > 1:
         return {"LOCAL_X": threads, "THREADS": threads}
     kernel, stride = window.kernel[0], window.stride[0]
@@ -30,14 +30,14 @@ def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
 
 
 def error_of_average(window: Window, ratio: float) -> float:
-    """Of an average in steps of y, x_scale / y_scale being *ratio*, at most: every addition of the float32
-    steps may be off by half a step of the partial sum, at most taps * 255 * x_scale."""
+    """Bound the error of an average in steps of y, with *ratio* = x_scale / y_scale: every addition of the
+    float32 steps may be off by half a step of the partial sum, which is at most taps * 255 * x_scale."""
     return (window.taps + 16) * FLOAT_STEP * (255 * ratio + 512)
 
 
 def sure(window: Window, x: QParams, y: QParams, count_include_pad: bool) -> bool:
-    """Whether every window of an average counts all of its elements, and no sum of them lies so near to a tie
-    that the order of roundings could matter: all sums are tried."""
+    """Return True if every window of an average counts all of its elements, and no sum is so near a tie that
+    the order of roundings could matter. All sums are tried."""
     if not count_include_pad and (any(window.padding) or window.ceil_mode):
         return False
     ratio, bounds = x.scale / y.scale, np.iinfo(y.dtype)

@@ -18,7 +18,7 @@ SAFE = 0.5 - 2.0**-20
 
 
 def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Value:
-    """float32 as 8-bit numbers in the given or default layout."""
+    """Quantize float32 to 8-bit numbers in the given or the default layout."""
     if x.spec.dtype != "float32":
         raise DTypeError(f"quantize: x has dtype {x.spec.dtype}; it must be float32")
     y = b.new(Spec(x.spec.shape, q.dtype, layout, q))
@@ -39,17 +39,17 @@ def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Va
 
 
 def quantize_constants(c: Capabilities) -> dict[str, Constant]:
-    """The specialization constants of quantize_pixels.comp on a device."""
+    """Return the specialization constants of quantize_pixels.comp for a device."""
     return {"LOAD_AHEAD": profile(c).quantize_ahead}
 
 
 def steps(q: QParams) -> dict[str, int | float]:
-    """The push constants of shaders/common/quantized.glslh."""
+    """Return the push constants of shaders/common/quantized.glslh."""
     return steps_of(q.scale, signed_zero_point(q))
 
 
 def steps_of(scale: float, zero: int) -> dict[str, int | float]:
-    """`steps` of a scale and the zero point as it is stored."""
+    """Return `steps` for a scale and the stored zero point."""
     usual = INVERSES[0] <= scale <= INVERSES[1]
     return {
         "scale": scale, "zero_point": zero, "inverse": 1.0 / scale if usual else 0.0,
@@ -58,7 +58,7 @@ def steps_of(scale: float, zero: int) -> dict[str, int | float]:
 
 
 def dequantized(b: Builder, x: Value, q: QParams) -> Value:
-    """8-bit numbers as float32."""
+    """Dequantize 8-bit numbers to float32."""
     y = b.new(Spec(x.spec.shape, "float32"))
     if y.spec.size:
         n, c, h, w = x.spec.extent

@@ -1,5 +1,4 @@
-"""The same elements in another layout or shape, as a step of a plan; none where the bytes stay as they
-are."""
+"""A step that gives a value another layout or shape; no step if the bytes stay the same."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from ..shader.catalog import catalog
 
 
 def reshaped(b: Builder, x: Value, shape: Sequence[int], layout: str | None = None) -> Value:
-    """The elements of x in row-major order with another shape of as many elements."""
+    """Reshape x in row-major order to a shape with as many elements."""
     s = x.spec
     if s.layout == CONTIGUOUS:
         return b.view(x, Spec(shape, s.dtype, CONTIGUOUS, s.qparams))
@@ -24,7 +23,7 @@ def reshaped(b: Builder, x: Value, shape: Sequence[int], layout: str | None = No
 
 
 def repack_into(b: Builder, x: Value, y: Value) -> None:
-    """Adds the dispatch that writes the elements of x in row-major order into y, in its layout."""
+    """Add the dispatch that writes the elements of x in row-major order into y, in its layout."""
     s, to = x.spec, y.spec
     if not s.size:
         return
@@ -42,7 +41,7 @@ def repack_into(b: Builder, x: Value, y: Value) -> None:
 
 
 def repacked(b: Builder, x: Value, layout: str) -> Value:
-    """x in another packed layout; x itself where it has it. All who ask for it share one copy."""
+    """Return x in another packed layout, or x itself if it has that layout. All callers share one copy."""
     if x.spec.layout == layout:
         return x
     return b.once(x, layout, lambda: reshaped(b, x, x.spec.shape, layout))

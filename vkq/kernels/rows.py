@@ -1,5 +1,6 @@
-"""Functions of rows (`vkq.numerics.rows`) on a device: some invocations of a workgroup share a row, whose
-numbers may lie apart. A chain and the quantization of the result may follow in the same dispatch."""
+"""Functions of rows (`vkq.numerics.rows`) on a device: several invocations of a workgroup share a row, whose
+numbers may be strided. A chain of operators and the quantization of the result may follow in the same
+dispatch."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ LAYOUTS = (MATRIX, BLOCKED)  # of 8-bit rows
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """What a function of rows does at its ends: the parameters of 8-bit numbers that it reads, a chain that
-    its results go through, and the parameters of 8-bit results. An operand of the chain is the result
-    (RESULT), one number, a number for each place in a row, or an array like x."""
+    """The conversions before and after a function of rows: the parameters of 8-bit inputs, a chain applied to
+    its results, and the parameters of 8-bit results. An operand of the chain is the result (RESULT), one
+    number, a number for each place in a row, or an array like x."""
 
     x: QParams | None = None
     chain: Chain | None = None
@@ -46,9 +47,9 @@ def rows_of(
     b: Builder, name: str, x: Value, axis: int, count: int, attributes: Mapping[str, float],
     ends: Ends = PLAIN, operands: Sequence[Value] = (), layout: str = MATRIX,
 ) -> Value:  # fmt: skip
-    """Adds a function of rows to a plan: of *count* axes of an array from *axis* on, taken as one. The result
-    is like x, or of a reduction without these axes. 8-bit numbers lie in one of LAYOUTS, and rows of them are
-    the last axis; *operands* are those of the chain without its RESULT."""
+    """Add a function of rows to a plan; a row is *count* axes of an array from *axis* on. The result is like
+    x, without these axes for a reduction. 8-bit numbers are in one of LAYOUTS, and their rows are the last
+    axis. *operands* are those of the chain without its RESULT."""
     shape = x.spec.shape
     length, inner = math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :])
     each = FUNCTIONS[name].each is not None
@@ -72,7 +73,8 @@ def rows_of(
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """What a kernel depends on: *lanes* invocations share a row; *soft*: sums are whole numbers'."""
+    """The properties that a kernel depends on: *lanes* invocations share a row; *soft*: sums are sums of
+    whole numbers."""
 
     name: str
     lanes: int
@@ -85,7 +87,7 @@ class RowForm:
 
 @functools.lru_cache(1024)
 def written(form: RowForm) -> Written:
-    """The shader of a function of rows."""
+    """Write the shader of a function of rows."""
     words = (
         ("first_group", "uint"),
         ("rows", "uint"),
@@ -139,7 +141,7 @@ def _module(form: RowForm) -> bytes:
 
 
 class _Row:
-    """The row of an invocation, ``at``: how its numbers are read and kept."""
+    """Writes the code that reads and stores the row of an invocation, ``at``."""
 
     def __init__(self, k: KernelWriter, form: RowForm):
         self.k, self.form, self.ends = k, form, form.ends
@@ -164,7 +166,7 @@ class _Row:
         return ()
 
     def keep_word(self, y: int, c: Number, result: Callable[[Number], Number]) -> tuple[()]:
-        """Four neighbours, quantized."""
+        """Store four neighbours, quantized."""
         assert self.ends.y is not None
         word = c.of(0, "u")
         for j in range(4):
@@ -175,7 +177,7 @@ class _Row:
         return ()
 
     def _through(self, result: Number, c: Number) -> Number:
-        """A result, or what the chain makes of it."""
+        """Apply the chain to a result, if there is one."""
         if self.ends.chain is None:
             return result
         places = {ONE: c.of(0), PLACES: c, LIKE: self.first + c * self.inner}
@@ -188,21 +190,22 @@ class _Row:
 
 
 def word_of(layout: str, row: Number, c: Number, rows: Number, length: Number) -> Number:
-    """The word in which an element of a row lies; rows of MATRIX have a multiple of four."""
+    """Return the index of the word with an element of a row; rows of MATRIX have a multiple of four."""
     if layout == BLOCKED:
         return (((c >> 4) * rows + row) << 2) + ((c >> 2) & 3)
     return (((row >> 2) * (length >> 2) + (c >> 2)) << 2) + (row & 3)
 
 
 def byte_of(word: Number, c: Number) -> Number:
-    """The byte of an element in its word, with its sign."""
+    """Return the byte of an element in its word, sign-extended."""
     return (word.i << (c.of(24) - ((c & 3) << 3)).i) >> 24
 
 
 def _joined(
     k: KernelWriter, op: str, value: Number, r: _Row, lanes: int, then: Callable[[Number], Number]
 ) -> Number:
-    """What all invocations of a row have found, changed once, for each of them."""
+    """Join the values of all invocations of a row, apply *then* once, and return the result to each of
+    them."""
     if lanes == 1:
         return then(value)
     k.keep(r.lane, value)

@@ -11,5 +11,6 @@ MOST_TILES = 1024  # of such a product: each has a counter
 
 
 def counters(device: Device) -> Resident:
-    """A layer's, all zero: each has its own, so that layers need not wait for each other."""
+    """Return a layer's counters, all zero. Each layer has its own, so that layers need not wait for each
+    other."""
     return Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))

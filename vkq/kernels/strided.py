@@ -1,5 +1,5 @@
-"""Movement of float32, int32 and float16 elements that strides say (Transpose, Slice, Expand), or a list of
-places: one dispatch; no place of an element is made on the host for strides."""
+"""Copies of float32, int32 and float16 elements by strides (Transpose, Slice, Expand) or by a list of
+indices, in one dispatch. For strides the host computes no index of an element."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HALF = "float16"
 
 
 def strided(b: Builder, x: Value, shape: Sequence[int], strides: Sequence[int], first: int = 0) -> Value:
-    """Adds ``y[i, j, ...] = x[first + i * strides[0] + j * strides[1] + ...]`` of this shape to a plan. x
-    lies row by row; strides count elements, and may be 0 or negative."""
+    """Add ``y[i, j, ...] = x[first + i * strides[0] + j * strides[1] + ...]`` of this shape to a plan. x is
+    row-major; strides count elements, and may be 0 or negative."""
     y = b.new(Spec(shape, x.spec.dtype))
     if y.spec.size:
         axes = _joined(shape, strides)
@@ -33,7 +33,7 @@ def strided(b: Builder, x: Value, shape: Sequence[int], strides: Sequence[int], 
 
 
 def _joined(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """(size, stride) of each axis, neighbours that are one run as one."""
+    """Return (size, stride) of each axis, with neighbouring axes joined where they are one run."""
     axes: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
@@ -46,12 +46,12 @@ def _joined(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of an array that lies row by row."""
+    """Return the strides of a row-major array."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def halves_taken(b: Builder, x: Value, index: Value, shape: Sequence[int], fill: int) -> Value:
-    """Adds float16 x's elements at the places in *index* to a plan; -1 gives the bits in *fill*."""
+    """Add the elements of float16 x at the indices in *index* to a plan; -1 gives the bits in *fill*."""
     y = b.new(Spec(shape, HALF))
     b.dispatch(b.device.program(_by_places()), [x, index, y], {"count": y.spec.size, "n0": fill})
     return y
@@ -86,7 +86,7 @@ def _by_places() -> Written:
 
 
 def _half(k: KernelWriter, buffer: int, place: Number) -> Number:
-    """The bits of a float16 element."""
+    """Return the bits of a float16 element."""
     return (k.load(buffer, place >> 1) >> ((place & 1) << 4)) & 0xFFFF
 
 
@@ -97,7 +97,7 @@ def _written(
     half: bool,
     element: Callable[[KernelWriter, Number], Number],
 ) -> Written:
-    """A kernel whose invocations write a word each: one element, or two of float16."""
+    """Write a kernel whose invocations store a word each: one element, or two of float16."""
     per = 2 if half else 1
 
     def module() -> bytes:

@@ -1,4 +1,4 @@
-"""Weights as integer kernels read them, and what a kernel needs to know of a scheme."""
+"""Packs weights for integer kernels, and the interface of a scheme to a kernel."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PARAMETER_BYTES = 64  # of a block of four channels: `Arithmetic.channel_paramet
 
 
 class Arithmetic(Protocol):
-    """What an integer kernel needs to know of a scheme (`vkq.schemes`): its shaders, and how sums become
-    results."""
+    """The interface of a scheme (`vkq.schemes`) to an integer kernel: its shaders, and the conversion of sums
+    to results."""
 
     @property
     def family(self) -> str:
-        """Of the shaders, as their names say it: ``q8ta_q8csw``."""
+        """The family in the names of its shaders: ``q8ta_q8csw``."""
 
     @property
     def axes(self) -> Mapping[str, str]:
@@ -35,40 +35,40 @@ class Arithmetic(Protocol):
 
     @property
     def x_scale(self) -> float:
-        """Of the activations; 0 where each row has its own."""
+        """The scale of the activations; 0 if each row has its own."""
 
     @property
     def x_zero_point(self) -> int:
-        """Of the activations as they are stored (int8); 0 where each row has its own."""
+        """The stored zero point of the activations (int8); 0 if each row has its own."""
 
     @property
     def w_zero_point(self) -> Int32:
-        """Of each output channel's weights as they are stored (int8)."""
+        """The stored zero point of each output channel's weights (int8)."""
 
     @property
     def largest_bias(self) -> int:
-        """No int32 bias is farther from 0."""
+        """The bound of every int32 bias's magnitude."""
 
     @property
     def after(self) -> After:
-        """What is done to 8-bit results before they are stored."""
+        """The epilogue of 8-bit results."""
 
     @property
     def epilogue(self) -> Mapping[str, int | float]:
-        """The push constants of the end of a kernel."""
+        """The push constants of a kernel's epilogue."""
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """What the end of a kernel reads for each block of four channels, for weights (G, N, K) in blocks of
-        four: [block][4 numbers][4 channels]. *zero_point* is (G, N) as int8."""
+        """Return the epilogue's parameters for weights (G, N, K) in blocks of four: [block][4 numbers][4
+        channels]. *zero_point* is (G, N) as int8."""
 
 
 def ceil4(n: int) -> int:
-    """ceil(n / 4)"""
+    """Return ceil(n / 4)."""
     return -(-n // 4)
 
 
 def block_weights(weight: Int8, zero_point: Int32) -> Int8:
-    """(G, N, K) with N and K rounded up to blocks of four.
+    """Return (G, N, K) with N and K rounded up to blocks of four.
 
     Padding along K holds the channel's zero point: it then counts as zero, whatever x holds there. Padding
     channels are zero.
@@ -83,8 +83,8 @@ def block_weights(weight: Int8, zero_point: Int32) -> Int8:
 
 
 def zeros_behind(values: npt.NDArray[Any], *counts: int) -> npt.NDArray[Any]:
-    """The array with so many zeros behind the last of each of its last axes; itself where there are none
-    (np.pad copies all the same, and takes as long as packing)."""
+    """Pad the last axes of an array with so many zeros; return the array itself if there are none (np.pad
+    would copy it, which takes as long as packing)."""
     if not any(counts):
         return values
     before = ((0, 0),) * (values.ndim - len(counts))
@@ -92,20 +92,20 @@ def zeros_behind(values: npt.NDArray[Any], *counts: int) -> npt.NDArray[Any]:
 
 
 def by_group(values: npt.NDArray[Any], groups: int, n: int) -> npt.NDArray[Any]:
-    """(channels,) as (G, N); the last group may have fewer channels of its own."""
+    """Return (channels,) as (G, N); the last group may have fewer real channels."""
     out = np.zeros(groups * n, values.dtype)
     out[: values.size] = values
     return out.reshape(groups, n)
 
 
 def merge_groups(weight: Int8, groups: int, zero_points: Int32) -> Int8:
-    """(OC, IC/groups, KH, KW) as (G merged groups, N, K) with k = (kh, kw, ic), each with a multiple of four
-    output channels.
+    """Return (OC, IC/groups, KH, KW) as (G merged groups, N, K) with k = (kh, kw, ic), each with a multiple
+    of four output channels.
 
-    A store writes whole words of four channels, so a group must own whole words. Within a merged group the
-    weight is block-diagonal, with each channel's zero point elsewhere, which counts as zero; that costs at
-    most a factor of four (depthwise). The last merged group may be short of groups: theirs are zeros, and not
-    stored.
+    A store writes whole words of four channels, so a group must have whole words. Within a merged group the
+    weight is block-diagonal; elsewhere it is each channel's zero point, which counts as zero. That costs at
+    most a factor of four (depthwise). The last merged group may have fewer groups: the missing ones are
+    zeros, and not stored.
     """
     oc, ic, kh, kw = weight.shape
     n = oc // groups
@@ -118,7 +118,7 @@ def merge_groups(weight: Int8, groups: int, zero_points: Int32) -> Int8:
 
 
 def merged_groups(oc: int, groups: int) -> tuple[int, int]:
-    """(how many merged groups, groups in each), see `merge_groups`."""
+    """Return the number of merged groups and of groups in each; see `merge_groups`."""
     n = oc // groups
     merged = min(groups, 4 // np.gcd(4, n)) if groups > 1 and n else 1
     return -(-groups // int(merged)), int(merged)
