@@ -1,4 +1,4 @@
-"""The functional forms of layers: a layer made and applied once, with the layer's own parameters."""
+"""The functional forms of layers: make a layer, apply it once, and forget it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ P = ParamSpec("P")
 
 
 class Applied(Protocol[P]):
-    """A functional form, to type checkers: x, what the layer takes, and *out* as in a layer's call."""
+    """The type of a functional form, for type checkers: x, the layer's parameters, and *out* as in a layer's
+    call."""
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
@@ -28,11 +29,12 @@ class Applied(Protocol[P]):
 
 
 def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Applied[P]]:
-    """Makes the functional form of a layer of a function that has its name and docstring.
+    """Return a decorator that makes the functional form of a layer; it has the decorated function's name and
+    docstring.
 
-    Its signature is ``(x, <the parameters of the layer>, out=None)``, for `inspect`, help() and the manual
-    too; they are checked as the layer's are. x, or what is written into, decides about the device where none
-    is given.
+    Its signature is ``(x, <the parameters of the layer>, out=None)``, also for `inspect`, help() and the
+    manual; arguments are checked as the layer's are. Without a device argument, the device is that of x or
+    *out*.
     """
 
     def form(named: Callable[..., Any]) -> Applied[P]:

@@ -1,4 +1,4 @@
-"""Choices and places that are computed from 8-bit numbers: ONNX Where, ArgMax and ArgMin in a graph."""
+"""Selections by 8-bit numbers and searches among them: ONNX Where, ArgMax and ArgMin in a graph."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .take import gather, numbers
 
 
 def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
-    """Adds ``where(flags, x, z)`` to a plan: x and z of one type, 8-bit, float32 or int32; flags are uint8
-    numbers 0 or 1. The shapes broadcast as NumPy's."""
+    """Add ``where(flags, x, z)`` to a plan: x and z of one type, 8-bit, float32 or int32; flags are uint8 0
+    or 1. The shapes broadcast as in NumPy."""
     if x.spec.dtype != z.spec.dtype or flags.spec.dtype != "uint8":
         raise DTypeError(
             f"where: flags are {flags.spec.dtype}, x {x.spec.dtype} and z {z.spec.dtype};"
@@ -46,16 +46,16 @@ def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
 
 
 def whole(b: Builder, x: Value, shape: Sequence[int]) -> Value:
-    """x, repeated where it broadcasts."""
+    """Return x broadcast to a shape."""
     if x.spec.shape == tuple(shape):
         return x
     return gather(b, x, np.broadcast_to(numbers(b, x.spec.shape, math.prod(shape)), shape))
 
 
 def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value:
-    """Adds the places of the largest numbers along *axis* (>= 0) to a plan, as int32 without that axis.
+    """Add the indices of the largest numbers along *axis* (>= 0) to a plan, as int32 without that axis.
 
-    least: of the least ones. last: the last of equal ones, else the first.
+    least: return the indices of the smallest numbers. last: of equal numbers return the last, else the first.
     """
     shape = x.spec.shape
     if not shape[axis]:

@@ -1,5 +1,5 @@
-"""2-D convolutions: q8ta_q8csw with float32 or int8 output, and the weight-only q8csw, by one of several
-methods."""
+"""2-D convolutions: q8ta_q8csw with float32 or int8 output, and the weight-only q8csw; a convolution chooses
+among several methods."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Conv2d(Layer[Conv2dProblem]):
         return self._method(problem)[0].takes
 
     def finish(self, after: After) -> None:
-        """Gives every result a last step. What was made of the weight so far is made anew."""
+        """Give every result an epilogue; packed weights are made again."""
         self._scheme.after = after
         self._convolution = dataclasses.replace(self._convolution)
         self._kernels.clear()
@@ -146,21 +146,22 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @property
     def gemm(self) -> Int8Gemm | None:
-        """The product of integers that it is, with the weight as every kernel of a dot form reads it."""
+        """The product of integers that the convolution is, with the weight packed for the kernels of a dot
+        form."""
         found = self._convolution.gemm
         return found if isinstance(found, Int8Gemm) else None
 
     @checked
     def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:
-        """The packed layouts in which int8 inputs of this shape are taken as they are; where there are
-        several, a result has that of its input."""
+        """Return the packed layouts in which int8 inputs of this shape are read without a copy. If there are
+        several, a result has the layout of its input."""
         method, _ = self._method(self._problem_of(tuple(x_shape))[0])
         return method.layouts or (method.takes,)
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
-        """Adds the layer to a plan. *other* is what a last step adds the result to, and where it writes it:
-        nothing may read it afterwards. *layout*: of the result, where the method has several."""
+        """Add the layer to a plan. *other* is the residual that an epilogue adds, and its memory becomes the
+        result: nothing may read it afterwards. *layout*: that of the result, if the method has several."""
         (p, _), given = self._problem_of(x.spec.shape), x
         method, reason = self._method(p)
         b.why("method", method.name)
@@ -179,4 +180,4 @@ class Conv2d(Layer[Conv2dProblem]):
 
 @applied(Conv2d)
 def conv2d(*operands: Any, **options: Any) -> Any:
-    """One convolution applied once; see `Conv2d`, which keeps the packed weight for more."""
+    """A convolution, applied once; `Conv2d` keeps the packed weight for more calls."""

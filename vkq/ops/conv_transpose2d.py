@@ -1,4 +1,4 @@
-"""Transposed 2-D convolutions, as stride x stride ordinary convolutions side by side."""
+"""Transposed 2-D convolutions, as stride x stride ordinary convolutions."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         return MatrixPhases(self.device, weight, cast(Arithmetic, arithmetic), kernel)
 
     def _takes(self, p: TransposedConv2dProblem) -> MatrixPhases | None:
-        """The kernel on matrix units, where it is worth its while."""
+        """Return the kernel on matrix units if it pays for this problem."""
         return self._matrix if self._matrix and self._matrix.gemm.worth(p.n * p.h * p.w) else None
 
     def _layout_for(self, problem: TransposedConv2dProblem) -> str:
@@ -147,7 +147,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
 
 
 def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
-    """(IC, OC/groups, KH, KW) as (OC, IC/groups, KH, KW)."""
+    """Return (IC, OC/groups, KH, KW) as (OC, IC/groups, KH, KW)."""
     ic, oc, kh, kw = weight.shape
     by_group = weight.reshape(groups, ic // groups, oc, kh, kw)
     return np.asarray(by_group.transpose(0, 2, 1, 3, 4).reshape(oc * groups, ic // groups, kh, kw))
@@ -155,5 +155,4 @@ def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
 
 @applied(ConvTranspose2d)
 def conv_transpose2d(*operands: Any, **options: Any) -> Any:
-    """One transposed convolution applied once; see `ConvTranspose2d`, which keeps the packed weight for
-    more."""
+    """A transposed convolution, applied once; `ConvTranspose2d` keeps the packed weight for more calls."""

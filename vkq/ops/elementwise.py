@@ -1,5 +1,5 @@
-"""Add, subtract and multiply two 8-bit tensors with broadcasting, exactly as ONNX Runtime's QLinearAdd and
-QLinearMul."""
+"""Addition, subtraction and multiplication of two 8-bit tensors with broadcasting, exactly as ONNX Runtime's
+QLinearAdd and QLinearMul."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def combined(
     activation: Activation = None,
     form: str = "auto",
 ) -> Value:
-    """Adds ``op(x, z)`` to a plan. *form* "table" makes the shader take every result from the table; the bits
-    are the same."""
+    """Add ``op(x, z)`` to a plan. *form* "table" makes the shader look up every result; the bits are the
+    same."""
     xq, zq = operand.meaning(op, "a", x.spec, x_qparams), operand.meaning(op, "b", z.spec, z_qparams)
     if not xq.dtype == zq.dtype == yq.dtype:
         raise DTypeError(f"{op}: a is {xq.dtype}, b {zq.dtype} and y {yq.dtype}; they must be of one type")
@@ -141,7 +141,7 @@ def combined(
 
 
 def paired(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:
-    """Adds ``entries[x - qmin, z - qmin]`` to a plan, x and z of the table's type."""
+    """Add ``entries[x - qmin, z - qmin]`` to a plan, x and z of the table's type."""
     shape = _broadcast_shape("lookup_pair", x.spec.shape, z.spec.shape)
     x, z = _alike(b, x, z, shape)
     y = b.new(Spec(shape, entries.dtype.name, x.spec.layout))
@@ -161,7 +161,7 @@ def _combine(
     table: Resident,
     push: dict[str, int | float],
 ) -> None:
-    """Adds the dispatch for operands in one layout and of one rank."""
+    """Add the dispatch for operands in one layout and of one rank."""
     x, z, y = operands
     shape = "same" if x.spec.shape == z.spec.shape else PIXELS.get(y.spec.layout, "broadcast")
     words = y.spec.nbytes // 4
@@ -208,15 +208,15 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
 
 
 def _gates(x: Spec, z: Spec) -> bool:
-    """Whether z has a number for each channel of x, in kPackedInt8_4W4C, and x is in kPackedInt8_16C: the
-    kernel takes both as they are."""
+    """Return True if z has a number for each channel of x, in kPackedInt8_4W4C, and x is in kPackedInt8_16C:
+    the kernel reads both without a copy."""
     gate = z.shape[:1] in (x.shape[:1], (1,)) and z.shape[1:] == (*x.shape[1:2], 1, 1)
     return gate and x.shape != z.shape and (x.layout, z.layout) == (BLOCKED, IMAGE)
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
-    """Both with the rank of the result and in one layout: that of the operand which has the result's shape,
-    if one has and if it can be broadcast. Gates (`_gates`) stay as they are."""
+    """Return both operands with the result's rank and in one layout: that of the operand with the result's
+    shape, if there is one and it can be broadcast. Gates (`_gates`) stay unchanged."""
     whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
     if x.spec.shape != z.spec.shape:
@@ -234,8 +234,8 @@ def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Valu
 
 
 def _logical_dims(op: str, shape: tuple[int, ...], a: Spec, b: Spec) -> tuple[tuple[int, ...], ...]:
-    """Four dims each of y, a and b. Leading axes of a folded layout that broadcast alike are joined; the last
-    axis stays."""
+    """Return four dims each of y, a and b. Leading axes of a folded layout that broadcast alike are joined;
+    the last axis stays."""
     columns = [list(column) for column in zip(shape, a.shape, b.shape, strict=True)]
     joined: list[list[int]] = []
     for i, column in enumerate(columns):

@@ -1,4 +1,4 @@
-"""``vkq.explain``: what any operator does on a device, without running it."""
+"""``vkq.explain``: the dispatches of any operator on a device, without running it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from ..runtime.tensor import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """The dispatches of an operator in order: the shader ``variants`` by name, and the multiply-adds that
-    they count."""
+    """The dispatches of an operator in order: the shader ``variants`` by name, and their multiply-adds."""
 
     device: str
     variants: tuple[str, ...]
@@ -33,10 +32,10 @@ class Steps:
 def explain(
     operator: Callable[..., Any], *arguments: Any, device: Device | int | str | None = None, **options: Any
 ) -> Steps:
-    """What ``operator(*arguments, **options)`` would dispatch: recorded, not run.
+    """Return the dispatches of ``operator(*arguments, **options)``, recorded without running them.
 
-    operator: a function of vkq or a layer. arguments: as it takes them, activations as Tensors; the first may
-    be a NumPy array. A layer's own ``explain`` also tells the path and why.
+    operator: a function of vkq or a layer. arguments: those of the call, activations as Tensors; the first
+    may be a NumPy array. A layer's own ``explain`` also gives the path and the reason.
 
     >>> from vkq.ops.pool import max_pool2d
     >>> explain(max_pool2d, np.zeros((1, 4, 8, 8), np.int8), 2).variants

@@ -1,4 +1,4 @@
-"""Products of two float activations: batches of matrices, as attention has them."""
+"""Products of two float activations: batches of matrices, as in attention."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .choose import whole
 
 
 def multiplied(b: Builder, x: Value, z: Value) -> Value:
-    """Adds ``x @ z`` of float32 or float16 arrays, as NumPy's matmul with its broadcasting, to a plan. Sums
-    are those of `vkq.kernels.float_product`, within (K + 4) 2**-24 of the sum of the terms' magnitudes; of
-    float16 x they are rounded to float16 once."""
+    """Add ``x @ z`` of float32 or float16 arrays, broadcast as NumPy's matmul, to a plan. Sums are those of
+    `vkq.kernels.float_product`, within (K + 4) 2**-24 of the sum of the terms' magnitudes; for float16 x they
+    are rounded to float16 once."""
     dtype, shapes = x.spec.dtype, [x.spec.shape, z.spec.shape]
     x = _matrix(b, converted(b, x, "float32"), (1, *shapes[0]))
     z = _matrix(b, converted(b, z, "float32"), (*shapes[1], 1))
@@ -46,12 +46,13 @@ def multiplied(b: Builder, x: Value, z: Value) -> Value:
 
 
 def _matrix(b: Builder, x: Value, otherwise: tuple[int, ...]) -> Value:
-    """A vector as a matrix of that shape."""
+    """Return a vector as a matrix of this shape."""
     return reshaped(b, x, otherwise) if len(x.spec.shape) == 1 else x
 
 
 def _spread(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> tuple[Value, int]:
-    """The matrices, and numbers from one to the next: 0 where all are one, which then lies there once."""
+    """Return the matrices and the distance from one to the next: 0 if all are one, which is then stored
+    once."""
     own = x.spec.shape[:-2]
     if math.prod(own) == 1:
         return x, 0

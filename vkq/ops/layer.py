@@ -1,4 +1,4 @@
-"""What linear layers and convolutions have in common: a scheme, plans that are kept, explanations."""
+"""The base of linear layers and convolutions: a scheme, cached plans, explanations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .torch_modules import OUTPUTS, tensor_of
 
 
 class Problem(Protocol):
-    """What a layer's problem tells."""
+    """The attributes of a layer's problem."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ Build = TypeVar("Build", bound=Callable[..., Value])
 
 
 def as_tuned(build: Build) -> Build:
-    """A layer's ``build`` that takes the kernels that were tuned for its problem (`vkq.select.tuner`)."""
+    """Make a layer's ``build`` use the kernels that were tuned for its problem (`vkq.select.tuner`)."""
 
     @functools.wraps(build)
     def building(self: Any, b: Builder, x: Value, *rest: Any, **options: Any) -> Value:
@@ -62,8 +62,8 @@ def as_tuned(build: Build) -> Build:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What a layer does with an input: ``path`` and ``method`` with why, the shader variants in order of
-    dispatch, and sizes."""
+    """The execution of a layer for an input: ``path`` and ``method`` with their reasons, the shader variants
+    in order of dispatch, and sizes."""
 
     problem: str
     scheme: str
@@ -80,7 +80,7 @@ class Explanation:
 
     @property
     def wrapping(self) -> str:
-        """Which output channels may wrap, in words; "" where none may."""
+        """The output channels whose sums may wrap, in words; "" if none may."""
         few = ", ".join(map(str, self.overflowing[:NAMED])) + ", ..." * (len(self.overflowing) > NAMED)
         return f"sums may leave int32, and wrap, in output channels {few}" if self.overflowing else ""
 
@@ -96,8 +96,8 @@ class Explanation:
 
 
 class Layer(OfOneProcess, Generic[P]):
-    """A weight with its scheme, on a device. ``Linear`` and ``Conv2d`` say what it means; P is their problem
-    type."""
+    """A weight with its scheme, on a device. ``Linear`` and ``Conv2d`` define the operation; P is their
+    problem type."""
 
     _op: str
     _rank: int  # of the weight
@@ -138,10 +138,10 @@ class Layer(OfOneProcess, Generic[P]):
 
     @property
     def scheme(self) -> str:
-        """``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw`` (float32 or
-        float16 in and out; ``q8csw_f16`` with compute="float16"), ``q4gsw`` and ``q8gsw`` (as that, weights
-        in groups of 4 or 8 bits), ``f32`` and ``f16`` (float weights), or ``dq8ca_q8csw``
-        (float32 in and out, the input quantized by rows at run time)."""
+        """The scheme: ``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw``
+        (float32 or float16 in and out; ``q8csw_f16`` with compute="float16"), ``q4gsw`` and ``q8gsw``
+        (likewise, with weights of 4 or 8 bits in groups), ``f32`` and ``f16`` (float weights), or
+        ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run time)."""
         return self._scheme.name
 
     def __repr__(self) -> str:
@@ -149,13 +149,13 @@ class Layer(OfOneProcess, Generic[P]):
         return f"<vkq.{type(self).__name__} {sizes} {self.scheme} on {self.device.short_name}>"
 
     def __call__(self, x: npt.ArrayLike | Tensor, *, out: Tensor | None = None, output: str = "numpy") -> Any:
-        """Applies the layer: a NumPy array in gives a NumPy array out, a Tensor in gives a Tensor with no
-        copy to the host.
+        """Apply the layer: a NumPy array gives a NumPy array, a Tensor gives a Tensor without a copy to the
+        host.
 
-        With ``x_qparams`` x is of their dtype, or float32, which is quantized on the device first; without, x
+        With ``x_qparams`` x has their dtype, or is float32 and is quantized on the device first; without, x
         is float32 or float16. *out* is a Tensor of the result's shape, dtype, layout and qparams to write
-        into; it is returned then. It may not be x. output: "torch" gives a tensor of PyTorch in place of a
-        NumPy array.
+        into, and is then returned. It may not be x. output: "torch" gives a PyTorch tensor instead of a NumPy
+        array.
         """
         if output not in OUTPUTS:
             raise ArgumentError(f"{self._op}: output is {output!r}; it must be 'numpy' or 'torch'")
@@ -175,7 +175,7 @@ class Layer(OfOneProcess, Generic[P]):
         return run(plan or self.plan(x.spec), (x,), out, self._op)
 
     def plan(self, x: Spec) -> Plan:
-        """What the layer does with an input of this shape, type and layout; made once for each."""
+        """Return the layer's plan for an input of this shape, type and layout; it is made once."""
         key = x, preference()
         found = self._plans.get(key)
         if found is None:
@@ -185,12 +185,13 @@ class Layer(OfOneProcess, Generic[P]):
         return found
 
     def build(self, b: Builder, x: Value) -> Value:
-        """Adds the layer to a plan."""
+        """Add the layer to a plan."""
         raise NotImplementedError
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> Explanation:
-        """What the layer does with an input of this shape, as its kernels take it, without running it."""
+        """Return the layer's execution for an input of this shape, in the layout of its kernels, without
+        running it."""
         problem, layout = self._problem_of(tuple(x_shape))
         dtype = self._scheme.inputs[0]
         plan = self.plan(self._spec_of(x_shape, dtype, layout))
@@ -204,28 +205,29 @@ class Layer(OfOneProcess, Generic[P]):
 
     @property
     def device_bytes(self) -> int:
-        """What the layer keeps on the device now, of all shapes that it was called with: the weight in each
-        order that its kernels read (of few rows and of many these may be others), scales and tables."""
+        """The layer's bytes on the device now, for all shapes that it was called with: the weight in each
+        order that its kernels read (few and many rows may need different ones), scales and tables."""
         found = dict.fromkeys(one for plan in self._plans.copy().values() for one in plan.constants.values())
         return sum(one.bytes for one in found if one.uploaded)
 
     def choice(self) -> Choice:
-        """The path taken on the device, and why."""
+        """The path on this device, and the reason."""
         return self._choice
 
     @checked
     def input_layout(self, x_shape: Sequence[int]) -> str:
-        """The packed layout in which int8 inputs of this shape are taken as they are; others are repacked
-        first."""
+        """Return the packed layout in which int8 inputs of this shape are read without a copy; others are
+        repacked first."""
         return self._problem_of(tuple(x_shape))[1]
 
     @staticmethod
     def _spec_of(x_shape: Sequence[int], dtype: str, layout: str) -> Spec:
-        """An input as the kernels take it."""
+        """Return the spec of an input in the kernels' layout."""
         return Spec(x_shape, dtype, layout if dtype in BYTES else None)
 
     def _problem_of(self, x_shape: tuple[int, ...]) -> tuple[P, str]:
-        """The problem for an input's shape, and the layout in which its kernels take int8 and give it."""
+        """Return the problem for an input's shape, and the layout in which its kernels read and write
+        int8."""
         key = x_shape, preference()
         found = self._problems.get(key)
         if found is None:
@@ -236,7 +238,7 @@ class Layer(OfOneProcess, Generic[P]):
 
     @property
     def problems(self) -> list[str]:
-        """The problems of the shapes that it was planned for, as `vkq tune` is given them."""
+        """Return the problems of the shapes that it was planned for, as `vkq tune` accepts them."""
         names = (f"{problem.name}/scheme={self.scheme}" for problem, _ in self._problems.copy().values())
         return list(dict.fromkeys(names))
 

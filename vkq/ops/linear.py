@@ -148,7 +148,7 @@ class Linear(Layer[LinearProblem]):
         return cls(**operands(module, "Linear", x_qparams, quantized), **options)
 
     def _make(self, method: str) -> None:
-        """Its products."""
+        """Make its products."""
         operands, scheme = self._scheme.operands, self._scheme
         n, k = self.weight_shape
         self._gemm = scheme.linear(self.device, self._choice.form)
@@ -157,14 +157,14 @@ class Linear(Layer[LinearProblem]):
                 f"linear: method is {method!r} with a float weight; it must be 'auto' or 'tiled'"
             )
         self._gemm.kernel = method
-        # Matrix units beside the dot form, which takes few rows and what is forced by name.
+        # Matrix units, beside the dot form, which computes few rows and methods forced by name.
         if self._choice.path == COOPMAT and method == "auto" and n and k:
             self._matrix = MatrixGemm(
                 self.device, (n, k), lambda: operands.stored_weight, cast(Arithmetic, scheme)
             )
 
     def finish(self, after: After) -> None:
-        """Gives every result a last step."""
+        """Give every result an epilogue."""
         self._scheme.after = after
         self._make(self._gemm.kernel)
 
@@ -198,7 +198,7 @@ class Linear(Layer[LinearProblem]):
 
 @applied(Linear)
 def linear(*operands: Any, **options: Any) -> Any:
-    """One linear layer applied once; see `Linear`, which keeps the packed weight for more.
+    """A linear layer, applied once; `Linear` keeps the packed weight for more calls.
 
     >>> import numpy as np
     >>> x, w = np.array([[2, 4]], np.int8), np.array([[1, 2], [3, 4]], np.int8)

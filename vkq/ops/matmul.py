@@ -1,4 +1,4 @@
-"""Products of two 8-bit activations: batches of matrices, as attention has them."""
+"""Products of two 8-bit activations: batches of matrices, as in attention."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def multiplied(
     overflow: str = "refuse",
     rows: bool = False,
 ) -> Value:
-    """Adds `matmul` to a plan. overflow: "wrap" takes any K, with sums modulo 2**32. rows: z is (..., N, K):
-    its columns are given as rows."""
+    """Add `matmul` to a plan. overflow: "wrap" allows any K, with sums modulo 2**32. rows: z is (..., N, K),
+    the transpose of the operand."""
     if overflow == "refuse" and (k := math.prod(x.spec.shape[-1:])) > MOST_K:
         raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
     xq, zq = (
@@ -94,10 +94,10 @@ def multiplied(
 
 
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
-    """Adds the product's int32 sums themselves, modulo 2**32, to a plan: ONNX MatMulInteger.
+    """Add the product's int32 sums, modulo 2**32, to a plan: ONNX MatMulInteger.
 
-    x_zero, z_zero: zero points of the operands' types, on the device. One, or one for each row of x (of each
-    matrix, or of all of them one after the other), and for each column of z.
+    x_zero, z_zero: zero points of the operands' types, on the device: one for all, or one for each row of x
+    (of each matrix, or of all matrices one after the other) and for each column of z.
     """
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
@@ -106,14 +106,14 @@ def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Valu
 
 
 def _columns(b: Builder, z: Value) -> Value:
-    """(..., K, N) as (..., N, K)."""
+    """Return (..., K, N) as (..., N, K)."""
     axes = list(range(len(z.spec.shape)))
     axes[-2:] = axes[:-3:-1]
     return transposed(b, z, axes)
 
 
 def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Variant, tuple[int, int]]:
-    """The shader, and by how much its form of a product shifts the operands."""
+    """Return the shader, and the offsets that its dot form adds to the operands."""
     form = without_matrices(device).form
     if form == "float" or (batch > 1 and (m % 4 or n % 4)):
         return catalog().find("matmul_q8__row", out=out), (0, 0)
@@ -128,8 +128,8 @@ def _product(
     to: QParams | Literal["float32", "int32"],
     more: Sequence[Value],
 ) -> Value:
-    """A product with (..., N, K), in the layout of matrices. kernel: of a batch of so many products of m x n;
-    *more* stands behind its operands and its result."""
+    """Add a product with (..., N, K), in the layout of matrices. kernel: for a batch of so many m x n
+    products; *more* are bindings after the operands and the result."""
     leading, m, n, k = _sizes(x.spec.shape, (*z.spec.shape[:-2], *z.spec.shape[:-3:-1]))
     shape = (*leading, m, n)
     if len(z.spec.shape) == 2:  # one right operand for all matrices: their rows are those of one
@@ -147,7 +147,7 @@ def _product(
 
 
 def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:
-    """(leading axes of the result, M, N, K). Raises ArgumentError where the shapes do not fit."""
+    """Return (leading axes of the result, M, N, K). Raises ArgumentError for shapes that do not fit."""
     if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
         raise ArgumentError(
             f"matmul: a has shape {a} and b {b}; a's last axis must be as long as b's last but one"
@@ -163,7 +163,7 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
 
 
 def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> Value:
-    """(batch * rows, K) in the layout of matrices, repeated where the leading axes broadcast."""
+    """Return (batch * rows, K) in the layout of matrices, repeated where the leading axes broadcast."""
     shape = x.spec.shape
     if shape[:-2] != leading and math.prod(shape[:-2]) != math.prod(leading):
         wide = (*leading, *last)

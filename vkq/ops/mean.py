@@ -1,4 +1,4 @@
-"""The mean over axes of 8-bit arrays."""
+"""Means over axes of 8-bit arrays."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def meant(
     y_qparams: QParams | None,
     x_qparams: QParams | None,
 ) -> Value:
-    """Adds `reduce_mean` to a plan: what stays becomes channels, what goes the pixels of an image of one
-    row."""
+    """Add `reduce_mean` to a plan: the kept axes become channels, the reduced ones the pixels of an image of
+    one row."""
     shape = x.spec.shape
     rank = len(shape)
     gone = {operand.normal_axis("reduce_mean", a, rank) for a in (range(rank) if axes is None else axes)}

@@ -1,5 +1,4 @@
-"""What operators without weights have in common: operands of every kind, plans that are kept, push
-constants."""
+"""Functions for operators without weights: operands of every kind, cached plans, push constants."""
 
 from __future__ import annotations
 
@@ -33,8 +32,9 @@ def apply(
     out: Tensor | None = None,
     dtypes: tuple[str, ...] = BYTES,
 ) -> Any:
-    """What ``build(builder, *inputs, *options)`` makes of the operands: a Tensor where one of them is (or
-    *out* is given), else a NumPy array. The plan is kept by the inputs' specs and the options."""
+    """Apply ``build(builder, *inputs, *options)`` to the operands and return the result: a Tensor if one
+    of them is (or *out* is given), else a NumPy array. The plan is cached by the inputs' specs and the
+    options."""
     chosen = device_of(op, [*operands.values(), out], device)
     inputs = [take(op, name, x, chosen, dtypes) for name, x in operands.items()]
     y = run(planned(chosen, build, [x.spec for x in inputs], options), inputs, out, op)
@@ -42,7 +42,7 @@ def apply(
 
 
 def planned(device: Device, build: Build, specs: Sequence[Spec], options: tuple[Any, ...]) -> Plan:
-    """The plan of an operator for inputs of these specs, made once and kept by the device."""
+    """Return the plan of an operator for inputs of these specs; it is made once and cached by the device."""
 
     def make() -> Plan:
         b = Builder(device)
@@ -55,7 +55,7 @@ def planned(device: Device, build: Build, specs: Sequence[Spec], options: tuple[
 
 
 def hashable(value: Any) -> Hashable:
-    """A value that stands for an option in a plan's key."""
+    """Return a hashable value for an option in a plan's key."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, (list, tuple)):
@@ -65,8 +65,8 @@ def hashable(value: Any) -> Hashable:
 
 
 def device_of(op: str, operands: Sequence[Operand | None], device: Device | int | str | None) -> Device:
-    """The device of the tensors among the operands, which must be one; else the one given, else the
-    default."""
+    """Return the device of the tensors among the operands, which must be one; without tensors the given or
+    the default device."""
     devices = [x.device for x in operands if isinstance(x, Tensor)]
     if device is not None:
         devices.insert(0, opened(device))
@@ -80,7 +80,7 @@ def device_of(op: str, operands: Sequence[Operand | None], device: Device | int 
 
 
 def take(op: str, name: str, x: Operand, device: Device, dtypes: tuple[str, ...] = BYTES) -> Tensor:
-    """An operand as a Tensor; a NumPy array is copied to the device in its default layout."""
+    """Return an operand as a Tensor; a NumPy array is copied to the device in its default layout."""
     if isinstance(x, Tensor):
         if x.dtype not in dtypes:
             raise DTypeError(f"{op}: {name} has dtype {x.dtype}; it must be {_words(dtypes)}")
@@ -96,7 +96,7 @@ def _words(dtypes: tuple[str, ...]) -> str:
 
 
 def meaning(op: str, name: str, x: Spec, q: QParams | None) -> QParams:
-    """The parameters of an operand: those given, which must not contradict its own, or its own."""
+    """Return the parameters of an operand: its own, or the given ones, which must not contradict them."""
     found = q or x.qparams
     if found is None:
         raise ArgumentError(f"{op}: {name} carries no qparams; give {name}_qparams")
@@ -112,7 +112,7 @@ def meaning(op: str, name: str, x: Spec, q: QParams | None) -> QParams:
 
 
 def check_image(op: str, shape: Sequence[int]) -> None:
-    """Raises unless the shape is that of images."""
+    """Raise an error unless the shape is that of images."""
     if len(shape) != 4:
         raise ArgumentError(
             f"{op}: x has {len(shape)} axes (shape {tuple(shape)}); it must have 4: (N, C, H, W)"
@@ -120,13 +120,13 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 
 def axes_layout(name: str, rank: int) -> str:
-    """The layout for work that follows the axes: not blocks of channels for rows, whose extent is another
-    than `folded` says."""
+    """Return the layout for work along axes: rows have no blocks of channels, because their extent is not
+    that of `folded`."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 
 def normal_axis(op: str, axis: int, rank: int) -> int:
-    """A non-negative axis."""
+    """Return an axis as a non-negative number."""
     if not -rank <= axis < rank:
         raise ArgumentError(
             f"{op}: axis is {axis} and x has {rank} axes; it must be in [{-rank}, {rank - 1}]"
@@ -135,10 +135,10 @@ def normal_axis(op: str, axis: int, rank: int) -> int:
 
 
 def named(prefix: str, sizes: Sequence[int]) -> dict[str, int | float]:
-    """Four numbers as push constants ``prefix_n``, ``_c``, ``_h``, ``_w``."""
+    """Return four numbers as push constants ``prefix_n``, ``_c``, ``_h``, ``_w``."""
     return {f"{prefix}_{axis}": size for axis, size in zip("nchw", sizes, strict=True)}
 
 
 def four(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape of at most four axes with ones in front."""
+    """Return a shape of at most four axes with ones in front."""
     return (1,) * (4 - len(shape)) + tuple(shape)

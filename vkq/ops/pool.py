@@ -33,7 +33,7 @@ from .operand import Operand
 
 SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal numbers
 MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the sum fit int32
-# neighbouring blocks of channels of a workgroup: 32 bytes, and more where an image has few pixels
+# Neighbouring blocks of channels of a workgroup: 32 bytes, and more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 MANY = 1 << 17  # vectors from which a global average takes as many invocations as there may be
 SUM_BYTES = 16  # of shared memory: four sums of an invocation of a global average
@@ -77,7 +77,7 @@ def max_pool2d(
 def max_pooled(
     b: Builder, x: Value, kernel: Ints, stride: Ints | None, padding: Ints, dilation: Ints, ceil_mode: bool
 ) -> Value:
-    """Adds `max_pool2d` to a plan."""
+    """Add `max_pool2d` to a plan."""
     window = Window.of("max_pool2d", x.spec.shape, kernel, stride, padding, dilation, ceil_mode)
     x = repacked(b, x, x.spec.image_layout)
     for part in window.by_axes() if min(window.kernel) > 1 and window.taps >= BY_AXES else (window,):
@@ -139,7 +139,7 @@ def averaged(
     y_qparams: QParams | None,
     x_qparams: QParams | None,
 ) -> Value:
-    """Adds `avg_pool2d` to a plan."""
+    """Add `avg_pool2d` to a plan."""
     op = "avg_pool2d"
     window = Window.of(op, x.spec.shape, kernel, stride, padding, 1, ceil_mode)
     xq = operand.meaning(op, "x", x.spec, x_qparams)
@@ -192,9 +192,9 @@ def globally_averaged(
     b: Builder, x: Value, y_qparams: QParams | None, x_qparams: QParams | None, layout: str | None = None,
     excite: Excite | None = None,
 ) -> Value:  # fmt: skip
-    """Adds `global_avg_pool2d` to a plan. *layout*: of the result, where the kernel can write it; else it is
-    that of x; in kPackedInt8_4H4W the result is (N, C). *excite*: goes on to the gates of the channels, which
-    are the result then, without qparams."""
+    """Add `global_avg_pool2d` to a plan. *layout*: that of the result if the kernel can write it; else it is
+    that of x; in kPackedInt8_4H4W the result is (N, C). *excite*: continue with the gates of the channels,
+    which are then the result, without qparams."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
     xq = operand.meaning(op, "x", x.spec, x_qparams)
@@ -230,8 +230,8 @@ def globally_averaged(
 def averaged_by_table(
     b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams, layout: str | None = None
 ) -> Value:
-    """Adds the mean over each channel's pixels of a function of 8-bit x, given as a float32 table of (256,)
-    or (C, 256): (N, C, 1, 1), see `vkq.reference.operators.mean_of_table`. *layout*: as
+    """Add the mean over each channel's pixels of a function of 8-bit x to a plan: (N, C, 1, 1). The function
+    is a float32 table of (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`. *layout*: as in
     `globally_averaged`."""
     operand.check_image("mean", x.spec.shape)
     n, c, h, w = x.spec.shape
@@ -258,8 +258,8 @@ def averaged_by_table(
 
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
-    """The workgroup of a global average over so many vectors, of *least* invocations, and how many blocks of
-    channels it takes."""
+    """Return the workgroup of a global average over so many vectors, with *least* invocations, and its number
+    of blocks of channels."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)

@@ -29,7 +29,7 @@ def quantize(
     """``saturate(round_half_even(x / scale) + zero_point)``.
 
     x: float32 of any shape, a NumPy array (the result is one too) or a Tensor (the result is a Tensor in
-    *layout*: kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W, unless given). The division is rounded
+    *layout*: by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W). The division is rounded
     correctly on every device. +-Inf saturates, NaN gives the lower bound, -0.0 is 0.
     https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 
@@ -52,8 +52,8 @@ def dequantize(
 ) -> Any:
     """``(x - zero_point) * scale`` in float32.
 
-    x: int8 or uint8 as *qparams* say, a NumPy array or a Tensor; a Tensor's own qparams are taken where none
-    are given. https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    x: int8 or uint8 as in *qparams*, a NumPy array or a Tensor; without *qparams* a Tensor's own are used.
+    https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 
     >>> import numpy as np
     >>> dequantize(np.array([-2, 0, 3], np.int8), QParams(0.5, 1))
@@ -63,7 +63,7 @@ def dequantize(
 
 
 def dequantized(b: Builder, x: Value, qparams: QParams | None) -> Value:
-    """Adds `dequantize` to a plan; *qparams* None are those of x."""
+    """Add `dequantize` to a plan; *qparams* None are those of x."""
     q = qparams or x.spec.qparams
     if q is None:
         raise ArgumentError("dequantize: x carries no qparams; give them")

@@ -1,5 +1,5 @@
-"""Quantization with other parameters than one pair for the whole tensor: along an axis, in blocks, or found
-at run time; as steps of plans."""
+"""Quantization with several scales and zero points: along an axis, in blocks, or computed at run time; as
+steps of plans."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Array = npt.NDArray[Any]
 
 
 def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
-    """Adds ``saturate(round_half_even(x / scale) + zero_point)`` with scale and zero point broadcast against
-    float32 x: one for each channel (shaped (C, 1, 1)), or for each element. The zero point's type is the
-    result's. As ONNX QuantizeLinear with an axis or blocks."""
+    """Add ``saturate(round_half_even(x / scale) + zero_point)`` to a plan, with scale and zero point
+    broadcast against float32 x: one for each channel (shape (C, 1, 1)), or for each element. The result has
+    the zero point's type. As ONNX QuantizeLinear with an axis or blocks."""
     y = b.new(Spec(x.spec.shape, zero_point.dtype.name))
     if y.spec.size:
         scales, zeros = _parameters(b, x.spec.shape, scale, zero_point)
@@ -34,8 +34,8 @@ def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Val
 
 
 def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
-    """Adds ``(x - zero_point) * scale``, float32, with scale and zero point broadcast against 8-bit x. As
-    ONNX DequantizeLinear with an axis or blocks."""
+    """Add ``(x - zero_point) * scale``, float32, to a plan, with scale and zero point broadcast against 8-bit
+    x. As ONNX DequantizeLinear with an axis or blocks."""
     y = b.new(Spec(x.spec.shape, "float32"))
     if y.spec.size:
         scales, zeros = _parameters(b, x.spec.shape, scale, zero_point)
@@ -44,8 +44,9 @@ def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> V
 
 
 def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """Adds (uint8, its scale, its zero point), from the range of all of float32 x widened to contain 0: ONNX
-    DynamicQuantizeLinear. The scale is at least 2**-126, infinity where the range is; NaN does not count."""
+    """Add (uint8, its scale, its zero point) to a plan, from the range of float32 x extended to contain 0:
+    ONNX DynamicQuantizeLinear. The scale is at least 2**-126, and infinite if the range is; NaN does not
+    count."""
     packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX, infinities=True)
     y = reshaped(b, b.view(packed, Spec((1, x.spec.size), "uint8", MATRIX)), x.spec.shape)
     zero = Spec((), "uint8")  # a word whose lowest byte is the zero point, as int8
@@ -55,7 +56,7 @@ def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _parameters(b: Builder, shape: Sequence[int], scale: Array, zero: Array) -> tuple[Value, Value]:
-    """The scale and the stored zero point of each element."""
+    """Return the scale and the stored zero point of each element."""
     flat = scale.reshape(-1)
     check_scales(flat, flat.size, "quantize: scale")
     check_zero_points(zero.reshape(-1), zero.size, zero.dtype, "quantize: zero_point")

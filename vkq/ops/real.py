@@ -1,4 +1,4 @@
-"""Element-wise arithmetic of float32 numbers, for what a model computes beside its quantized operators."""
+"""Element-wise arithmetic of float32 numbers, for the float parts of a quantized model."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 
 
 def combined(b: Builder, x: Value, z: Value, op: RealOp) -> Value:
-    """Adds ``op(x, z)`` of float32 arrays, whose shapes broadcast as NumPy's, to a plan.
+    """Add ``op(x, z)`` of float32 arrays, with shapes broadcast as in NumPy, to a plan.
 
-    Each result is rounded to nearest even; subnormal numbers may be zero. max and min are NaN where an
-    operand is, and of zeros of both signs the positive and the negative one.
+    Each result is rounded to nearest even; subnormal numbers may be zero. max and min are NaN if an operand
+    is; between zeros of both signs max is the positive one, min the negative one.
     """
     if not x.spec.dtype == z.spec.dtype == "float32":
         raise DTypeError(f"{op}: x is {x.spec.dtype} and z {z.spec.dtype}; both must be float32")
@@ -46,7 +46,7 @@ def combined(b: Builder, x: Value, z: Value, op: RealOp) -> Value:
 
 
 def number(b: Builder, value: npt.ArrayLike) -> Value:
-    """A float32 number, or several, as an operand."""
+    """Return a float32 number, or several, as an operand."""
     array = np.asarray(value, np.float32)
     key = ("real", array.shape, array.tobytes())
     resident = b.device.constant(key, array.nbytes, lambda: np.ascontiguousarray(array))
@@ -54,8 +54,8 @@ def number(b: Builder, value: npt.ArrayLike) -> Value:
 
 
 def summed(b: Builder, x: Value, kept: int) -> Value:
-    """Adds the sums over all axes but the first *kept* to a plan, float32: within 2^-23 of the sum of
-    magnitudes, and 2^-22 where more than `PART` numbers are added. The order depends on their count alone."""
+    """Add the sums over all axes but the first *kept* to a plan, float32: within 2^-23 of the sum of
+    magnitudes, or 2^-22 for more than `PART` numbers. The order depends only on their count."""
     shape = x.spec.shape[:kept]
     _require("sum", x, "float32")
     y = b.new(Spec(shape, "float32"))
@@ -76,13 +76,12 @@ def summed(b: Builder, x: Value, kept: int) -> Value:
 def pooled(
     b: Builder, x: Value, window: Window, of: Literal["max", "mean"], count_padding: bool = False
 ) -> Value:
-    """Adds the largest number in each window of float32 images, or the mean, to a plan. Subnormal numbers may
-    be zero.
+    """Add the maximum or the mean of each window of float32 images to a plan. Subnormal numbers may be zero.
 
-    max is NaN where an element is, and -infinity of a window without elements. A mean is a sum, each step
-    rounded, divided by the number of elements in the image (or with *count_padding* in the padding, too):
+    max is NaN if an element is, and -infinity for a window without elements. A mean is a sum, each step
+    rounded, divided by the number of elements in the image (with *count_padding*, in the padding, too):
     within (taps / lanes + log2(lanes) + 2) * 2^-24 of the mean of magnitudes, with lanes from `_lanes`. The
-    order of the sum depends on the sizes alone.
+    order of the sum depends only on the sizes.
     """
     _require(of, x, "float32")
     if of == "max" and min(window.kernel) > 1 and window.taps >= BY_AXES:
@@ -109,17 +108,17 @@ def pooled(
 
 
 def _lanes(taps: int) -> int:
-    """How many invocations share a window."""
+    """Return how many invocations share a window."""
     return SHARERS_OF_LARGEST if taps >= LARGEST else sharers(taps)
 
 
 def square_root(b: Builder, x: Value) -> Value:
-    """Adds the square root of each float32 number to a plan, rounded to nearest even."""
+    """Add the square root of each float32 number to a plan, rounded to nearest even."""
     return _each(b, x, "sqrt")
 
 
 def converted(b: Builder, x: Value) -> Value:
-    """Adds the float32 number nearest to each int32 one (of two the even one) to a plan."""
+    """Add the float32 number nearest to each int32 (ties to even) to a plan."""
     return _each(b, x, "cast")
 
 

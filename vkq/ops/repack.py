@@ -20,8 +20,8 @@ from .operand import Operand
 
 @checked
 def reshape(x: Operand, shape: Sequence[int], layout: str | None = None, *, out: Tensor | None = None) -> Any:
-    """The same elements in row-major order with another shape; one dim may be -1. 8-bit data of a Tensor is
-    repacked on the device; a NumPy array is reshaped by NumPy.
+    """Return the same elements in row-major order with another shape; one dim may be -1. 8-bit data of a
+    Tensor is repacked on the device; a NumPy array is reshaped by NumPy.
 
     *layout* is the resulting Tensor's, by default kPackedInt8_4W4C for four dims and kPackedInt8_4H4W
     otherwise. *out* is a Tensor to write into, as for every operator; it is returned then.
@@ -39,7 +39,7 @@ def reshape(x: Operand, shape: Sequence[int], layout: str | None = None, *, out:
 
 @checked
 def flatten(x: Operand) -> Any:
-    """(N, ...) as (N, product of the rest): what stands between convolutions and a linear layer.
+    """Return (N, ...) as (N, product of the rest), for a linear layer after convolutions.
 
     >>> flatten(np.zeros((2, 3, 5), np.int8)).shape
     (2, 15)
@@ -54,12 +54,12 @@ tensor.reshaped = reshape
 
 
 def to_layout(x: Tensor, layout: str) -> Tensor:
-    """The tensor in another packed layout; itself where it has it."""
+    """Return the tensor in another packed layout, or itself if it has that layout."""
     return x if x.layout == layout else reshape(x, x.shape, layout)
 
 
 def resolved(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    """The dims with -1 found out. Raises ArgumentError where they do not hold as many elements."""
+    """Return the dims with -1 replaced. Raises ArgumentError if they do not hold as many elements."""
     size = math.prod(shape)
     free = [i for i, d in enumerate(dims) if d == -1]
     known = math.prod(d for d in dims if d != -1)

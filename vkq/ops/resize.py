@@ -37,17 +37,17 @@ def resize(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """An image of another size, of the type and the qparams of x.
+    """Return an image resized, with the type and the qparams of x.
 
     x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind). Give either size
     (OH, OW) or scale, one number or (vertical, horizontal): then ``OH = floor(scale * H)``. mode: "nearest"
     or "linear". coordinates: half_pixel, pytorch_half_pixel, asymmetric, align_corners. nearest_mode:
     round_prefer_floor, round_prefer_ceil, floor, ceil. https://onnx.ai/onnx/operators/onnx__Resize.html
 
-    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left;
-    the fraction is cut off, which is what ONNX Runtime does with 8-bit data (both modes are equal to it byte
-    for byte), or with rounding="even" rounded half to even, which is nearer to the real result. With
-    rounding="fixed" weights are whole numbers of 2**-11, and halves are rounded up, as XNNPACK does.
+    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left.
+    The fraction is truncated, as by ONNX Runtime for 8-bit data (both modes equal it byte for byte); with
+    rounding="even" it is rounded half to even, which is closer to the real result. With rounding="fixed"
+    weights are integers in units of 2**-11, and halves are rounded up, as in XNNPACK.
 
     Raises ArgumentError for another option, and where not exactly one of size and scale is given.
 
@@ -68,14 +68,14 @@ def resized(
     nearest_mode: NearestMode,
     rounding: Rounding,
 ) -> Value:
-    """Adds `resize` to a plan."""
+    """Add `resize` to a plan."""
     how = Resize.of(x.spec.shape, size, scale, mode, coordinates, nearest_mode, rounding)
     return resized_as(b, x, how)
 
 
 def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] | None = None) -> Value:
-    """Adds a resize of known sizes to a plan. real: interpolates the real numbers that x means by the first
-    parameters, in float32, and quantizes them by the second: `vkq.reference.resize.resize_real`."""
+    """Add a resize of known sizes to a plan. real: dequantize x with the first parameters, interpolate in
+    float32, and quantize with the second ones: `vkq.reference.resize.resize_real`."""
     if how.y_shape == how.x_shape and (real is None or real[0] == real[1]):
         return x
     x = repacked(b, x, x.spec.image_layout)
@@ -101,7 +101,7 @@ def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] 
 
 
 def _table(how: Resize) -> npt.NDArray[np.int32]:
-    """(OH + OW, 4): first, second, and the distances' bits of each row, then of each column."""
+    """Return (OH + OW, 4): first, second, and the distances' bits of each row, then of each column."""
     parts = []
     for axis in (0, 1):
         part = np.zeros((how.size[axis], 4), np.int32)

@@ -1,4 +1,4 @@
-"""Operators that move 8-bit elements: concatenate, pad, transpose."""
+"""Operators that copy 8-bit elements: concatenate, pad, transpose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def concat(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """The inputs one after the other along an axis, each requantized to y_qparams where its own differ.
+    """Concatenate the inputs along an axis; each is requantized to y_qparams if its own differ.
 
     xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*; the result is a NumPy
     array where all are, else a Tensor in the first one's layout. y_qparams: by default those of the inputs,
@@ -64,7 +64,7 @@ def concatenated(
     y_qparams: QParams | None = None,
     x_qparams: Sequence[QParams | None] | None = None,
 ) -> Value:
-    """Adds `concat` to a plan."""
+    """Add `concat` to a plan."""
     axis = operand.normal_axis("concat", axis, len(xs[0].spec.shape))
     _check_concat([x.spec for x in xs], axis)
     xs = _common_parameters(b, list(xs), y_qparams, x_qparams)
@@ -92,11 +92,11 @@ def pad(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Elements of one value around x.
+    """Pad x with elements of one value.
 
     pads: (before, after) for each axis, each 0 or more, as numpy.pad. value: an integer of x's own type; by
-    default the zero point, that is the real number 0 (then x_qparams or a Tensor that carries them are
-    needed). As ONNX Pad, mode "constant".
+    default the zero point, which is the real number 0 (then x_qparams, or a Tensor with them, are needed). As
+    ONNX Pad, mode "constant".
 
     >>> import numpy as np
     >>> pad(np.array([[1, 2]], np.int8), [(0, 1), (2, 0)], -7)
@@ -109,7 +109,7 @@ def pad(
 def padded(
     b: Builder, x: Value, pads: Sequence[Sequence[int]], value: int | None, x_qparams: QParams | None
 ) -> Value:
-    """Adds `pad` to a plan."""
+    """Add `pad` to a plan."""
     s = x.spec
     qparams = s.qparams if x_qparams is None else operand.meaning("pad", "x", s, x_qparams)
     around = _checked_pads(pads, len(s.shape))
@@ -135,7 +135,7 @@ def transpose(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """The axes in another order: axis i of the result is axis ``axes[i]`` of x; by default they are reversed.
+    """Permute the axes: axis i of the result is axis ``axes[i]`` of x; by default they are reversed.
 
     x: int8 or uint8, a NumPy array or a Tensor (the result keeps the name of its layout). As ONNX Transpose
     and numpy.transpose.
@@ -148,7 +148,7 @@ def transpose(
 
 
 def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
-    """Adds `transpose` to a plan."""
+    """Add `transpose` to a plan."""
     s = x.spec
     rank = len(s.shape)
     order = (
@@ -181,8 +181,8 @@ def _check_concat(xs: Sequence[Spec], axis: int) -> None:
 def _common_parameters(
     b: Builder, xs: list[Value], yq: QParams | None, given: Sequence[QParams | None] | None
 ) -> list[Value]:
-    """The inputs with one meaning: requantized to yq, or as they are where they mean the same (or nothing is
-    said)."""
+    """Return the inputs with common parameters: requantized to yq, or unchanged if they have the same
+    parameters (or none are known)."""
     if given is not None and len(given) != len(xs):
         raise ArgumentError(
             f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each"
@@ -205,7 +205,7 @@ def _common_parameters(
 
 
 def _named(b: Builder, x: Value, q: QParams | None) -> Value:
-    """The same content with these parameters."""
+    """Return the same content with these parameters."""
     s = x.spec
     return x if s.qparams == q else b.view(x, Spec(s.shape, s.dtype, s.layout, q))
 

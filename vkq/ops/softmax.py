@@ -59,10 +59,11 @@ def softmax(
     same bits. Against the real softmax of n numbers the error of the float32 result is at most ``(n + 2) *
     2**-31 + 4 * 2**-24 * y``.
 
-    onnxruntime: the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit result: its
-    order of float32 additions (`vkq.reference.softmax.softmax_onnxruntime`), which is that of its plain
-    kernel. Its kernels for AVX2 and AVX-512 have others, and multiply by a reciprocal: where a quotient lies
-    at a tie, as in rows of equal numbers, they may differ by one from it and from each other.
+    onnxruntime: compute the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit
+    result, with the order of float32 additions of its plain kernel
+    (`vkq.reference.softmax.softmax_onnxruntime`). Its kernels for AVX2 and AVX-512 add in other orders and
+    multiply by a reciprocal. If a quotient is a tie, as in rows of equal numbers, they may differ by one from
+    the plain kernel and from each other.
 
     Raises ArgumentError for missing qparams and for an axis out of range.
 
@@ -83,8 +84,8 @@ def softmaxed(
     onnxruntime: bool = False,
     litert: bool = False,
 ) -> Value:
-    """Adds `softmax` to a plan; 8-bit results keep the layout of x. litert: LiteRT's bytes, for an 8-bit
-    result: `vkq.reference.softmax.softmax_litert`."""
+    """Add `softmax` to a plan; 8-bit results keep the layout of x. litert: compute LiteRT's bytes, for an
+    8-bit result: `vkq.reference.softmax.softmax_litert`."""
     xq = operand.meaning("softmax", "x", x.spec, x_qparams)
     axis = operand.normal_axis("softmax", axis, max(len(x.spec.shape), 1))
     if onnxruntime and yq is None:
@@ -116,7 +117,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, ste
 
 
 def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> Value:
-    """Softmax along an axis of the extent, along which the words of x lie."""
+    """Add the softmax along an axis of the extent that the words of x follow."""
     s = x.spec
     y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:
@@ -144,7 +145,7 @@ def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> V
 
 
 def _fours(b: Builder, x: Value, y: Value, size: int, xq: QParams, yq: QParams) -> None:
-    """Softmax of rows of so many elements, of which each vector of x has four."""
+    """Add the softmax of rows of *size* elements, four of which are in each vector of x."""
     vectors, threads = ceil4(size), THREADS
     while vectors > KEPT * threads:
         threads *= 2
@@ -158,7 +159,7 @@ def _fours(b: Builder, x: Value, y: Value, size: int, xq: QParams, yq: QParams) 
 
 
 def _rows_of(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams, steps_of: str) -> Value:
-    """The same with ONNX Runtime's steps, or LiteRT's."""
+    """Add the softmax with ONNX Runtime's steps, or LiteRT's."""
     s = x.spec
     y = b.new(Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:

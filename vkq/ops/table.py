@@ -1,4 +1,4 @@
-"""Functions of one 8-bit number by a table of 256 entries: activations, requantization, anything."""
+"""Functions of one 8-bit number by a table of 256 entries: activations, requantization, any function."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .operand import Operand
 
 @checked
 def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -> npt.NDArray[Any]:
-    """The 256 results of a function of one quantized number, for `lookup`: entry i is that of the number
-    ``qmin + i``.
+    """Return the 256 results of a function of one quantized number, for `lookup`: entry i is that of the
+    number ``qmin + i``.
 
     function: relu, relu6, sigmoid, tanh, silu, gelu, hardsigmoid, hardswish, exp, abs, neg, identity, or a
     callable that takes 256 float64 numbers and returns as many. Each entry is DequantizeLinear, the function
@@ -75,7 +75,7 @@ def lookup(
 
 
 def looked_up(b: Builder, x: Value, entries: npt.NDArray[Any], y_qparams: QParams | None) -> Value:
-    """Adds `lookup` to a plan: a result in the layout of x, of the table's dtype."""
+    """Add `lookup` to a plan: the result has the layout of x and the table's dtype."""
     y = b.new(Spec(x.spec.shape, entries.dtype.name, x.spec.layout, y_qparams))
     if x.spec.size:
         stored = signed(entries)
@@ -116,14 +116,14 @@ def unary(
 def mapped(
     b: Builder, x: Value, function: str, y_qparams: QParams | None, x_qparams: QParams | None
 ) -> Value:
-    """Adds a function by its name to a plan."""
+    """Add a function given by name to a plan."""
     xq = operand.meaning("unary", "x", x.spec, x_qparams)
     yq = y_qparams or xq
     return looked_up(b, x, table_of(function, xq, yq), yq)
 
 
 def requantized(b: Builder, x: Value, xq: QParams, yq: QParams) -> Value:
-    """x with other parameters; x itself where they are the same."""
+    """Return x with other parameters, or x itself if they are the same."""
     return x if xq == yq else looked_up(b, x, _identity(xq, yq), yq)
 
 
@@ -136,7 +136,7 @@ def requantize(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """The same real numbers with other parameters: DequantizeLinear, then QuantizeLinear.
+    """Return the same real numbers with other parameters: DequantizeLinear, then QuantizeLinear.
 
     >>> requantize(np.array([10, 20], np.int8), QParams(1.0, 5), x_qparams=QParams(0.5))
     array([10, 15], dtype=int8)

@@ -1,4 +1,5 @@
-"""Tables beyond `vkq.lookup`: one for each channel, with float32 results, or of two 8-bit numbers."""
+"""Tables beyond `vkq.lookup`: a table for each channel, tables with float32 results, and tables of two 8-bit
+numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def lookup_axis(
 
 
 def looked_up_along(b: Builder, x: Value, entries: npt.NDArray[Any], axis: int = 1) -> Value:
-    """Adds `lookup_axis` to a plan."""
+    """Add `lookup_axis` to a plan."""
     s = x.spec
     at = operand.normal_axis("lookup_axis", axis, max(len(s.shape), 1)) if entries.ndim == 2 else 0
     if entries.dtype.name not in ("int8", "uint8", "float32"):
@@ -94,7 +95,7 @@ def lookup_pair(
 
 
 def looked_up_pair(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:
-    """Adds `lookup_pair` to a plan."""
+    """Add `lookup_pair` to a plan."""
     types = x.spec.dtype, z.spec.dtype
     if entries.shape != (256, 256) or {*types, entries.dtype.name} != {types[0]}:
         raise ArgumentError(

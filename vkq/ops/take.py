@@ -1,4 +1,4 @@
-"""Any movement of elements: each element of the result is one of x, or a fill; slices; splits."""
+"""Arbitrary copies of elements: each element of the result is one of x, or a fill value; slices; splits."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def take(
     out: Tensor | None = None,
 ) -> Any:
     """``x.ravel()[places]``: each element of the result is the element of x at that place in row-major order,
-    or *fill* where the place is -1.
+    or *fill* if the place is -1.
 
     x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor (the result is the same kind, of the
     shape of places, with the same qparams). places: integers in [-1, x.size). fill: a number of x's own type.
-    What NumPy, applied to ``np.arange(x.size).reshape(x.shape)``, gives as places, it would give of x:
-    gather, tile, broadcast_to, roll, flip.
+    For gather, tile, broadcast_to, roll or flip, apply NumPy's function to
+    ``np.arange(x.size).reshape(x.shape)``: the result is the array of places.
 
     Raises ArgumentError for a place or a fill out of range, DTypeError for other types.
 
@@ -55,7 +55,7 @@ def take(
 
 
 def gather(b: Builder, x: Value, places: Places, fill: npt.ArrayLike = 0) -> Value:
-    """Adds `take` to a plan."""
+    """Add `take` to a plan."""
     s = x.spec
     if places.dtype.kind not in "iu":
         raise DTypeError(f"take: places are {places.dtype}; they must be integers")
@@ -70,8 +70,8 @@ def gather(b: Builder, x: Value, places: Places, fill: npt.ArrayLike = 0) -> Val
 
 
 def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
-    """Adds ``np.take(x, ids, axis)`` to a plan, for int32 *ids* that the device has. Below 0 they count from
-    the end; beyond the axis the nearest element is read: who feeds them looks at their range."""
+    """Add ``np.take(x, ids, axis)`` to a plan, for int32 *ids* on the device. Negative ids count from the
+    end; beyond the axis the nearest element is read: the caller checks their range."""
     shape, at = x.spec.shape, ids.spec
     if at.dtype != "int32":
         raise DTypeError(f"gather: the indices are {at.dtype}; they must be int32")
@@ -90,7 +90,7 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
 
 
 def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
-    """The elements of x, in this shape, whose places are in a slot."""
+    """Return the elements of x, in this shape, whose places are in a slot."""
     s = x.spec
     if s.dtype == "float16":
         return halves_taken(b, x, index, shape, int(held.view(np.uint16)))
@@ -110,8 +110,8 @@ MOST_PLACES = 1 << 27  # of one movement: the host has 4 bytes for each, and a c
 
 
 def check_places(b: Builder, size: int, count: int) -> None:
-    """Raises ArgumentError where a movement of *size* elements to *count* places takes more than
-    `MOST_PLACES`, or than a binding holds: before any place is made."""
+    """Raise ArgumentError if a copy of *size* elements to *count* places needs more than `MOST_PLACES`, or
+    more than a binding holds. Called before any place is computed."""
     most = min(MOST_PLACES, int(b.device.capabilities.properties["maxStorageBufferRange"]) // 4)
     if max(size, count) > most:
         raise ArgumentError(
@@ -121,13 +121,14 @@ def check_places(b: Builder, size: int, count: int) -> None:
 
 
 def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
-    """The elements of an array of shape *x*, numbered, for `gather` with *count* places, all checked."""
+    """Return the numbered elements of an array of shape *x*, for `gather` with *count* places, after all
+    checks."""
     check_places(b, math.prod(x), count)
     return np.arange(math.prod(x), dtype=np.int32).reshape(tuple(x))
 
 
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A number as x's type has it; its plan is kept by it, and 0.0 is not -0.0."""
+    """Return a number in x's type. It is part of the plan's key, where 0.0 is not -0.0."""
     real, value = dtype.startswith("float"), fill.item()
     if not real and fill != np.rint(fill):  # NaN too
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
@@ -138,7 +139,7 @@ def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _list(b: Builder, name: str, places: Places) -> Resident:
-    """Places on the device."""
+    """Return places on the device."""
     array = np.ascontiguousarray(places, np.int32)
     return b.device.constant((name, array.shape, array.tobytes()), array.nbytes, lambda: array)
 
@@ -179,7 +180,7 @@ def _sliced(b: Builder, x: Value, bounds: Sequence[tuple[Any, Any, Any]]) -> Val
 
 
 def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
-    """Adds the elements whose positions along each axis are in *parts* to a plan."""
+    """Add the elements whose indices along each axis are in *parts* to a plan."""
     s, shape = x.spec, tuple(len(part) for part in parts)
     steps = any(part.step != 1 and len(part) > 1 for part in parts)
     if shape == s.shape and not steps:
@@ -205,7 +206,7 @@ def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
 def split(
     x: Operand, sizes: Sequence[int], axis: int, *, device: Device | int | str | None = None
 ) -> list[Any]:
-    """x cut along an axis into parts of these sizes, which must add up to its length. As ONNX Split.
+    """Split x along an axis into parts of these sizes, which must add up to its length. As ONNX Split.
 
     >>> [part.tolist() for part in split(np.array([[1, 2, 3]], np.int8), [1, 2], 1)]
     [[[1]], [[2, 3]]]
@@ -224,7 +225,7 @@ def split(
 
 
 def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
-    """Adds float32, int32 or float16 arrays one after the other along an axis to a plan."""
+    """Add the concatenation of float32, int32 or float16 arrays along an axis to a plan."""
     if xs[0].spec.dtype == "float16":
         return _concatenated_halves(b, xs, axis)
     shape = list(xs[0].spec.shape)
@@ -241,7 +242,8 @@ def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
 
 
 def _concatenated_halves(b: Builder, xs: Sequence[Value], axis: int) -> Value:
-    """float16 arrays: two numbers as one word where no word holds numbers of two arrays, else as float32."""
+    """Concatenate float16 arrays: two numbers a word if no word holds numbers of two arrays, else as
+    float32."""
     rank = len(xs[0].spec.shape)
     inner = math.prod(xs[0].spec.shape[axis % rank + 1 :])
     if all(x.spec.shape[axis] * inner % 2 == 0 for x in xs):

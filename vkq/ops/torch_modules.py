@@ -1,4 +1,5 @@
-"""Layers from PyTorch's modules, and results as its tensors. PyTorch is never imported before it is there."""
+"""Layers from PyTorch's modules, and results as its tensors. This module never imports PyTorch before the
+caller has."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ OUTPUTS = ("numpy", "torch")
 
 
 def is_torch(value: Any, *names: str) -> bool:
-    """Whether a value is of a class of PyTorch with one of these names."""
+    """Return True if a value is of a PyTorch class with one of these names."""
     return any(c.__module__.split(".")[0] == "torch" and c.__name__ in names for c in type(value).__mro__)
 
 
 def plain_array(value: Any) -> Any:
-    """A tensor of PyTorch as an array that shares its memory where it can; others as they are."""
+    """Return a PyTorch tensor as an array that shares its memory if possible; other values unchanged."""
     return value.detach().cpu().numpy() if is_torch(value, "Tensor") else value
 
 
 def tensor_of(array: npt.NDArray[Any]) -> Any:
-    """An array as a tensor of PyTorch that shares its memory."""
+    """Return an array as a PyTorch tensor that shares its memory."""
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> dict[str, Any]:
-    """The weight, scales and bias of a module as a layer's arguments: copies of what the module holds now.
+    """Return the weight, scales and bias of a module as a layer's arguments: copies of its present values.
 
-    quantized: whether the weight becomes int8 with a scale for each output channel; None: where x is.
+    quantized: convert the weight to int8 with a scale for each output channel; None: only if x is quantized.
     Raises ArgumentError for a module of another class.
     """
     if not is_torch(module, kind):
@@ -51,7 +52,7 @@ def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> 
 
 
 def _floats(parameter: Any) -> npt.NDArray[Any]:
-    """A parameter as an array. float16 stays float16; other float types become float32, as NumPy has no
-    bfloat16."""
+    """Return a parameter as an array. float16 stays float16; other float types become float32, as NumPy has
+    no bfloat16."""
     value = parameter.detach().cpu()
     return np.array((value if str(value.dtype) == "torch.float16" else value.float()).numpy())
