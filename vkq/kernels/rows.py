@@ -124,7 +124,7 @@ def _module(form: RowForm) -> bytes:
             r.own, r.length, r.step, start,
             lambda c, s, op=op, f=f: gathered(op, s, f(r.number(c), got)),  # type: ignore[misc]
         )  # fmt: skip
-        got.append(_joined(k, op, whole(op, state), r, form.lanes, functools.partial(then, a=a)))  # type: ignore[arg-type]
+        got.append(_joined(k, op, whole(op, state), r, form.lanes, functools.partial(then, a=a)))  # type: ignore[arg-type, call-arg]
     if function.each is None:
         result = finished(got)
         with k.when(r.inside & r.own.equals(0)):
