@@ -118,7 +118,7 @@ struct Model {
   void openCache();
   void saveCache();
   void takePlan(Variant &of);
-  static bool answersRightly(Playing &playing, const Shapes &shapes, const Plan &plan);
+  bool answersRightly(Playing &playing, const Shapes &shapes, const Plan &plan);
 };
 
 }  // namespace vkq::player
