@@ -1,7 +1,7 @@
-"""A graph on a device: planned and recorded once, run as often as wished.
+"""A graph on a device: planned and recorded once, run any number of times.
 
-The one place that knows how a graph's nodes become work on the device. Weights and what is made of them are
-kept in ``layers``, which the executables of one model share, whatever the shapes of their inputs.
+This is the only module that turns a graph's nodes into work on the device. Weights and what is made of them
+are cached in ``layers``, which all executables of one model share, whatever the shapes of their inputs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PACKING_THREADS = 4  # of weights: between copies they share the interpreter
 
 
 class RefusedNode(UnsupportedModelError):
-    """A node that a device cannot run, which planning alone finds: its loops would be too long, its sums too
+    """A node that a device cannot run, which only planning finds: its loops would be too long, its sums too
     large."""
 
     def __init__(self, node: Node, why: str):
@@ -46,13 +46,14 @@ class RefusedNode(UnsupportedModelError):
 
 
 def refusals(graph: Graph) -> list[tuple[Node, str]]:
-    """Every node that cannot run on a device, and why."""
+    """Return every node that cannot run on a device, and the reason."""
     found = [(node, refusal(graph, node)) for node in graph.nodes]
     return [(node, why) for node, why in found if why]
 
 
 def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None = None) -> str:
-    """In words: a line for the first node of each operator and reason, sizes aside, with names of others."""
+    """Return refusals as text: a line for the first node of each operator and reason (sizes aside), with the
+    names of the others."""
     alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
     for node, why in refused:
         alike.setdefault((str(node).split()[0], re.sub(r"\d+", "", why)), []).append((node, why))
@@ -67,8 +68,8 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
 def add_nodes(
     graph: Graph, builder: Builder, layers: dict[Hashable, Any], values: dict[str, Value]
 ) -> list[tuple[Node, int, int]]:
-    """Adds the steps of every node; *values* has the inputs, and gets what the nodes make. Returns of each
-    node its first dispatch, and the one after its last.
+    """Add the steps of every node; *values* holds the inputs, and receives the nodes' results. Return for
+    each node its first dispatch, and the one after its last.
 
     Raises RefusedNode for a node that the device cannot run.
     """
@@ -107,7 +108,7 @@ class Executable:
             self.steps = add_nodes(graph, builder, layers, values)
             constants = graph.constants
             self.known = {name: constants[name] for name in graph.outputs if name in constants}
-            # What the plan gives, each once: a model may name a result twice.
+            # The plan's results, each once: a model may name a result twice.
             self.results = [name for name in dict.fromkeys(graph.outputs) if name not in constants]
             self.plan = builder.plan(*(values[name] for name in self.results))
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
@@ -119,7 +120,7 @@ class Executable:
 
     @functools.cached_property
     def inputs(self) -> dict[str, Tensor]:
-        """What `start` writes, by name."""
+        """The tensors that `start` writes, by name."""
         return {
             name: Tensor.of(self.device, spec)
             for name, spec in zip(self.graph.inputs, self.plan.inputs, strict=True)
@@ -127,20 +128,21 @@ class Executable:
 
     @functools.cached_property
     def outputs(self) -> dict[str, Tensor]:
-        """What `finish` reads, by name."""
+        """The tensors that `finish` reads, by name."""
         found = results_of(self.device, self.plan, list(self.inputs.values()))
         return dict(zip(self.results, found, strict=True))
 
     @functools.cached_property
     def recording(self) -> Recording:
-        """The plan on these tensors."""
+        """The recording of the plan on these tensors."""
         given, results = ([x.buffer for x in tensors.values()] for tensors in (self.inputs, self.outputs))
         with self.device.record(timestamps=self._timestamps) as recording:
             recording.add(self.plan, given, results)
         return recording
 
     def lane(self, outputs: tuple[str, ...]) -> Lane | None:
-        """Where a batch can run beside others, for these results alone; None where it has to be `run`."""
+        """Return a `Lane` in which a batch can run beside others, for these results alone; None if the batch
+        must use `run`."""
         if not set(outputs) <= set(self.results) or not Lane.can(self.device, self.plan):
             return None
         idle = self._idle.setdefault(outputs, deque())
@@ -149,18 +151,18 @@ class Executable:
         return Lane(self.device, self.plan, [self.results.index(name) for name in outputs], idle)
 
     def shaders(self) -> list[tuple[str, ...]]:
-        """The shader variants of each node, in order of dispatch."""
+        """Return the shader variants of each node, in order of dispatch."""
         names = self.plan.variants
         return [names[first:end] for _, first, end in self.steps]
 
     def times_us(self) -> list[float]:
-        """The time of each node on the device in the last run, in microseconds (with timestamps)."""
+        """Return the time of each node on the device in the last run, in microseconds (needs timestamps)."""
         times = self.recording.gpu_times_us() if self.plan.steps else []
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
-        """How much memory intermediate values share, beside the sum of them and the least that any plan
-        needs; and how much of it all dispatches together read and write."""
+        """Return as text the memory that intermediate values share, the sum of their sizes and the least that
+        any plan needs; and how much memory all dispatches together read and write."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
         return (
@@ -170,13 +172,14 @@ class Executable:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Bytes of intermediate values, inputs and results; and constants, which others may share."""
+        """Return the bytes of intermediate values, inputs and results; and the constants, which others may
+        share."""
         plan = self.plan
         values = sum(spec.nbytes for spec in (*plan.inputs, *plan.results))
         return plan.scratch_bytes + values, list(plan.constants.values())
 
     def start(self, inputs: Mapping[str, Array]) -> None:
-        """Uploads the inputs and submits the work, without waiting for it."""
+        """Upload the inputs and submit the work, without waiting for it."""
         self.graph.check_bounds(inputs)
         for name, tensor in self.inputs.items():
             tensor.write(inputs[name])
@@ -184,14 +187,14 @@ class Executable:
             self.recording.submit()
 
     def finish(self) -> dict[str, Array]:
-        """Waits for the work of the last `start`; the results by name."""
+        """Wait for the work of the last `start`; return the results by name."""
         if self.plan.steps:
             self.recording.wait()
         known = {name: array.copy() for name, array in self.known.items()}
         return known | {name: tensor.numpy() for name, tensor in self.outputs.items()}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The results by name. Threads take turns."""
+        """Return the results by name. Threads take turns."""
         self.device.queue.check_between()  # before any lock: a forked child has none of them
         with self._lock:
             self.start(inputs)
@@ -200,11 +203,11 @@ class Executable:
     def on_device(
         self, inputs: Mapping[str, Array | Tensor], targets: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """The results by name as tensors, each in memory of its own, or in the tensor of *targets*, which may
-        be an input, too. Inputs that are tensors stay on the device, but those of `Graph.bounds`, whose
-        numbers are looked at. The work is asked for, not waited for.
+        """Return the results by name as tensors, each in its own memory, or in the tensor of *targets*, which
+        may be an input. Inputs that are tensors stay on the device, except those of `Graph.bounds`, whose
+        numbers are checked. The work is submitted, not waited for.
 
-        Raises ArgumentError or DTypeError where a target cannot take its result.
+        Raises ArgumentError or DTypeError if a target cannot hold its result.
         """
         graph, into = self.graph, dict(targets or {})
         graph.check_bounds({name: np.asarray(inputs[name]) for name in graph.bounds if name in inputs})

@@ -1,9 +1,9 @@
-"""A graph of operators: nodes in order, constants, and what is known of every value.
+"""A graph of operators: nodes in order, constants, and the spec of every value.
 
-Two kinds of names (`vkq.graph.operators.TABLE`): those of ONNX in its newest form (Conv, Relu, Reshape), on
-numbers of any type, and those of vkq (conv2d, add, lookup), on 8-bit numbers with their parameters as
-attributes. A model begins with the first kind; passes turn it into the second. Shapes are numbers: a model
-with symbolic sizes becomes one graph for each set of sizes.
+There are two kinds of operators (`vkq.graph.operators.TABLE`): those of ONNX in its newest version (Conv,
+Relu, Reshape), on numbers of any type, and those of vkq (conv2d, add, lookup), on 8-bit numbers with their
+parameters as attributes. A model begins with the first kind; passes replace it by the second. Shapes are
+numbers: a model with symbolic sizes becomes one graph for each set of sizes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGEST_BYTES = 1 << 36  # of one value: a model that says more is broken, or me
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What is known of a value: its dtype by NumPy's name, and its shape."""
+    """The spec of a value: its dtype by NumPy's name, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class Spec:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def check(self, what: str) -> Spec:
-        """Itself, where a computer could hold it."""
+        """Return the spec; raises an error if no computer could hold the value."""
         if min(self.shape, default=0) < 0 or self.nbytes > LARGEST_BYTES:
             raise ModelError(
                 f"{what} would be {self}; its dims must be 0 or more, {LARGEST_BYTES} bytes at most"
@@ -53,7 +53,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node:
-    """One operator. An input of "" is left out. ``source`` names the model's node that it comes from."""
+    """One operator. An input "" is omitted. ``source`` names the model's node that it comes from."""
 
     op: str
     inputs: tuple[str, ...]
@@ -62,12 +62,12 @@ class Node:
     source: str = ""
 
     def input(self, index: int) -> str:
-        """The name of an input, "" where it is left out."""
+        """Return the name of an input, "" if it is omitted."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
     @property
     def label(self) -> str:
-        """The operator, and what its last step does: ``conv2d+add``."""
+        """The operator, and that of its epilogue: ``conv2d+add``."""
         return f"{self.op}+{self.attributes['after'].op}" if "after" in self.attributes else self.op
 
     def __str__(self) -> str:
@@ -77,8 +77,8 @@ class Node:
 
 @dataclasses.dataclass
 class Graph:
-    """Nodes in an order in which they can run. ``specs`` knows inputs, constants and all results; ``bounds``
-    the least and the largest number that inputs of whole numbers may hold."""
+    """Nodes in an order in which they can run. ``specs`` has inputs, constants and all results; ``bounds``
+    has the smallest and the largest number allowed in integer inputs."""
 
     inputs: list[str]
     outputs: list[str]
@@ -89,18 +89,18 @@ class Graph:
 
     @functools.cached_property
     def kinds(self) -> frozenset[str]:
-        """The operators of its nodes: passes leave alone what has none of theirs."""
+        """The operators of its nodes; passes skip graphs without operators of theirs."""
         return frozenset(node.op for node in self.nodes)
 
     def uses(self) -> dict[str, int]:
-        """How often each value is read, by nodes or as a result of the graph."""
+        """Return how often each value is read, by nodes or as a result of the graph."""
         count: dict[str, int] = dict.fromkeys(self.outputs, 0)
         for name in (*self.outputs, *(name for node in self.nodes for name in node.inputs if name)):
             count[name] = count.get(name, 0) + 1
         return count
 
     def check_bounds(self, inputs: Mapping[str, Array]) -> None:
-        """Refuses whole numbers that are out of bounds."""
+        """Raise an error for integer inputs out of bounds."""
         for name, (low, high) in self.bounds.items():
             given = inputs.get(name)
             if given is not None and given.size and not (low <= given.min() and given.max() <= high):
@@ -110,7 +110,7 @@ class Graph:
                 )
 
     def verify(self) -> None:
-        """Raises ModelError where a value is read before it is made, made twice, or unknown."""
+        """Raise ModelError if a value is read before it is made, made twice, or unknown."""
         known = {*self.inputs, *self.constants}
         for node in self.nodes:
             for name in node.inputs:
@@ -131,8 +131,8 @@ class Graph:
 
 
 def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
-    """The nodes in an order in which each reads what is there; refuses cycles and values that nothing
-    makes."""
+    """Return the nodes in an order in which each reads only existing values; raises an error for cycles and
+    missing values."""
     made = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     have = set(known)
     waiting = {
@@ -166,7 +166,7 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
 
 
 def unused(hint: str, taken: set[str]) -> str:
-    """A name that is not among those *taken*, and joins them: *hint*, or *hint* with a number."""
+    """Return a name that is not in *taken*, and add it: *hint*, or *hint* with a number."""
     name = hint
     if hint in taken:  # thousands may have one hint: not each number is tried
         last, free = 0, 1

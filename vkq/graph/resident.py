@@ -1,4 +1,4 @@
-"""A plan on tensors: inputs that are on the device already stay there, and so do the results."""
+"""Runs a plan on tensors: inputs on the device stay there, and so do the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .graph import Array
 
 
 def placed(device: Device, spec: Spec, value: Array | Tensor) -> Tensor:
-    """An input in the layout of *spec*: an array is uploaded, a tensor is itself or is repacked."""
+    """Return an input in the layout of *spec*: an array is uploaded, a tensor is itself or is repacked."""
     if isinstance(value, Tensor):
         return to_layout(value, spec.layout)
     tensor = Tensor.of(device, spec)
@@ -24,7 +24,7 @@ def placed(device: Device, spec: Spec, value: Array | Tensor) -> Tensor:
 
 
 def check_target(name: str, device: Device, spec: Spec, target: Tensor) -> None:
-    """Refuse a tensor that cannot take this result."""
+    """Raise an error if a tensor cannot hold this result."""
     if target.device is not device:
         raise ArgumentError(
             f"output {name!r} is bound to a tensor on {target.device!r}, and the session is on {device!r};"
@@ -39,10 +39,9 @@ def check_target(name: str, device: Device, spec: Spec, target: Tensor) -> None:
 def run(
     device: Device, plan: Plan, inputs: Sequence[Tensor], targets: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    """The plan's results, each in memory of its own: in its *target* where one is given, which may be an
-    input, too.
+    """Return the plan's results, each in its own memory, or in its *target*, which may be an input.
 
-    The work is asked for, not waited for.
+    The work is submitted, not waited for.
     """
     taken = {x.buffer for x in inputs}
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
@@ -55,13 +54,13 @@ def run(
     if plan.steps:
         device.add(plan, [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs])
     found = [Tensor.of(device, s, slots[slot]) for slot, s in zip(plan.outputs, plan.results, strict=True)]
-    # Before any target is written, which may be an input that is a result, too.
+    # Before any target is written: an input may be a target and a result.
     found = [_copied(y, Tensor.of(device, y.spec)) if s else y for y, s in zip(found, shared, strict=True)]
     return [y if target is None else _copied(y, target) for y, target in zip(found, targets, strict=True)]
 
 
 def _copied(x: Tensor, target: Tensor) -> Tensor:
-    """The target, which gets the tensor's content by a copy on the device where it has it not."""
+    """Copy the tensor's content into the target on the device, unless it is there; return the target."""
     x = to_layout(x, target.layout)
     if x.nbytes and x.buffer is not target.buffer:
         with x.device.operation() as recording:

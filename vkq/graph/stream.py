@@ -1,5 +1,5 @@
-"""A plan for one batch after another: what goes up and what comes down is part of what the device does by
-itself, so that the host fills the next batch meanwhile."""
+"""A plan for one batch after another: the device performs uploads and downloads itself, so that the host
+fills the next batch meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from .graph import Array
 
 
 def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """New tensors for a plan's results; one that is an input lies there, and two may be one value."""
+    """Return new tensors for a plan's results. A result that is an input stays there, and two results may
+    share one value."""
     slots = dict(enumerate(tensor.buffer for tensor in inputs))
     results = []
     for slot, spec in zip(plan.outputs, plan.results, strict=True):
@@ -29,10 +30,10 @@ def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Ten
 
 
 class Lane:
-    """Memory of its own for a batch, and one recording: the inputs from host memory to the device, packed;
-    the plan; these *results*, as row-major arrays, into host memory.
+    """Memory for a batch, and one recording: copy the inputs from host memory to the device and pack them;
+    run the plan; copy these *results*, as row-major arrays, into host memory.
 
-    On a device whose memory the host sees, the host fills and reads that.
+    On a device whose memory the host sees, the host fills and reads that memory.
     """
 
     def __init__(self, device: Device, plan: Plan, results: Sequence[int], idle: deque[Lane]):
@@ -48,7 +49,7 @@ class Lane:
 
     @staticmethod
     def can(device: Device, plan: Plan) -> bool:
-        """Whether there is something to do, and all of it can be done on the device."""
+        """Return True if there is work to do, and the device can do all of it."""
         specs = (*plan.inputs, *plan.results)
         return bool(plan.steps) and all(
             spec.size and not (spec.packed and too_large(device, spec)) for spec in specs
@@ -76,14 +77,14 @@ class Lane:
         return host
 
     def start(self, batch: Sequence[Sequence[Array]]) -> None:
-        """Takes the arrays of each input, contiguous, one behind the other (they may be changed when this
-        returns), and submits the work."""
+        """Copy each input's arrays, contiguous, one after the other (they may be changed when this returns),
+        and submit the work."""
         for target, arrays in zip(self._given, batch, strict=True):
             self.device.queue.gather(target, [x.reshape(-1).view(np.uint8) for x in arrays])
         self.recording.submit()
 
     def finish(self) -> list[Array]:
-        """Waits for what was started: the results as new arrays. The next batch may come."""
+        """Wait for the submitted work; return the results as new arrays. Then the next batch may start."""
         found = []
         for spec, buffer in map(self._made.__getitem__, self._results):
             found.append(np.empty(spec.shape, NUMBERS.get(spec.dtype, spec.dtype)))
@@ -94,5 +95,5 @@ class Lane:
 
 
 def _bytes(spec: Spec) -> int:
-    """Of a row-major array."""
+    """Return the bytes of a row-major array."""
     return spec.size * np.dtype(NUMBERS.get(spec.dtype, spec.dtype)).itemsize

@@ -1,4 +1,4 @@
-"""Attention on a device: one dispatch."""
+"""Attention on a device, in one dispatch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from .context import Context, DeviceOperator, anything
 
 
 def _strides(shape: Sequence[int], axes: Axes) -> Strides:
-    """Of an array whose axes are put in the order (batch, heads, tokens, numbers)."""
+    """Return the strides of an array whose axes, put in the order *axes*, are (batch, heads, tokens,
+    numbers)."""
     return Strides(*moved(contiguous(tuple(shape)), axes))
 
 
 def _broadcast(shape: Sequence[int]) -> Strides:
-    """Of a bias: an axis that has one element, or is left out, is repeated."""
+    """Return the strides of a bias: axes of one element, and missing ones, are repeated."""
     own = [step if size > 1 else 0 for step, size in zip(contiguous(tuple(shape)), shape, strict=True)]
     return Strides(*[0] * (4 - len(own)), *own)
 

@@ -1,4 +1,4 @@
-"""Chains of element-wise operators on a device: one dispatch each."""
+"""Chains of element-wise operators on a device, one dispatch each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .context import BYTES, Context, DeviceOperator, anything, unnamed
 
 
 def _as_numbers(dtype: str) -> QParams:
-    """Bytes as the whole numbers that they are."""
+    """Return the parameters with which bytes mean their own integer values."""
     return QParams.of(np.float32(1), np.zeros((), dtype)[()])
 
 

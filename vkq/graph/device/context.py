@@ -1,4 +1,4 @@
-"""A graph that is being planned for a device: what the rows of the table share."""
+"""The state of planning a graph for a device, shared by the rows of the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_LAYERS = (*BYTES, "float32", "float16")  # x and y of convolutions and linear
 
 @dataclasses.dataclass
 class Context:
-    """A graph that is being planned for a device. ``layers`` keeps what is made of weights, also for other
+    """A graph that is being planned for a device. ``layers`` caches what is made of weights, also for other
     shapes."""
 
     graph: Graph
@@ -47,7 +47,7 @@ class Context:
 
     @functools.cached_property
     def uses(self) -> dict[str, int]:
-        """How often each value is read, by nodes or as a result of the graph."""
+        """The number of times each value is read, by nodes or as a result of the graph."""
         return self.graph.uses()
 
     @functools.cached_property
@@ -57,23 +57,23 @@ class Context:
 
     @property
     def compute(self) -> str:
-        """What products of float activations with weights are made of: `vkq.Linear`'s argument."""
+        """The arithmetic of products of float activations with weights: the ``compute`` of `vkq.Linear`."""
         return str(self.layers.get(PRODUCTS, COMPUTE[0]))
 
     def places(self, name: str) -> list[int]:
-        """The numbers of the nodes that read a value, in order."""
+        """Return the indices of the nodes that read a value, in order."""
         return list(self._places.get(name, ()))
 
     def readers(self, name: str) -> list[Node]:
-        """The nodes that read a value, in order."""
+        """Return the nodes that read a value, in order."""
         return [self.graph.nodes[i] for i in self.places(name)]
 
     def names(self, value: Value) -> list[str]:
-        """The names of all that lies in a value's slot."""
+        """Return the names of all values in a value's slot."""
         return self._names.get(value.slot, [])
 
     def made(self, node: Node, results: Value | tuple[Value, ...]) -> None:
-        """Takes the results of a node."""
+        """Store the results of a node."""
         values = results if isinstance(results, tuple) else (results,)
         for name, value in zip(node.outputs, values, strict=False):
             if name:
@@ -85,7 +85,7 @@ class Context:
         return value
 
     def value(self, name: str) -> Value:
-        """A value, without parameters of its own: what its numbers mean is said by the nodes that read it."""
+        """Return a value without parameters: the nodes that read it say what its numbers mean."""
         found = self.values.get(name)
         if found is None:
             found = self._take(name, self._constant(name))
@@ -96,7 +96,7 @@ class Context:
         spec = Spec(array.shape, array.dtype.name)
 
         def words() -> Array:
-            """Whole words: of float16 numbers the last one may be half."""
+            """Return the data as whole words; the last word of float16 numbers may be half used."""
             data = np.ascontiguousarray(stored(array)).reshape(-1).view(np.uint8)
             return np.pad(data, (0, spec.nbytes - data.nbytes))
 
@@ -105,20 +105,21 @@ class Context:
         return b.view(b.constant(resident), spec)
 
     def read_later(self, node: Node, value: Value) -> bool:
-        """Whether anything after a node reads what lies in a value's slot."""
+        """Return True if a node after this one reads the value's slot."""
         here, names = self._place[id(node)], self.names(value)
         return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
-        """Something that is made once for all shapes of the inputs, and again where *of*, what it is made of,
-        changed with them: padding by ``auto_pad``, constants that hold a size."""
+        """Return the cached *key*, or make it. It is made once for all shapes of the inputs, and again if its
+        sources *of* have changed with them: padding by ``auto_pad``, constants that hold a size."""
         if key not in self.layers or not alike(self.layers["of", key], of):
             self.layers["of", key], self.layers[key] = of, make()
         return self.layers[key]
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two are equal, arrays byte for byte. Most are the same object, which is seen first."""
+    """Return True if two values are equal, arrays byte for byte. Most are the same object, which is tested
+    first."""
     if a is b:
         return True
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -138,7 +139,7 @@ Refusal = Callable[[Graph, Node], "str | None"]
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOperator:
-    """types: of its first input and first result."""
+    """How an operator runs on a device. types: those of its first input and first result."""
 
     check: Refusal
     record: Record
@@ -146,7 +147,7 @@ class DeviceOperator:
 
 
 def unnamed(context: Context, x: Value) -> Value:
-    """The same numbers without parameters."""
+    """Return the same numbers without parameters."""
     s = x.spec
     return x if s.qparams is None else context.builder.view(x, Spec(s.shape, s.dtype, s.layout))
 
@@ -156,7 +157,7 @@ def anything(graph: Graph, node: Node) -> str | None:
 
 
 def bytes_of_one_type(graph: Graph, node: Node) -> str | None:
-    """All inputs 8-bit, of one type."""
+    """Require that all inputs are 8-bit, of one type."""
     dtypes = {graph.specs[name].dtype for name in node.inputs if name}
     return (
         None
@@ -171,7 +172,8 @@ def first_is_bytes(graph: Graph, node: Node) -> str | None:
 
 
 def same_type(graph: Graph, node: Node) -> str | None:
-    """x and y of one 8-bit type, or both float, and nothing that the node says of itself."""
+    """Require that x and y have one 8-bit type, or are both float, and that the node has no attributes of its
+    own."""
     if "why" in node.attributes:
         return str(node.attributes["why"])
     x: QParams | None = node.attributes["x"]
@@ -182,7 +184,7 @@ def same_type(graph: Graph, node: Node) -> str | None:
 
 
 def places_are_known(graph: Graph, node: Node) -> str | None:
-    """Where things go must be known now."""
+    """Require that indices are constants."""
     unknown = [name for name in node.inputs[1:] if name and name not in graph.constants]
     return (
         f"where its elements go depends on {unknown[0]!r}, which is computed at run time" if unknown else None

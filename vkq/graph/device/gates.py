@@ -1,4 +1,4 @@
-"""Squeeze-and-excite: two 1x1 convolutions of an image's means, in the dispatch of the means."""
+"""Squeeze-and-excite: two 1x1 convolutions of an image's means, in the dispatch that computes the means."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from .layers import conv_of
 
 @dataclasses.dataclass(frozen=True)
 class Gates:
-    """The kernel, and the nodes that it takes the place of."""
+    """The kernel, and the nodes that it replaces."""
 
     excite: Excite
     nodes: tuple[Node, ...]
 
     def keep(self, context: Context, gates: Value) -> None:
-        """Notes the result for the nodes to come: of the last one; nobody reads those between."""
+        """Store the result under the outputs of the replaced nodes: it is that of the last one, and no node
+        reads the others."""
         context.ahead.update((node.outputs[0], gates) for node in self.nodes)
 
 
 def behind(context: Context, mean: Node) -> Gates | None:
-    """The two convolutions that alone read the means of a node, where one kernel takes them."""
+    """Return the two convolutions that are the only readers of a node's means, if one kernel can compute
+    them; else None."""
     first = _only_reader(context, mean)
     second = first and _only_reader(context, first)
     if first is None or second is None or context.graph.specs[mean.outputs[0]].shape[0] > MOST_IMAGES:
@@ -39,7 +41,8 @@ def behind(context: Context, mean: Node) -> Gates | None:
 
 
 def _only_reader(context: Context, node: Node) -> Node | None:
-    """The convolution that alone reads a node's result as its image, and adds nothing to it."""
+    """Return the convolution that is the only reader of a node's result, as its image, and adds no residual;
+    else None."""
     name = node.outputs[0]
     readers = context.readers(name)
     if len(readers) != 1 or context.uses[name] != 1:  # a result of the graph is a use without a reader
@@ -50,6 +53,6 @@ def _only_reader(context: Context, node: Node) -> Node | None:
 
 
 def _plain(layer: Conv2d) -> bool:
-    """Whether it is a product of images of one pixel, with 8-bit results."""
+    """Return True if a layer is a product of one-pixel images with 8-bit results."""
     p = layer._options
     return layer.weight_shape[2:] == (1, 1) and p.groups == 1 and not any(p.padding) and p.stride == (1, 1)

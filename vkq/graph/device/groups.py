@@ -1,4 +1,4 @@
-"""Products with weights in groups along K on a device."""
+"""Products with weights in groups along K, on a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _record(context: Context, node: Node) -> Value:
     constants, device = context.graph.constants, context.builder.device
 
     def make() -> Linear:
-        # A Gemm's may be a row of its own.
+        # The bias of a Gemm may be a matrix of one row.
         bias = constants[node.inputs[BIAS]].astype(np.float32).reshape(-1) if node.input(BIAS) else None
         return Linear(weight_of(node, constants), bias=bias, device=device)
 

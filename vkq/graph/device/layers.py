@@ -1,4 +1,4 @@
-"""Layers on a device: linear ones and convolutions, with what follows a convolution in its last step."""
+"""Layers on a device: linear layers and convolutions, with a convolution's epilogue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
 
 
 def _of(context: Context, node: Node) -> tuple[Any, ...]:
-    """What a layer is made of, that shapes of the inputs may change."""
+    """Return what a layer is made of and the shapes of the inputs may change."""
     constants = context.graph.constants
     return node.attributes, constants[node.inputs[1]], constants[node.inputs[2]] if node.input(2) else None
 
@@ -56,17 +56,17 @@ def _layer(kind: Any, names: tuple[str, ...]) -> Record:
 
 
 def linear_of(context: Context, node: Node) -> Linear:
-    """The layer of a linear."""
+    """Return the layer of a linear node."""
     layer: Linear = _kept(context, node, Linear, ())
     return layer
 
 
 def convolved(context: Context, node: Node, layout: str | None) -> Value:
-    """A conv2d with its last step, in this layout where it can."""
+    """Add a conv2d with its epilogue, in this layout if possible."""
     x, b = context.value(node.inputs[0]), context.builder
     last: Node | None = node.attributes.get("after")
     other = context.value(node.inputs[3]) if node.input(3) else None
-    # A sum is written where its other operand lies, unless somebody else reads that.
+    # A sum is written over its other operand, unless another node reads that.
     alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
     apart = other is not None and (not alone or context.read_later(node, other) or _large(context, node))
     layer = conv_of(context, node, apart)
@@ -81,13 +81,13 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
 
 
 def _large(context: Context, node: Node) -> bool:
-    """Whether a result takes the widest tile of matrix units, which has no registers left for a sum."""
+    """Return True if a result uses the widest tile of matrix units, which has no registers left for a sum."""
     size, known = context.graph.specs[node.outputs[0]].nbytes, profile(context.builder.device.capabilities)
     return size >= known.sum_apart_bytes and conv_of(context, node, True).choice().path == COOPMAT
 
 
 def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
-    """The layer of a conv2d; *apart*: without its last step."""
+    """Return the layer of a conv2d; *apart*: without its epilogue."""
     a = node.attributes
     last: Node | None = a.get("after")
 
@@ -104,7 +104,7 @@ def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
 
 
 def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
-    """The last step of a convolution."""
+    """Return the epilogue of a convolution."""
     a = last.attributes
     if last.op == "lookup":
         return through_table(signed(a["table"]), node.attributes["y"])
@@ -115,7 +115,7 @@ def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
 
 
 def prepare(graph: Graph) -> None:
-    """Finds ahead what sums in convolutions compute with: their formulas and tables are kept."""
+    """Compute the formulas and tables of sums in convolutions in advance; they are cached."""
     for node in graph.nodes:
         last: Node | None = node.attributes.get("after")
         if node.op == "conv2d" and last is not None and last.op != "lookup":

@@ -1,8 +1,8 @@
-"""One layout for each value: what can come in several layouts comes in the one that is read.
+"""The choice of one layout for each value: a value that can have several layouts gets that of its reader.
 
-Most convolutions and linear layers have a layout of their own, and what stands between them keeps that of
-its input (`vkq.layout.extent.PIXELS`), so little is left to choose: numbers that are quantized, means of
-whole images, reshaped values, and convolutions that take several layouts.
+Most convolutions and linear layers have a fixed layout, and the nodes between them keep that of their input
+(`vkq.layout.extent.PIXELS`). The choice remains for quantized numbers, means of whole images, reshaped
+values, and convolutions that read several layouts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from ...layout.extent import MATRIX
 from .context import Context
 from .layers import conv_of, linear_of
 
-# Those that keep the layout of their first input, and of the operand that has the result's shape.
+# Nodes that keep the layout of their first input, and nodes that keep that of the operand with the result's
+# shape.
 KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat", "Transpose")
 KEEP_WHOLE = ("add", "sub", "mul")
 BOTH = (*KEEP_WHOLE, "matmul")  # those whose two operands are data
 
 
 def wanted(context: Context, name: str) -> str | None:
-    """The layout in which the first reader that has one of its own takes a value; None where none has."""
+    """Return the layout that the first reader with a fixed layout needs; None if there is none."""
     graph, found = context.graph, {name}
     waiting, last = context.places(name), -1  # a heap: of what reads the values found so far
     while waiting:
@@ -49,7 +50,8 @@ def wanted(context: Context, name: str) -> str | None:
 
 
 def wanted_means(context: Context, name: str) -> str | None:
-    """The layout in which means (N, C, 1, 1) are read; kPackedInt8_4H4W where that is as (N, C) alone."""
+    """Return the layout in which means (N, C, 1, 1) are read; kPackedInt8_4H4W if they are read only as (N,
+    C)."""
     graph = context.graph
     n, c, *_ = graph.specs[name].shape
     readers = context.readers(name)

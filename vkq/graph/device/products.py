@@ -1,4 +1,4 @@
-"""Products of two float activations on a device."""
+"""Products of two float activations, on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Other forms of quantization on a device: along an axis, in blocks, found at run time; exact int32 sums."""
+"""Other forms of quantization on a device: along an axis, in blocks, computed at run time; exact int32
+sums."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def _each_check(graph: Graph, node: Node) -> str | None:
 
 
 def no_scale(scales: Array) -> str | None:
-    """Which of a node's scales is none, and what helps; None where all are."""
+    """Return which of a node's scales is missing, with the remedy; None if all are there."""
     bad = np.argwhere(~are_scales(scales))
     if not len(bad):
         return None
@@ -61,8 +62,8 @@ def _dynamic(context: Context, node: Node) -> tuple[Value, ...]:
 
 
 def _zero_point(context: Context, node: Node, index: int) -> Value:
-    """The zero points of an operand of MatMulInteger or ConvInteger, computed or known; 0 where none are
-    given."""
+    """Return the zero points of an operand of MatMulInteger or ConvInteger, constant or computed; 0 if none
+    are given."""
     if node.input(2 + index):
         return context.value(node.inputs[2 + index])
     dtype, device = context.graph.specs[node.inputs[index]].dtype, context.builder.device
@@ -95,8 +96,8 @@ def _matmul_integer(context: Context, node: Node) -> Value:
 
 
 def _conv_integer(context: Context, node: Node) -> Value:
-    """A product of the weight with the pixels under the kernel, which are gathered, for each group. Padding
-    counts as the zero point, which stands behind the image."""
+    """Add, for each group, a product of the weight with the pixels under the kernel, which are gathered.
+    Padding counts as the zero point, which is appended to the image."""
     b = context.builder
     x, w = (context.value(name) for name in node.inputs[:2])
     x_zero, w_zero = (_zero_point(context, node, i) for i in (0, 1))
@@ -116,7 +117,8 @@ def _conv_integer(context: Context, node: Node) -> Value:
 
 
 def pixels_under(p: Conv2dProblem) -> Array:
-    """(groups, k, N * OH * OW): the element of x under each element of the kernel, -1 in the padding."""
+    """Return (groups, k, N * OH * OW): the index in x of the element under each element of the kernel, -1 in
+    the padding."""
     numbers = np.arange(p.n * p.ic * p.h * p.w).reshape(p.n, p.ic, p.h, p.w)
     top, left, bottom, right = p.padding
     numbers = np.pad(numbers, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-1)

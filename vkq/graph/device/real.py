@@ -1,5 +1,5 @@
-"""Float32 operators on a device that are sums, products, quotients, roots, maxima and minima: the same steps
-as in NumPy (`vkq.graph.operators.elementwise`), each rounded."""
+"""Float32 operators on a device (sums, products, quotients, roots, maxima and minima), with the same rounded
+steps as in NumPy (`vkq.graph.operators.elementwise`)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def check(graph: Graph, node: Node) -> str | None:
 
 
 def _with(b: Builder, x: Value, *steps: tuple[RealOp, float]) -> Value:
-    """x, changed by one number after the other."""
+    """Apply one number after the other to x."""
     for op, value in steps:
         x = combined(b, x, number(b, value), op)
     return x
 
 
 def _reduced(context: Context, node: Node) -> Value:
-    """A sum or mean along axes, which come last first."""
+    """Add a sum or mean along axes, which are moved last first."""
     b, x = context.builder, context.value(node.inputs[0])
     shape = x.spec.shape
     axes: tuple[int, ...] = tuple(range(2, len(shape)))

@@ -1,7 +1,7 @@
-"""The table: how each operator of a graph runs on a device, as steps of one plan.
+"""The table of device operators: how each operator of a graph runs on a device, as steps of one plan.
 
-A row says which nodes it takes (or why not, for the list of refusals), and adds one. A node without a row, or
-that its row refuses, cannot run on a device.
+A row checks a node (and returns the reason if it refuses it), and adds its steps. A node without a row, or
+refused by its row, cannot run on a device.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WEIGHTED = "Conv", "ConvTranspose"
 
 
 def refusal(graph: Graph, node: Node) -> str | None:
-    """Why a node cannot run on a device; None where it can."""
+    """Return why a node cannot run on a device, or None."""
     row = ROWS.get(node.op)
     if row is None or (node.op == "Cast" and "why" in node.attributes):
         return _why_float(graph, node)

@@ -1,1 +1,1 @@
-"""The vocabulary of graphs."""
+"""The operators of graphs."""

@@ -1,9 +1,9 @@
 """Attention as one operator (`vkq.numerics.attention`).
 
-attention: inputs q, k, v and a bias where there is one, which is added to scores; ``scale``, ``seen``,
-``guarded`` (`vkq.numerics.attention.attention`). q, k and v are arrays whose axes ``axes[0]``, ``axes[1]``
-and ``axes[2]`` put in the order (batch, heads, tokens, numbers); ``axes[3]`` does the same with the axes of
-the result, which is float32. ``fused``: why it is one node, for people.
+attention: inputs q, k, v and an optional bias, which is added to scores; attributes ``scale``, ``seen``,
+``guarded`` (`vkq.numerics.attention.attention`). The axes of q, k and v, in the orders ``axes[0]``,
+``axes[1]`` and ``axes[2]``, are (batch, heads, tokens, numbers); ``axes[3]`` is the order for the result,
+which is float32. ``fused``: the reason for one node, for people.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Axes = tuple[int, ...]
 
 
 def moved(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
-    """A shape with its axes in this order."""
+    """Return a shape with its axes in this order."""
     return tuple(shape[a] for a in axes)
 
 
 def result_shape(node: Node, q: Sequence[int], v: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the result for those of q and v."""
+    """Return the shape of the result for those of q and v."""
     axes = node.attributes["axes"]
     first = (*moved(q, axes[0])[:3], moved(v, axes[2])[3])
     return tuple(first[axes[3].index(a)] for a in range(4))

@@ -1,5 +1,5 @@
-"""Chains of element-wise operators (`vkq.graph.passes.chains`): one node, whose attribute ``chain`` says what
-it computes, ``gives`` the types of its results as they are kept, and ``shape`` their shape."""
+"""Chains of element-wise operators (`vkq.graph.passes.chains`): one node with the attributes ``chain`` (its
+computation), ``gives`` (the stored types of its results) and ``shape`` (their shape)."""
 
 from __future__ import annotations
 

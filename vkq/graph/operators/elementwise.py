@@ -1,4 +1,4 @@
-"""Element-wise operators of ONNX: on float32, float16, int32 and bool in the steps that a device takes."""
+"""Element-wise operators of ONNX on float32, float16, int32 and bool, in the steps that a device computes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _gelu(x: Array, a: Mapping[str, Any]) -> Any:
     return 0.5 * x * (1 + erf(x / math.sqrt(2)))
 
 
-# In float64, then rounded to the input's type.
+# Computed in float64, then rounded to the input's type.
 ROUNDED: dict[str, Unary] = {
     "Sigmoid": lambda x, a: _sigmoid(x),
     "Tanh": lambda x, a: np.tanh(x),
@@ -53,7 +53,7 @@ ROUNDED: dict[str, Unary] = {
     "Acosh": lambda x, a: np.arccosh(x),
     "Atanh": lambda x, a: np.arctanh(x),
 }
-# In the input's own type, each step rounded; attributes are of that type too.
+# Computed in the input's own type, each step rounded; attributes have that type, too.
 STEPPED: dict[str, Unary] = {
     "Relu": lambda x, a: np.maximum(x, 0),
     "Identity": lambda x, a: x,
@@ -106,8 +106,8 @@ VARIADIC: dict[str, Callable[[Array, Array], Any]] = {"Max": np.maximum, "Min": 
 
 
 def _described(op: str, otherwise: Callable[[Node, list[Array]], Any], first: int = 0) -> Computation:
-    """The steps that a device takes, for numbers of its types (`vkq.numerics.described`), else NumPy's.
-    *first*: the operand whose type is that of the arithmetic."""
+    """Return the steps that a device computes for numbers of its types (`vkq.numerics.described`), else
+    NumPy's. *first*: the operand whose type is that of the arithmetic."""
 
     def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         given, attributes = [v for v in x if v is not None], dict(node.attributes)
@@ -171,7 +171,7 @@ def _is_infinite(node: Node, x: list[Array]) -> Any:
 
 
 def _clip(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """A bound is one number, whatever its axes."""
+    """Clip; a bound is one number, whatever its axes."""
     bounds = [None if v is None else v.reshape(()) for v in x[1:]]
 
     def otherwise(node: Node, given: list[Array]) -> Any:
@@ -199,7 +199,7 @@ def _test(op: str, otherwise: Callable[[Node, list[Array]], Any], least: int = 1
 
 
 def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
-    """What scale, bias, mean and variance say: one factor and one addend a channel, in ONNX Runtime's
+    """Return scale, bias, mean and variance as one factor and one addend a channel, in ONNX Runtime's
     order."""
     scale, bias, mean, variance = x
     epsilon = scale.dtype.type(node.attributes.get("epsilon", 1e-5))
@@ -209,7 +209,7 @@ def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
 
 
 def _batch_normalization(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """(x - mean) / sqrt(var + epsilon) * scale + bias in float32."""
+    """Return (x - mean) / sqrt(var + epsilon) * scale + bias in float32."""
     given = there(x[0])
     parameters = [there(v).reshape(-1, *(1,) * (given.ndim - 2)) for v in x[1:5]]
     factor, addend = normalization(node, parameters)

@@ -16,7 +16,7 @@ A, B, SCALES, ZERO_POINTS, G_IDX, BIAS = range(6)  # inputs
 
 
 def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
-    """The weight of a node; raises VkqError with the numbers where vkq has no such weight."""
+    """Return the weight of a node; raises VkqError with the numbers if vkq does not support such a weight."""
     codes, scales, points = (
         constants.get(node.input(i)) if node.input(i) else None for i in (B, SCALES, ZERO_POINTS)
     )
@@ -43,7 +43,7 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
 
 
 def _of_four_bits(node: Node, codes: Array, points: Array | None) -> list[Array]:
-    """Codes and zero points of 2 bits as those of 4; zero points that are floats are as they were."""
+    """Widen codes and zero points of 2 bits to 4; float zero points stay unchanged."""
     n, blocks, _ = codes.shape
     if points is None:
         points = np.full((n, -(-blocks // 4)), 0b10101010, np.uint8)  # the middle
@@ -58,7 +58,7 @@ def _of_four_bits(node: Node, codes: Array, points: Array | None) -> list[Array]
 
 
 def sizes_of(node: Node) -> tuple[int, int, int, int]:
-    """N, K, block_size and bits (4 where it is left out)."""
+    """Return N, K, block_size and bits (4 by default)."""
     for name in ("N", "K", "block_size"):
         if name not in node.attributes:
             raise ModelError(f"{node}: its attribute {name} is missing")
@@ -67,8 +67,7 @@ def sizes_of(node: Node) -> tuple[int, int, int, int]:
 
 
 def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:
-    """Codes, scales and zero points of larger blocks as those of groups, of which several share scale and
-    zero point; without groups beyond K."""
+    """Divide larger blocks into groups that share scale and zero point; groups beyond K are removed."""
     n, blocks, size = codes.shape
     if points is not None and points.dtype == np.uint8 and points.size == n * -(-blocks * bits // 8):
         points = unpacked(points.reshape(n, -1), bits)[:, :blocks].astype(scales.dtype)
@@ -87,7 +86,7 @@ def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, point
 
 
 def _neighbours(groups: Array | None, block: int) -> bool:
-    """Whether the group of each of K is that of its place."""
+    """Return True if the groups along K are consecutive blocks."""
     return groups is not None and np.array_equal(groups, np.arange(groups.size) // block)
 
 

@@ -1,4 +1,4 @@
-"""Operators of ONNX whose results are elements of their inputs, in another place."""
+"""Movement operators of ONNX: their results are elements of their inputs in other places."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _transpose(x: Inputs) -> list[Spec]:
     return like(x, [given[a] for a in perm])
 
 
-# permute: reshape to `shape`, put the axes in the order `perm`, reshape to `to`
+# permute: reshape to `shape`, transpose with `perm`, reshape to `to`.
 def _permute(x: Inputs) -> list[Spec]:
     return like(x, x.node.attributes["to"])
 
@@ -80,7 +80,7 @@ def _permute_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def permutation(node: Node, rank: int) -> list[int]:
-    """The axes of a Transpose."""
+    """Return the axes of a Transpose."""
     perm = [int(a) for a in node.attributes.get("perm", range(rank)[::-1])]
     if sorted(perm) != list(range(rank)):
         raise ModelError(f"{node}: perm is {perm} and the input has {rank} axes")
@@ -88,7 +88,7 @@ def permutation(node: Node, rank: int) -> list[int]:
 
 
 def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | None]) -> tuple[slice, ...]:
-    """starts, ends, axes, steps of a Slice as Python's slices, one for each axis."""
+    """Return starts, ends, axes, steps of a Slice as Python's slices, one for each axis."""
     starts, ends = (list(each or ()) for each in (*given, None, None)[:2])
     axes = given[2] if len(given) > 2 and given[2] is not None else range(len(starts))
     steps = given[3] if len(given) > 3 and given[3] is not None else [1] * len(starts)
@@ -138,7 +138,7 @@ def _concat(x: Inputs) -> list[Spec]:
 
 
 def parts(x: Inputs) -> list[int]:
-    """The sizes of the results of a Split."""
+    """Return the sizes of the results of a Split."""
     given, axis = x.spec(0).shape, axis_of(x.node, len(x.spec(0).shape), 0)
     sizes, count = x.numbers(1), len(x.node.outputs)
     if sizes is None:
@@ -191,7 +191,7 @@ def _tile(x: Inputs) -> list[Spec]:
 
 
 def margins(node: Node, rank: int, pads: Sequence[int], axes: Sequence[int] | None) -> list[tuple[int, int]]:
-    """(before, after) of each axis of a Pad; negative numbers cut off."""
+    """Return (before, after) of each axis of a Pad; negative numbers crop."""
     chosen = list(range(rank)) if axes is None else [a % max(rank, 1) for a in axes]
     if len(pads) != 2 * len(chosen):
         raise ModelError(f"{node}: pads {list(pads)} do not fit {len(chosen)} axes")
@@ -229,7 +229,7 @@ def _pad_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _cropped(x: Array, around: Sequence[tuple[int, int]]) -> Array:
-    """Without what negative margins cut off."""
+    """Return x cropped by the negative margins."""
     return x[
         tuple(slice(max(0, -b), max(0, d + min(0, a))) for d, (b, a) in zip(x.shape, around, strict=True))
     ]
@@ -280,7 +280,7 @@ OPERATORS: dict[str, Operator] = {
 
 
 def moves(node: Node) -> bool:
-    """Whether the results of a node are elements of its inputs."""
+    """Return True if the results of a node are elements of its inputs."""
     return node.op in OPERATORS and not (
         node.op == "Resize" and node.attributes.get("mode", "nearest") != "nearest"
     )

@@ -1,5 +1,4 @@
-"""Operators of ONNX that sum: convolutions, products, means, softmax; and those that make numbers of
-shapes."""
+"""Operators of ONNX that sum (convolutions, products, means, softmax), and operators on shapes."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ def _images(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> None:
 
 
 def conv_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> dict[str, Any]:
-    """stride, padding, dilation and groups of a Conv or ConvInteger on images."""
+    """Return stride, padding, dilation and groups of a Conv or ConvInteger on images."""
     _images(node, x_shape, w_shape)
     a, kernel = node.attributes, tuple(w_shape[2:])
     if tuple(a.get("kernel_shape", kernel)) != kernel:
@@ -38,7 +37,7 @@ def conv_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> 
 
 
 def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> dict[str, Any]:
-    """The same of a ConvTranspose, with output_padding."""
+    """Return the options of a ConvTranspose, with output_padding."""
     _images(node, x_shape, w_shape)
     a, auto = node.attributes, node.attributes.get("auto_pad", "NOTSET")
     strides, dilations = tuple(a.get("strides", (1, 1))), tuple(a.get("dilations", (1, 1)))
@@ -143,7 +142,7 @@ REAL = ("float32", "float16")  # computed in the steps of `vkq.numerics.rows`
 
 
 def reduced(node: Node, rank: int, axes: Sequence[int] | None) -> tuple[int, ...]:
-    """The axes of a reduction."""
+    """Return the axes of a reduction."""
     if not axes:
         return () if node.attributes.get("noop_with_empty_axes", 0) else tuple(range(rank))
     if not all(-rank <= a < rank for a in axes):
@@ -176,7 +175,7 @@ def _reduce_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _places(dtype: str) -> Callable[[Inputs], list[Spec]]:
-    """ArgMax and ArgMin, of this type."""
+    """Return the shape inference of ArgMax and ArgMin with results of this type."""
 
     def infer(x: Inputs) -> list[Spec]:
         shape = x.spec(0).shape
@@ -263,7 +262,7 @@ OPERATORS: dict[str, Operator] = {
         "number", lambda x: _int32(_product_shape(x, x.spec(0).shape, x.spec(1).shape))
     ),
     **{name: Operator("number", _reduce, _reduce_compute) for name in REDUCTIONS},
-    # in ONNX's words, and of 8-bit numbers on a device
+    # ONNX's operators, and those on 8-bit numbers on a device.
     **{name: Operator("number", _places("int64"), _places_compute) for name in ("ArgMax", "ArgMin")},
     **{name: Operator("number", _places("int32"), _places_compute) for name in ("argmax", "argmin")},
     "Shape": Operator("shape", _shape, _shape_compute),
@@ -272,7 +271,7 @@ OPERATORS: dict[str, Operator] = {
     ),
     "ConstantOfShape": Operator("shape", _filled_shape, _filled),
     "Range": Operator("shape", _range, _range_compute),
-    # An operator that vkq does not know; whoever made the node says what its results are.
+    # An operator unknown to vkq; the pass that made the node gives the specs of its results.
     "foreign": Operator(
         "number",
         lambda x: x.node.attributes["infer"](x),

@@ -1,4 +1,4 @@
-"""What the graph knows of an operator: the shape of its results, and what it computes, in NumPy."""
+"""An operator of the graph: shape inference, and its computation in NumPy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..graph import Array, Node, Spec
 
 
 class UnsupportedForm(ModelError):
-    """A valid form of an operator, which the graph has not."""
+    """A valid form of an operator that the graph does not support."""
 
 
 class OpenShape(ModelError):
-    """The shapes of a node's results depend on numbers that are there at run time alone: those of *needed*, a
-    value of the graph, or what the node itself computes.
+    """The shapes of a node's results depend on numbers that exist only at run time: those of *needed*, a
+    value of the graph or of the node itself.
 
     >>> OpenShape("Range 'r': needs its limit", "limit").needed
     'limit'
@@ -36,22 +36,22 @@ Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What is known of a node's inputs: the spec of each (None where it is left out), and its array where it
-    is constant."""
+    """A node's inputs: the spec of each (None if it is omitted), and its array if it is constant."""
 
     node: Node
     specs: Sequence[Spec | None]
     arrays: Sequence[Array | None]
 
     def spec(self, index: int) -> Spec:
-        """The spec of an input that must be there."""
+        """Return the spec of a required input."""
         found = self.specs[index] if index < len(self.specs) else None
         if found is None:
             raise ModelError(f"{self.node}: input {index} is missing")
         return found
 
     def array(self, index: int) -> Array | None:
-        """The constant of an input, None where it is left out; refused where it is computed at run time."""
+        """Return the constant of an input, None if it is omitted; raises an error if it is computed at run
+        time."""
         if index >= len(self.specs) or self.specs[index] is None:
             return None
         found = self.arrays[index]
@@ -63,7 +63,7 @@ class Inputs:
         return found
 
     def numbers(self, index: int) -> list[int] | None:
-        """A constant input as a list of integers."""
+        """Return a constant input as a list of integers."""
         found = self.array(index)
         if found is None:
             return None
@@ -81,12 +81,12 @@ Compute = Callable[[Node, Sequence["Array | None"]], "Sequence[Array] | None"]
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
-    """One row of the table. ``compute`` is None where only the oracle (`vkq.check.graph`) computes it.
+    """One row of the table. ``compute`` is None if only the oracle (`vkq.check.graph`) computes it.
 
-    kind: "elementwise" (each element of the result depends on one element of each input, by NumPy's
-    broadcasting), "movement" (each element of the result is an element of the inputs; also the maximum of
-    some, which keeps its place under any increasing function), "number" (sums and the like of real numbers),
-    "shape" (depends on shapes alone, or makes constants) or "quantized" (on 8-bit numbers with parameters).
+    kind: "elementwise" (each element of the result depends on one element of each input, broadcast as in
+    NumPy), "movement" (each element of the result is an element of the inputs; also the maximum of several,
+    which commutes with any increasing function), "number" (sums and other functions of real numbers), "shape"
+    (depends only on shapes, or makes constants) or "quantized" (on 8-bit numbers with parameters).
     """
 
     kind: Kind
@@ -95,12 +95,12 @@ class Operator:
 
 
 def same(x: Inputs) -> list[Spec]:
-    """The result is like the first input."""
+    """The result has the first input's spec."""
     return [x.spec(0)]
 
 
 def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]:
-    """The shapes of all inputs, so many at least, broadcast against each other."""
+    """Broadcast the shapes of all inputs, at least so many."""
     shapes = [x.spec(i).shape for i in range(max(least, len(x.specs)))]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -110,18 +110,18 @@ def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]
 
 
 def one(result: Array) -> list[Array]:
-    """A list of one array."""
+    """Return a list of one array."""
     return [np.asarray(result)]
 
 
 def there(array: Array | None) -> Array:
-    """An input that must be there (which `Inputs.spec` has checked)."""
+    """Return a required input (which `Inputs.spec` has checked)."""
     assert array is not None
     return array
 
 
 def axis_of(node: Node, rank: int, default: int | None = None, name: str = "axis") -> int:
-    """A non-negative axis from an attribute."""
+    """Return a non-negative axis from an attribute."""
     axis = int(node.attributes[name] if default is None else node.attributes.get(name, default))
     if not -rank <= axis < max(rank, 1):
         raise ModelError(f"{node}: {name} is {axis} and the input has {rank} axes")
@@ -129,5 +129,5 @@ def axis_of(node: Node, rank: int, default: int | None = None, name: str = "axis
 
 
 def like(x: Inputs, shape: Sequence[int]) -> list[Spec]:
-    """A result of the first input's type, and of this shape."""
+    """Return a result of the first input's type and of this shape."""
     return [Spec(x.spec(0).dtype, tuple(int(d) for d in shape)).check(str(x.node))]

@@ -1,7 +1,5 @@
-"""Quantization in ONNX's form, and vkq's operators on 8-bit numbers, with their parameters as attributes.
-
-Attributes x, a, b, y are QParams; y None is a float32 result.
-"""
+"""Quantization operators of ONNX, and vkq's operators on 8-bit numbers, with their parameters as
+attributes."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from .operator import Inputs, Operator, broadcast, one, there
 
 
 def along(scale: Array, node: Node, shape: Sequence[int]) -> Array:
-    """A scale or zero point so that it broadcasts: one number, one for each slice along ``axis``, or
+    """Return a scale or zero point shaped for broadcasting: one number, one for each slice along ``axis``, or
     blocks."""
     if scale.size == 1 and scale.ndim < 2:
         return scale.reshape(())
@@ -75,9 +73,9 @@ def _dequantize(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """DynamicQuantizeLinear: the range of the whole tensor without its NaNs, widened to contain 0, spread
-    over uint8. The scale is at least 2**-126. A range that is infinite makes it infinity: numbers are then
-    the zero point, infinities 0."""
+    """DynamicQuantizeLinear: the range of the whole tensor without NaN, extended to contain 0, mapped to
+    uint8. The scale is at least 2**-126. An infinite range makes it infinite: then finite numbers become the
+    zero point, infinities 0."""
     given = there(x[0])
     low, high = (np.float32(each(given.reshape(-1), initial=0)) for each in (np.fmin.reduce, np.fmax.reduce))
     with np.errstate(all="ignore"):
@@ -94,7 +92,8 @@ def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
-    """8-bit; or float32, or of the type of x where that is not quantized (its parameters are None)."""
+    """Return the spec of a result: 8-bit; or float32, or the type of x if that is not quantized (its
+    parameters are None)."""
     a = x.node.attributes
     y: QParams | None = a[key]
     real = x.spec(0).dtype if "x" in a and a["x"] is None else "float32"
@@ -106,7 +105,7 @@ TRANSPOSED = (*CONV, "output_padding")
 
 
 def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
-    """Some of a node's attributes as keyword arguments."""
+    """Return some of a node's attributes as keyword arguments."""
     return {name: node.attributes[name] for name in names if name in node.attributes}
 
 
@@ -115,11 +114,12 @@ LAYER = ("w_scale", "w_zero_point", "activation")  # and x, y
 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
-    """conv2d, conv_transpose2d and linear: inputs x, weight, bias (constants). Their x is None for float
-    activations, float32 or float16, as the result is then.
+    """Return the row of conv2d, conv_transpose2d or linear: inputs x, weight, bias (constants). x is None for
+    float activations, float32 or float16; the result then has their type.
 
-    A conv2d may have ``after``, a node (add, sub, lookup) that takes its result as `OWN`, and whose other
-    operand is the fourth input; a linear a dequantize, or a lookup, also with a table for each channel.
+    A conv2d may have ``after``, a node (add, sub, lookup) whose operand `OWN` is its result, and whose other
+    operand is the fourth input. A linear may have a dequantize, or a lookup, also with a table for each
+    channel.
     """
 
     def infer(x: Inputs) -> list[Spec]:
@@ -155,7 +155,7 @@ def _where(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def pool_window(node: Node, shape: Sequence[int]) -> Window:
-    """The window of avg_pool2d."""
+    """Return the window of avg_pool2d."""
     a = node.attributes
     return Window.of(node.op, shape, a["kernel"], a["stride"], a["padding"], 1, a["ceil_mode"])
 
@@ -165,7 +165,7 @@ def _by_table(x: Array, table: Array) -> Array:
 
 
 def _lookup(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """``table`` is (256,), or (C, 256): one for each slice along ``axis``."""
+    """Look up x in ``table``: (256,), or (C, 256) with one for each slice along ``axis``."""
     table: Array = node.attributes["table"]
     index = there(x[0]).astype(np.int32) + (128 if there(x[0]).dtype == np.int8 else 0)
     if table.ndim == 1:

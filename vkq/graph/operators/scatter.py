@@ -1,8 +1,8 @@
-"""Lines of numbers in order: running sums, the largest of a line, rows that are written by index.
+"""Lines of numbers in order: running sums, the largest numbers of a line, scattered rows.
 
-scatter: inputs (rows, inner), ids (count,) and updates (count, inner); ``reduction`` says what becomes of a
-row and the updates that go to it, one after the other. topk: the ``k`` largest of each line of (lines,
-length), or the smallest ones, in order, of equal ones the first; and their places. taps: weighted sums of the
+scatter: inputs (rows, inner), ids (count,) and updates (count, inner); ``reduction`` says how a row is
+combined with its updates, one after the other. topk: the ``k`` largest (or smallest) numbers of each line of
+(lines, length) in order, the first of equal ones first, and their indices. taps: weighted sums of the
 elements in ``index`` along ``axis``.
 """
 
@@ -23,7 +23,7 @@ TYPES = ("float32", "float16", "int32")
 
 
 def running_axis(node: Node, rank: int, given: Array | None) -> int:
-    """The axis of a CumSum."""
+    """Return the axis of a CumSum."""
     axis = int(there(given).reshape(-1)[0])
     return axis_of(Node(node.op, node.inputs, node.outputs, {"axis": axis}, node.source), rank)
 

@@ -1,4 +1,4 @@
-"""Passes: each takes a graph and returns one that means the same; `lower` runs them all."""
+"""Passes: each takes a graph and returns an equivalent one; `lower` runs them all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 def lower(graph: Graph) -> Graph:
-    """A model's graph, its constants folded, in vkq's operators, as far as they go."""
+    """Lower a model's graph, with its constants folded, to vkq's operators as far as possible."""
     for one in PASSES:
         graph = one(graph)
     graph.verify()

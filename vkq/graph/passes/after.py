@@ -1,7 +1,7 @@
-"""What follows a convolution becomes its last step: a sum with another value (a residual), or a table. What
-follows a linear layer does too: a table, or one for each channel, or that its results become float32.
+"""Fuses epilogues. Into a convolution: the addition of another value (a residual), or a table. Into a linear
+layer: a table, a table for each channel, or float32 results.
 
-Exact: the kernel requantizes its result first, and goes on with the bytes.
+This is exact: the kernel requantizes its result first, and continues with the bytes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .sweep import Sweep, swept
 
 
 def into_convolutions(graph: Graph) -> Graph:
-    """The graph with sums and tables in the layers before them, and float32 results of linear layers, where
-    nothing else reads what is between."""
+    """Fuse sums and tables into the layers before them, and the dequantization of linear layers' results,
+    where nothing else reads the value between."""
     if graph.kinds.isdisjoint(("conv2d", "linear")):
         return graph
     sums = ("add", "sub") if "conv2d" in graph.kinds else ()
@@ -40,7 +40,8 @@ class _LastSteps:
         return True
 
     def _looked_up(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """What a table is looked up with, and the layer that makes it; one for each channel of a linear."""
+        """Return the value that indexes a table, and the layer that makes it; a table for each channel needs
+        a linear layer."""
         own, table = node.inputs[0], node.attributes["table"]
         columns = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
         ops = ("conv2d", "linear") if table.ndim == 1 else ("linear",) if columns else ()
@@ -48,14 +49,15 @@ class _LastSteps:
         return own, self._layer(sweep, own, *ops) if plain else None
 
     def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """The operand of a sum that a convolution makes: the later one of two, when the other is there."""
+        """Return the operand of a sum that a convolution makes: the later of the two, when the other one
+        exists."""
         made = {name: self._layer(sweep, name, "conv2d") for name in node.inputs}
         own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
         alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
         return own, made[own] if alike and len(made) == 2 else None
 
     def _layer(self, sweep: Sweep, name: str, *ops: str) -> Node | None:
-        """The layer that makes a value for one reader, and has no last step yet."""
+        """Return the layer that makes a value with a single reader, and has no epilogue yet."""
         made = sweep.producer(name, *ops)
         if made is None or (made.op == "linear" and not isinstance(made.attributes["x"], QParams)):
             return None
@@ -64,7 +66,7 @@ class _LastSteps:
 
 
 def _as_numbers(sweep: Sweep, node: Node) -> bool:
-    """Makes the linear layer before a dequantize store the numbers that its results mean, if there is one."""
+    """Make the linear layer before a dequantize, if there is one, store dequantized numbers."""
     made = sweep.producer(node.inputs[0], "linear")
     if made is None or "after" in made.attributes or made.attributes["y"] != node.attributes["x"]:
         return False

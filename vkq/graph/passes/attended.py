@@ -1,4 +1,4 @@
-"""What attention reads: queries, keys and values as they lie in memory, and what hides keys."""
+"""The inputs of attention: the layout of queries, keys and values in memory, and masks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FLOATS = ("float32", "float16")
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """What is done to scores: a value is added, or, where flags are set (not set, if *inverted*), scores stay
-    and others become ``low``."""
+    """A change of scores: a value is added; or scores stay where flags are set (not set, if *inverted*), and
+    others become ``low``."""
 
     name: str
     low: float | None = None
@@ -31,21 +31,22 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True)
 class Laid:
-    """A value as it lies in memory: ``name`` with its axes in the order ``axes`` is the value."""
+    """The layout of a value in memory: ``name`` with its axes in the order ``axes`` is the value."""
 
     name: str
     axes: Axes
 
 
 def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
-    """Queries of *shape* (batch, heads, queries), whose heads that share keys may be rows of one matrix."""
+    """Return the layout of queries of *shape* (batch, heads, queries); heads that share keys may be rows of
+    one matrix."""
     own = sweep.specs[name].shape
     return _followed(sweep, name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1])))
 
 
 def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
-    """A value of three or four axes as four, as it lies: its Transposes need not be made. last: the axis that
-    stays the last one in memory, if any."""
+    """Return the layout of a value of three or four axes, as four, without its Transposes, which need not
+    run. last: the axis that stays last in memory, if any."""
     own = sweep.specs[name].shape
     if len(own) == 3:
         parts = (batch, own[0] // batch) if batch and own[0] % batch == 0 else (1, own[0])
@@ -54,7 +55,7 @@ def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
 
 
 def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
-    """The keys of their transposed form (batch, heads, numbers, keys)."""
+    """Return the layout of keys from their transposed form (batch, heads, numbers, keys)."""
     found = laid(sweep, name, batch, None)
     b, h, d, t = found.axes
     return Laid(found.name, (b, h, t, d))
@@ -70,7 +71,7 @@ def _followed(sweep: Sweep, name: str, last: int | None = 3) -> Laid:
 
 
 def _before(sweep: Sweep, laid: Laid) -> Laid | None:
-    """The value that a movement of axes, a repetition of heads or a Cast from float16 was made of."""
+    """Return the input of a Transpose, of a repetition of heads, or of a Cast from float16; else None."""
     made = sweep.producer(laid.name, "Transpose", "Reshape", "Cast", "Identity")
     if made is None:
         return None
@@ -84,7 +85,8 @@ def _before(sweep: Sweep, laid: Laid) -> Laid | None:
 
 
 def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> str:
-    """The heads before each was repeated (batch, heads, 1, tokens, numbers); or the same shape."""
+    """Return the heads before their repetition, (batch, heads, 1, tokens, numbers), or a value of the same
+    shape; else ""."""
     if sweep.specs[name].shape == shape:
         return name
     repeated = sweep.producer(name, "Expand")
@@ -99,7 +101,7 @@ def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> 
 
 
 def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
-    """A value with another shape; the one that it was reshaped from, where that is it."""
+    """Return a value with another shape: the one before a Reshape, if that has it."""
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]
@@ -111,7 +113,7 @@ def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
 
 
 def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[Seen, str]:
-    """Which keys queries see by their places, and what is added to the scores beside that ("": nothing)."""
+    """Return which keys queries see by position, and what else is added to the scores ("": nothing)."""
     seen, bias = Seen(), ""
     for one in added:
         name, array = one.name, sweep.array(one.name)
@@ -130,7 +132,7 @@ def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[
 
 
 def _shown(array: Array, mask: Mask) -> Array | None:
-    """Flags of a constant that only hides keys; None of another one."""
+    """Return the flags of a constant mask that only hides keys; None for another constant."""
     if mask.low is not None:
         return array.astype(np.bool_) ^ mask.inverted
     hidden = array <= LEAST
@@ -138,7 +140,7 @@ def _shown(array: Array, mask: Mask) -> Array | None:
 
 
 def causal(shown: Array, queries: int, keys: int) -> Seen | None:
-    """The rule of flags by which queries see keys up to their own place, if there is one."""
+    """Return the rule by which queries see keys up to their own position, if the flags follow one."""
     if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
         return None
     flags = shown.reshape(queries, keys)

@@ -1,9 +1,8 @@
-"""Attention that is written out (MatMul, scale, masks, Softmax, MatMul) as one node, where there are many
-scores.
+"""Fuses attention that is written out (MatMul, scale, masks, Softmax, MatMul) into one node, if there are
+many scores.
 
-Which attention becomes one node follows from its sizes alone, so that results have the same bits on every
-device: scores of SCORES_BYTES or more for ROWS rows or more, and all scores that no device should have to
-hold.
+The sizes alone decide, so that results have the same bits on every device: attention is fused if it has
+SCORES_BYTES or more of scores and ROWS rows or more, or more scores than a device should hold.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ BETWEEN = ("Add", "Where", "Mul", "Div", "MatMul")
 
 @dataclasses.dataclass(frozen=True)
 class Softmaxed:
-    """What Softmax was taken of: a MatMul's result, ``scale`` times it, and what was added then, in order.
-    guarded: NaN became 0."""
+    """The input of Softmax: a MatMul's result times ``scale``, and what was added then, in order. guarded:
+    NaN became 0."""
 
     product: Node
     scale: float
@@ -40,7 +39,7 @@ class Softmaxed:
 
 
 def fuse_attention(graph: Graph) -> Graph:
-    """The graph with large attention as one node each."""
+    """Fuse each large attention into one node."""
     return swept(graph, _visit, "MatMul", "Transpose") if "Softmax" in graph.kinds else graph
 
 
@@ -58,7 +57,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
-    """The Softmax that makes weights, and whether NaN of it is made 0, as PyTorch exports attention."""
+    """Return the Softmax that makes weights, and whether its NaN become 0, as PyTorch exports attention."""
     guard = _alone(sweep, name, "Softmax", "Where")
     if guard is None or guard.op == "Softmax":
         return guard, False
@@ -71,7 +70,8 @@ def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """The node of these operators that makes a value, which nothing else reads, or its reshaped form."""
+    """Return the node of these operators that makes a value (or the value before its Reshape) with no other
+    reader."""
     while sweep.uses.get(name, 1) == 1:
         made = sweep.producer(name)
         if made is None or made.op in ops or made.op != "Reshape":
@@ -103,7 +103,7 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
 
 
 def _sum(sweep: Sweep, node: Node, shape: tuple[int, ...]) -> tuple[str, Mask] | None:
-    """The scores and what is added to them."""
+    """Return the scores and what is added to them."""
     own = [x for x in node.inputs if sweep.specs[x].shape == shape and sweep.array(x) is None]
     own.sort(key=lambda x: _alone(sweep, x, *BETWEEN) is None)
     if not own:
@@ -112,7 +112,7 @@ def _sum(sweep: Sweep, node: Node, shape: tuple[int, ...]) -> tuple[str, Mask] |
 
 
 def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
-    """The scores and what hides some of them."""
+    """Return the scores and the mask that hides some of them."""
     flags, *both = node.inputs
     for inverted, (name, other) in enumerate((both, both[::-1])):
         low = scalar(sweep.array(other))
@@ -122,7 +122,7 @@ def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
 
 
 def _apart(sweep: Sweep, node: Node) -> tuple[str, float | None]:
-    """The operand of a product or quotient that is no constant, and the number that is one."""
+    """Split a product or quotient into its operand and its constant number."""
     first, second = node.inputs
     factor = scalar(sweep.array(second))
     if factor is None and node.op == "Mul":
@@ -159,7 +159,7 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
 
 
 def gains(sizes: AttentionSizes) -> bool:
-    """Whether attention of these sizes becomes one node."""
+    """Return True if attention of these sizes is fused."""
     held = 4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys
     if not held or not sizes.depth * sizes.groups or sizes.heads % sizes.groups:
         return False
@@ -170,7 +170,7 @@ def gains(sizes: AttentionSizes) -> bool:
 
 
 def _as(sweep: Sweep, y: str, node: Node) -> None:
-    """The value of the old node's shape and type."""
+    """Give the old node's shape and type to the result."""
     old = sweep.old.specs[node.outputs[0]]
     if old.dtype != "float32":
         y = sweep.emit("Cast", [y], "", node.source, to=old.dtype)
@@ -179,7 +179,7 @@ def _as(sweep: Sweep, y: str, node: Node) -> None:
 
 
 def _quantized(sweep: Sweep, name: str) -> bool:
-    """Whether a value had 8 bits: integers compute with those."""
+    """Return True if a value was 8-bit: then integer operators compute with it."""
     made = sweep.producer(name)
     while made is not None and moves(made):
         made = sweep.producer(made.inputs[0])
@@ -190,7 +190,7 @@ def _quantized(sweep: Sweep, name: str) -> bool:
 
 
 def _result_as_read(sweep: Sweep, node: Node) -> bool:
-    """A Transpose of a result that nothing else reads: it is made so."""
+    """Fuse the Transpose that is the only reader of an attention's result."""
     made = _alone(sweep, node.inputs[0], "attention")
     rank = len(sweep.specs[node.inputs[0]].shape)
     if made is None or rank != 4 or sweep.specs[made.outputs[0]].shape != sweep.specs[node.inputs[0]].shape:

@@ -13,8 +13,9 @@ from .sweep import Sweep
 
 
 def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
-    """MatMul or Gemm with a constant matrix, (N, K) where it is *transposed*, else (K, N). False where it is
-    none in blocks that vkq has: along K, of sizes in `GROUPS` or multiples of the largest."""
+    """Replace a MatMul or Gemm by MatMulNBits if its constant matrix, (N, K) if *transposed*, else (K, N), is
+    in blocks that vkq supports: along K, of sizes in `GROUPS` or multiples of the largest. Return False
+    otherwise."""
     made = sweep.producer(node.inputs[1], "DequantizeLinear")
     block = int(made.attributes.get("block_size", 0)) if made is not None else 0
     if made is None or not block or node.inputs[0] in sweep.constants:
@@ -38,7 +39,7 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
 
 
 def _product(sweep: Sweep, node: Node, data: Array, scale: Array, zero: Array | None, block: int) -> Node:
-    """MatMulNBits in place of *node*: of 4 bits where these are enough."""
+    """Return MatMulNBits for *node*, with 4 bits if that is enough."""
     points, signed = np.zeros(scale.shape, data.dtype) if zero is None else zero, data.dtype == np.int8
     least = -8 if signed else 0
     small = all(((each >= least) & (each < least + 16)).all() for each in (data, points))

@@ -1,8 +1,8 @@
-"""Independent branches side by side: between their nodes no barrier is needed, so that small ones share a
+"""Interleaves independent branches: there is no barrier between their nodes, so that small ones share a
 device.
 
-Nodes come by their levels, a level being the longest way from an input: first the first ones of all branches,
-then the second ones.
+Nodes are ordered by level, the length of the longest path from an input: first the first nodes of all
+branches, then the second ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..graph import Graph, Node
 
 
 def side_by_side(graph: Graph) -> Graph:
-    """The graph with its nodes by levels."""
+    """Order the nodes by level."""
     level: dict[str, int] = {}
 
     def after(node: Node) -> int:

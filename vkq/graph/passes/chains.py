@@ -1,8 +1,8 @@
-"""Chains: neighbouring element-wise operators on real numbers, whole numbers and flags become one node, which
-a device computes in one dispatch (`vkq.kernels.chain`); then what stands around them is joined (`joined`).
+"""Fuses neighbouring element-wise operators on floats, integers and flags into chains, which a device
+computes in one dispatch (`vkq.kernels.chain`); then fuses chains with their neighbours (`joined`).
 
-A chain grows while nothing outside of it reads what it makes, so it can stand where its last node stood. All
-of its results have one shape, to which its inputs broadcast.
+A chain grows while no node outside reads its intermediate values, so it can take the place of its last node.
+All of its results have one shape, to which its inputs broadcast.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ MORE = 2  # buffers that a growing chain may have beyond a kernel's
 
 
 def chain_elements(graph: Graph) -> Graph:
-    """The graph with chains in place of element-wise operators."""
+    """Replace element-wise operators by chains."""
     return _Chains(swept(graph, _plainer, *VARIADIC, "Mean", "Pow", "BatchNormalization")).run()
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
-    """Operators of several operands two by two; BatchNormalization as a product and a sum; usual powers."""
+    """Split operators of several operands into binary ones, BatchNormalization into a product and a sum, and
+    common powers into products."""
     dtype = sweep.specs[node.inputs[0]].dtype if node.input(0) else ""
     if node.op in (*VARIADIC, "Mean") and len(node.inputs) > 2 and takes(node.op, dtype):
         total = node.inputs[0]
@@ -112,7 +113,7 @@ class _Chains:
         return self._written()
 
     def _joined(self, element: Element) -> _Group | None:
-        """The chain that takes a node: those that it reads and itself, or as many of them as fit."""
+        """Return the chain for a node: the chains that it reads and itself, or as many of them as fit."""
         shape = self.graph.specs[element.node.outputs[0]].shape
         before: list[_Group] = []
         for name in element.node.inputs:
@@ -129,7 +130,7 @@ class _Chains:
         return alone
 
     def _parts(self, members: list[Element]) -> list[_Group]:
-        """A chain that still has too many buffers as several."""
+        """Split a chain that has too many buffers."""
         for count in range(len(members), 0, -1):
             group = _Group(self.graph.specs[members[0].node.outputs[0]].shape, members[:count])
             if count == 1 or self._fits(group):
@@ -137,7 +138,8 @@ class _Chains:
         raise AssertionError("one member always fits")
 
     def _fits(self, group: _Group, more: int = 0) -> bool:
-        """Whether a kernel has these buffers, and *more*: later operators may read the last of a result."""
+        """Return True if a kernel has room for these buffers, and for *more*: later operators may read the
+        last result."""
         inputs, results = self._ends(group)
         shapes = [self.graph.specs[name].shape for name in inputs]
         if len(inputs) + len(results) > MOST_BUFFERS + more or len(group.members) > MOST_LINKS or not inputs:
@@ -145,7 +147,7 @@ class _Chains:
         return fits(shapes, group.shape)
 
     def _ends(self, group: _Group) -> tuple[list[str], list[str]]:
-        """What a chain reads from memory, and what it leaves there."""
+        """Return what a chain reads from memory, and what it writes there."""
         made, inside = group.made, Counter(name for one in group.members for name in one.node.inputs if name)
         inputs = [name for name in inside if name not in made and not self._number(name)]
         results = [
@@ -156,7 +158,7 @@ class _Chains:
         return inputs, results
 
     def _number(self, name: str) -> bool:
-        """Whether a value is one constant number, which the kernel holds."""
+        """Return True if a value is one constant number, which the kernel holds."""
         array = self.graph.constants.get(name)
         return array is not None and array.size == 1
 
@@ -202,14 +204,14 @@ class _Chains:
         return Node("chain", tuple(stored), tuple(results), attributes, group.members[-1].node.source)
 
     def _held(self, name: str) -> str:
-        """The type in which a chain reads a value: bytes come as the numbers that they are."""
+        """Return the type in which a chain reads a value: bytes are read as their integer values."""
         dtype = self.graph.specs[name].dtype
         return (
             "float32" if dtype in BYTES or (dtype == "bool" and name not in self.graph.constants) else dtype
         )
 
     def _stored(self, name: str) -> str:
-        """Flags that are constant lie in memory as int32 numbers."""
+        """Store constant flags as int32."""
         array = self.graph.constants.get(name)
         if array is None or array.dtype != bool:
             return name

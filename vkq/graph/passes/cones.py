@@ -1,5 +1,5 @@
-"""What connected element-wise nodes compute of all numbers of a type. Results are kept: a model asks for the
-same ones for other sizes of its inputs."""
+"""Evaluates connected element-wise nodes for all numbers of a type. Results are cached, since a model needs
+the same ones for other sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _kept: dict[Hashable, Array] = {}
 def evaluated(
     cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
 ) -> Array:
-    """The value *name* of nodes in order, which read *given* values and constants; it may not be written."""
+    """Return the value *name* of nodes in order, which read *given* values and constants; the array is
+    read-only."""
     key = _key(cone, name, given, constants)
     found = None if key is None else _kept.get(key)
     if found is None:
@@ -38,7 +39,7 @@ def _computed(
     values = dict(given)
     for node in cone:
         arrays = [None if not v else values[v] if v in values else constants[v] for v in node.inputs]
-        # one number for all would otherwise add axes to a row of numbers
+        # A constant of one element must not add axes to a row of numbers.
         arrays = [a.reshape(()) if a is not None and a.size == 1 and v not in values else a
                   for a, v in zip(arrays, node.inputs, strict=True)]  # fmt: skip
         values.update(zip(node.outputs, compute(node, arrays), strict=True))
@@ -48,7 +49,8 @@ def _computed(
 def _key(
     cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
 ) -> Hashable | None:
-    """What decides the result, whatever values are called; None where it is not plain, or large."""
+    """Return everything that decides the result, independent of values' names; None if it is not hashable, or
+    too large."""
     known: dict[str, Hashable] = {
         root: (i, array.dtype.str, array.shape, array.strides)
         for i, (root, array) in enumerate(given.items())
@@ -71,7 +73,8 @@ def _key(
 
 
 def _plain(value: object) -> Hashable | None:
-    """An attribute; numbers that are equal and not the same (0.0, -0.0, 0, False) stay apart."""
+    """Return an attribute as a hashable value; equal but different numbers (0.0, -0.0, 0, False) stay
+    distinct."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes()) if value.nbytes <= MOST_BYTES else None
     plain = all(isinstance(v, PLAIN) for v in (value if isinstance(value, tuple) else (value,)))

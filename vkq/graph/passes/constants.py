@@ -1,7 +1,7 @@
-"""Constants: what depends on constants and shapes alone is computed now.
+"""Constant folding: nodes that depend only on constants and shapes are computed at once.
 
-DequantizeLinear of a constant stays: the integers behind it are what the quantized operators take. This is
-the walk that first knows the shapes, so lines become images here (`lines`).
+DequantizeLinear of a constant stays: quantized operators need its integers. This is the first walk that knows
+the shapes, so lines become images here (`lines`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Otherwise = Callable[[Node, str], Node]
 
 @dataclasses.dataclass
 class Rest:
-    """What of a graph cannot be planned yet: ``found`` are nodes whose results have the shapes that they find
-    when they run, ``later`` those that read such results, or the numbers of values in ``needed``."""
+    """The part of a graph that cannot be planned yet: ``found`` are nodes whose results' shapes are known
+    only at run time, ``later`` those that read such results, or the numbers of values in ``needed``."""
 
     found: list[Node] = dataclasses.field(default_factory=list)
     later: list[Node] = dataclasses.field(default_factory=list)
@@ -40,17 +40,18 @@ class Rest:
 
 
 def fold_constants(graph: Graph, otherwise: Otherwise | None = None) -> Graph:
-    """The graph without Shape and Size, and without nodes whose inputs are all constant.
+    """Remove Shape and Size, and nodes whose inputs are all constant.
 
-    otherwise: what is kept instead of a node in a form that the graph has not, with the reason. Raises
-    OpenShape where a shape depends on numbers that are there at run time alone.
+    otherwise: replaces a node in an unsupported form, given the reason. Raises OpenShape if a shape depends
+    on numbers that exist only at run time.
     """
     sweep = Sweep(graph)
     return sweep.run(lambda sweep, node: _visit(sweep, node, otherwise))
 
 
 def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph, Rest]:
-    """The same of what can be planned now, and the rest, whose inputs are further results of the graph."""
+    """Fold what can be planned now, and return it with the rest, whose inputs are further results of the
+    graph."""
     sweep, rest, unknown = Sweep(graph), Rest(), set[str]()
 
     def visit(sweep: Sweep, node: Node) -> bool:
@@ -68,7 +69,7 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
 
     sweep.walk(visit)
     read = read_by(rest.later)
-    # Dequantized there: integers go from here to there.
+    # Dequantize in the rest: integers cross the border.
     again = [n for n in graph.nodes if n.op == "DequantizeLinear" and not read.isdisjoint(n.outputs)]
     rest.later = [*(node for node in again if unknown.isdisjoint(node.outputs)), *rest.later]
     made, found = {name for node in rest.nodes for name in node.outputs}, read_by(rest.found)
@@ -80,7 +81,7 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
 
 
 def read_by(nodes: Sequence[Node]) -> set[str]:
-    """The values that nodes read."""
+    """Return the values that nodes read."""
     return {name for node in nodes for name in node.inputs if name}
 
 
@@ -110,8 +111,8 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """Other nodes in place of this one (`plain`, or its definition). Where one of them has an open shape, it
-    stays what it is."""
+    """Replace a node by others (`plain`, or its definition). If one of these has an open shape, the node
+    stays."""
     count = len(sweep.nodes)
     try:
         plain = in_plain_words(sweep, node, lambda one: _visit(sweep, one, otherwise))
@@ -122,7 +123,7 @@ def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """A node that its reader can say in others, for these shapes (``expand``)."""
+    """Replace a node by others for these shapes, if its reader can (``expand``)."""
     expand = node.attributes.get("expand")
     if expand is None:
         return False
@@ -139,7 +140,7 @@ def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _settled(sweep: Sweep, node: Node) -> Node:
-    """A foreign node that knows the types it takes and what it gives: a device may hold them otherwise."""
+    """Return an unknown operator's node with fixed types of inputs and results: a device may store others."""
     if "takes" in node.attributes:
         return node
     takes = tuple(sweep.specs[name].dtype if name else "" for name in node.inputs)
@@ -153,7 +154,7 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def fold_weights(graph: Graph) -> Graph:
-    """The same, with DequantizeLinear: for what no quantized operator took."""
+    """Fold constants, and DequantizeLinear of those that no quantized operator used."""
     return Sweep(graph).run(_fold)
 
 
@@ -180,7 +181,8 @@ def _fold(sweep: Sweep, node: Node) -> bool:
 
 
 def _fold_foreign(sweep: Sweep, node: Node, arrays: Sequence[Array | None]) -> bool:
-    """By whoever can. Results whose sizes are known are small enough before they are made."""
+    """Compute an unknown operator with any available implementation. If the sizes of its results are known,
+    they are checked first to be small enough."""
     specs = [sweep.specs[name] if name else None for name in node.inputs]
     with contextlib.suppress(OpenShape):
         if sum(spec.nbytes for spec in infer(node, specs, arrays)) > LARGEST_FOLDED_BYTES:

@@ -1,5 +1,5 @@
-"""Einsum as products of matrices: axes are put in order, those of both operands that the result has are a
-batch, those that it has not are multiplied and added."""
+"""Rewrites Einsum as matrix products: axes are put in order; axes of both operands that the result has are a
+batch, and those that it does not have are summed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def einsum(w: Words) -> bool:
 
 
 def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
-    """The axes of each operand and of the result, a letter each; None where there is no such form."""
+    """Return the axes of each operand and of the result, a letter each; None for an invalid form."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     operands = left.split(",")
     if len(operands) != len(ranks):
@@ -60,7 +60,7 @@ def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
 
 
 def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
-    """An operand that names an axis twice, as its diagonal."""
+    """Return the diagonal of an operand that names an axis twice."""
     for axis in axes:
         while axes.count(axis) > 1:
             i = axes.index(axis)
@@ -75,7 +75,7 @@ def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
 
 
 def _without(w: Words, x: str, axes: str, kept: set[str]) -> tuple[str, str]:
-    """Without axes that nothing names any more: their numbers are added."""
+    """Sum over axes that no later term names."""
     gone = [i for i, axis in enumerate(axes) if axis not in kept]
     if gone:
         x = w.emit("ReduceSum", [x, w.constant(gone, "int64")], keepdims=0)
@@ -85,7 +85,7 @@ def _without(w: Words, x: str, axes: str, kept: set[str]) -> tuple[str, str]:
 def _product(
     w: Words, one: tuple[str, str], two: tuple[str, str], later: set[str], sizes: dict[str, int]
 ) -> tuple[str, str]:
-    """Two operands as one: MatMul of (batch, rows, added) and (batch, added, columns)."""
+    """Multiply two operands: MatMul of (batch, rows, summed) and (batch, summed, columns)."""
     a, b = _without(w, *one, later | set(two[1])), _without(w, *two, later | set(one[1]))
     both = [axis for axis in a[1] if axis in b[1]]
     batch, added = ("".join(x for x in both if (x in later) == kept) for kept in (True, False))
@@ -109,7 +109,7 @@ def _shape(axes: str, sizes: dict[str, int]) -> tuple[int, ...]:
 
 
 def _turned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]) -> str:
-    """An operand with its axes in this order, each of its whole size."""
+    """Return an operand with its axes in this order, each in its whole size."""
     x, own = value
     if own != axes:
         x = w.emit("Transpose", [x], perm=tuple(own.index(axis) for axis in axes))
@@ -118,7 +118,7 @@ def _turned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]) 
 
 
 def _aligned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int], own: str) -> str:
-    """An operand that broadcasts to these axes."""
+    """Return an operand that broadcasts to these axes."""
     x = _turned(w, value, own, sizes)
     return w.reshape(x, [sizes[axis] if axis in own else 1 for axis in axes])
 

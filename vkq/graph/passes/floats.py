@@ -1,7 +1,8 @@
-"""Convolutions and products of floats with constant float weights: layers of the schemes f32 and f16.
+"""Replaces convolutions and products of floats with constant float weights by layers of the schemes f32 and
+f16.
 
-What quantized operators did not take; weights that are dequantized in another way than vkq's layers do are
-floats by now.
+These are the ones that no quantized operator took. Weights that are dequantized in a way that vkq's layers do
+not support have been folded to floats before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .sweep import Sweep, swept
 
 
 def to_float_layers(graph: Graph) -> Graph:
-    """The graph with such layers, and Relu and Clip as bounds of theirs."""
+    """Replace them by such layers, with Relu and Clip as their bounds."""
     return swept(graph, _visit, "Relu", "Clip", "Conv", "ConvTranspose", "MatMul", "Gemm")
 
 

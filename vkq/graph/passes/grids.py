@@ -1,4 +1,4 @@
-"""GridSample of images: four rows of a Gather, weighted, or the nearest one."""
+"""Rewrites GridSample of images as four rows of a Gather, weighted, or as the nearest one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ MODES = ("linear", "bilinear", "nearest")
 
 
 def grid_sample(w: Words) -> bool:
-    """x (N, C, H, W) at the places of a grid (N, H', W', 2) from -1 to 1; beyond it zeros, or the border."""
+    """Sample x (N, C, H, W) at the points of a grid (N, H', W', 2) from -1 to 1; outside are zeros, or the
+    border."""
     a, x, grid = w.attributes, w.spec(0), w.spec(1)
     mode, padding = a.get("mode", "linear"), a.get("padding_mode", "zeros")
     known = mode in MODES and padding in ("zeros", "border") and x.dtype == grid.dtype == "float32"
@@ -28,7 +29,7 @@ def grid_sample(w: Words) -> bool:
 
 
 def _place(w: Words, index: int, size: int, border: bool) -> str:
-    """The row or column of each place, a real number."""
+    """Return the row or column of each point, a real number."""
     shape = w.spec(1).shape[:3]
     own = w.reshape(w.part(w.node.inputs[1], 3, index, index + 1), shape)
     shifted = w.emit("Add", [own, w.constant(1.0, "float32")])
@@ -60,7 +61,7 @@ def _between(w: Words, rows: str, places: list[str], padding: str) -> str:
 
 
 def _corner(w: Words, rows: str, places: list[str], padding: str) -> str:
-    """The pixels (N, H', W', C) at whole places; zeros beyond the image, where these are wanted."""
+    """Return the pixels (N, H', W', C) at integer points; with *padding*, zeros outside the image."""
     n, _, *sizes = w.spec(0).shape
     wholes = [
         w.cast(_clipped(w, place, size), "int32", range=(0, size - 1))

@@ -1,5 +1,5 @@
-"""Guards that can never come true: ``Where(IsNaN(p), 0, p)``, as PyTorch exports attention, is p where no
-number of p is NaN."""
+"""Removes guards that never apply: ``Where(IsNaN(p), 0, p)``, which PyTorch exports with attention, is p if
+no number of p is NaN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .sweep import Sweep, swept
 
 
 def without_guards(graph: Graph) -> Graph:
-    """The graph without choices by ``IsNaN`` of numbers that are finite."""
+    """Remove selections by ``IsNaN`` of finite numbers."""
     return swept(graph, _visit, "Where")
 
 
@@ -28,7 +28,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _finite(sweep: Sweep, name: str) -> bool:
-    """Whether a value was quantized, or is a softmax or an arrangement of finite numbers."""
+    """Return True if a value was quantized, or is a softmax or a movement of finite numbers."""
     made = sweep.producer(name)
     while made is not None and (made.op == "Softmax" or (moves(made) and made.op not in ("Concat", "Pad"))):
         made = sweep.producer(made.inputs[0])

@@ -1,8 +1,8 @@
-"""float16 graphs around quantized values: what DequantizeLinear gives stays float32 as far as it goes.
+"""Keeps quantized float16 graphs in float32 behind DequantizeLinear, as far as possible.
 
-A value that is computed from dequantized ones and constants alone is float32 here, so float16 graphs have the
-quantized operators that float32 graphs have. Where such a value meets float16 numbers it is rounded to them.
-A quantized network has the bits of its float32 form, where ONNX Runtime rounds between its operators.
+Values computed only from dequantized ones and constants become float32, so that float16 graphs get the
+quantized operators of float32 graphs. Where such a value meets float16 numbers it is rounded to float16. A
+quantized network then has the bits of its float32 form, whereas ONNX Runtime rounds between its operators.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LINEAR = ("QuantizeLinear", "DequantizeLinear")
 
 
 def widen_dequantized(graph: Graph) -> Graph:
-    """The graph with dequantized values as float32, and float32 scales."""
+    """Make dequantized values and scales float32."""
     if not any(node.op in LINEAR and graph.specs[node.inputs[1]].dtype == HALF for node in graph.nodes):
         return graph
     return _Halves(graph).run()
 
 
 class _Halves:
-    """``wide``: the float32 value in place of a float16 one."""
+    """``wide``: the float32 value that replaces a float16 one."""
 
     def __init__(self, graph: Graph):
         self.sweep, self.wide = Sweep(graph), dict[str, str]()
@@ -63,7 +63,7 @@ class _Halves:
         return True
 
     def _passed(self, node: Node, wide: str) -> bool:
-        """A Cast of a wide value to float32, or to float16 once more."""
+        """Remove a Cast of a wide value to float32, or a repeated one to float16."""
         if node.attributes["to"] == SINGLE:
             self.sweep.alias(node.outputs[0], wide)
         else:
@@ -101,7 +101,7 @@ class _Halves:
         return self.sweep.emit("Cast", [name], to=SINGLE)
 
     def _kept(self, node: Node) -> bool:
-        """The node on float16 numbers."""
+        """Keep the node on float16 numbers."""
         inputs = tuple(self._rounded(name) if name in self.wide else name for name in node.inputs)
         self.sweep.keep(node if inputs == node.inputs else dataclasses.replace(node, inputs=inputs))
         return True

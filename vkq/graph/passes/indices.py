@@ -1,8 +1,8 @@
-"""Operators that read or write elements by indices, as arithmetic of indices and one Gather, or one scatter,
+"""Rewrites operators that read or write elements by indices as index arithmetic and one Gather or one scatter
 of rows.
 
-Indices of the run that lie beyond an axis are taken as its nearest element; constants are refused, and inputs
-that are such indices where they are given (``within``: `types`).
+Run-time indices beyond an axis read its nearest element. Constant ones are refused, and inputs that are such
+indices are checked when they are given (``within``: `types`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .words import FLOATS, WHOLE, Words
 
 
 def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Indices into axes of these sizes, the last axis of *ids* saying which (or one for all), counted from
-    the start."""
+    """Return indices into axes of these sizes, counted from the start; the last axis of *ids* selects the
+    size (or one for all)."""
     dtype = w.of(ids).dtype
     size = np.asarray(sizes if len(sizes) > 1 else sizes[0])
     known = w.sweep.array(ids)
@@ -36,7 +36,8 @@ def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
 
 
 def _flat(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """One index for each tuple of indices along the last axis of *ids*, into axes of these sizes."""
+    """Return one flat index for each tuple of indices along the last axis of *ids*, into axes of these
+    sizes."""
     at, lead, k = _positions(w, ids, sizes), w.of(ids).shape[:-1], len(sizes)
     total = ""
     for j in range(k):
@@ -74,7 +75,8 @@ def gather_elements(w: Words) -> bool:
 
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
-    """The place in an array of this shape of each index along an axis; its other coordinates are its own."""
+    """Return the flat index, in an array of this shape, of each index along an axis, with its own other
+    coordinates."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])
@@ -103,7 +105,7 @@ def scatter_nd(w: Words) -> bool:
 
 
 def _scattered(w: Words, flat: str, inner: int) -> bool:
-    """Rows of *inner* elements go where *flat* says."""
+    """Scatter rows of *inner* elements to the indices *flat*."""
     x, reduction = w.spec(0), str(w.attributes.get("reduction", "none"))
     if reduction not in REDUCTIONS or x.dtype not in (*TYPES, "int64", "bool"):
         return False
@@ -125,7 +127,8 @@ def _scattered(w: Words, flat: str, inner: int) -> bool:
 
 
 def _placed(w: Words, rows: str, updates: str, ids: np.ndarray) -> bool:
-    """Where the places are known now: the last of each place, in a Gather of both."""
+    """If indices are constants, replace the scatter by a Gather of both operands that takes the last update
+    of each place."""
     count, _ = w.of(rows).shape
     places = np.arange(count)
     places[ids] = count + np.arange(ids.size)
@@ -136,7 +139,7 @@ def _placed(w: Words, rows: str, updates: str, ids: np.ndarray) -> bool:
 
 
 def tensor_scatter(w: Words) -> bool:
-    """Rows of a cache that are written at a place of each batch's own."""
+    """Write rows of a cache at a position for each batch."""
     x, u = w.spec(0), w.spec(1)
     axis = axis_of(w.node, len(x.shape), int(w.attributes.get("axis", -2)), "")
     if 0 in (*x.shape, *u.shape) or not axis:
@@ -171,7 +174,7 @@ def one_hot(w: Words) -> bool:
 
 
 def reverse_sequence(w: Words) -> bool:
-    """Along ``time_axis``, the first of each batch's own length backwards."""
+    """Along ``time_axis``, reverse the first elements, as many as each batch's length says."""
     x, lengths = w.spec(0), w.node.inputs[1]
     time, batch = int(w.attributes.get("time_axis", 0)), int(w.attributes.get("batch_axis", 1))
     rank, dtype = len(x.shape), w.of(lengths).dtype
@@ -193,7 +196,7 @@ def reverse_sequence(w: Words) -> bool:
 
 
 def trilu(w: Words) -> bool:
-    """What lies on one side of a diagonal; the rest is zero."""
+    """Keep the elements on one side of a diagonal; the rest is zero."""
     x, k = w.spec(0), w.node.input(1)
     if x.dtype not in (*FLOATS, *WHOLE, "bool") or len(x.shape) < 2:
         return False

@@ -1,9 +1,9 @@
-"""Quantized operators: an operator between dequantize and quantize becomes vkq's on 8-bit numbers.
+"""Replaces an operator between dequantize and quantize by vkq's operator on 8-bit numbers.
 
 The conditions are those of ONNX Runtime's selectors: activations and result of one type, weights constant and
 quantized per tensor or per output channel, an int32 bias with the scale x * w (within 1 %; another bias
-becomes ``round(bias / (x_scale * w_scale))``). Relu and Clip become bounds of the result. Where no quantize
-follows, a convolution, product or softmax gives float32.
+becomes ``round(bias / (x_scale * w_scale))``). Relu and Clip become bounds of the result. Without a quantize
+after it, a convolution, product or softmax gives float32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Bounds = tuple[float, float]
 
 
 def to_integers(graph: Graph) -> Graph:
-    """The graph with quantized operators wherever they can be."""
+    """Use quantized operators wherever possible."""
     return swept(graph, _visit, *FLOAT_RESULTS, "Relu", "Clip", "quantize")
 
 
@@ -43,7 +43,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _bounds(sweep: Sweep, node: Node) -> Bounds | None:
-    """The real bounds of a Relu or Clip with constant bounds."""
+    """Return the real bounds of a Relu or Clip with constant bounds."""
     if node.op == "Relu":
         return activation_range("relu")
     found = []
@@ -56,7 +56,7 @@ def _bounds(sweep: Sweep, node: Node) -> Bounds | None:
 
 
 def bounded_layer(sweep: Sweep, node: Node) -> bool:
-    """Relu or Clip of a layer's float32 result: a bound of the layer's own."""
+    """Fuse a Relu or Clip of a layer's float32 result as the layer's bounds."""
     layer, bounds = sweep.producer(node.inputs[0], *LAYERS), _bounds(sweep, node)
     if layer is None or bounds is None or layer.attributes["y"] is not None:
         return False
@@ -71,8 +71,8 @@ def bounded_layer(sweep: Sweep, node: Node) -> bool:
 
 
 def _redundant(bounds: Bounds, q: QParams) -> bool:
-    """Whether ONNX Runtime drops a Relu or Clip before this quantize: its bounds lie outside what q can
-    say."""
+    """Return True if ONNX Runtime drops a Relu or Clip before this quantize, because its bounds are outside
+    the range of q."""
     low, high = (np.float32(q.scale) * np.float32(limit - q.zero_point) for limit in (q.qmin, q.qmax))
     slack = np.finfo(np.float32).eps
     return not (slack < bounds[0] - low or slack < high - bounds[1])
@@ -106,7 +106,7 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """quantize(layer) in one step, with an int32 bias. A result of another type is float32 first."""
+    """Fuse quantize(layer) into one step, with an int32 bias. A result of another type is float32 first."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
     x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
     if x is None or x.dtype != q.dtype:
@@ -132,7 +132,7 @@ def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
 
 
 def _quantized_after(sweep: Sweep, node: Node, made: Node, bias: Array) -> bool:
-    """A layer with float32 result and this bias, then the quantize."""
+    """Emit a layer with float32 result and this bias, then the quantize."""
     real = [*made.inputs[:2], sweep.constant(bias, f"{made.inputs[2]}/real")]
     result = sweep.emit(made.op, real, source=made.source, **made.attributes)
     sweep.emit("quantize", [result], node.outputs[0], node.source, **node.attributes)
@@ -173,7 +173,7 @@ def _global_average(sweep: Sweep, node: Node, made: Node, q: QParams, output: st
 
 
 def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Linear: ONNX Runtime's floats, where none of their products can be subnormal."""
+    """Replace a linear Resize, with ONNX Runtime's floats, if none of their products can be subnormal."""
     x = parameters(sweep, made.inputs[0])
     usual = x is not None and all(2.0**-60 < scale < 2.0**60 for scale in (x[1].scale, q.scale))
     if x is None or x[1].dtype != q.dtype or not (usual or x[1] == q):
@@ -184,8 +184,8 @@ def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bo
 
 
 def _where(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Elements of both operands, which get the parameters of the result first. A choice that is known now is
-    movement."""
+    """Select elements of both operands, which are first requantized to the result's parameters. A constant
+    selection is movement."""
     chosen = sweep.array(made.inputs[0])
     shape = sweep.specs[made.outputs[0]].shape
     if chosen is None:

@@ -1,5 +1,5 @@
-"""Neighbours that become one dispatch, once chains are made: the kernel of a function of rows takes the chain
-and the QuantizeLinear behind it; a Transpose of 8-bit rows and the Reshape beside it are one movement
+"""Fuses neighbours once chains are made: the kernel of a function of rows takes the chain and the
+QuantizeLinear behind it; a Transpose of 8-bit rows and a neighbouring Reshape become one movement
 (permute)."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OTHERS = MOST_BUFFERS - 1  # operands of a chain beside the result
 
 
 def join(graph: Graph) -> Graph:
-    """The graph with such neighbours as one node, where nothing else reads what is between."""
+    """Fuse such neighbours if nothing else reads the value between."""
     ops = {"chain", "quantize"} if "rows" in graph.kinds else set()
     if any(spec.dtype in BYTES for spec in graph.specs.values()):
         ops |= {"Transpose", "Reshape"}
@@ -36,12 +36,13 @@ class _Joined:
         return _quantized(sweep, node, made) if node.op == "quantize" else _chained(sweep, node, made)
 
     def _rows(self, sweep: Sweep, name: str) -> Node | None:
-        """The function of rows that makes a value for one reader, and has nothing behind it that ends it."""
+        """Return the function of rows that makes a value with a single reader, and has no quantization behind
+        it."""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
         return made if made is not None and "y" not in made.attributes and by_last_axis(sweep, made) else None
 
     def _moved(self, sweep: Sweep, node: Node) -> bool:
-        """Heads of attention, taken apart or put together. Images have kernels of their own."""
+        """Fuse the splitting or merging of attention heads. Images have their own kernels."""
         source = node.inputs[0]
         made = sweep.producer(source, "Reshape" if node.op == "Transpose" else "Transpose")
         spec = sweep.specs[source]
@@ -66,7 +67,7 @@ def _quantized(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
-    """Gives a function of rows the chain behind it."""
+    """Fuse the chain behind a function of rows into it."""
     chain, shape, result = node.attributes["chain"], sweep.specs[made.outputs[0]].shape, made.outputs[0]
     others = [name for name in node.inputs if name != result]
     ways = [
@@ -82,7 +83,8 @@ def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _way(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """How another operand of a chain lies beside rows of this shape; None where a kernel does not read it."""
+    """Return how another operand of a chain is placed relative to rows of this shape; None if a kernel cannot
+    read it."""
     own = sweep.specs[name]
     if own.dtype != dtype:  # flags or bytes, which are made numbers first
         return None

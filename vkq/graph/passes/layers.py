@@ -1,11 +1,12 @@
-"""Convolutions, products and softmax of dequantized values: vkq's layers, with float32 results for now.
+"""Replaces convolutions, products and softmax of dequantized values by vkq's layers, at first with float32
+results.
 
 Weights are constants, quantized per tensor or per output channel. An int32 bias has the scale x * w (within 1
-%); any other is kept as real numbers, and rounded to that scale where a quantize follows (`integers`).
+%); any other stays in real numbers, and is rounded to that scale if a quantize follows (`integers`).
 
-Where int32 sums may overflow, they wrap if ONNX Runtime makes them in int32: those of linear layers whose
-weight has zero points, and of convolutions with a quantize behind. The others it computes in floats
-(``floats``: always): a bias that is too large is added as real numbers (``biases`` has both), and
+Where int32 sums may overflow, they wrap if ONNX Runtime computes them in int32: those of linear layers whose
+weight has zero points, and of convolutions with a quantize behind. ONNX Runtime computes the others in floats
+(``floats``: always): then a bias that is too large is added in real numbers (``biases`` has both), and
 convolutions whose products are too large are refused (``why``).
 """
 
@@ -31,7 +32,7 @@ FLOATS = ("float32", "float16")
 
 
 def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
-    """The 8-bit value behind a dequantized one (a constant too), and its parameters."""
+    """Return the 8-bit value behind a dequantized one (a constant too), and its parameters."""
     made = sweep.producer(name, "dequantize")
     if made is not None:
         return made.inputs[0], made.attributes["x"]
@@ -43,8 +44,8 @@ def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
 
 
 def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Array, Array] | None:
-    """(integers, scales, zero points) of a dequantized constant: one scale, or one for each slice along
-    *axis*."""
+    """Return (integers, scales, zero points) of a dequantized constant: one scale, or one for each slice
+    along *axis*."""
     made = sweep.producer(name, "DequantizeLinear")
     data, scale = (sweep.array(made.inputs[i]) for i in (0, 1)) if made is not None else (None, None)
     if (
@@ -68,7 +69,7 @@ def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Ar
 
 
 def _bias(sweep: Sweep, name: str, x: QParams, w_scale: Array) -> Array | None:
-    """A bias as int32 where it has the scale x * w within 1 %, else as float32; None where it is not
+    """Return a bias as int32 if it has the scale x * w within 1 %, else as float32; None if it is not
     constant."""
     expected = np.float32(x.scale) * w_scale
     made = sweep.producer(name, "DequantizeLinear")
@@ -98,8 +99,8 @@ def _layer(
     x: tuple[str, QParams] | None = None,
     **options: Any,
 ) -> bool:
-    """Emits a layer with float32 result for a node with inputs x, weight, bias. x: the 8-bit value and its
-    parameters, where they are not those of the first input."""
+    """Emit a layer with float32 result for a node with inputs x, weight, bias. x: the 8-bit value and its
+    parameters, if they are not those of the first input."""
     x = x or parameters(sweep, node.inputs[0])
     if weight is None or weight[0].dtype.name not in ("int8", "uint8"):
         return False
@@ -137,8 +138,8 @@ def of_floats(
     channels: int,
     **options: Any,
 ) -> bool:
-    """The same of float activations, with a float32 bias: q8csw; f32 and f16 of a float weight without scales
-    and zero points."""
+    """Emit a layer of float activations with a float32 bias: q8csw; f32 or f16 for a float weight without
+    scales and zero points."""
     if node.inputs[0] in sweep.constants or sweep.specs[node.inputs[0]].dtype not in FLOATS:
         return False
     data, scale, zero = weight
@@ -157,7 +158,7 @@ def of_floats(
 
 
 def _rows(op: str, weight: Array, channels: int) -> Array:
-    """A weight with its output channels first."""
+    """Return a weight with its output channels first."""
     if op != "conv_transpose2d":
         return weight
     groups = channels // weight.shape[1]
@@ -181,7 +182,7 @@ def _conv(sweep: Sweep, node: Node) -> bool:
 def _each_channel(sweep: Sweep, name: str, channels: int) -> tuple[str, Array, Any] | None:
     """Return (8-bit value, scales, zero point) of a value dequantized with one scale for each channel.
 
-    A depthwise sum sees one channel, so its scale is the product of the channel's and the weight's.
+    A depthwise sum reads one channel, so its scale is the product of the channel's and the weight's.
     """
     made = sweep.producer(name, "DequantizeLinear")
     if made is None or made.inputs[0] in sweep.constants or sweep.specs[name].dtype != "float32":
@@ -216,7 +217,7 @@ def _linear_weight(weight: tuple[Array, Array, Array], transposed: bool) -> tupl
 
 
 def _matmul(sweep: Sweep, node: Node) -> bool:
-    """With a constant matrix on the right a linear layer, else the product of two activations."""
+    """With a constant matrix on the right, emit a linear layer, else the product of two activations."""
     a_shape, b_shape = (sweep.specs[name].shape for name in node.inputs)
     weight = _weight(sweep, node.inputs[1], 1)
     if weight is not None and len(b_shape) == 2 and len(a_shape) > 1:
@@ -233,7 +234,7 @@ def _product(sweep: Sweep, node: Node) -> bool:
 
 
 def _gemm(sweep: Sweep, node: Node) -> bool:
-    """With a constant matrix on the right (`products`)."""
+    """Emit a linear layer for a Gemm with a constant matrix on the right (`products`)."""
     transposed = bool(node.attributes.get("transB", 0))
     weight = _weight(sweep, node.inputs[1], 0 if transposed else 1)
     if weight is None:
@@ -257,7 +258,7 @@ def _sum(sweep: Sweep, node: Node) -> bool:
 
 
 def _place(sweep: Sweep, node: Node) -> bool:
-    """Where a number is largest, it was before dequantize."""
+    """Compute ArgMax and ArgMin before dequantize: it keeps the order."""
     made, x = sweep.producer(node.inputs[0], "dequantize"), node.inputs[0]
     if made is None and sweep.specs[x].dtype not in ("int8", "uint8"):
         return False

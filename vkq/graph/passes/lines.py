@@ -1,4 +1,4 @@
-"""Lines (N, C, L) are images one pixel high, wherever an operator takes images alone."""
+"""Reshapes lines (N, C, L) to images one pixel high for operators that take only images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW = (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_paddin
 
 
 def as_image(sweep: Sweep, node: Node) -> bool:
-    """An operator on a line as one on an image, between two Reshapes. False for all others."""
+    """Replace an operator on a line by one on an image between two Reshapes. Return False for all others."""
     known = node.op in (*WEIGHTED, *POOLS) or (node.op == "Resize" and "axes" not in node.attributes)
     if not known or len(sweep.specs[node.inputs[0]].shape) != 3 or len(node.outputs) > 1:
         return False
@@ -42,7 +42,7 @@ def _reshaped(sweep: Sweep, name: str, shape: tuple[int, ...], node: Node, outpu
 
 
 def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
-    """The inputs with a row of their own; None where they are no line's."""
+    """Return the inputs with a row added; None if they are not those of a line."""
     n, c, length = sweep.specs[node.inputs[0]].shape
     inputs, rest = [node.inputs[0]], list(node.inputs[1:])
     if node.op in WEIGHTED:
@@ -62,7 +62,7 @@ def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
 
 
 def _weight(sweep: Sweep, node: Node, name: str) -> str:
-    """A weight with one row: a constant, a dequantized one, or one that is computed."""
+    """Return a weight with a row added: a constant, a dequantized one, or a computed one."""
     first, second, length = sweep.specs[name].shape
     weight, made = sweep.array(name), sweep.producer(name, "DequantizeLinear")
     if weight is not None:

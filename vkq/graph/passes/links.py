@@ -1,4 +1,4 @@
-"""What an element-wise node is in a chain, and the links that say it (`vkq.kernels.chain`)."""
+"""Element-wise nodes as parts of a chain, and the links for them (`vkq.kernels.chain`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES = ("int8", "uint8")
 
 @dataclasses.dataclass(frozen=True)
 class Element:
-    """An element-wise node: the type that it computes in, those of its operands, and that of its result."""
+    """An element-wise node: the type of its arithmetic, the types of its operands, and that of its result."""
 
     node: Node
     dtype: str
@@ -30,7 +30,7 @@ class Writer:
         self.graph, self.inputs = graph, tuple(types)
         self.constants: list[tuple[str, float]] = []
         self.links: list[Link] = []
-        # ("input" | "constant" | "link", which of them), and the type
+        # ("input" | "constant" | "link", its index), and the type.
         self.values: dict[str, tuple[tuple[str, int], str]] = {
             name: (("input", i), dtype) for i, (name, dtype) in enumerate(zip(inputs, types, strict=True))
         }
@@ -71,7 +71,7 @@ class Writer:
         return "link", len(self.links) - 1
 
     def result(self, name: str) -> tuple[tuple[str, int], str]:
-        """A value as it is kept, and its type there: flags as bytes."""
+        """Return a value as it is stored, and its stored type: flags are bytes."""
         number, dtype = self.values[name]
         if dtype == "bool":
             return self._link("Cast", [number], "bool", "float32", {"to": "float32"}), "uint8"
@@ -92,7 +92,7 @@ class Writer:
 
 
 def element_of(graph: Graph, node: Node) -> Element | None:
-    """What an element-wise node is in a chain; None where it is none."""
+    """Return an element-wise node as a part of a chain; None for other nodes."""
     names = [name for name in node.inputs if name]
     if len(node.outputs) != 1 or not names or node.op == "Identity" or "why" in node.attributes:
         return None

@@ -1,7 +1,8 @@
-"""Means of functions: GlobalAveragePool of what is a table of an 8-bit value, then quantize, in one operator.
+"""Fuses GlobalAveragePool of a table of an 8-bit value, then quantize, into one operator: the mean of a
+function.
 
-MobileNetV3's HardSwish before its squeeze, and DenseNet's last BatchNormalization, come without a
-QuantizeLinear between. The sum is exact; ONNX Runtime adds floats.
+MobileNetV3's HardSwish before its squeeze, and DenseNet's last BatchNormalization, have no QuantizeLinear
+between. The sum is exact; ONNX Runtime adds floats.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .sweep import Sweep, swept
 
 
 def to_means(graph: Graph) -> Graph:
-    """The graph with ``mean_lookup``."""
+    """Emit ``mean_lookup``."""
     return swept(graph, _visit, "quantize") if "GlobalAveragePool" in graph.kinds else graph
 
 

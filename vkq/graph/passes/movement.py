@@ -1,8 +1,8 @@
-"""Movement happens in 8 bits: dequantize sinks below it, quantize rises above it.
+"""Moves movement operators into 8 bits: dequantize sinks below them, quantize rises above them.
 
-Both are exact, because movement (also the maximum of a window) and an increasing function of each element can
-change places. A quantize that meets the dequantize of the same parameters vanishes with it. What stays
-between two kinds of parameters is a table (`tables`).
+Both are exact, because movement (also the maximum of a window) commutes with an increasing function of each
+element. A quantize that meets a dequantize with the same parameters cancels it. Between two kinds of
+parameters a table remains (`tables`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .sweep import Sweep, scalar, swept
 
 
 def move_in_8_bits(graph: Graph) -> Graph:
-    """The graph with quantization moved through movement."""
+    """Move quantization through movement."""
     if graph.kinds.isdisjoint(("quantize", "dequantize", "DequantizeLinear")):
         return graph
     return swept(graph, _visit, "quantize", *OPERATORS)
@@ -37,12 +37,12 @@ def _replace(sweep: Sweep, name: str, found: str) -> None:
 
 
 def _moved(node: Node) -> int:
-    """How many of the first inputs are data (the others say how they move)."""
+    """Return how many of the first inputs are data (the others say how they move)."""
     return len(node.inputs) if node.op == "Concat" else 1
 
 
 def _sink(sweep: Sweep, node: Node) -> bool:
-    """op(dequantize(x)) as dequantize(op(x))."""
+    """Replace op(dequantize(x)) by dequantize(op(x))."""
     count = _moved(node)
     if node.op == "Gather" and sweep.array(node.inputs[1]) is None and _rows(sweep, node):
         return True
@@ -61,7 +61,7 @@ def _sink(sweep: Sweep, node: Node) -> bool:
 
 
 def _rows(sweep: Sweep, node: Node) -> bool:
-    """Rows of a quantized constant that are chosen at run time: an embedding."""
+    """Gather rows of a quantized constant at run time: an embedding."""
     made = sweep.producer(node.inputs[0], "DequantizeLinear")
     if made is None or made.inputs[0] not in sweep.constants:
         return False
@@ -77,7 +77,8 @@ def _rows(sweep: Sweep, node: Node) -> bool:
 
 
 def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) -> tuple[str, ...] | None:
-    """The inputs, for Pad with its value as an 8-bit number; None where no number is exactly that value."""
+    """Return the inputs, for Pad with its value as an 8-bit number; None if no number is exactly that
+    value."""
     if node.op != "Pad" or node.attributes.get("mode", "constant") != "constant":
         return inputs
     fill = np.float32(0)
@@ -93,7 +94,7 @@ def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) ->
 
 
 def quantized(sweep: Sweep, name: str, q: QParams, output: str = "", source: str = "") -> str:
-    """The name of quantize(value): made as far up as it goes. *output* is used where a node is made."""
+    """Return the name of quantize(value), made as far up as possible. *output* is used if a node is made."""
     constant = sweep.array(name)
     if constant is not None and constant.dtype == np.float32:
         return sweep.constant(quantize(constant, q), f"{name}/quantized")

@@ -1,4 +1,4 @@
-"""Normalizations that come with more than one result, or along other lines."""
+"""Normalizations with more than one result, or along other axes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .words import FLOATS, Words
 
 
 def dropout(w: Words) -> bool:
-    """What stays of it in inference, with its mask."""
+    """Replace Dropout by its inference form, with its mask."""
     names = w.node.outputs
     training = w.given(2)
     on = w.node.input(2) and (training is None or bool(training.any()))
@@ -23,7 +23,7 @@ def dropout(w: Words) -> bool:
 
 
 def layer_normalization(w: Words) -> bool:
-    """With the mean and one over the deviation as further results."""
+    """Layer normalization with the mean and the inverse deviation as further results."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank = len(spec.shape)
     axis = axis_of(w.node, rank, int(w.attributes.get("axis", -1)), "")
@@ -49,7 +49,7 @@ def layer_normalization(w: Words) -> bool:
 
 
 def lp_normalization(w: Words) -> bool:
-    """x over the norm along an axis; zero where that is zero."""
+    """x divided by its norm along an axis; zero if that is zero."""
     x, spec, p = w.node.inputs[0], w.spec(0), int(w.attributes.get("p", 2))
     if spec.dtype not in FLOATS or p not in (1, 2) or not spec.shape or 0 in spec.shape:
         return False

@@ -1,4 +1,4 @@
-"""Places and orders of float numbers: ArgMax, ArgMin, Hardmax, TopK."""
+"""Indices and orders of float numbers: ArgMax, ArgMin, Hardmax, TopK."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_EXACT = 1 << 24  # whole numbers that float32 has
 
 
 def _dequantized(w: Words, name: str) -> bool:
-    """Whether a value is an arrangement of dequantized ones, of which bytes are looked at."""
+    """Return True if a value is a movement of dequantized ones, whose bytes can be compared."""
     made = w.sweep.producer(name)
     while made is not None and moves(made):
         made = w.sweep.producer(made.inputs[0])
@@ -25,8 +25,8 @@ def _dequantized(w: Words, name: str) -> bool:
 
 
 def _place(w: Words, axis: int, smallest: bool, last: bool) -> str:
-    """The first (or last) place of the largest (or smallest) number along an axis, which stays, with one
-    element: float32. Where a number is NaN, the first (or last) place."""
+    """Return the first (or last) index of the largest (or smallest) number along an axis, which stays with
+    one element: float32. If a number is NaN, the first (or last) index."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
     x = w.cast(x, "float32") if spec.dtype != "float32" else x
@@ -61,7 +61,7 @@ def arg_max(w: Words) -> bool:
 
 
 def hardmax(w: Words) -> bool:
-    """1 where the first of the largest numbers is."""
+    """1 at the first of the largest numbers, else 0."""
     spec = w.spec(0)
     earlier = w.node.op == "foreign" and (w.node.attributes["opset"] or 13) < 13
     axis = axis_of(w.node, len(spec.shape), int(w.attributes.get("axis", 1 if earlier else -1)), "")
@@ -74,7 +74,7 @@ def hardmax(w: Words) -> bool:
 
 
 def top_k(w: Words) -> bool:
-    """Lines last, each in order."""
+    """TopK with lines moved last, each in order."""
     spec, count = w.spec(0), w.given(1)
     if count is None or spec.dtype not in FLOATS or not spec.shape or 0 in spec.shape:
         return False

@@ -1,7 +1,7 @@
-"""Operators that the graph does not have, said in those that it has, once shapes are known.
+"""Rewrites operators that the graph does not support as others, once shapes are known.
 
-A rule takes a node (`words.Words`) and gives nodes in its place; where it returns False, the node stays as it
-is: refused, or left to a fallback.
+A rule takes a node (`words.Words`) and emits nodes in its place. If it returns False, the node stays: it is
+refused, or left to a fallback.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
 
 
 def in_plain_words(sweep: Sweep, node: Node, visit: Callable[[Node], object]) -> bool:
-    """Other nodes in place of this one; False where there is no rule for it, or for its form."""
+    """Replace a node by others; return False if there is no rule for it, or for its form."""
     a = node.attributes
     foreign = node.op == "foreign"
     rule = RULES.get(a["op"] if foreign and not a["domain"] else node.op)

@@ -1,7 +1,7 @@
-"""MatMul and Gemm with one constant matrix in one form: the matrix on the right, a vector as the bias.
+"""Normalizes MatMul and Gemm with one constant matrix: the matrix on the right, a vector as the bias.
 
-A constant matrix is a constant, or a DequantizeLinear of constants. A Transpose of it is made now; what
-stands on the left changes sides between two Transposes; transA, alpha, beta, and an addend of another shape
+A constant matrix is a constant, or a DequantizeLinear of constants. Its Transpose is computed at once. A
+matrix on the left changes sides between two Transposes. transA, alpha, beta, and an addend of another shape
 become nodes of their own.
 """
 
@@ -18,7 +18,7 @@ from .sweep import Sweep, swept
 
 
 def plain_products(graph: Graph) -> Graph:
-    """The graph with products of constant matrices in their plainest form."""
+    """Normalize products with constant matrices."""
     return swept(graph, _visit, "Transpose", "MatMul", "Gemm")
 
 
@@ -34,7 +34,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def real(sweep: Sweep, name: str) -> Array | None:
-    """A constant of floats, as it is or dequantized; None where it is neither."""
+    """Return a constant of floats, stored or dequantized; None for other values."""
     made = sweep.producer(name, "DequantizeLinear")
     if made is None:
         return sweep.array(name)
@@ -52,7 +52,7 @@ def _is_constant(sweep: Sweep, name: str) -> bool:
 
 
 def _transposed_weight(sweep: Sweep, node: Node) -> bool:
-    """Transpose(DequantizeLinear(constant)) with the constant transposed."""
+    """Replace Transpose(DequantizeLinear(constant)) by DequantizeLinear of the transposed constant."""
     made = sweep.producer(node.inputs[0], "DequantizeLinear")
     if made is None or not _is_constant(sweep, node.inputs[0]):
         return False
@@ -74,7 +74,7 @@ def _moved(sweep: Sweep, name: str, perm: Sequence[int]) -> str:
 
 
 def _turned(sweep: Sweep, name: str, node: Node, output: str = "") -> str:
-    """The last two axes change places."""
+    """Swap the last two axes."""
     rank = len(sweep.specs[name].shape)
     perm = (*range(rank - 2), rank - 1, rank - 2)
     turned = output or sweep.fresh(f"{name}/Transpose")
@@ -95,7 +95,7 @@ def _matmul(sweep: Sweep, node: Node) -> bool:
 
 
 def _of_activations(sweep: Sweep, node: Node) -> bool:
-    """Gemm of two matrices that are computed, as MatMul."""
+    """Replace Gemm of two computed matrices by MatMul."""
     a = node.attributes
     pair = [
         _turned(sweep, name, node) if a.get(key, 0) else name
@@ -111,7 +111,7 @@ def _of_activations(sweep: Sweep, node: Node) -> bool:
 
 
 def _in_turn(node: Node, x: str, steps: Sequence[Callable[[str, str], str]]) -> bool:
-    """Steps (input, output), the last of which makes the node's result."""
+    """Emit steps (input, output), the last of which makes the node's result."""
     for step in steps[:-1]:
         x = step(x, "")
     steps[-1](x, node.outputs[0])
@@ -147,14 +147,14 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
 
 
 def _is_vector(sweep: Sweep, name: str, width: int) -> bool:
-    """Whether an addend is a constant, one number for all columns or for each."""
+    """Return True if an addend is a constant, one number for all columns or one for each."""
     shape = sweep.specs[name].shape
     size = int(np.prod(shape))
     return _is_constant(sweep, name) and size in (1, width) and shape[-1:] in ((), (size,))
 
 
 def _vector(sweep: Sweep, name: str, width: int) -> str:
-    """A bias of one number as one for all columns."""
+    """Return a bias of one number as one for each column."""
     found = real(sweep, name)
     if found is None or found.size == width:
         return name

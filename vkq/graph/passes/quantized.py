@@ -1,5 +1,5 @@
-"""Convolutions of float32 images: a QuantizeLinear that nothing else reads becomes the convolution's own,
-which quantizes while it loads, or into the layout that it takes."""
+"""Convolutions of float32 images: a QuantizeLinear with no other reader is fused into the convolution, which
+quantizes while it loads, or quantizes into the layout of the kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .sweep import Sweep, swept
 
 
 def quantize_in_convolutions(graph: Graph) -> Graph:
-    """The graph with convolutions of what they quantize themselves."""
+    """Fuse such QuantizeLinear into convolutions."""
     uses = graph.uses()
 
     def visit(sweep: Sweep, node: Node) -> bool:

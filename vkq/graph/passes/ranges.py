@@ -1,4 +1,4 @@
-"""From what range to what range operators take whole numbers."""
+"""Range inference for integers: the range of an operator's results from those of its operands."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ INT32: Range = (-(1 << 31), (1 << 31) - 1)
 
 
 def fits(found: Range) -> bool:
-    """Whether all of its numbers are int32."""
+    """Return True if all numbers of a range are int32."""
     return INT32[0] <= found[0] and found[1] <= INT32[1]
 
 
 def hull(ranges: Sequence[Range]) -> Range:
-    """The least range that contains all of them."""
+    """Return the smallest range that contains all of them."""
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def result_range(node: Node, given: Sequence[Range], specs: Mapping[str, Spec]) -> Range | None:
-    """The range of an operator's whole numbers, for those of its operands in order; None where it is not
-    known."""
+    """Return the range of an operator's integer results, for those of its operands in order; None if it is
+    not known."""
     op = node.op
     if op in ("Add", "Sum"):
         return sum(low for low, _ in given), sum(high for _, high in given)

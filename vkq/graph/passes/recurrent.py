@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, step by step: the products of all inputs at once, then for each step the product of the
+"""LSTM, GRU and RNN step by step: the products of all inputs at once, then for each step the product of the
 state and a chain of its gates."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def recurrent(w: Words) -> bool:
 
 
 def _whole(w: Words, steps: int) -> bool:
-    """Whether every line of the batch has all steps."""
+    """Return True if every line of the batch has all steps."""
     lengths = w.given(4)
     return not w.node.input(4) or (lengths is not None and bool((lengths == steps).all()))
 
@@ -59,7 +59,7 @@ class _Direction:
         self.count = count
 
     def _own(self, index: int, shape: Sequence[int]) -> str:
-        """This direction's part of an input."""
+        """Return this direction's part of an input."""
         w, name = self.w, self.w.node.inputs[index]
         return w.reshape(w.part(name, 0, self.d, self.d + 1) if self.count > 1 else name, shape)
 
@@ -73,7 +73,7 @@ class _Direction:
         return w.reshape(w.part(name, 1, self.d, self.d + 1), shape)
 
     def run(self) -> tuple[str, list[str]]:
-        """The line of hidden states, (steps, 1, batch, hidden), and the last state."""
+        """Return the line of hidden states, (steps, 1, batch, hidden), and the last state."""
         w, gates = self.w, GATES[self.op] * self.hidden
         weight = w.emit("Transpose", [self._own(1, (gates, self.inner))], perm=(1, 0))
         self.r = w.emit("Transpose", [self._own(2, (gates, self.hidden))], perm=(1, 0))
@@ -133,7 +133,7 @@ class _Direction:
 
 
 def _results(w: Words, lines: list[str], states: list[list[str]]) -> None:
-    """Y of all steps, then the last states; the batch first with ``layout``."""
+    """Emit Y of all steps, then the last states; the batch is first with ``layout``."""
     first = bool(w.attributes.get("layout", 0))
     values = [w.emit("Concat", lines, axis=1) if len(lines) > 1 else lines[0]]
     for i in range(len(states[0])):

@@ -1,7 +1,7 @@
-"""Reductions along any axes: a mean or a maximum is a pool of images whose pixels are those axes, a sum a
-product with ones.
+"""Reductions along any axes: a mean or a maximum becomes a pool of images whose pixels are those axes, a sum
+a product with ones.
 
-A mean that no quantize follows is such a product too: an exact sum, times x_scale / count in float32.
+A mean without a quantize behind it is such a product, too: an exact sum, times x_scale / count in float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REAL = ("float32", "int8", "uint8")
 
 
 def as_pool(sweep: Sweep, node: Node) -> bool:
-    """ReduceMean as GlobalAveragePool, ReduceMax as MaxPool of whole images."""
+    """Replace ReduceMean by GlobalAveragePool, ReduceMax by MaxPool of whole images."""
     spec, axes = sweep.specs[node.inputs[0]], _axes(sweep, node)
     if not axes or spec.dtype not in REAL or 0 in spec.shape:
         return False
@@ -38,7 +38,7 @@ def as_pool(sweep: Sweep, node: Node) -> bool:
 
 
 def _axes(sweep: Sweep, node: Node) -> tuple[int, ...] | None:
-    """The axes of a reduction, None where they are computed at run time."""
+    """Return the axes of a reduction, None if they are computed at run time."""
     listed = sweep.array(node.input(1)) if node.input(1) else None
     if node.input(1) and listed is None:
         return None
@@ -57,7 +57,7 @@ def _reshape(sweep: Sweep, x: str, shape: Sequence[int], node: Node, output: str
 
 
 def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
-    """(1, everything else, 1, these axes)."""
+    """Return x as (1, everything else, 1, these axes)."""
     shape = sweep.specs[x].shape
     kept = [i for i in range(len(shape)) if i not in axes]
     perm = (*kept, *axes)
@@ -68,7 +68,7 @@ def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
 
 
 def summed(sweep: Sweep, node: Node, x: str, q: QParams) -> bool:
-    """ReduceSum of the dequantized *x*: a product with ones."""
+    """Replace ReduceSum of the dequantized *x* by a product with ones."""
     axes = _axes(sweep, node)
     if not axes or 0 in sweep.specs[x].shape:
         return False
@@ -89,7 +89,7 @@ def _product(sweep: Sweep, node: Node, x: str, q: QParams, axes: Sequence[int], 
 
 
 def to_sums(graph: Graph) -> Graph:
-    """The graph with means of dequantized values that stay float32 as products."""
+    """Replace means of dequantized values that stay float32 by products."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
         made = sweep.producer(node.inputs[0], "dequantize")

@@ -1,5 +1,5 @@
-"""Functions of rows: reductions, softmax and normalizations of real numbers as nodes that a device computes
-in one dispatch (`vkq.kernels.rows`)."""
+"""Functions of rows: reductions, softmax and normalizations of floats as nodes that a device computes in one
+dispatch (`vkq.kernels.rows`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
 def find_normalizations(graph: Graph) -> Graph:
-    """The graph with (x - mean) / sqrt(mean((x - mean)^2) + epsilon) of its last axes as one node."""
+    """Replace (x - mean) / sqrt(mean((x - mean)^2) + epsilon) of the last axes by one node."""
     return swept(graph, _spelled_out, "Div")
 
 
@@ -42,7 +42,7 @@ def _spelled_out(sweep: Sweep, node: Node) -> bool:
 
 
 def _last_mean(sweep: Sweep, name: str) -> tuple[str, int] | None:
-    """(x, first axis) of a mean of the last axes of x that keeps them."""
+    """Return (x, first axis) of a mean of the last axes of x that keeps them."""
     made = sweep.producer(name, "ReduceMean") if name else None
     if made is None or not made.attributes.get("keepdims", 1):
         return None
@@ -66,12 +66,12 @@ def _is_square(sweep: Sweep, name: str, of: str) -> bool:
 
 
 def to_rows(graph: Graph) -> Graph:
-    """The graph with reductions and softmax of real numbers as functions of rows."""
+    """Replace reductions and softmax of floats by functions of rows."""
     return swept(graph, _visit, *SOFTMAX, "Normalization", "GlobalAveragePool", *FUNCTIONS)
 
 
 def by_last_axis(sweep: Sweep, node: Node) -> bool:
-    """Whether a function of rows works along the last axis, and gives a result for each number."""
+    """Return True if a function of rows works along the last axis and gives a result for each number."""
     a, shape = node.attributes, sweep.specs[node.inputs[0]].shape
     axes = range(a["axis"], a["axis"] + a["count"])
     return FUNCTIONS[a["function"]].each is not None and _last_alone(axes, shape)
@@ -82,7 +82,7 @@ def _last_alone(axes: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def whole_words(sweep: Sweep, name: str) -> bool:
-    """Whether 8-bit rows of this value's shape fill whole words, and are stored in a layout of matrices."""
+    """Return True if 8-bit rows of this value's shape fill whole words and have a layout of matrices."""
     shape = sweep.specs[name].shape
     return len(shape) != 4 and bool(shape) and shape[-1] % 4 == 0
 

@@ -1,7 +1,7 @@
-"""Fewer kinds of nodes: what says the same in several ways is said in one.
+"""Normalizes nodes: of equivalent forms one remains.
 
 Identity, Dropout and Cast to the same type vanish; Flatten, Squeeze and Unsqueeze become Reshape; Split
-becomes Slices; Gather of neighbours a Slice; GlobalMaxPool, means and maxima pools; pools of float16
+becomes Slices; Gather of neighbours a Slice; GlobalMaxPool, means and maxima become pools; pools of float16
 those of float32; Sum an Add; QuantizeLinear and DequantizeLinear with one constant scale become quantize and
 dequantize.
 """
@@ -28,7 +28,7 @@ SAID_OTHERWISE = (
 
 
 def simplify(graph: Graph) -> Graph:
-    """The graph in its plainest words."""
+    """Normalize the graph."""
     return swept(graph, _visit, *SAID_OTHERWISE)
 
 
@@ -59,7 +59,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _window(sweep: Sweep, node: Node) -> bool:
-    """A pool of float16 numbers as ONNX Runtime runs it: of the same numbers as float32, and then rounded."""
+    """Compute a pool of float16 numbers as ONNX Runtime does: as float32, then rounded."""
     if sweep.specs[node.inputs[0]].dtype != "float16" or len(node.outputs) > 1:
         return False
     wide = sweep.emit("Cast", node.inputs, source=node.source, to="float32")
@@ -73,7 +73,7 @@ def _keeps_its_type(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """One Reshape to numbers, over any Reshape before it; none where the shape stays."""
+    """Replace successive Reshapes by one with constant sizes, or by none if the shape stays."""
     given = sweep.specs[node.inputs[0]].shape
     sweep.keep(node)
     shape = sweep.specs[node.outputs[0]].shape
@@ -112,7 +112,7 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
 
 @functools.lru_cache(4096)
 def _parameters(scale: float, zero: int, dtype: QDType) -> QParams:
-    """One for all sizes of a model."""
+    """Return the parameters; one cached object serves all sizes of a model."""
     return QParams(scale, zero, dtype)
 
 
@@ -128,13 +128,13 @@ def _split(sweep: Sweep, node: Node) -> bool:
 
 
 def slice_of(sweep: Sweep, node: Node, x: str, y: str, axis: int, first: int, end: int, step: int = 1) -> str:
-    """A Slice along one axis."""
+    """Emit a Slice along one axis."""
     lists = [sweep.constant(np.array([v], np.int64), "slice") for v in (first, end, axis, step)]
     return sweep.emit("Slice", [x, *lists], y, node.source)
 
 
 def _gather(sweep: Sweep, node: Node) -> bool:
-    """Neighbours, or one slice, of an axis."""
+    """Replace a Gather of neighbours, or of one slice, by a Slice."""
     index, shape = sweep.array(node.inputs[1]), sweep.specs[node.inputs[0]].shape
     if index is None or index.ndim > 1 or not index.size:
         return False

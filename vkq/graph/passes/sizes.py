@@ -1,5 +1,5 @@
-"""Resize of floats, and in forms that the graph's own Resize has not: a Gather or a weighted sum (``taps``)
-along one axis after the other."""
+"""Resize of floats, and in forms that the graph's own Resize does not support: a Gather or a weighted sum
+(``taps``) along one axis after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .words import FLOATS, Words
 
 
 def other_resize(w: Words) -> bool:
-    """A Resize that the graph has not."""
+    """Rewrite an unsupported Resize."""
     shape = w.spec(0).shape
     given = [None, *(w.given(i) for i in (1, 2, 3))]
     if given[2] is None and given[3] is None:
@@ -28,7 +28,7 @@ def other_resize(w: Words) -> bool:
 
 
 def to_taps(graph: Graph) -> Graph:
-    """The graph with linear Resize of float numbers as weighted sums."""
+    """Replace linear Resize of floats by weighted sums."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
         linear = node.attributes.get("mode", "nearest") == "linear"
@@ -67,7 +67,7 @@ def resized(w: Words) -> bool:
 
 
 def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
-    """What becomes of each axis that is named."""
+    """Return the resize of each axis that is named."""
     shape, a = w.spec(0).shape, w.attributes
     roi, scales, sizes = (w.given(i) for i in (1, 2, 3))
     numbers = [int(v) % len(shape) for v in a.get("axes", range(len(shape)))]
@@ -96,7 +96,7 @@ def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
 
 
 def _outside(w: Words, x: str, axes: dict[int, ResizedAxis]) -> str:
-    """With the fill where a coordinate lies beyond an axis."""
+    """Fill points whose coordinate is beyond an axis."""
     rank = len(w.of(x).shape)
     outside = np.zeros((1,) * rank, bool)
     for number, axis in axes.items():

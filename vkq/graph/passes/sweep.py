@@ -1,5 +1,5 @@
-"""What all passes share: one walk over the nodes in order, each kept or replaced, looking back at what makes
-its inputs."""
+"""The walk of every pass over the nodes in order: each node is kept or replaced, with access to the nodes
+that make its inputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..graph import Array, Graph, Node, Spec, unused
 from ..operators.table import infer
 
 BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
-# What may be computed ahead, in multiples of the model's own constants, or so many bytes: a small model
-# would else ask for any amount, a node at a time.
+# The most that may be computed in advance: a multiple of the model's own constants, or so many bytes.
+# Otherwise a small model could ask for any amount, a node at a time.
 MOST_FOLDED, LEAST_ROOM_BYTES = 4, 1 << 30
 
 
@@ -23,8 +23,7 @@ Visit = Callable[["Sweep", Node], bool]
 
 
 class Sweep:
-    """A new graph in the making. ``made`` knows the node that makes each value, as far as the walk has
-    come."""
+    """A new graph in the making. ``made`` has the node that makes each value, as far as the walk has come."""
 
     def __init__(self, graph: Graph):
         self.old = graph
@@ -39,7 +38,7 @@ class Sweep:
 
     @functools.cached_property
     def room_bytes(self) -> int:
-        """How much more may be computed ahead."""
+        """The bytes that may still be computed in advance."""
         own = sum(array.nbytes for array in self.old.constants.values())
         return max(MOST_FOLDED * own, LEAST_ROOM_BYTES)
 
@@ -51,22 +50,22 @@ class Sweep:
 
     @functools.cached_property
     def uses(self) -> dict[str, int]:
-        """How often the old graph reads each of its values."""
+        """The number of times the old graph reads each of its values."""
         return self.old.uses()
 
     def array(self, name: str) -> Array | None:
-        """The constant of this name, or None."""
+        """Return the constant of this name, or None."""
         return self.constants.get(name)
 
     def producer(self, name: str, *ops: str) -> Node | None:
-        """The node that makes a value, if it is one of these operators."""
+        """Return the node that makes a value, if it is one of these operators."""
         node = self.made.get(name)
         return node if node is not None and (not ops or node.op in ops) else None
 
     # -------------------------------------------------------------------------------------------- new things
 
     def constant(self, array: Array, hint: str = "constant") -> str:
-        """The name of a constant; equal ones are one."""
+        """Return the name of a constant; equal constants share one."""
         key = (array.dtype.str, array.tobytes(), array.shape) if array.size <= 64 else ("", b"", ())
         if array.size <= 64 and key in self._texts:
             return self._texts[key]
@@ -76,19 +75,19 @@ class Sweep:
         return name
 
     def fresh(self, hint: str) -> str:
-        """A name that no value has."""
+        """Return a new name."""
         return unused(hint, self._taken)
 
     def emit(
         self, op: str, inputs: Sequence[str], output: str = "", source: str = "", **attributes: Any
     ) -> str:
-        """A new node with one result, and the result's name: the one given, or a new one."""
+        """Emit a node with one result; return the result's name: the given one, or a new one."""
         name = output or self.fresh(f"{inputs[0]}/{op}")
         self.keep(Node(op, tuple(inputs), (name,), attributes, source))
         return name
 
     def keep(self, node: Node) -> None:
-        """A node of the new graph."""
+        """Keep a node in the new graph."""
         if not self._as_before(node):
             arrays = [self.constants.get(name) for name in node.inputs]
             found = infer(node, [self.specs[name] if name else None for name in node.inputs], arrays)
@@ -101,37 +100,37 @@ class Sweep:
                 self.made[name] = node
 
     def _as_before(self, node: Node) -> bool:
-        """Whether a node is the old graph's, and reads what it read there."""
+        """Return True if a node is the old graph's, with unchanged inputs."""
         if id(node) not in self._own:
             return False
         changed = self._changed
         return not changed or (changed.isdisjoint(node.inputs) and changed.isdisjoint(node.outputs))
 
     def hold(self, name: str, spec: Spec) -> None:
-        """What is known of a value from here on."""
+        """Set the spec of a value."""
         if self.old.specs.get(name) != spec:
             self._changed.add(name)
         self.specs[name] = spec
 
     def fold(self, name: str, array: Array) -> None:
-        """The value *name* is a constant."""
+        """Make the value *name* a constant."""
         self.made.pop(name, None)
         self._changed.add(name)
         self.constants[name], self.specs[name] = array, Spec.of(array)
 
     def alias(self, name: str, other: str) -> None:
-        """The value *name* is *other*."""
+        """Make the value *name* an alias of *other*."""
         self.same[name] = other
 
     # ---------------------------------------------------------------------------------------------- the walk
 
     def run(self, visit: Visit, ops: Container[str] | None = None) -> Graph:
-        """Visits nodes (`walk`); where *visit* returns False the node is kept as it is."""
+        """Visit nodes (`walk`); if *visit* returns False the node is kept."""
         self.walk(visit, ops)
         return self.finish(list(self.old.outputs))
 
     def walk(self, visit: Visit, ops: Container[str] | None = None) -> None:
-        """Visits the nodes of these operators, or all; the others are kept."""
+        """Visit the nodes of these operators, or all; the others are kept."""
         with np.errstate(all="ignore"):  # a broken model's scales are anything
             for node in self.old.nodes:
                 if self.same and not self.same.keys().isdisjoint(node.inputs):
@@ -146,7 +145,7 @@ class Sweep:
                     raise ModelError(f"{node}: {type(error).__name__}: {error}") from error
 
     def finish(self, outputs: list[str]) -> Graph:
-        """What was walked, with these results, which keep their names."""
+        """Return the new graph with these results, which keep their names."""
         for name in outputs:
             if name in self.same and name not in self.made:
                 self._named(name, self.same[name])
@@ -166,14 +165,14 @@ class Sweep:
 
 
 def swept(graph: Graph, visit: Visit, *ops: str) -> Graph:
-    """The graph after a visit of its nodes of these operators: itself where it has none of them."""
+    """Return the graph after a visit of its nodes of these operators, or the graph itself if it has none."""
     if graph.kinds.isdisjoint(ops):
         return graph
     return Sweep(graph).run(visit, frozenset(ops))
 
 
 def without_dead(graph: Graph) -> Graph:
-    """Only the nodes and constants that the results need."""
+    """Remove nodes and constants that no result needs."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
@@ -188,10 +187,10 @@ def without_dead(graph: Graph) -> Graph:
 
 
 def scalar(array: Array | None) -> Any:
-    """The one element of a constant, or None."""
+    """Return the one element of a constant, or None."""
     return None if array is None or array.size != 1 else array.reshape(-1)[0]
 
 
 def every_equal(array: Array) -> bool:
-    """Whether all elements are equal."""
+    """Return True if all elements are equal."""
     return bool(array.size and np.all(array == array.reshape(-1)[0]))

@@ -1,10 +1,9 @@
-"""Tables: a connected set of element-wise operators that begins at one 8-bit value and ends at another is a
-function of 256 numbers.
+"""Replaces a connected set of element-wise operators between two 8-bit values by a table of 256 numbers.
 
-HardSwish, SiLU, GELU, BatchNormalization, chains with constants: whatever stands there is computed once for
-all 256 inputs, in NumPy, step by step. One constant a channel makes one table a channel. What begins at two
-8-bit values (a - b, a / b, max(a, b)) is a table of 256 x 256. A real value that is needed as such, by a
-result or an operator that sums, is a table of 256 float32.
+HardSwish, SiLU, GELU, BatchNormalization, chains with constants: any such set is computed once for all 256
+inputs, in NumPy, step by step. A constant for each channel makes a table for each channel. A function of two
+8-bit values (a - b, a / b, max(a, b)) is a table of 256 x 256. A float value that a result or an operator
+that sums needs is a table of 256 float32.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ELEMENTWISE = frozenset(name for name, operator in TABLE.items() if operator.kin
 
 
 def to_tables(graph: Graph) -> Graph:
-    """The graph with tables for what is element-wise."""
+    """Replace element-wise operators by tables."""
     if not any(spec.dtype in BYTES for spec in graph.specs.values()):
         return graph
     rows = [node for node in graph.nodes if node.op not in ELEMENTWISE]
@@ -36,8 +35,8 @@ def to_tables(graph: Graph) -> Graph:
 
 @dataclasses.dataclass
 class Tables:
-    """``needed``: values that something else than an element-wise operator reads. ``roots``: the 8-bit values
-    of which each value is an element-wise function (none for a constant)."""
+    """``needed``: values that some node other than an element-wise operator reads. ``roots``: the 8-bit
+    values of which each value is an element-wise function (none for a constant)."""
 
     needed: set[str]
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
@@ -127,12 +126,12 @@ class Tables:
 
 
 def _stored(table: Array) -> Array:
-    """Flags are uint8 numbers on a device."""
+    """Return flags as uint8, their type on a device."""
     return table.astype(np.uint8) if table.dtype == bool else table
 
 
 def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
-    """The nodes between the roots and a value, each after what it reads."""
+    """Return the nodes between the roots and a value, in topological order."""
     found: dict[int, Node] = {}
     waiting = [(name, False)]
     while waiting:
@@ -148,7 +147,8 @@ def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
 
 
 def _channel_axis(sweep: Sweep, cone: list[Node], rank: int) -> int | None:
-    """The one axis along which the constants change: -1 where there is none, None where there are several."""
+    """Return the one axis along which the constants change: -1 if there is none, None if there are
+    several."""
     axes: set[int] = set()
     for node in cone:
         if node.op == "lookup" and "axis" in node.attributes:
@@ -179,7 +179,8 @@ def _with(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
 
 
 def _all_numbers(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
-    """All 256 numbers of a type: in a row, or along an axis of *rank* that is not the channels'."""
+    """Return all 256 numbers of a type: in a row, or along an axis of *rank* that is not that of the
+    channels."""
     info = np.iinfo(dtype)
     numbers = np.arange(info.min, info.max + 1).astype(dtype)
     if axis < 0:

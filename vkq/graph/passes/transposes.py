@@ -1,5 +1,5 @@
-"""Transposes that cancel or join, and those that move no element. Products of two 8-bit activations take the
-columns of the second as rows, so its Transpose is one more that cancels or joins."""
+"""Transposes that cancel or join, and those that move no element. Products of two 8-bit activations read the
+columns of the second as rows, which is one more Transpose that cancels or joins."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .sweep import Sweep, swept
 
 
 def join_transposes(graph: Graph) -> Graph:
-    """The graph with one Transpose where several follow each other, and none where they undo each other; one
-    that moves only axes of length 1 is a Reshape."""
+    """Join successive Transposes, and remove those that undo each other; one that moves only axes of length 1
+    becomes a Reshape."""
     return swept(graph, _visit, "Transpose", "matmul")
 
 
@@ -37,7 +37,7 @@ def _columns(sweep: Sweep, node: Node) -> bool:
 
 
 def _turned(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:
-    """The name of a value's transposition; *output* where a node is made for it."""
+    """Return the name of a value's transposition; *output* if a node is made for it."""
     before = sweep.producer(source, "Transpose")
     if before is not None:
         first = permutation(before, len(perm))

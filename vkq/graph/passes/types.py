@@ -1,9 +1,9 @@
-"""Types that a device holds in place of the model's: flags are bytes, whole numbers of 64 bits have 32.
+"""Types that a device stores instead of the model's: flags are bytes, 64-bit integers have 32 bits.
 
-Whole numbers that are known at run time alone (ids, positions, lengths, masks) are int32 where their range
-says that nothing is lost: inputs lie in a range that is looked at when they are fed (``Graph.bounds``), and
-from there the range of every result follows. Arithmetic that could leave int32 stays int64, between Casts
-that say why; a device refuses these.
+Integers known only at run time (ids, positions, lengths, masks) are int32 if their range proves that nothing
+is lost. Inputs have a range that is checked when they are fed (``Graph.bounds``), and the range of every
+result follows from it. Arithmetic that could leave int32 stays int64, between Casts that state the reason; a
+device refuses these.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .constants import HELD
 from .ranges import INT32, Range, fits, result_range
 from .sweep import Sweep
 
-# Of inputs, tried in this order: the first for which all arithmetic stays in int32.
+# Ranges of inputs, tried in this order: the first for which all arithmetic stays in int32.
 WIDEST = (1 << 31, 1 << 24, 1 << 16, 1 << 15)
 CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
 
 def hold_types(graph: Graph) -> Graph:
-    """The graph with types that a device holds. (Results of operators that vkq does not know have them
+    """Replace types by those that a device stores. (Results of operators unknown to vkq have them
     already.)"""
     made = (name for node in graph.nodes if node.op != "foreign" for name in node.outputs if name)
     if not any(graph.specs[name].dtype in (*HELD, "int64") for name in (*graph.inputs, *made)):
@@ -86,7 +86,7 @@ class _Types:
         return True
 
     def _byte(self, name: str) -> str:
-        """Flags as bytes, which those of inputs and tables are."""
+        """Return flags as bytes, the type of those of inputs and tables."""
         if self.sweep.specs[name].dtype != "bool":
             return name
         array = self.sweep.array(name)
@@ -95,7 +95,8 @@ class _Types:
         return self.sweep.constant(array.astype(HELD["bool"]), f"{name}/bytes")
 
     def _whole(self, node: Node) -> list[str]:
-        """The inputs whose whole numbers an operator computes with; others of them say how it moves."""
+        """Return the inputs whose integers an operator computes with; its other integer inputs say how
+        elements move."""
         every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather", "scatter")
         names = node.inputs[1:] if node.op == "Where" else node.inputs if every else node.inputs[:1]
         kinds = ("int64", "int32")
@@ -108,7 +109,7 @@ class _Types:
         return self.ranges.get(name)
 
     def _keep(self, node: Node, whole: Sequence[str]) -> None:
-        """The node on int32 numbers."""
+        """Keep the node on int32 numbers."""
         names = {name: self._held(name) for name in whole}
         inputs = tuple(names.get(name, name) for name in node.inputs)
         self.sweep.keep(dataclasses.replace(node, inputs=inputs))
@@ -120,7 +121,7 @@ class _Types:
         return self.sweep.constant(array.astype(np.int32), f"{name}/int32")
 
     def _cast(self, node: Node, whole: Sequence[str]) -> bool:
-        """Flags and whole numbers of fewer bits fit int32; floats need not."""
+        """Cast without int64: flags and shorter integers fit int32; floats may not."""
         name, dtype = node.inputs[0], self.sweep.specs[node.inputs[0]].dtype
         limits = {
             "bool": (0, 1),
@@ -141,7 +142,7 @@ class _Types:
         return True
 
     def _stays_wide(self, node: Node, found: Range | None) -> bool:
-        """Casts to int64 around it."""
+        """Put Casts to int64 around the node."""
         self.wide.append(node)
         said = f"from {found[0]} to {found[1]}" if found else "of a range that is not known"
         why = f"{node}: its results, {said}, may leave int32, and a device has no int64"
@@ -155,7 +156,7 @@ class _Types:
         return True
 
     def _note(self, node: Node) -> None:
-        """Follows the numbers of an input through movement, to the rows that a Gather takes by them."""
+        """Follow the numbers of an input through movement to the Gather that uses them as indices."""
         first = node.inputs[0]
         if node.op in CARRIED and first in self.origin and node.outputs[0] in self.ranges:
             self.origin[node.outputs[0]] = self.origin[first]
