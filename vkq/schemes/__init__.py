@@ -1,3 +1,3 @@
-"""Schemes: what is computed from what. A scheme checks the operands of a layer, folds and names them, takes
-the activations in, and makes the matrix product that it needs. Adding one is a file here, its shaders and
-tests (CONTRIBUTING.md)."""
+"""Schemes: the types of a layer's operands, and its formula. A scheme checks the operands, folds and names
+them, quantizes or converts the activations, and makes the matrix product that it needs. To add a scheme, add
+a file here, its shaders and tests (CONTRIBUTING.md)."""

@@ -1,4 +1,4 @@
-"""What a layer is given, and what every scheme answers."""
+"""The operands of a layer, and the interface of every scheme."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMPUTE = ("float32", "float16")  # what products of float activations may be ma
 
 
 def check_compute(who: str, compute: str) -> str:
-    """Return *compute*. Raises ArgumentError in the name of *who* where it is none of `COMPUTE`."""
+    """Return *compute*. Raises ArgumentError in the name of *who* if it is not in `COMPUTE`."""
     if compute not in COMPUTE:
         raise ArgumentError(f"{who}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
     return compute
@@ -41,10 +41,10 @@ XParams = QParams | Literal["dynamic"] | None
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """What a layer is given, each checked by itself: the weight, its scale and zero point of every output
-    channel (of a `GroupedWeight` its own, and nothing), a bias (int32 or float32) or None, the parameters of
-    x and y, an activation, the path asked for, what products may be made of (`COMPUTE`), and what is done
-    where accumulators could leave int32 (`OVERFLOW`)."""
+    """The operands of a layer, each checked on its own: the weight, its scale and zero point of every output
+    channel (a `GroupedWeight` has its own), a bias (int32 or float32) or None, the parameters of x and y, an
+    activation, the requested path, the arithmetic of products (`COMPUTE`), and what happens if accumulators
+    could leave int32 (`OVERFLOW`)."""
 
     op: str
     weight: Any
@@ -60,13 +60,13 @@ class Operands:
 
     @property
     def stored_weight(self) -> Int8:
-        """The weight as int8; uint8 is moved by 128, floats stay."""
+        """The weight as int8; 128 is subtracted from uint8, floats stay unchanged."""
         w: npt.NDArray[Any] = self.weight
         return w if w.dtype != np.uint8 else (w ^ np.uint8(0x80)).view(np.int8)
 
     @property
     def stored_zero_point(self) -> Int32:
-        """The zero points, moved alike."""
+        """The zero points, shifted like the weight."""
         return self.w_zero_point - (128 if self.weight.dtype == np.uint8 else 0)
 
 
@@ -75,16 +75,17 @@ Checked = tuple[Any, npt.NDArray[Any], Int32]  # a weight, its scales, its zero 
 
 
 class Product(Protocol):
-    """What multiplies rows with a weight."""
+    """The product of rows with a weight."""
 
     kernel: str  # "auto", or one by name
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Adds it to a plan. extra: what else a scheme says of x (`Scheme.take`)."""
+        """Add the product to a plan. extra: the other values that a scheme computes from x
+        (`Scheme.take`)."""
 
 
 class Scheme(ABC):
-    """How the numbers of a layer are computed. Made of `Operands`, which it refuses where they do not go
+    """The computation of a layer's numbers. Made of `Operands`; raises an error if they do not go
     together."""
 
     name: str
@@ -94,7 +95,7 @@ class Scheme(ABC):
 
     @property
     def overflowing(self) -> list[int]:
-        """The output channels whose int32 accumulators could overflow, and wrap."""
+        """Return the output channels whose int32 accumulators could overflow, and wrap."""
         return []
 
     def __init__(self, operands: Operands):
@@ -110,27 +111,28 @@ class Scheme(ABC):
         scale: npt.ArrayLike | None,
         zero_point: npt.ArrayLike | None,
     ) -> Checked:
-        """A weight of so many axes, as given to a layer; raises where it is none for the scheme."""
+        """Check a weight of *rank* axes as given to a layer; raises an error if the scheme cannot use it."""
 
     @abstractmethod
     def choice(self, device: Device) -> Choice:
-        """The path taken on a device, and why."""
+        """Return the path on a device, and the reason."""
 
     @abstractmethod
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
-        """(x as the kernels take it, what else they read of it); raises where x does not fit the scheme."""
+        """Return x in the kernels' form, and the other values that they read with it; raises an error if x
+        does not fit the scheme."""
 
     @abstractmethod
     def result(self, shape: Sequence[int], layout: str) -> Spec:
-        """What a kernel gives, where kernels give 8-bit results in this layout."""
+        """Return the spec of a kernel's result; *layout* is that of kernels with 8-bit results."""
 
     def finished(self, b: Builder, x: Value, y: Value) -> Value:
-        """What comes out, made of the input and of what a kernel gave."""
+        """Return the layer's result, from the input and a kernel's result."""
         return y
 
     @abstractmethod
     def linear(self, device: Device, form: str) -> Product:
-        """The product of a linear layer, in one dot form."""
+        """Return the product of a linear layer in one dot form."""
 
 
 class ChannelScheme(Scheme):
@@ -176,12 +178,11 @@ class ChannelScheme(Scheme):
         form: str,
         channels: int,
     ) -> Int8Gemm | FloatGemm:
-        """The matrix product with a weight (G, N, K) int8 and zero points (G, N), of so many real output
-        channels."""
+        """Return the matrix product with a weight (G, N, K) int8 and zero points (G, N); *channels* is the
+        number of real output channels."""
 
     @abstractmethod
     def direct(
         self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int
     ) -> Direct | FloatDirect:
-        """A convolution straight from the image with a weight (OC, IC/groups, KH, KW) int8 and zero points
-        (OC,)."""
+        """Return a direct convolution with a weight (OC, IC/groups, KH, KW) int8 and zero points (OC,)."""

@@ -1,4 +1,4 @@
-"""Which scheme a layer's operands ask for."""
+"""The choice of a scheme by a layer's operands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scheme_of(
     compute: str = COMPUTE[0],
     overflow: str = OVERFLOW[0],
 ) -> Scheme:
-    """The scheme of a layer, with its operands checked. weight: output channels first, of so many axes.
+    """Return the scheme of a layer, with its operands checked. weight: output channels first, of *rank* axes.
     by_rows: whether the operator can quantize x by rows (x_qparams="dynamic").
 
     Raises ArgumentError, DTypeError or AccumulatorOverflowError, naming the operand.
@@ -78,8 +78,8 @@ def _bias(
     y: QParams | None,
     what: str,
 ) -> npt.NDArray[Any]:
-    """int32, or float32 where the result is; a float32 one is rounded to int32 for an 8-bit result. What is
-    not float32 beside float activations, the scheme refuses in its own words."""
+    """Return the bias as int32, or as float32 if the result is. A float32 bias is rounded to int32 for an
+    8-bit result. The scheme itself refuses a bias other than float32 with float activations."""
     if not isinstance(x, QParams) and bias.dtype != np.float32:
         return bias
     if y is None or bias.dtype != np.float32 or not isinstance(x, QParams):

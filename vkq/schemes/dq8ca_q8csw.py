@@ -1,5 +1,5 @@
-"""dq8ca_q8csw: float32 activations, quantized on the device, each row with the scale and zero point of its
-own values."""
+"""dq8ca_q8csw: float32 activations, quantized on the device; each row has the scale and zero point of its own
+values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Dq8caQ8csw(Int8Scheme):
 
     @staticmethod
     def check(op: str, y: object) -> None:
-        """Raises where an 8-bit result is asked for."""
+        """Raise an error if an 8-bit result is asked for."""
         if y is not None:
             raise ArgumentError(f"{op}: y_qparams is given with x_qparams='dynamic'; its result is float32")
 
@@ -57,7 +57,7 @@ class Dq8caQ8csw(Int8Scheme):
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
         """[block][step, weight zero point, weight scale, bias][4].
 
-        The step is what one unit of a row's zero point adds to an accumulator: K wz' - sum w'.
+        The step is the change of an accumulator for one unit of a row's zero point: K wz' - sum w'.
         """
         groups, n_padded, k_padded = blocked.shape
         n = zero_point.shape[1]

@@ -1,4 +1,5 @@
-"""f32, f16: float activations, float32 or float16 weights, float32 sums whose bits no device decides."""
+"""f32, f16: float activations, float32 or float16 weights, float32 sums with the same bits on every
+device."""
 
 from __future__ import annotations
 
@@ -31,9 +32,8 @@ FLOATS = ("float32", "float16")
 
 class F32(Scheme):
     """y = sum_k x w + bias in float32: each product and sum rounded to nearest even, k in one order for each
-    size (`vkq.kernels.float_product`, `vkq.kernels.float_direct`); or, with compute="float16", of the weight
-    as float16, on matrix units of float16 (`vkq.kernels.half`) or in float16 arithmetic
-    (`vkq.kernels.float16`)."""
+    size (`vkq.kernels.float_product`, `vkq.kernels.float_direct`). With compute="float16" the weight is
+    float16, on float16 matrix units (`vkq.kernels.half`) or in float16 arithmetic (`vkq.kernels.float16`)."""
 
     integer = False
     inputs = FLOATS
@@ -63,7 +63,7 @@ class F32(Scheme):
 
     @classmethod
     def takes(cls, weight: Weight) -> bool:
-        """Whether it is a weight of this scheme."""
+        """Return True if the weight is one of this scheme."""
         return not isinstance(weight, GroupedWeight) and np.asarray(weight).dtype.name in FLOATS
 
     @classmethod
@@ -107,7 +107,7 @@ class F32(Scheme):
 
     @property
     def affine(self) -> Affine:
-        """What becomes of the sums of a convolution: times 1, plus the bias."""
+        """The epilogue of a convolution's sums: times 1, plus the bias."""
         o = self.operands
         return Affine(o.w_scale, self._bias, activation_range(o.activation))
 
@@ -134,7 +134,7 @@ class F32(Scheme):
         form: str,
         channels: int,
     ) -> None:
-        """Convolutions are not made of products."""
+        """Convolutions of this scheme have no matrix product."""
 
     def direct(
         self,
@@ -144,12 +144,12 @@ class F32(Scheme):
         form: str,
         groups: int,
     ) -> FloatDirect:
-        """A convolution straight from the image with a float weight (OC, IC/groups, KH, KW)."""
+        """Return a direct convolution with a float weight (OC, IC/groups, KH, KW)."""
         return FloatDirect(device, weight, zero_point, self.affine, groups)
 
 
 def _check_range(op: str, weight: npt.NDArray[Any]) -> None:
-    """Refuses numbers that float16 has not."""
+    """Refuse numbers outside float16's range."""
     with np.errstate(over="ignore"):
         beyond = np.isinf(weight.astype(np.float16)) & np.isfinite(weight)
     if beyond.any():

@@ -1,4 +1,4 @@
-"""What schemes of integer activations have in common: sums of products in int32, on every path."""
+"""The base of schemes with integer activations: int32 sums of products, on every path."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from .base import ChannelScheme
 
 
 class Int8Scheme(ChannelScheme):
-    """Integer activations: it is what `vkq.kernels.weights.Arithmetic` asks for, but for the folding of
-    weights."""
+    """Integer activations; implements `vkq.kernels.weights.Arithmetic` except for the folding of weights."""
 
     integer = True
     family: str
@@ -37,24 +36,24 @@ class Int8Scheme(ChannelScheme):
 
     @property
     def out(self) -> str:
-        """``q8to`` (8-bit results) or ``f32``: how variants and problems are named."""
+        """``q8to`` (8-bit results) or ``f32``, as in the names of variants and problems."""
         return "f32" if self.y is None or self.after.kind == DEQUANTIZED else "q8to"
 
     @cached_property
     def w_zero_point(self) -> Int32:
-        """Of each output channel's weights as they are stored."""
+        """The stored zero point of each output channel's weights."""
         return self.operands.stored_zero_point
 
     @cached_property
     def largest_bias(self) -> int:
-        """No int32 bias is farther from 0."""
+        """The bound of every int32 bias's magnitude."""
         bias = self.operands.bias
         whole = bias is not None and bias.dtype == np.int32 and bias.size
         return int(np.abs(bias.astype(np.int64)).max()) if bias is not None and whole else 0
 
     @cached_property
     def epilogue(self) -> Mapping[str, int | float]:
-        """y's zero point and the bounds of the activation, for both kinds of result."""
+        """y's zero point and the activation's bounds, for both kinds of result."""
         low, high = activation_range(self.operands.activation)
         if self.y is None:
             return {"y_zero_point": 0, "y_min": 0, "y_max": 0, "y_low": low, "y_high": high}
@@ -92,5 +91,6 @@ class Int8Scheme(ChannelScheme):
         return Direct(device, weight, zero_point, self, form, groups)
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """What the end of a kernel reads of each block of four channels: `vkq.kernels.weights.Arithmetic`."""
+        """Return the epilogue's parameters of each block of four channels:
+        `vkq.kernels.weights.Arithmetic`."""
         raise NotImplementedError

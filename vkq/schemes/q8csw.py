@@ -27,8 +27,8 @@ from .base import COMPUTE, ChannelScheme, Operands
 
 
 class Q8csw(ChannelScheme):
-    """y = (sum_k x (w - w_zero_point)) * w_scale + bias in float32, the sum in an order that the method
-    decides; with y_qparams that is quantized."""
+    """y = (sum_k x (w - w_zero_point)) * w_scale + bias in float32, summed in an order that the method
+    decides; with y_qparams the result is quantized."""
 
     integer = False
     inputs = ("float32", "float16")
@@ -51,7 +51,7 @@ class Q8csw(ChannelScheme):
         return half_choice(device)
 
     def _float32(self, device: Device) -> Choice:
-        """Matrices of bfloat16, where the device has them, multiply float32 in three parts."""
+        """Use bfloat16 matrices, if the device has them, to multiply float32 in three parts."""
         if self.operands.path == "portable" or half_refusal(device, BRAIN):
             return Choice("float", "float", "float activations: products and sums in float32")
         shape = advertised_half(device.capabilities, BRAIN)[0]
@@ -72,12 +72,12 @@ class Q8csw(ChannelScheme):
         return Spec(shape, "float32")
 
     def finished(self, b: Builder, x: Value, y: Value) -> Value:
-        """Quantized where that is asked for; else of the type of x."""
+        """Return the result quantized if y_qparams are given, else in the type of x."""
         return converted(b, y, x.spec.dtype) if self.operands.y is None else quantized(b, y, self.operands.y)
 
     @cached_property
     def affine(self) -> Affine:
-        """What becomes of the sums."""
+        """The epilogue of the sums."""
         o = self.operands
         bias = np.zeros(len(o.w_scale), np.float32) if o.bias is None else o.bias
         return Affine(o.w_scale, bias, activation_range(o.activation))

@@ -35,7 +35,7 @@ class Q8taQ8csw(Int8Scheme):
         self._whole_bias = bias if bias is not None and bias.dtype == np.int32 else None
         if operands.overflow == "refuse":
             check_accumulator(operands.weight, x, self._whole_bias, operands.w_zero_point)
-        # Refuses what no float32 holds.
+        # Refuse multipliers that float32 cannot hold.
         self._multipliers = multipliers(x.scale, operands.w_scale, self.y.scale if self.y else None)
 
     @cached_property
@@ -84,12 +84,12 @@ class Q8taQ8csw(Int8Scheme):
         w_zero = np.zeros((groups, n_padded), np.int64)
         w_zero[:, :n] = zero_point
         w_zero += shift_w
-        # int32, modulo 2^32 as well: NumPy sums it in half the time of int64
+        # int32 sums, modulo 2^32: NumPy adds them in half the time of int64.
         w_sums = blocked.sum(axis=2, dtype=np.int32).astype(np.int64) + shift_w * k_padded
         offset = k_padded * x_zero * w_zero - x_zero * w_sums
         scale = self._multipliers
         if self.y is not None:
-            # A subnormal multiplier gives zero for every accumulator, and a device may flush it or not.
+            # A subnormal multiplier gives zero for every accumulator, whether the device flushes it or not.
             scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(0), scale)
         out = np.zeros((groups, n_padded, 4), np.int32)
         bias = self.operands.bias

@@ -1,4 +1,4 @@
-"""Which path an int8 operation takes on a device, and why.
+"""The path of an int8 operation on a device, and the reason for it.
 
 A path is a form of the inner product (shaders/common/dot4x8.glslh). All give the same bits; they differ in
 speed and in what they need. Which is fastest is measured (rates.py), because the drivers' flags of
@@ -19,10 +19,10 @@ from ..probe.float16 import FLOAT16
 from ..probe.matrices import HALF, advertised, advertised_half, lacking, lacking_half
 from ..runtime.device import Device
 
-# A path other than the portable one is worth taking from this ratio of its rate to portable's on.
+# A path other than the portable one is chosen if its rate is at least this multiple of the portable one's.
 WORTH = 1.1
-# Rates closer than this are the same: then the order of the table decides, which is that of what the forms
-# cost beside the product (the mixed form shifts x, the unsigned one both operands and adds row sums).
+# Rates closer than this are equal: then the order of the table decides. It is that of the forms' extra cost
+# (the mixed form shifts x, the unsigned one shifts both operands and adds row sums).
 SAME = 1.05
 
 
@@ -30,9 +30,9 @@ SAME = 1.05
 class Path:
     """A path: one row of `TABLE`.
 
-    ``form``: what the shaders, the self-test and the rates call it. ``needs``: the Vulkan feature without
-    which it cannot run. ``flag``: the feature or property that says that it is fast; believed alone where its
-    rate is not measured. ``refusal``: why else a device cannot run it, or None.
+    ``form``: its name in the shaders, the self-test and the rates. ``needs``: the Vulkan feature that it
+    requires. ``flag``: the feature or property that says it is fast, used only if its rate is not measured.
+    ``refusal``: any other reason why a device cannot run it, or None.
     """
 
     name: str
@@ -59,7 +59,7 @@ PATHS = ("auto", "dot", *FORMS, COOPMAT)
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A path by name, the form that the shaders know it by, and the reason in words."""
+    """A path by name, its form in the shaders, and the reason in words."""
 
     path: str
     form: str
@@ -71,8 +71,8 @@ def _row(name: str) -> Path:
 
 
 def refusal(device: Device, path: str) -> str | None:
-    """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test
-    found. None: it can."""
+    """Return why the device cannot use a path: the missing feature under its Vulkan name, or the self-test's
+    finding. None: it can."""
     if path == COOPMAT:
         return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
@@ -84,21 +84,21 @@ def refusal(device: Device, path: str) -> str | None:
 
 
 def half_refusal(device: Device, form: str = HALF) -> str | None:
-    """Why the device cannot multiply float16 (or another form's) matrices: what it lacks, or what the
-    self-test found. None: it can."""
+    """Return why the device cannot multiply float16 (or another form's) matrices: what it lacks, or the
+    self-test's finding. None: it can."""
     test = next(name for name, tested in selftest.HALVES.items() if tested == form)
     return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
 
 
 def float16_refusal(device: Device) -> str | None:
-    """Why products of float16 should not be made in float16 arithmetic: what the device lacks, that it is no
-    faster there, or what the self-test found. None: they should."""
+    """Return why float16 products should not use float16 arithmetic: what the device lacks, that it is no
+    faster, or the self-test's finding. None: they should."""
     missing = float16.lacking(device.capabilities)
     return missing or _failed(device, selftest.OPENING, FLOAT16)
 
 
 def half_choice(device: Device) -> Choice:
-    """What products of float activations are made of with compute="float16"."""
+    """Return the path of products of float activations with compute="float16"."""
     if why := half_refusal(device):
         if other := float16_refusal(device):
             said = f"compute='float16' takes float32 on this device: {why}; {other}"
@@ -109,38 +109,38 @@ def half_choice(device: Device) -> Choice:
 
 
 def float_sums(device: Device, compute: str) -> str:
-    """What is added up in what where products of float activations may be made of *compute*: "float32",
-    "float16" products in float32, or "float16 sums" of 16."""
+    """Return the arithmetic of sums for products of float activations with *compute*: "float32", "float16"
+    products in float32, or "float16 sums" of 16."""
     if compute == "float32" or half_refusal(device) is None:
         return compute
     return "float16 sums" if float16_refusal(device) is None else "float32"
 
 
 def pairs_refusal(device: Device, form: str = HALF) -> str | None:
-    """What the self-test found wrong in matrices of float16 (or another form) put together from pairs of
+    """Return the self-test's finding about float16 (or another form's) matrices assembled from pairs of
     elements, or None."""
     return _failed(device, selftest.PAIRS[form])
 
 
 def signs_refusal(device: Device, form: str = HALF) -> str | None:
-    """What the self-test found wrong in products of float16's smallest numbers, or in what they become in
+    """Return the self-test's finding about products of float16's smallest numbers, or of their values in
     another form, or None."""
     return _failed(device, selftest.SMALLS[form])
 
 
 def _failed(device: Device, *tests: str) -> str | None:
-    """What the self-test found wrong in the first of the tests that failed."""
+    """Return the self-test's finding in the first failed test, or None."""
     failures = selftest.report(device).failures
     return next((failures[test] for test in tests if test in failures), None)
 
 
 def choose_path(device: Device, path: str = "auto") -> Choice:
-    """The path for this device.
+    """Return the path for this device.
 
-    ``auto`` takes, of the paths that pass the self-test, the one that the device's profile names, else the
-    one with the highest measured rate, or the portable one where no other is at least 1.1 times as fast;
-    ``dot`` takes the fastest dot product even where the portable path is faster; a path by its full name is
-    taken or refused.
+    Of the paths that pass the self-test, ``auto`` chooses the one that the device's profile names, else the
+    one with the highest measured rate, or the portable one if no other is at least 1.1 times as fast. ``dot``
+    chooses the fastest dot product even if the portable path is faster. A path by its full name is used or
+    refused.
 
     Raises:
         ArgumentError: an unknown path.
@@ -164,7 +164,7 @@ def choose_path(device: Device, path: str = "auto") -> Choice:
 
 
 def _log(device: Device) -> None:
-    """Tell once which paths a device cannot take, and why."""
+    """Log once which paths a device cannot use, and why."""
     _logged.add(device.capabilities.key)
     for path in (*FORMS, COOPMAT):
         if reason := refusal(device, path):
@@ -172,7 +172,7 @@ def _log(device: Device) -> None:
 
 
 def without_matrices(device: Device, path: str = "auto") -> Choice:
-    """`choose_path` for what matrix units do not take: "auto" or "dot"."""
+    """Return `choose_path` for products that matrix units do not compute: "auto" or "dot"."""
     refused = {row.name: refusal(device, row.name) for row in TABLE}
     able = [row for row in TABLE if refused[row.name] is None and row.name != "portable"]
     if path == "dot":
@@ -192,7 +192,7 @@ def without_matrices(device: Device, path: str = "auto") -> Choice:
 
 
 def _rate(device: Device, row: Path) -> float:
-    """TOPS, 0 where not measured."""
+    """Return TOPS, 0 if not measured."""
     return selftest.report(device).rates.get(row.form, 0.0) / 1e12
 
 
@@ -201,7 +201,7 @@ def _claimed(device: Device, row: Path) -> bool:
 
 
 def _fastest(device: Device, rows: list[Path]) -> Path:
-    """The first in the table's order of those within `SAME` of the fastest."""
+    """Return the first in the table's order of those within `SAME` of the fastest."""
     best = max(_rate(device, row) for row in rows)
     return next(row for row in rows if _rate(device, row) * SAME >= best)
 

@@ -1,5 +1,5 @@
-"""Which tile and workgroup size the int8 matrix product in registers takes: each is a `Setting`, all of them
-give the same bits."""
+"""The tile and workgroup size of the int8 matrix product in registers. Each choice is a `Setting`; all give
+the same bits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ProductShape:
 
 
 def choose_setting(device: Device, shape: ProductShape) -> Setting:
-    """The setting for a product on a device: the one that is forced or picked, or the default."""
+    """Return the setting for a product on a device: the forced or tuned one, or the default."""
     if (setting := _forced.get()) is not None:
         return setting
     c = device.capabilities
@@ -65,8 +65,8 @@ def choose_setting(device: Device, shape: ProductShape) -> Setting:
 
 
 def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
-    """Without tuning: of the tiles up to the widest that the vendor likes, and the workgroups that it does
-    not avoid, those that should take the least time, padding included."""
+    """Return the default setting: the one with the lowest estimate, padding included, of the tiles up to the
+    vendor's widest and the workgroups that it does not avoid."""
     known = profile(capabilities)
     tiles = list(known.register_tile_percent)
     shader, widest = (FLOAT_SHADER, known.tile_float) if shape.form == FLOATS else (SHADER, known.tile)
@@ -83,7 +83,7 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
 
 
 def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
-    """What the workgroups of a product take, in results, times 10,000."""
+    """Estimate the time of a product's workgroups, in results times 10,000."""
     rows, columns = (int(size) for size in setting.tile.split("x"))
     rows, columns = rows * setting.local_y, columns * setting.local_x
     results = -(-4 * shape.m4 // rows) * rows * -(-4 * shape.n4 // columns) * columns
@@ -92,7 +92,7 @@ def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
 
 
 def candidates(capabilities: Capabilities) -> list[Setting]:
-    """Every setting that the device can run."""
+    """Return every setting that the device can run."""
     sizes = [(x, y) for count in (64, 128, 256) for y in (1, 2, 4, 8, 16) for x in [count // y] if x <= 64]
     tiles = catalog().shaders[SHADER].axes["tile"]
     limits, avoided = capabilities.properties, profile(capabilities).avoid_local
@@ -107,7 +107,7 @@ def candidates(capabilities: Capabilities) -> list[Setting]:
 
 @contextlib.contextmanager
 def forced(setting: Setting) -> Iterator[None]:
-    """Take this setting for every product asked for in the block, also one that is no candidate."""
+    """Context manager: use this setting for every product in the block, even if it is not a candidate."""
     token = _forced.set(setting)
     try:
         with preferred({**dict(preference() or ()), PICKS: ((KIND, str(setting)),)}):
@@ -117,5 +117,5 @@ def forced(setting: Setting) -> Iterator[None]:
 
 
 def is_forced() -> bool:
-    """Whether a setting is picked here: kernels without settings then stay out of the way."""
+    """Return True if a setting is forced here: other kernels are then not considered."""
     return KIND in picks()

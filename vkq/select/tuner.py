@@ -1,10 +1,10 @@
-"""The kernels of one problem on a device: what may be chosen, what `vkq tune` found the fastest, and where
-that is kept.
+"""The kernels of one problem on a device: the possible choices, the fastest one found by `vkq tune`, and
+where it is stored.
 
-A choice says for a kind of kernel which one is taken: of a family of profiles.yaml (``candidates``,
-``tuned``) a candidate, of what kernels rank themselves (`ranked`: tiles in registers, of matrix units) one by
-name. Choices change speed and never a result: `vkq tune` keeps none that it has not compared with the
-reference on that device. What is measured for a device as a whole is `vkq.device.measured`.
+A choice names a kernel for a kind of kernels: a candidate of a family in profiles.yaml (``candidates``,
+``tuned``), or one of the options that kernels rank themselves (`ranked`: tiles in registers, of matrix
+units). Choices change speed and never a result: `vkq tune` stores only choices that it has compared with the
+reference on that device. Measurements of a device as a whole are in `vkq.device.measured`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _lock = Turns("what was tuned", again=True)
 
 
 def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:
-    """The options that a kernel ranked, the best first; before it the one that is picked by name here. A name
-    that is none of them picks nothing."""
+    """Return a kernel's ranked options, the best first; an option picked by name here goes before them.
+    Unknown names are ignored."""
     seen, picked = _rankings.get(), picks().get(kind)
     if seen is not None:
         seen.setdefault(kind, [name(one) for one in options])
@@ -44,13 +44,13 @@ def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> S
 
 
 def is_asked(kind: str) -> bool:
-    """Whether a kind is watched or picked here; where it is not, its best alone is needed."""
+    """Return True if a kind is watched or picked here; otherwise only its best option is needed."""
     return _rankings.get() is not None or kind in picks()
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[Rankings]:
-    """In the block what kernels rank is noted: the names by kind, the best first."""
+    """Context manager: record the kernels' rankings in the block: names by kind, the best first."""
     found: Rankings = {}
     token = _rankings.set(found)
     try:
@@ -60,7 +60,8 @@ def watched() -> Iterator[Rankings]:
 
 
 def legal(rankings: Rankings) -> Iterator[Choice]:
-    """Every choice, the default first: in turn the next best of each kind, and the next of each family."""
+    """Yield every choice, the default first: in turn the next best of each kind, and the next of each
+    family."""
     yield {}
     kinds = [[{kind: name} for name in names[1:]] for kind, names in rankings.items()]
     kinds += [[{family.name: name} for name in family.candidates] for family in tuned_families()]
@@ -69,8 +70,7 @@ def legal(rankings: Rankings) -> Iterator[Choice]:
 
 
 def says(choice: Choice) -> dict[str, Any]:
-    """What a choice says in place of the profile's fields, and what it picks; a candidate that is no more
-    says nothing."""
+    """Return a choice's profile overrides and its picks; unknown candidates are ignored."""
     found: dict[str, Any] = {}
     families = {family.name: family for family in tuned_families()}
     for kind, name in choice.items():
@@ -82,19 +82,19 @@ def says(choice: Choice) -> dict[str, Any]:
 
 
 def tuned(capabilities: Capabilities, problem: str, scheme: str) -> contextlib.AbstractContextManager[None]:
-    """In the block the problem's kernels are those that were tuned, where they were; while a choice is being
-    measured, that one stays."""
+    """Context manager: use the problem's tuned kernels in the block, if there are any; while a choice is
+    being measured, that choice stays."""
     choice = stored(capabilities).get(subject(problem, scheme))
     return preferred(says(choice)) if choice and preference() is None else contextlib.nullcontext()
 
 
 def subject(problem: str, scheme: str) -> str:
-    """What a choice is kept by: ``linear[M=1,K=64,N=32] q8csw``."""
+    """Return the key of a choice: ``linear[M=1,K=64,N=32] q8csw``."""
     return f"{problem} {scheme}"
 
 
 def stored(capabilities: Capabilities) -> Mapping[str, Choice]:
-    """The choices of a device by subject."""
+    """Return the choices of a device by key."""
     with _lock:
         found = _tuned.get(capabilities.key)
         if found is None:
@@ -103,8 +103,8 @@ def stored(capabilities: Capabilities) -> Mapping[str, Choice]:
 
 
 def store(capabilities: Capabilities, problem: str, scheme: str, choice: Choice) -> None:
-    """Keeps a choice for this device, driver and version of vkq, beside those tuned before, and meanwhile by
-    other processes; an empty one, the default, forgets what was."""
+    """Store a choice for this device, driver and version of vkq, together with those tuned before or by other
+    processes meanwhile. An empty choice, the default, removes the stored one."""
     before, kept = stored(capabilities), cache.read_json(_path(capabilities), _parse) or {}
     found = {**before, **kept, subject(problem, scheme): dict(choice)}
     found = {name: one for name, one in found.items() if one}
@@ -120,7 +120,7 @@ def _path(capabilities: Capabilities) -> Path:
 
 
 def _parse(value: Any) -> dict[str, Choice]:
-    """From the value of a JSON text; ValueError for another form."""
+    """Return the choices in the value of a JSON text; raises ValueError for another form."""
     good = isinstance(value, dict) and all(
         isinstance(choice, dict) and all(isinstance(name, str) for name in choice.values())
         for choice in value.values()
