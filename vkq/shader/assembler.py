@@ -1,8 +1,8 @@
-"""Compute shaders written down step by step: `vkq.numerics.steps` as SPIR-V.
+"""Writes compute shaders step by step: `vkq.numerics.steps` as SPIR-V.
 
-A kernel that is made for a chain of operators has their steps alone, each once, in one basic block; nothing
-is compiled, and no module lies in a wheel. Sums and products are NoContraction; on devices that round another
-way (soft) they are functions of whole numbers (`vkq.numerics.software`).
+A kernel for a chain of operators has just their steps, each once, in one basic block. Nothing is compiled,
+and a wheel contains no such modules. Sums and products are NoContraction. On devices that round another way
+(soft) they are functions of integers (`vkq.numerics.software`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..numerics.software import soft_difference, soft_product, soft_sum
 from ..numerics.steps import Kind, Number
 from .module import INPUT, PUSH, SHARED, STORAGE, ModuleWriter, put
 
-# op -> (opcode); of every step of `vkq.numerics.steps.NUMPY`
+# op -> opcode, for every step of `vkq.numerics.steps.NUMPY`.
 OPCODES = {
     "fadd": 129, "fsub": 131, "fmul": 133, "flt": 184, "itof": 111, "ftoi": 110, "bnot": 168, "band": 167,
     "bor": 166, "bxor": 165, "umod": 137, "udiv": 134, "ult": 176, "ilt": 177, "ushr": 194, "ishr": 195,
@@ -47,7 +47,7 @@ class Emitted(Number):
 
 
 class KernelWriter(ModuleWriter):
-    """A module whose steps are written one after the other. *soft*: sums and products in whole numbers."""
+    """Writes a module, one step after the other. *soft*: compute sums and products with integers."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class KernelWriter(ModuleWriter):
         self._label()
 
     def constant(self, value: float | int | bool, kind: Kind) -> Emitted:
-        """A constant, of a float the nearest float32."""
+        """Return a constant; a float is rounded to float32."""
         return Emitted(self, self.constant_id(value, kind), kind)
 
     # ------------------------------------------------------------------------------------------------- steps
 
     def step(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """A step, or the same one of this block."""
+        """Add a step, or return the same step of this block."""
         ids = tuple(self._id(operand) for operand in operands)
         key = (op, *ids)
         found = self._block.get(key)
@@ -101,7 +101,7 @@ class KernelWriter(ModuleWriter):
         return result
 
     def _function(self, op: str) -> int:
-        """A function of the module that takes this step in whole numbers."""
+        """Return the module's function that computes this step with integers."""
         known = self._known.get(("function", op))
         if known is not None:
             return known
@@ -122,25 +122,25 @@ class KernelWriter(ModuleWriter):
     # ----------------------------------------------------------------------------------- memory and the flow
 
     def word(self, number: int) -> Number:
-        """A push constant, "u"."""
+        """Return a push constant, "u"."""
         return self._block.get(("word", number)) or self._block.setdefault(
             ("word", number), self._load(self._push, PUSH, "u", self.constant(number, "u"))
         )
 
     def workgroup(self) -> Number:
-        """The number of the workgroup (shaders/common/workgroup.glslh)."""
+        """Return the index of the workgroup (shaders/common/workgroup.glslh)."""
         x, y = self._of("group", 0), self._of("group", 1)
         return self.word(0) + y * self._of("groups", 0) + x
 
     def lane(self) -> Number:
-        """The number of the invocation in its workgroup."""
+        """Return the index of the invocation in its workgroup."""
         return self._of("local", 0)
 
     def _of(self, name: str, index: int) -> Number:
         return self._load(self._ids[name], INPUT, "u", self.constant(index, "u"))
 
     def load(self, buffer: int, index: Number) -> Number:
-        """A word of a buffer, "u"."""
+        """Load a word of a buffer, "u"."""
         return self._load(self._buffers[buffer], STORAGE, "u", self.constant(0, "u"), index)
 
     def store(self, buffer: int, index: Number, word: Number) -> None:
@@ -148,7 +148,7 @@ class KernelWriter(ModuleWriter):
         put(self._body, 62, at, self._id(word.u))
 
     def load_four(self, buffer: int, index: Number) -> list[Number]:
-        """The words of a vector of a buffer of *fours*."""
+        """Load the words of a vector of a buffer of *fours*."""
         four = self._op(61, self._four(), self._four_at(buffer, index))
         return [Emitted(self, self._op(EXTRACT, self._type("u"), four, i), "u") for i in range(4)]
 
@@ -161,7 +161,7 @@ class KernelWriter(ModuleWriter):
         return self._op(65, pointer, self._buffers[buffer], self.constant(0, "u").id, self._id(index))
 
     def exchange(self, index: Number) -> Number:
-        """What another invocation of the workgroup has kept, "f"."""
+        """Load a number that another invocation of the workgroup stored, "f"."""
         return self._load(self._shared, SHARED, "f", index)
 
     def keep(self, index: Number, value: Number) -> None:
@@ -187,7 +187,7 @@ class KernelWriter(ModuleWriter):
 
     @contextlib.contextmanager
     def when(self, condition: Number) -> Iterator[None]:
-        """What is written in the block is done where the condition holds."""
+        """Context manager: the block's steps run only if the condition holds."""
         inside, after = self._fresh(), self._fresh()
         put(self._body, 247, after, 0)
         put(self._body, 250, self._id(condition), inside, after)
@@ -200,8 +200,8 @@ class KernelWriter(ModuleWriter):
         self, first: Number, end: Number, step: Number, values: tuple[Number, ...],
         turn: Callable[[Number, tuple[Number, ...]], tuple[Number, ...]], rolled: bool = False,
     ) -> tuple[Number, ...]:  # fmt: skip
-        """*values* after a turn for each number from *first* on, *step* apart, below *end* ("u"). rolled: the
-        driver is asked not to unroll it."""
+        """Return *values* after a turn for each number from *first* on, *step* apart, below *end* ("u").
+        rolled: ask the driver not to unroll the loop."""
         before, head, test, body, again, after = (self._current, *(self._fresh() for _ in range(5)))
         put(self._body, 249, head)
         self._label(head)

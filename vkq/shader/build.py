@@ -1,8 +1,8 @@
 """Compiles shaders ahead of time: ``python -m vkq.shader.build OUTPUT`` fills a wheel's ``vkq/_spirv``.
 
-It runs while the wheel is being built, so it needs NumPy, PyYAML, platformdirs and a GLSL compiler, and
-nothing else. With ``--given DIR`` the SPIR-V comes from a folder that it filled on another machine, and no
-compiler is needed: there is none for Termux, say. SPIR-V is the same for every processor.
+It runs while the wheel is built, so it needs only NumPy, PyYAML, platformdirs and a GLSL compiler. With
+``--given DIR`` it takes the SPIR-V from a folder that it filled on another machine, and needs no compiler:
+Termux, for example, has none. SPIR-V is the same for every processor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Map = Callable[[Callable[[Module], tuple[str, bytes]], Iterable[Module]], Itera
 
 
 def modules(variants: Iterable[Variant]) -> list[Module]:
-    """The variants by the SPIR-V modules that they take, in order."""
+    """Return the SPIR-V modules of the variants, in order, each with its variants."""
     found: dict[str, list[Variant]] = {}
     for variant in variants:
         found.setdefault(text(variant), []).append(variant)
@@ -42,8 +42,8 @@ def modules(variants: Iterable[Variant]) -> list[Module]:
 
 
 def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """(file name, SPIR-V) of each module in order, compiled anew and checked against the YAML of each of its
-    variants.
+    """Yield (file name, SPIR-V) of each module in order, compiled anew and checked against the YAML of each
+    of its variants.
 
     Args:
         chosen: what to compile.
@@ -58,8 +58,8 @@ def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[t
 
 
 def taken(given: Path, chosen: Iterable[Module]) -> Iterator[tuple[str, bytes]]:
-    """(file name, SPIR-V) of each module in order, out of a folder that `build` filled, checked against the
-    YAML.
+    """Yield (file name, SPIR-V) of each module in order, from a folder that `build` filled, checked against
+    the YAML.
 
     Raises:
         CompileError: the folder has none of these sources for a variant, or a damaged one.
@@ -84,11 +84,11 @@ def build(
     variants: Sequence[Variant] | None = None,
     given: Path | None = None,
 ) -> int:
-    """Compile *variants* into the folder *output*, in the form that `vkq.shader.compile` reads; or take them
-    from the folder *given*. By default all of them, which are then described there, too
-    (`vkq.shader.frozen`), with the name of the compiler.
+    """Compile *variants* into the folder *output*, in the form that `vkq.shader.compile` reads, or copy them
+    from the folder *given*. By default compile all of them, and store their descriptions
+    (`vkq.shader.frozen`) with the name of the compiler.
 
-    What an earlier build of other sources left there is deleted.
+    Files of earlier builds from other sources are deleted.
 
     Returns:
         The number of SPIR-V modules.
@@ -115,7 +115,7 @@ def build(
 
 
 def compiler_of(folder: Path | None) -> str:
-    """The compiler that made the modules of a folder, or that would make them here (None)."""
+    """Return the compiler that made the modules of a folder; for None, the compiler of this machine."""
     if folder is None:
         return find_compiler().name
     file = folder / COMPILER

@@ -33,12 +33,12 @@ class Catalog:
 
     @cached_property
     def variants(self) -> Mapping[str, Variant]:
-        """Those of all shaders by full name, ``shader:value.value``."""
+        """The variants of all shaders by full name, ``shader:value.value``."""
         return {variant.name: variant for shader in self.shaders.values() for variant in shader.variants}
 
     def find(self, shader_name: str, /, **axes: str) -> Variant:
-        """The one variant of a shader whose axes have these values; an axis with no choice left may be
-        omitted.
+        """Return the one variant of a shader whose axes have these values; an axis with a single choice left
+        may be omitted.
 
         Raises:
             ArgumentError: no such shader, axis or value, or several variants; the message lists what exists.
@@ -67,22 +67,22 @@ class Catalog:
         return shader.variant(found[0])
 
     def matching(self, pattern: str = "") -> list[Variant]:
-        """The variants whose full name matches: a glob where *pattern* holds ``*?[``, else a part of the
-        name (or what people call it: `MEANT`)."""
+        """Return the variants whose full name matches: a glob if *pattern* contains ``*?[``, else a part of
+        the name (or an alias: `MEANT`)."""
         globs = [pattern] if set(pattern) & set("*?[") else [f"*{pattern}*", *MEANT.get(pattern, ())]
         return [v for name, v in self.variants.items() if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 
 
 def shaders_folder() -> Path:
-    """The folder of the shaders: the package's own in a wheel, the checkout's otherwise."""
+    """Return the folder of the shaders: the package's own in a wheel, else the checkout's."""
     package = Path(__file__).parent.parent
     packaged = package / "shaders"
     return packaged if packaged.is_dir() else package.parent / "shaders"
 
 
 class Described(Mapping[str, Shader]):
-    """The shaders of ``<folder>/<group>/<name>.yaml``, each read when it is first asked for: a network takes
-    a quarter of them, and the wait for its first result counts."""
+    """The shaders of ``<folder>/<group>/<name>.yaml``, each read at its first use: a network uses a quarter
+    of them, and reading adds to the time of its first result."""
 
     def __init__(self, folder: Path):
         self._paths: dict[str, Path] = {}
@@ -114,7 +114,7 @@ class Described(Mapping[str, Shader]):
 
 
 def _name(path: Path, known: Mapping[str, Words]) -> str:
-    """The name in a description, without reading the rest where it stands in its usual form."""
+    """Return the name in a description, without reading the rest if it has the usual form."""
     with contextlib.suppress(OSError):  # `load_shader` says it with the file's name
         usual = _NAME.search(files.read(path, MAX_BYTES))
         if usual:
@@ -123,7 +123,7 @@ def _name(path: Path, known: Mapping[str, Words]) -> str:
 
 
 def load_catalog(folder: Path) -> Catalog:
-    """Every ``<folder>/<group>/<name>.yaml``, all of them read.
+    """Read every ``<folder>/<group>/<name>.yaml``.
 
     Raises:
         SpecError: a file breaks the schema, or two shaders have the same name.
@@ -136,8 +136,8 @@ def load_catalog(folder: Path) -> Catalog:
 
 @cache
 def catalog() -> Catalog:
-    """The catalog of the package's own descriptions, or of `shaders_folder` in a checkout; a description is
-    read once, when it is first asked for."""
+    """Return the catalog of the package's own descriptions, or of `shaders_folder` in a checkout; a
+    description is read once, at its first use."""
     packaged = Frozen(PACKAGED, shaders_folder())
     return Catalog(packaged or Described(shaders_folder()))
 

@@ -1,4 +1,4 @@
-"""GLSL to SPIR-V: includes and defines are expanded here, and the result is kept under the hash of the
+"""GLSL to SPIR-V: includes and defines are expanded here, and the result is cached under the hash of the
 expanded text.
 
 The text names its files relative to the shaders folder, so a wheel, a checkout and another machine agree on
@@ -41,8 +41,7 @@ Includes = tuple[tuple[str, str], ...]  # names and texts that are no files
 
 
 class Sources:
-    """The files that shaders are made of: where an included name was found, and the text of each, looked at
-    once."""
+    """The files of shaders: the place of each included name, and the text of each file, read once."""
 
     def __init__(self, folders: Sequence[Path] = ()):
         self.folders = list(folders)
@@ -51,15 +50,15 @@ class Sources:
         self.bodies: dict[tuple[Path, Includes], str] = {}  # expanded, of what variants share
 
     def read(self, path: Path) -> tuple[str, str]:
-        """(its name in messages and in the hashed text: relative to the folder that holds ``common``, its
-        text)."""
+        """Return a file's name, relative to the folder that contains ``common``, and its text. The name is
+        used in messages and in the hashed text."""
         found = self._texts.get(path)
         if found is None:
             found = self._texts[path] = _label(path, self.folders), _read(path)
         return found
 
     def find(self, wanted: str, beside: Path | None) -> Path | None:
-        """The file of an included name, beside the including one or in a folder."""
+        """Return the file of an included name, in the including file's folder or another one."""
         key = beside, wanted
         if key not in self._found:
             places = (folder / wanted for folder in self.looked(beside))
@@ -67,7 +66,7 @@ class Sources:
         return self._found[key]
 
     def looked(self, beside: Path | None) -> list[Path]:
-        """The folders in which names are looked up, in order."""
+        """Return the folders that are searched for a name, in order."""
         return [folder for folder in ([beside] if beside else []) + self.folders if folder.is_dir()]
 
 
@@ -80,9 +79,9 @@ def expand(
     """The GLSL file *path* as one text: ``#include "name"`` replaced, *defines* set, every part marked with
     ``#line``.
 
-    A name is looked up beside the including file, then in *include_dirs*, then in *virtual* (name -> text).
-    Each included file stands inside a guard, so it counts once, where the preprocessor meets it first, even
-    inside ``#if``.
+    A name is searched in the including file's folder, then in *include_dirs*, then in *virtual* (name ->
+    text). Each included file has an include guard, so it counts once, where the preprocessor meets it first,
+    even inside ``#if``.
 
     Raises:
         CompileError: an include that is missing or malformed (``file:line:``), or a file without
@@ -107,7 +106,7 @@ def expand(
 
 
 def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, virtual: Includes) -> str:
-    """What stands below the #version line."""
+    """Return the text below the #version line."""
     parts, count = [], 0
     for part in _body(text, first, path.parent, name, sources, dict(virtual), (name,)):
         parts.append(part)
@@ -119,7 +118,7 @@ def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, vi
 
 @functools.lru_cache(maxsize=1024)
 def _parts(text: str, first: int, name: str) -> tuple[str | tuple[int, str], ...]:
-    """A file's lines, joined, between its includes (line, name of the file)."""
+    """Return a file's lines, joined, between its includes (line, name of the file)."""
     parts: list[str | tuple[int, str]] = []
     block: list[str] = []
     for number, line in enumerate(text.splitlines(), first):
@@ -205,13 +204,13 @@ def _read(path: Path) -> str:
 
 @functools.cache
 def _shipped() -> Sources:
-    """vkq's own, as they are when they are first asked for, like their descriptions."""
+    """Return vkq's own sources as they are at their first use, like their descriptions."""
     return Sources([shaders_folder() / "common"])
 
 
 def text(variant: Variant) -> str:
-    """The GLSL that is compiled for *variant*: its source expanded, with its defines, its push constants and
-    the layouts' functions."""
+    """Return the GLSL that is compiled for *variant*: its source expanded, with its defines, its push
+    constants and the layouts' functions."""
     common = variant.source.parent.parent / "common"
     debug = {DEBUG: 1} if _debugged() else {}
     declared = sizes.glsl(variant.specialization, [each.text for each in variant.local_size_text])
@@ -225,18 +224,18 @@ def _debugged() -> bool:
 
 
 def cache_folder() -> Path:
-    """Where compiled variants are kept for this user."""
+    """Return the folder of this user's compiled variants."""
     return cache.cache_dir() / "spirv"
 
 
 def key(text: str) -> str:
-    """The name under which the SPIR-V of an expanded text is kept."""
+    """Return the file name for the SPIR-V of an expanded text."""
     return hashlib.sha256(f"vkq SPIR-V {FORMAT}\n{text}".encode()).hexdigest()
 
 
 def build(variants: Sequence[Variant], source: str) -> bytes:
-    """Compile the expanded text *source* of *variants* and compare the SPIR-V with the YAML of each; no cache
-    is used.
+    """Compile the expanded text *source* of *variants*, without a cache, and compare the SPIR-V with the YAML
+    of each.
 
     Raises:
         CompileError: the compiler's messages, or every difference from the YAML, under the variant's name.
@@ -254,13 +253,12 @@ def build(variants: Sequence[Variant], source: str) -> bytes:
 
 
 def reflection(variant: Variant, spirv: bytes) -> Reflection:
-    """What the SPIR-V says under the default specialization of *variant*."""
+    """Return the interface in the SPIR-V under the default specialization of *variant*."""
     return reflect(spirv, {constant.id: constant.default for constant in variant.specialization.values()})
 
 
 def spirv(variant: Variant) -> bytes:
-    """The SPIR-V of *variant*: from the package, else from the user's cache, else compiled (and put into the
-    cache).
+    """Return the SPIR-V of *variant*: from the package, else from the user's cache, else compiled and cached.
 
     Raises:
         CompileError: no compiler was found, the GLSL does not compile, or the SPIR-V disagrees with the YAML.
@@ -274,7 +272,7 @@ def spirv(variant: Variant) -> bytes:
 
 
 def compiled(variant: Variant) -> bytes | None:
-    """The SPIR-V of *variant* from the package or the user's cache; None where it has to be compiled."""
+    """Return the SPIR-V of *variant* from the package or the user's cache; None if it must be compiled."""
     if isinstance(variant, Written):
         return variant.module()
     if variant.packaged and not _debugged():  # compared with its YAML when the package was built
@@ -285,8 +283,8 @@ def compiled(variant: Variant) -> bytes | None:
 
 
 def kept(variant: Variant, path: Path) -> bytes | None:
-    """The SPIR-V of a sealed file, if it has the interface that the YAML states, which a seal does not say;
-    else None, and a warning where there is a file."""
+    """Return the SPIR-V of a sealed file if it has the YAML's interface, which the seal does not guarantee;
+    else None, with a warning if the file exists."""
     data = cache.read(path)
     if data is None:
         return None

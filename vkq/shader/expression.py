@@ -1,4 +1,4 @@
-"""The small integer expressions of a shader description: dispatch size, local size, shared memory."""
+"""The integer expressions of a shader description: dispatch size, local size, shared memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GLUED = re.compile(r"\b\d+[^\W\d]")  # as 1if, which Python takes apart with a 
 
 
 def ceil_div(a: int, b: int) -> int:
-    """The quotient rounded up: ``ceil_div(7, 4) == 2``."""
+    """Return the quotient rounded up: ``ceil_div(7, 4) == 2``."""
     return -(-a // b)
 
 
@@ -38,7 +38,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., int], range]] = {  # with the numbers 
 class Expression:
     """An integer expression: names, integers, ``+ - * // %``, ``ceil_div(a, b)``, ``min`` and ``max``.
 
-    Raises ``ArgumentError`` when made from text that is anything else.
+    Raises ``ArgumentError`` for any other text.
 
     >>> Expression("ceil_div(m, 4 * TILE)").evaluate({"m": 9, "TILE": 1})
     3
@@ -55,8 +55,8 @@ class Expression:
         return _names(self.text)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """The value of the expression; raises ``ArgumentError`` for a name without a value or a division by
-        zero."""
+        """Return the value of the expression; raises ``ArgumentError`` for a name without a value or a
+        division by zero."""
         missing = sorted(self.names - values.keys())
         if missing:
             raise ArgumentError(
@@ -93,7 +93,7 @@ def _parse(text: str) -> ast.expr:
 
 
 def _check(node: ast.expr, text: str) -> None:
-    """Refuse every construct but the few that ``_evaluate`` knows."""
+    """Refuse every construct that ``_evaluate`` does not support."""
     if isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and type(node.value) is int):
         return
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:

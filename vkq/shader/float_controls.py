@@ -1,4 +1,4 @@
-"""A module's float behaviour, stated where it was left to the driver."""
+"""Sets the float behaviour of a module that otherwise the driver chooses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BEFORE_NAMES |= {OP_EXECUTION_MODE, OP_EXECUTION_MODE_ID}
 
 
 def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> bytes:
-    """The module with its 32-bit float behaviour stated (SPV_KHR_float_controls), for every entry point.
+    """Return the module with explicit 32-bit float behaviour (SPV_KHR_float_controls) for every entry point.
 
     Args:
         spirv: the module.
@@ -69,7 +69,8 @@ def _function(entry_point: Instruction) -> int:
 
 
 def _insert(old: list[Instruction], added: list[Instruction], after: set[int]) -> list[Instruction]:
-    """*old* with those of *added* that it lacks put behind its last instruction of the kinds *after*."""
+    """Return *old* with the missing ones of *added* inserted after its last instruction of the kinds
+    *after*."""
     at = max((index + 1 for index, instruction in enumerate(old) if instruction.op in after), default=0)
     return old[:at] + [instruction for instruction in added if instruction not in old] + old[at:]
 

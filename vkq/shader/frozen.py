@@ -1,9 +1,9 @@
-"""Descriptions of shaders as a wheel carries them: what their YAML says, read when the wheel was built, and
-which SPIR-V module each variant takes, compared with the YAML then. So nothing is parsed, expanded or
-reflected where the wheel is used.
+"""Descriptions of shaders in a wheel: the YAML's content, read when the wheel was built, and the SPIR-V
+module of each variant, compared with the YAML at that time. So a wheel parses, expands and reflects nothing
+at run time.
 
-Beside the modules, ``<shader>.json`` holds one shader: ``axes``, ``combinations``, and ``variants``, in the
-order of the combinations.
+In the folder of the modules, ``<shader>.json`` describes one shader: ``axes``, ``combinations``, and
+``variants`` in the order of the combinations.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SUFFIX = ".json"
 
 
 def freeze(shader: Shader, module: Callable[[Variant], str]) -> bytes:
-    """The shader as JSON, its files relative to the folder of all shaders. *module*: the name of a variant's
-    SPIR-V module."""
+    """Return the shader as JSON, its files relative to the folder of all shaders. *module*: returns the name
+    of a variant's SPIR-V module."""
     made, folder = shader.variants, shader.path.parent.parent
     frozen = {
         "name": shader.name,
@@ -55,7 +55,7 @@ def _frozen(variant: Variant, module: str) -> dict[str, Any]:
 
 
 def thaw(data: bytes, folder: Path) -> Shader:
-    """The shader of what `freeze` made."""
+    """Return the shader from the JSON of `freeze`."""
     found = files.parse_json(data)
     combinations = tuple(dict(zip(found["axes"], each, strict=True)) for each in found["combinations"])
     frozen = dict(zip(map(tuple, found["combinations"]), found["variants"], strict=True))
@@ -87,7 +87,7 @@ def thaw(data: bytes, folder: Path) -> Shader:
 
 
 class Frozen(Mapping[str, Shader]):
-    """The shaders of a folder that `vkq.shader.build` filled, each read when it is first asked for."""
+    """The shaders of a folder that `vkq.shader.build` filled, each read at its first use."""
 
     def __init__(self, packaged: Path, folder: Path):
         self._packaged, self._folder = packaged, folder

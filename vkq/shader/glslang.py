@@ -1,4 +1,4 @@
-"""The GLSL compilers that vkq can use. They are needed to build shaders only; a wheel carries its SPIR-V.
+"""The GLSL compilers that vkq can use. Only building shaders needs them; a wheel contains SPIR-V.
 
 Two providers: the glslang library inside the PyPI package ``slangpy``, called with ctypes and without
 importing slangpy, and a command on PATH. A provider counts only if it compiles a probe with the newest
@@ -41,7 +41,7 @@ class Compiler(Protocol):
     name: str
 
     def compile(self, source: str, path: str) -> bytes:
-        """The SPIR-V of the GLSL text *source*; *path* names it in messages until its first ``#line``.
+        """Return the SPIR-V of the GLSL text *source*; *path* names it in messages until its first ``#line``.
 
         Raises:
             CompileError: the compiler's own messages, ``file:line: what``, one on a line.
@@ -85,8 +85,8 @@ class LibraryCompiler:
         self._compile = ctypes.CDLL(str(library)).glslang_compile_1_2
         self._compile.argtypes, self._compile.restype = [ctypes.POINTER(_Request)], ctypes.c_int
         self._lock = Turns("compiling a shader", again=True)  # the library keeps state for the process
-        # Its messages go through Python, which a daemon thread must not enter while the interpreter ends: the
-        # end waits for what is compiled, and no other thread begins again.
+        # Its messages go through Python, which a daemon thread must not enter while the interpreter exits. So
+        # the exit waits for running compilations, and no other thread starts one.
         atexit.register(self._lock.close)
 
     def compile(self, source: str, path: str) -> bytes:
@@ -115,7 +115,8 @@ class LibraryCompiler:
                 codes.append(self._compile(ctypes.byref(request)))
 
         if threading.current_thread() is threading.main_thread():
-            # Here Ctrl-C would be raised in a callback, where it is lost, and what was compiled with it.
+            # In this thread Ctrl-C would be raised inside a callback, where it would be lost together with
+            # the result.
             worker = threading.Thread(target=call, daemon=True)
             worker.start()
             worker.join()
@@ -157,7 +158,7 @@ class CommandCompiler:
 
 
 def _messages(log: str, path: str) -> str:
-    """The lines of a compiler's log that name a problem, as ``file:line: what``."""
+    """Return the lines of a compiler's log that name a problem, as ``file:line: what``."""
     lines = (line.strip().removeprefix("ERROR: ").removeprefix("error: ") for line in log.splitlines())
     noise = ("compilation terminated", "No code generated", "compilation errors", "WARNING:", "warning:")
     kept = [
@@ -181,7 +182,7 @@ def _providers() -> Iterator[Compiler]:
 
 @cache
 def find_compiler() -> Compiler:
-    """The first provider that compiles the probe.
+    """Return the first provider that compiles the probe.
 
     Raises:
         CompileError: there is none; the message names what was tried and the remedy.

@@ -1,6 +1,5 @@
-"""Push constants from one text: ``shaders/push.yaml`` holds the blocks that several shaders share, and what a
-variant takes gives the GLSL that declares it (``#include "push.glslh"``).
-"""
+"""Push constants from one source: ``shaders/push.yaml`` has the blocks that several shaders share, and a
+variant's push constants give the GLSL that declares them (``#include "push.glslh"``)."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _LINE = re.compile(rf"({'|'.join(TYPES)}) ([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)")
 
 
 def blocks(folder: Path) -> dict[str, Words]:
-    """The shared blocks of a shaders folder, by name; none where it has no ``push.yaml``.
+    """Return the shared blocks of a shaders folder, by name; none if it has no ``push.yaml``.
 
     Raises:
         SpecError: a line that is not ``type name, name``.
@@ -45,7 +44,7 @@ def _words(lines: Node) -> Words:
 
 
 def shared(node: Node | None, known: Mapping[str, Words]) -> Words:
-    """The words that a shader's ``push: [block, ...]`` stands for; none where it has no such key."""
+    """Return the words of a shader's ``push: [block, ...]``; none if it has no such key."""
     if node is None:
         return ()
     found = [FIRST]
@@ -57,7 +56,8 @@ def shared(node: Node | None, known: Mapping[str, Words]) -> Words:
 
 
 def block(words: Words, place: Node) -> tuple[PushConstant, ...]:
-    """The words with their offsets; *place* is blamed where two have one name, or where they are too many."""
+    """Return the words with their offsets; errors about equal names, or about too many words, name
+    *place*."""
     if 4 * len(words) > MAX_BYTES:
         raise place.error(f"{4 * len(words)} bytes of push constants; Vulkan guarantees {MAX_BYTES}.")
     names = [name for _, name in words]
@@ -68,7 +68,7 @@ def block(words: Words, place: Node) -> tuple[PushConstant, ...]:
 
 
 def glsl(push_constants: Sequence[PushConstant]) -> str:
-    """The GLSL that declares a variant's push constants as ``p``.
+    """Return the GLSL that declares a variant's push constants as ``p``.
 
     >>> print(glsl([PushConstant("first_group", "uint", 0), PushConstant("scale", "float", 4)]))
     layout(push_constant) uniform Push {

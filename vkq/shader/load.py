@@ -1,5 +1,5 @@
-"""Reads a shader's YAML into `vkq.shader.spec`; what breaks the schema is a ``SpecError`` with its file and
-line."""
+"""Reads a shader's YAML into `vkq.shader.spec`; a violation of the schema is a ``SpecError`` with its file
+and line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t
 
 @dataclass(frozen=True)
 class _Choice:
-    """What one axis value, or the file for all variants, adds to a variant."""
+    """The additions of one axis value (or of the file, for all variants) to a variant."""
 
     defines: Mapping[str, int | str] = field(default_factory=dict)
     specialization: Mapping[str, Node] = field(default_factory=dict)
@@ -53,8 +53,8 @@ _Axes = dict[str, dict[str, _Choice]]
 
 
 def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
-    """The shader that the YAML file *path* describes, with all of its variants; its GLSL source stands beside
-    it.
+    """Return the shader described by the YAML file *path*, with all of its variants; its GLSL source is in
+    the same folder.
 
     *known*: the shared blocks of push constants, by default those of the folder above (`interface.blocks`).
 
@@ -67,7 +67,7 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
 
 
 def described(path: Path, known: Mapping[str, Words]) -> Shader:
-    """The same, where what is wrong with a variant is said when it is first looked at."""
+    """Return the shader without checking its variants; each is checked at its first use."""
     top = _keys(path)
     source, axes = beside(path, top["source"], "the source"), _axes(top.get("axes"))
     left_out = _except(top.get("except"), axes)
@@ -96,7 +96,7 @@ def described(path: Path, known: Mapping[str, Words]) -> Shader:
 
 
 def _keys(path: Path, within: tuple[Path, ...] = ()) -> dict[str, Node]:
-    """What a description says, with what the one says that it is ``like``."""
+    """Return the keys of a description, with those of its ``like``."""
     root = load(path)
     if "like" not in dict(root.items()):
         return root.mapping({"name", "summary"} | REQUIRED, KEYS)
@@ -151,7 +151,8 @@ def _variant(
 
 
 def _check_sizes(variant: Variant, node: Node) -> None:
-    """With the defaults, so that a division by zero or a size of 0 shows here and not on a device."""
+    """Evaluate sizes with the defaults, so that a division by zero or a size of 0 is found here and not on a
+    device."""
     try:
         variant.local_size()
         variant.shared_bytes()
@@ -160,7 +161,7 @@ def _check_sizes(variant: Variant, node: Node) -> None:
 
 
 def _constants(declared: Mapping[str, Constant], choices: list[_Choice]) -> dict[str, Constant]:
-    """The specialization constants with the defaults that the chosen axis values give them."""
+    """Return the specialization constants with the defaults of the chosen axis values."""
     constants = sizes.chosen(declared, [choice.sizes for choice in choices])
     for name, node in (item for choice in choices for item in choice.specialization.items()):
         if name not in constants:
@@ -176,7 +177,8 @@ def _known_names(
     constants: Mapping[str, Constant],
     push: tuple[PushConstant, ...],
 ) -> tuple[set[str], set[str]]:
-    """The names that every expression may use, and the push constants that only the dispatch size may use."""
+    """Return the names that every expression may use, and the push constants that only the dispatch size may
+    use."""
     integers = {name for name, value in defines.items() if isinstance(value, int)}
     integers |= {name for name, constant in constants.items() if constant.type != "float"}
     pushed = {constant.name for constant in push if constant.type != "float"}
@@ -246,7 +248,7 @@ def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
 
 
 def _bindings(node: Node, types: Mapping[str, Node]) -> tuple[Binding, ...]:
-    """The bindings of a variant; *types* replaces the element types of some."""
+    """Return the bindings of a variant; *types* replaces the element types of some."""
     found: list[Binding] = []
     for name, keys in named(node, {"access", "type"}, {"layout", "optional", "in_place"}):
         access = keys["access"].str()
@@ -270,7 +272,7 @@ def _element(node: Node) -> str:
 
 
 def _push_constants(top: Mapping[str, Node], known: Mapping[str, Words]) -> tuple[PushConstant, ...]:
-    """The words of the shared blocks that the shader takes, then its own."""
+    """Return the words of the shared blocks that the shader uses, then its own."""
     own, push = top.get("push_constants"), top.get("push")
     words = [(type_of(keys["type"], TYPES), name) for name, keys in (named(own, {"type"}) if own else ())]
     place = own or push

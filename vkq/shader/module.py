@@ -1,4 +1,4 @@
-"""A SPIR-V module that is being written: its types, constants, buffers and frame."""
+"""Writes a SPIR-V module: its types, constants, buffers and frame."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BUILT_INS = {"group": 26, "groups": 24, "local": 27}
 
 
 def put(to: list[int], op: int, *operands: int) -> None:
-    """Appends an instruction."""
+    """Append an instruction."""
     to += [(len(operands) + 1) << 16 | op, *operands]
 
 
 class ModuleWriter:
-    """A compute shader of one dimension with *buffers* of 32-bit words (whether each is written), *words* of
-    push constants whose first is first_group, and *shared* floats for a workgroup. The buffers *fours* are
+    """A compute shader of one dimension with *buffers* of 32-bit words (each: whether it is written), *words*
+    of push constants (the first is first_group), and *shared* floats for a workgroup. The buffers *fours* are
     arrays of vectors of four words."""
 
     def __init__(
@@ -50,7 +50,7 @@ class ModuleWriter:
         return self._next - 1
 
     def _new(self, op: int, *operands: int) -> int:
-        """A type: the result is the first operand."""
+        """Add a type: the result is the first operand."""
         key = (op, *operands)
         found = self._known.get(key)
         if found is None:
@@ -81,7 +81,7 @@ class ModuleWriter:
         return found
 
     def _four(self) -> int:
-        """The type of four words."""
+        """Return the type of four words."""
         return self._new(23, self._type("u"), 4)
 
     def _buffer(self, number: int, written: bool, four: bool) -> int:
@@ -105,7 +105,7 @@ class ModuleWriter:
         return variable
 
     def constant_id(self, value: float | int | bool, kind: Kind) -> int:
-        """A constant, of a float the nearest float32."""
+        """Return the id of a constant; a float is rounded to float32."""
         if kind == "b":
             key: tuple[object, ...] = ("constant", bool(value))
             if key not in self._known:
@@ -120,7 +120,7 @@ class ModuleWriter:
         return self._known[key]
 
     def finish(self) -> bytes:
-        """The SPIR-V."""
+        """Return the SPIR-V."""
         void = self._new(19)
         signature, main = self._new(33, void), self._fresh()
         head: list[int] = []

@@ -1,4 +1,4 @@
-"""The operations of OpSpecConstantOp on 32-bit whole numbers and bools that vkq computes."""
+"""The operations of OpSpecConstantOp on 32-bit integers and bools that vkq computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a SPIR-V module says about itself, and whether that is what its YAML says."""
+"""The interface in a SPIR-V module, and its comparison with the YAML."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _ACCESS = {(True, False): "read", (False, True): "write", (True, True): "read_wr
 
 @dataclass(frozen=True)
 class Reflection:
-    """The interface of a compute shader as its SPIR-V states it.
+    """The interface of a compute shader in its SPIR-V.
 
     A name is empty where the compiler stripped it. ``local_size`` and ``shared_bytes`` hold for the
     specialization that `reflect` was given; ``local_size_ids`` holds the ``constant_id`` that sets x, y and
@@ -170,10 +170,10 @@ def _local_size(module: Module) -> tuple[tuple[int, int, int], tuple[int | None,
 
 
 def check(variant: Variant, reflection: Reflection) -> list[str]:
-    """The differences between a variant's YAML and the reflection of its SPIR-V; empty where they agree.
+    """Return the differences between a variant's YAML and the reflection of its SPIR-V; empty if they agree.
 
     *reflection* must be of the variant's own default specialization. Constants and bindings marked
-    ``optional`` may be absent, for an optimizer removes what a variant does not use.
+    ``optional`` may be absent, because an optimizer removes unused ones.
     """
     return [
         *_check_bindings(variant, {binding.number: binding for binding in reflection.bindings}, reflection),

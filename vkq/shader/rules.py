@@ -1,5 +1,5 @@
-"""Rules over the GLSL sources and the SPIR-V that no compiler enforces; each exists because breaking it gave
-wrong results."""
+"""Rules for the GLSL sources and the SPIR-V that no compiler enforces; violating each of them gave wrong
+results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ FORBIDDEN = (  # pattern, why
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
     (
-        # gl_SubgroupID stays allowed: a control on that device that kept it and took the lane from
-        # gl_LocalInvocationIndex was right (PR 6972), and it tells compilers that all lanes have one value
+        # gl_SubgroupID stays allowed: on that device a control with gl_SubgroupID and the lane from
+        # gl_LocalInvocationIndex was right (PR 6972), and it tells compilers that it is the same in all
+        # lanes.
         r"\bgl_SubgroupInvocationID\b",
         "an Adreno 840's driver gives another lane's in shaders with matrices (Tencent/ncnn PR 6720, 6972);"
         " use own_lane of lane.glslh",
@@ -59,7 +60,8 @@ _TOKEN = re.compile(r"[{}]|\breturn\b|\bbarrier\s*\(")
 
 
 def check_sources(folder: Path, catalog: Catalog) -> list[str]:
-    """Every breach in the GLSL files of the shaders folder, ``file:line: rule``; empty where all is well."""
+    """Return every violation in the GLSL files of the shaders folder, ``file:line: rule``; empty if there is
+    none."""
     breaches = []
     for path in sorted(path for path in folder.glob("*/*") if path.suffix in GLSL_SUFFIXES):
         users = [variant for variant in catalog.variants.values() if variant.source == path]
@@ -72,10 +74,10 @@ def check_sources(folder: Path, catalog: Catalog) -> list[str]:
 
 
 def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, str]]:
-    """(line, rule) of every breach in one GLSL text.
+    """Return (line, rule) of every violation in one GLSL text.
 
-    *required* holds the Vulkan features that the variants of the text require; None for a file that others
-    include, whose extensions are judged by the SPIR-V of those others alone.
+    *required* holds the Vulkan features that the text's variants require; None for an included file, whose
+    extensions are checked only in the SPIR-V of the files that include it.
     """
     code = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     found = [(match.start(), why) for pattern, why in FORBIDDEN for match in re.finditer(pattern, code)]
@@ -91,7 +93,8 @@ def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, s
 
 
 def check_module(variant: Variant, spirv: bytes) -> list[str]:
-    """What drivers of phones are known to get wrong in a module as they get it, its sizes as literals."""
+    """Return the constructs in a module, with its sizes as literals, that drivers of phones are known to get
+    wrong."""
     packed = variant.pack_specialization(variant.constants())
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
 
@@ -122,7 +125,7 @@ def check_module(variant: Variant, spirv: bytes) -> list[str]:
 
 
 def _has_chosen_length(spirv: bytes) -> bool:
-    """Whether a driver would have to compute an array's length that a Select chooses."""
+    """Return True if a driver would have to compute an array's length that a Select chooses."""
     _, instructions, _ = parse(spirv, lambda op: op != OP_FUNCTION)
     chosen = set[int]()
     for one in instructions:
@@ -149,7 +152,7 @@ def _has_open_shape(spirv: bytes) -> bool:
 
 
 def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:
-    """A ``return`` above a ``barrier()`` in the same function: invocations that left never reach the
+    """Yield each ``return`` above a ``barrier()`` in the same function: invocations that left never reach the
     barrier."""
     why = "return above a barrier() in the same function; let every invocation reach the barrier"
     depth, returns = 0, list[int]()
@@ -169,7 +172,8 @@ def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:
 
 
 def _fragile_matrices(code: str) -> Iterator[tuple[int, str]]:
-    """Matrices of matrix units in a layout that is no literal, and stores of them under a condition."""
+    """Yield matrices of matrix units whose layout is not a literal, and stores of matrices under a
+    condition."""
     layout = (
         "the layout of a matrix must be a literal, gl_CooperativeMatrixLayout...: one from a push constant"
         " makes the pipeline fail on an Adreno 840 (Tencent/ncnn PR 6720)"
@@ -188,7 +192,7 @@ def _fragile_matrices(code: str) -> Iterator[tuple[int, str]]:
 
 
 def _arguments(code: str, at: int) -> list[str]:
-    """The arguments of a call whose parenthesis opens before *at*."""
+    """Return the arguments of a call whose parenthesis opens before *at*."""
     depth, found = 0, [""]
     for c in code[at:]:
         if c == ")" and depth == 0:
@@ -202,7 +206,7 @@ def _arguments(code: str, at: int) -> list[str]:
 
 
 def _heads(code: str, at: int) -> list[str]:
-    """What stands before a statement, and before each block that is open around it."""
+    """Return the text before a statement, and before each block that is open around it."""
     heads, start, depth = list[str](), 0, 0
     for i, c in enumerate(code[:at]):
         depth += {"(": 1, ")": -1}.get(c, 0)

@@ -1,5 +1,5 @@
-"""What the keys of a shader's YAML have in common: names, lists of named entries, types, files, expressions.
-What breaks a rule is a ``SpecError`` with its file and line."""
+"""Functions for the keys of a shader's YAML: names, lists of named entries, types, files, expressions. A
+violation is a ``SpecError`` with its file and line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def named(
     required: set[str],
     optional: set[str] = frozenset(),  # type: ignore[assignment]
 ) -> Iterator[tuple[str, dict[str, Node]]]:
-    """The entries of a list of mappings that each have a ``name`` of their own."""
+    """Yield the entries of a list of mappings that each have a unique ``name``."""
     seen: set[str] = set()
     for entry in bounded(node.sequence(), node):
         keys = entry.mapping(required | {"name"}, optional)
@@ -48,7 +48,7 @@ def items(node: Node | None) -> list[tuple[str, Node]]:
 
 
 def bounded(entries: list[Entry], node: Node | None) -> list[Entry]:
-    """The entries, where there are not more than a description can need."""
+    """Return the entries, unless there are more than a description can need."""
     if node and len(entries) > MAX_ENTRIES:
         raise node.error(f"{len(entries)} entries stand here; at most {MAX_ENTRIES} can.")
     return entries
@@ -78,7 +78,7 @@ def expression(node: Node, names: set[str]) -> Expression:
 
 
 def beside(path: Path, node: Node, what: str) -> Path:
-    """The file beside a description that a node names."""
+    """Return the file that a node names, in the description's folder."""
     if not re.fullmatch(r"[\w-][\w.-]{0,99}", node.str()):
         raise node.error(f"{what} must be the name of a file beside the YAML.")
     file = path.parent / node.str()
@@ -88,7 +88,7 @@ def beside(path: Path, node: Node, what: str) -> Path:
 
 
 def default_of(node: Node, kind: str, name: str) -> Value:
-    """The default of a constant, of its type."""
+    """Return the default of a constant, of its type."""
     value = node.scalar()
     try:
         encode(kind, value, f"the default of '{name}'")

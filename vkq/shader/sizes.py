@@ -1,9 +1,8 @@
-"""Sizes of a shader: tiles, depths and rows that its axes choose. They are specialization constants, so one
-SPIR-V module serves all values of an axis that sets nothing but sizes; a driver folds them when it makes a
-pipeline.
+"""Sizes of a shader: tiles, depths and rows that its axes choose. They are specialization constants, so
+variants that differ only in sizes share one SPIR-V module; a driver folds them when it makes a pipeline.
 
-A YAML gives them under ``sizes``, of the file or of an axis value; one that a variant does not name is 0. The
-GLSL declares none of them: ``#include "sizes.glslh"`` is made from the YAML.
+A YAML gives them under ``sizes``, of the file or of an axis value; a size that a variant does not name is 0.
+The GLSL declares none of them: ``#include "sizes.glslh"`` is made from the YAML.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ TYPE = "int"  # of a whole number in the text, too: GLSL makes a uint of it wher
 
 
 def sizes_of(node: Node | None) -> dict[str, int]:
-    """The whole numbers of a ``sizes`` mapping."""
+    """Return the integers of a ``sizes`` mapping."""
     found = {}
     for name, value in items(node):
         check_name(value, name, GLSL_NAME)
@@ -30,8 +29,8 @@ def sizes_of(node: Node | None) -> dict[str, int]:
 
 
 def declare(known: Iterable[Mapping[str, int]], first: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
-    """The constants of every size that one of *known* names, with the values of a shader's *first* variant,
-    which its GLSL states."""
+    """Return the constants of every size in *known*, with the values of a shader's *first* variant, which are
+    those in its GLSL."""
     names = dict.fromkeys(name for sizes in known for name in sizes)
     values = {name: value for sizes in first for name, value in sizes.items()}
     return {
@@ -41,7 +40,7 @@ def declare(known: Iterable[Mapping[str, int]], first: Sequence[Mapping[str, int
 
 
 def chosen(declared: Mapping[str, Constant], given: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
-    """The constants of a variant that *given* says the sizes of; the last word counts."""
+    """Return the constants of a variant with the sizes in *given*; later ones replace earlier ones."""
     values = {name: value for sizes in given for name, value in sizes.items()}
     return {
         name: constant if constant.declared is None else replace(constant, default=values.get(name, 0))
@@ -50,8 +49,8 @@ def chosen(declared: Mapping[str, Constant], given: Sequence[Mapping[str, int]])
 
 
 def glsl(constants: Mapping[str, Constant], local_size: Iterable[str]) -> str:
-    """The GLSL that declares the sizes among a variant's constants, and the local size where that is one.
-    Each is a macro, too, so that an include can ask for it (``#ifndef BURST``).
+    """Return the GLSL that declares the sizes among a variant's constants, and the local size if it is one of
+    them. Each is also a macro, so that an include can test for it (``#ifndef BURST``).
 
     Args:
         constants: specialization constants by name.

@@ -1,8 +1,8 @@
-"""What a shader and its variants are: the Python form of ``shaders/<folder>/<name>.yaml``.
+"""Shaders and their variants: the Python form of ``shaders/<folder>/<name>.yaml``.
 
-One YAML describes one GLSL source; its axes multiply to the variants. ``vkq.shader.load`` reads the YAML; the
-classes here answer what a caller needs to dispatch a variant: workgroups, push constants, specialization,
-device needs.
+One YAML describes one GLSL source; the product of its axes is the list of variants. ``vkq.shader.load`` reads
+the YAML; these classes provide what a caller needs to dispatch a variant: workgroups, push constants,
+specialization, device requirements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RANGES = {"int": (-(2**31), 2**31 - 1), "uint": (0, 2**32 - 1)}
 
 
 def encode(kind: str, value: object, what: str) -> bytes:
-    """The four little-endian bytes of *value* as a GLSL ``int``, ``uint``, ``float`` or ``bool`` (a
+    """Return the four little-endian bytes of *value* as a GLSL ``int``, ``uint``, ``float`` or ``bool`` (a
     VkBool32).
 
     Raises:
@@ -57,7 +57,7 @@ def encode(kind: str, value: object, what: str) -> bytes:
 @dataclass(frozen=True)
 class Binding:
     """A storage buffer of set 0: access ``read``, ``write`` or ``read_write``, GLSL element type such as
-    ``ivec4``. Of the type `TEXELS` it is a uniform texel buffer, whose texels are four int32."""
+    ``ivec4``. With the type `TEXELS` it is a uniform texel buffer, whose texels are four int32."""
 
     number: int
     name: str
@@ -83,11 +83,10 @@ class PushConstant:
 
 @dataclass(frozen=True)
 class Constant:
-    """A specialization constant: its ``constant_id``, its type and the value that the variant gives it by
-    default.
+    """A specialization constant: its ``constant_id``, its type and the variant's default.
 
-    ``overridden`` says that an axis of the variant set the default, so that the one in the GLSL may differ.
-    ``declared`` is that of the GLSL where `vkq.shader.sizes` makes it: of a size.
+    ``overridden``: an axis of the variant set the default, so that the GLSL's may differ. ``declared``: the
+    default in the GLSL that `vkq.shader.sizes` makes, for a size.
     """
 
     id: int
@@ -99,7 +98,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: a catalog holds each variant once
 class Variant:
-    """One way to compile a shader: what `vkq.shader.compile.spirv` turns into a SPIR-V module."""
+    """One way to compile a shader: `vkq.shader.compile.spirv` makes a SPIR-V module of it."""
 
     shader: str
     name: str
@@ -119,17 +118,17 @@ class Variant:
 
     @property
     def texels(self) -> int:
-        """A bit for the number of each binding that is a uniform texel buffer."""
+        """A mask with the bit of each binding that is a uniform texel buffer."""
         return sum(1 << binding.number for binding in self.bindings if binding.texels)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Tiles, depths and rows by name: its sizes, and its defines that are whole numbers."""
+        """Tiles, depths and rows by name: its sizes, and its defines that are integers."""
         sizes = {name: int(c.default) for name, c in self.specialization.items() if c.declared is not None}
         return {**{name: value for name, value in self.defines.items() if isinstance(value, int)}, **sizes}
 
     def constants(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[str, Value]:
-        """The value of every specialization constant by name: the defaults, replaced by those in
+        """Return the value of every specialization constant by name: the defaults, replaced by those in
         *specialization*.
 
         Raises:
@@ -147,7 +146,8 @@ class Variant:
         }
 
     def pack_specialization(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[int, bytes]:
-        """``constant_id`` -> the 4 bytes for VkSpecializationInfo, for every constant of the variant."""
+        """Return ``constant_id`` -> the 4 bytes for VkSpecializationInfo, for every constant of the
+        variant."""
         values = self.constants(specialization)
         return {
             constant.id: encode(constant.type, values[name], name)
@@ -155,7 +155,7 @@ class Variant:
         }
 
     def local_size(self, specialization: Mapping[str, Value] = _NOTHING) -> tuple[int, int, int]:
-        """The workgroup size (x, y, z) in invocations."""
+        """Return the workgroup size (x, y, z) in invocations."""
         values = self.integers(specialization)
         x, y, z = (expression.evaluate(values) for expression in self.local_size_text)
         if min(x, y, z) < 1:
@@ -163,18 +163,17 @@ class Variant:
         return x, y, z
 
     def shared_bytes(self, specialization: Mapping[str, Value] = _NOTHING) -> int:
-        """The shared memory of one workgroup in bytes."""
+        """Return the shared memory of one workgroup in bytes."""
         return self.shared_bytes_text.evaluate(self.integers(specialization))
 
     def workgroups(
         self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING
     ) -> int:
-        """The number of workgroups of a dispatch with these push constants (more than needed may be
-        given)."""
+        """Return the number of workgroups of a dispatch with these push constants (others are ignored)."""
         return self.workgroups_of(push, self.integers(specialization))
 
     def workgroups_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
-        """The same where `integers` of the constants are there already."""
+        """Return the number of workgroups from computed `integers` of the constants."""
         needed = {name: int(push[name]) for name in self.workgroups_text.names if name in push}
         count = self.workgroups_text.evaluate({**integers, **needed})
         if count < 0:
@@ -186,17 +185,17 @@ class Variant:
     def iterations(
         self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING
     ) -> int:
-        """At most so many times one invocation of a dispatch with these push constants comes to the condition
-        of a loop, all of its loops together (a loop of n rounds counts n + 1)."""
+        """Return how often, at most, one invocation of a dispatch with these push constants evaluates the
+        condition of a loop, all of its loops together (a loop of n rounds counts n + 1)."""
         return self.iterations_of(push, self.integers(specialization))
 
     def iterations_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
-        """The same where `integers` of the constants are there already."""
+        """Return `iterations` from computed `integers` of the constants."""
         needed = {name: int(push[name]) for name in self.iterations_text.names if name in push}
         return self.iterations_text.evaluate({**integers, **needed})
 
     def pack_push(self, **values: int | float) -> bytes:
-        """The push constant block: 4 bytes each, little endian, in the order of the YAML.
+        """Return the push constant block: 4 bytes each, little endian, in the order of the YAML.
 
         Raises:
             ArgumentError: a missing or unknown name, or a value out of the range of its type.
@@ -217,7 +216,8 @@ class Variant:
         )
 
     def missing(self, capabilities: Mapping[str, int | bool]) -> list[str]:
-        """Why a device with these Vulkan features and properties cannot run the variant; empty where it can.
+        """Return why a device with these Vulkan features and properties cannot run the variant; empty if it
+        can.
 
         Texts such as ``shaderIntegerDotProduct is false`` and ``maxComputeSharedMemorySize is 8192, needs
         16384``.
@@ -234,7 +234,7 @@ class Variant:
         return reasons
 
     def integers(self, specialization: Mapping[str, Value]) -> dict[str, int]:
-        """The names that an expression may use, less the push constants."""
+        """Return the names that an expression may use, without the push constants."""
         constants = self.constants(specialization)
         return {
             **{name: value for name, value in self.defines.items() if isinstance(value, int)},
@@ -243,7 +243,7 @@ class Variant:
 
 
 class Written(Variant):
-    """A variant without a source: *module* writes its SPIR-V down (`vkq.shader.assembler`)."""
+    """A variant without a source: *module* writes its SPIR-V (`vkq.shader.assembler`)."""
 
     module: Callable[[], bytes]
 
@@ -263,7 +263,8 @@ class Written(Variant):
 @dataclass(frozen=True, eq=False)
 class Shader:
     """One YAML: a GLSL source and its variants, in the order of the axes' product. ``combinations`` are their
-    values of the axes, and ``make`` makes the variant of one: of most shaders a network takes one of many."""
+    axis values, and ``make`` makes the variant of one combination: a network uses one of the many variants of
+    most shaders."""
 
     name: str
     summary: str
@@ -275,7 +276,7 @@ class Shader:
     _made: dict[tuple[str, ...], Variant] = field(default_factory=dict, init=False)
 
     def variant(self, combination: Mapping[str, str]) -> Variant:
-        """The variant of one of the combinations, made when it is first asked for.
+        """Return the variant of a combination, made at its first use.
 
         Raises:
             SpecError: what the YAML says of it breaks the schema.
@@ -286,14 +287,14 @@ class Shader:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """All of them."""
+        """All variants."""
         return tuple(map(self.variant, self.combinations))
 
     def check(self) -> None:
-        """Makes all of them, so that what is wrong with one is said now."""
+        """Make all variants, to raise their errors now."""
         for combination in self.combinations:
             self.variant(combination)
 
     def having(self, **axes: str) -> list[Mapping[str, str]]:
-        """The combinations with these values."""
+        """Return the combinations with these values."""
         return [each for each in self.combinations if axes.items() <= each.items()]

@@ -1,11 +1,11 @@
-"""A module's sizes as plain constants with their values.
+"""Replaces a module's sizes by constants with their values.
 
-Not every driver folds specialization constants before it decides which loops to unroll and which arrays to
-keep in registers (those of SwiftShader and VideoCore do not), so vkq folds sizes itself: every driver
-compiles literals, and sizes need no SPIR-V modules of their own. Numbers of a problem (the height of a
-kernel) stay specialization constants: SwiftShader unrolls whatever has a literal number of turns, for a
-minute at worst. Lengths of arrays are literal wherever a Select would choose them: an Adreno 840's driver
-gets such lengths of shared memory wrong (Tencent/ncnn PR 6972, its observation A).
+Some drivers (those of SwiftShader and VideoCore) decide which loops to unroll and which arrays to keep in
+registers before they fold specialization constants. So vkq folds sizes itself: every driver compiles literals
+well, and sizes need no SPIR-V modules of their own. Numbers of a problem (the height of a kernel) stay
+specialization constants: SwiftShader unrolls every loop with a literal number of turns, which takes up to a
+minute. Array lengths that a Select would choose are always literals: an Adreno 840's driver gets such lengths
+of shared memory wrong (Tencent/ncnn PR 6972, its observation A).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SCALARS = {OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC
 
 
 def sizes_of(variant: Variant, matrix_literals: bool) -> set[int]:
-    """The specialization constants of which a driver gets the values as literals. *matrix_literals*: those of
-    shaders for matrix units, too."""
+    """Return the specialization constants whose values a driver gets as literals. *matrix_literals*: include
+    those of shaders for matrix units."""
     whole = matrix_literals and "cooperativeMatrix" in variant.requires
     return {
         constant.id for name, constant in variant.specialization.items()
@@ -56,11 +56,11 @@ def sizes_of(variant: Variant, matrix_literals: bool) -> set[int]:
 
 
 def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int] | None = None) -> bytes:
-    """The module with the specialization constants in *given* (``constant_id`` -> the 32 bits) replaced by
-    constants. Whole numbers and bools computed from them alone become constants, too.
+    """Return the module with the specialization constants in *given* (``constant_id`` -> the 32 bits)
+    replaced by constants. Integers and bools computed only from them become constants, too.
 
-    *known*: the bits of those that stay, too. With these, lengths of arrays become constants that a Select
-    among specialization constants chooses.
+    *known*: also the bits of the constants that stay. They turn array lengths that a Select among
+    specialization constants chooses into constants.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -77,7 +77,7 @@ def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int]
 
 
 class _Folding:
-    """What is known of a module's constants, instruction after instruction."""
+    """The known values of a module's constants, instruction after instruction."""
 
     def __init__(self, words: array[int], given: Mapping[int, int], known: Mapping[int, int]):
         self._words, self._given, self._known = words, given, known
@@ -90,7 +90,7 @@ class _Folding:
         self._values: dict[int, int] = {}  # of whole numbers and bools
 
     def instruction(self, at: int, length: int) -> list[int] | None:
-        """What replaces the instruction at this word; None: it stays."""
+        """Return the replacement of the instruction at this word; None: it stays."""
         op, operands = self._words[at] & 0xFFFF, self._words[at + 1 : at + length]
         if length < _READ[op] + (op == OP_DECORATE and operands[1:2] == _SPEC_ID):
             raise CompileError(f"the SPIR-V instruction at word {at} has length {length}; it has more words.")
@@ -134,9 +134,9 @@ class _Folding:
         return [4 << 16 | OP_CONSTANT, kind, identifier, bits]
 
     def _computed(self, operands: array[int]) -> list[int] | None:
-        """Computes a constant from others. Returns None, and the instruction stays, where the result is no
-        scalar, an operand stays open (unless it is a length that a Select chooses), or there is no value: a
-        division by zero in a branch that is not taken."""
+        """Compute a constant from others. Return None, so that the instruction stays, if the result is no
+        scalar, if an operand is not known (unless it is a length that a Select chooses), or if there is no
+        value: a division by zero in a branch that is not taken."""
         kind, identifier, operation, *arguments = operands
         stays = not self._open.isdisjoint(arguments)
         self._open.add(identifier)

@@ -1,4 +1,4 @@
-"""A SPIR-V module as a list of instructions: parsed with every length checked, and written back."""
+"""A SPIR-V module as a list of instructions: parsed with every length checked, and written again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from vkq.shader.spec import Value
 
 MAGIC = 0x07230203
 
-# Opcodes (section 3.49 of the SPIR-V specification) that vkq reads or writes, then decorations and the rest.
+# Opcodes (section 3.49 of the SPIR-V specification) that vkq reads or writes, then decorations and other
+# numbers.
 OP_NAME, OP_MEMBER_NAME, OP_EXTENSION, OP_ENTRY_POINT, OP_EXECUTION_MODE, OP_CAPABILITY = 5, 6, 10, 15, 16, 17
 OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_POINTER = (
     20,
@@ -46,7 +47,7 @@ class Instruction(NamedTuple):
     words: tuple[int, ...]
 
     def text(self, start: int) -> str:
-        """The literal string that begins at operand *start*."""
+        """Return the literal string that begins at operand *start*."""
         return (
             struct.pack(f"<{len(self.words) - start}I", *self.words[start:])
             .split(b"\0")[0]
@@ -57,8 +58,8 @@ class Instruction(NamedTuple):
 def parse(
     spirv: bytes, wanted: Callable[[int], bool] = lambda op: True
 ) -> tuple[tuple[int, ...], list[Instruction], array[int]]:
-    """The five words of the header, the instructions up to the first whose opcode is not *wanted*, and the
-    words from there on, in this machine's byte order.
+    """Return the five words of the header, the instructions up to the first whose opcode is not *wanted*, and
+    the words from there on, in this machine's byte order.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -73,7 +74,7 @@ def parse(
 
 
 def words_of(spirv: bytes) -> array[int]:
-    """The words of a module, its header first, in this machine's byte order.
+    """Return the words of a module, its header first, in this machine's byte order.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -91,7 +92,8 @@ def words_of(spirv: bytes) -> array[int]:
 
 
 def declarations(words: array[int], wanted: Container[int]) -> Iterator[tuple[int, int]]:
-    """(first word, length in words) of each instruction of the *wanted* opcodes above the first function."""
+    """Yield (first word, length in words) of each instruction with a *wanted* opcode above the first
+    function."""
     at, end = 5, len(words)
     while at < end:
         op, length = words[at] & 0xFFFF, words[at] >> 16
@@ -103,7 +105,7 @@ def declarations(words: array[int], wanted: Container[int]) -> Iterator[tuple[in
 
 
 def _length(words: array[int], at: int) -> int:
-    """Of the instruction at this word, its first word included."""
+    """Return the length of the instruction at this word, its first word included."""
     count = words[at] >> 16
     if count == 0 or at + count > len(words):
         raise CompileError(
@@ -113,7 +115,7 @@ def _length(words: array[int], at: int) -> int:
 
 
 def assemble(header: tuple[int, ...], instructions: list[Instruction], rest: Sequence[int] = ()) -> bytes:
-    """The bytes of a module, in this machine's byte order; *rest* are words behind the instructions."""
+    """Return the bytes of a module, in this machine's byte order; *rest* are words after the instructions."""
     words = array("I", header)
     for instruction in instructions:
         words.append((len(instruction.words) + 1) << 16 | instruction.op)
@@ -164,7 +166,7 @@ class Module:
         return (instruction for instruction in self.instructions if instruction.op == op)
 
     def type_name(self, identifier: int) -> str:
-        """The GLSL name of a scalar or vector type; ``?`` for any other."""
+        """Return the GLSL name of a scalar or vector type; ``?`` for any other."""
         instruction = self.defined.get(identifier)
         if instruction is None:
             return "?"
@@ -179,7 +181,7 @@ class Module:
         return "?"
 
     def texels_name(self, identifier: int) -> str:
-        """The GLSL name of a uniform texel buffer (``isamplerBuffer``); ``?`` for any other image."""
+        """Return the GLSL name of a uniform texel buffer (``isamplerBuffer``); ``?`` for any other image."""
         image = self.defined[identifier]
         if image.op == OP_SAMPLED_IMAGE:
             image = self.defined[image.words[1]]
@@ -189,7 +191,7 @@ class Module:
         return f"{_VECTOR_PREFIX.get(self.type_name(of), '?')}samplerBuffer"
 
     def evaluate(self, identifier: int) -> int:
-        """The value of an integer or bool constant under the specialization."""
+        """Return the value of an integer or bool constant under the specialization."""
         if identifier not in self._known:
             value = self._evaluated(identifier)
             if abs(value) >= 1 << 63:
@@ -211,14 +213,14 @@ class Module:
         raise CompileError(f"the SPIR-V computes a size with opcode {words[2:3]}, which vkq cannot evaluate.")
 
     def literal(self, instruction: Instruction) -> Value:
-        """The value written in an OpConstant or OpSpecConstant of 32 bits."""
+        """Return the value in an OpConstant or OpSpecConstant of 32 bits."""
         name = self.type_name(instruction.words[0])
         code = {"int": "<i", "float": "<f"}.get(name, "<I")
         value: Value = struct.unpack(code, struct.pack("<I", instruction.words[2]))[0]
         return value
 
     def size(self, identifier: int) -> tuple[int, int]:
-        """Size and alignment of a type in shared memory, in bytes, by the rules of std430."""
+        """Return size and alignment of a type in shared memory, in bytes, by the rules of std430."""
         if identifier not in self._sizes:
             self._sizes[identifier] = self._sized(identifier)
         return self._sizes[identifier]
@@ -240,14 +242,14 @@ class Module:
         raise CompileError("the SPIR-V keeps a type in shared memory whose size vkq cannot tell.")
 
     def packed(self, types: tuple[int, ...]) -> tuple[int, int]:
-        """Size and alignment of members of these types one after the other."""
+        """Return size and alignment of contiguous members of these types."""
         at, largest = 0, 1
         for size, align in map(self.size, types):
             at, largest = _round_up(at, align) + size, max(largest, align)
         return at, largest
 
     def variables(self, *storage: int) -> Iterator[tuple[int, int]]:
-        """(id, id of the type pointed to) of the module's variables in these storage classes."""
+        """Yield (id, id of the type pointed to) of the module's variables in these storage classes."""
         for instruction in self.of(OP_VARIABLE):
             pointer, identifier, kind = instruction.words[:3]
             if kind in storage:
