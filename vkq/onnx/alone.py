@@ -1,4 +1,5 @@
-"""One node by itself: what ONNX Runtime, or onnx's reference, says of an operator that vkq does not know."""
+"""Models of one node: what ONNX Runtime, or onnx's reference, computes and infers for an operator unknown to
+vkq."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ OPSET = 21  # of ai.onnx, for nodes that are in their newest form
 
 
 def in_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A node's attributes as ``onnx.helper.make_node`` takes them."""
+    """Return a node's attributes for ``onnx.helper.make_node``."""
     return {key: _attribute(key, value) for key, value in attributes.items()}
 
 
@@ -36,7 +37,8 @@ def _attribute(key: str, value: Any) -> Any:
 
 
 def node_proto(node: Node) -> list[Any]:
-    """A foreign node as ONNX has it. Values that its graphs read by name come first under these names."""
+    """Return an unknown node in ONNX's form. Values that its graphs read by name come first under these
+    names."""
     helper, a = package().helper, node.attributes
     own = node.inputs[: len(node.inputs) - len(a["captured"])]
     renamed = [
@@ -50,12 +52,12 @@ def node_proto(node: Node) -> list[Any]:
 
 
 def type_of(spec: Spec) -> int:
-    """ONNX's number of a value's type."""
+    """Return ONNX's number of a value's type."""
     return int(package().helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)))
 
 
 def model_of(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> bytes:
-    """A model of this foreign node alone; inputs with an array are constants of it."""
+    """Return a model of this unknown node alone; inputs with an array are its constants."""
     onnx = package()
     helper, a = onnx.helper, node.attributes
     inputs, constants = {}, {}
@@ -75,7 +77,8 @@ def model_of(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | 
 
 
 def _session(model: bytes) -> Any:
-    """A session of ONNX Runtime that computes a node as it is. ImportError where the package is missing."""
+    """Return a session of ONNX Runtime that computes a node without optimization. Raises ImportError if the
+    package is missing."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -86,8 +89,8 @@ def _session(model: bytes) -> Any:
 
 
 def runtime_specs(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> list[Spec]:
-    """What ONNX Runtime knows of a node's results. Raises ModelError where it refuses the node, OpenShape
-    where they are known when they are there, or nobody knows the operator."""
+    """Return ONNX Runtime's specs of a node's results. Raises ModelError if it refuses the node, OpenShape if
+    the shapes are known only at run time or the operator is unknown to it, too."""
     small = [None if array is None or array.size > SMALL else array for array in arrays]
     try:
         session = _session(model_of(node, specs, small))
@@ -110,8 +113,8 @@ def _spec_of(argument: Any) -> Spec:
 
 
 def computed(node: Node, arrays: Sequence[Array | None]) -> list[Array] | None:
-    """What a foreign node makes of constants: by ONNX Runtime where it is installed, else by onnx's
-    reference; None where neither can, or takes longer than `SECONDS`."""
+    """Compute an unknown node for constants with ONNX Runtime if it is installed, else with onnx's reference.
+    Return None if neither can, or if it takes longer than `SECONDS`."""
     model = model_of(node, [None] * len(arrays), arrays)
     results: list[Any] | None
     try:
@@ -138,7 +141,7 @@ def _run(model: bytes) -> list[Any]:
 
 @contextlib.contextmanager
 def _stopped_after(options: Any) -> Iterator[None]:
-    """A run with these options ends after `SECONDS`."""
+    """Context manager: a run with these options ends after `SECONDS`."""
 
     def stop() -> None:
         options.terminate = True
@@ -153,7 +156,7 @@ def _stopped_after(options: Any) -> Iterator[None]:
 
 
 def _referenced(node: Node, model: bytes) -> list[Any] | None:
-    """By onnx's own Python: loops, which nothing would stop, are left alone."""
+    """Compute with onnx's own Python. Loops are not run, because nothing could stop them."""
     if node.attributes["captured"] or any(map(is_graph, node.attributes["attributes"].values())):
         return None
     from onnx.reference import ReferenceEvaluator
@@ -166,5 +169,5 @@ def _referenced(node: Node, model: bytes) -> list[Any] | None:
 
 
 def is_graph(value: Any) -> bool:
-    """Whether an attribute is a graph, or several."""
+    """Return True if an attribute is a graph, or several."""
     return hasattr(value, "node") or (isinstance(value, tuple) and any(hasattr(v, "node") for v in value))

@@ -1,5 +1,5 @@
-"""com.microsoft's MultiHeadAttention, once its shapes are known, and what its other attentions share
-(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""com.microsoft's MultiHeadAttention, once its shapes are known, and functions that it shares with the other
+attentions of com.microsoft (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ IDS = ("int32", "int64")
 
 
 def multi_head_attention(w: Rewriting) -> bool:
-    """com.microsoft's MultiHeadAttention: q, k, v (or all in q, or k and v in k), bias, mask, an added bias,
-    past keys and values."""
+    """Rewrite com.microsoft's MultiHeadAttention: q, k, v (or all in q, or k and v in k), bias, mask, an
+    added bias, past keys and values."""
     a, given, heads = w.node.attributes, w.given, w.node.attributes.get("num_heads", 0)
     if not set(a) <= KNOWN or not plain(w, 8, 4, heads) or (6 in given) != (7 in given):
         return False
@@ -35,8 +35,8 @@ def multi_head_attention(w: Rewriting) -> bool:
 
 
 def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
-    """Whether the inputs are the known ones, of one type of floats but for *integers*, and not empty but for
-    the past."""
+    """Return True if there are only known inputs, of one float type except for *integers*, and not empty
+    except for the past."""
     given = w.given
     if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
         return False
@@ -51,8 +51,8 @@ def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[
 
 
 def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, int] | None:
-    """q, k and v of MultiHeadAttention by head, how many queries and keys there are, and the width of a head
-    of q."""
+    """Return q, k and v of MultiHeadAttention by head, the numbers of queries and keys, and the width of a
+    head of q."""
     given, names = w.given, [w.name(i) for i in range(3)]
     x, k = given[0].shape, given.get(1)
     tokens = x[1]
@@ -79,7 +79,7 @@ def _unpacked(w: Rewriting, x: str, shape: tuple[int, ...]) -> list[str]:
 
 
 def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
-    """Each with its part of the bias, of which the first two have this width."""
+    """Add the bias to q, k and v; the first two parts of the bias have this width."""
     bias = w.spec(3)
     if bias is None:
         return names
@@ -90,8 +90,8 @@ def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
 def scores_of(
     w: Rewriting, sizes: tuple[int, int, int, int], held: int, width: int, inputs: tuple[int, int]
 ) -> Scores | None:
-    """The rules of com.microsoft's attentions; None where the mask has another form. *inputs*: which the mask
-    and the added bias are."""
+    """Return the rules of com.microsoft's attentions; None if the mask has another form. *inputs*: the
+    indices of the mask and the added bias."""
     a, (batch, heads, queries, keys), (mask, added) = w.node.attributes, sizes, inputs
     bias = [w.name(added)] if w.name(added) else []
     spec = w.spec(mask)
@@ -107,8 +107,8 @@ def scores_of(
 
 
 def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: int) -> str:
-    """Flags of a mask of (batch, keys), (batch, queries, keys), or of the end of each batch: (batch,), which
-    its start may follow: (2 * batch,). "" for others."""
+    """Return the flags of a mask: (batch, keys), (batch, queries, keys), or the end of each batch, (batch,),
+    possibly followed by its start, (2 * batch,). Return "" for other masks."""
     shape = spec.shape
     if shape in ((batch, keys), (batch, queries, keys)):
         flags = w.emit("Greater", [mask, w.constant(0, spec.dtype)])

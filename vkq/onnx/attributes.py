@@ -1,4 +1,4 @@
-"""The types of attributes: a name means the same in all operators of ONNX that vkq knows."""
+"""The types of attributes. A name has the same type in all ONNX operators that vkq knows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _BY_NAME = {name: (kind, fits) for kind, (fits, names) in KINDS.items() for name
 
 
 def check_attributes(node: Node) -> None:
-    """Refuses attributes of other types, of an operator that vkq knows."""
+    """Raise an error for an attribute of another type, in a known operator."""
     for name, value in node.attributes.items():
         kind, fits = _BY_NAME.get(name, ("", None))
         if fits is not None and not fits(value):

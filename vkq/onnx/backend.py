@@ -1,6 +1,5 @@
-"""ONNX's backend interface (https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html), so that whatever
-takes a backend can take vkq: ``prepare(model).run(inputs)``, ``run_model``, ``run_node``,
-``supports_device``."""
+"""ONNX's backend interface (https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html), for programs that
+accept any backend: ``prepare(model).run(inputs)``, ``run_model``, ``run_node``, ``supports_device``."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ FALLBACK = InferenceSession.FALLBACK
 
 
 class Prepared:
-    """A model that is ready to run, opened in the first of three ways in which it can be.
+    """A model that is ready to run, opened in the first of three ways that succeeds.
 
-    1. As it is.
+    1. Unchanged.
     2. With all inputs but the first as constants: in ONNX's tests of single nodes, weights and scales are
        inputs.
-    3. With the fallback, where its package is installed.
+    3. With the fallback, if its package is installed.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class Prepared:
         return {"constant_inputs": [argument.name for argument in read(self._given[0]).inputs][1:]}
 
     def _open(self, error: ModelError | None) -> None:
-        """Open the model in the next way that takes it. Raises *error*, or why the last way failed."""
+        """Open the model in the next way that accepts it. Raises *error*, or the error of the last way."""
         model, device, options = self._given
         while self._ways:
             try:
@@ -53,7 +52,8 @@ class Prepared:
             raise error
 
     def run(self, inputs: Any, **options: Any) -> tuple[Array, ...]:
-        """All outputs. inputs: one array for each input in order, a single array, or arrays by name."""
+        """Return all outputs. inputs: one array for each input in order, a single array, or arrays by
+        name."""
         names = [argument.name for argument in self.session.model.inputs]
         if not isinstance(inputs, Mapping):
             given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
@@ -68,24 +68,24 @@ class Prepared:
 
 
 def prepare(model: Any, device: str | None = None, **options: Any) -> Prepared:
-    """A model on a device: "VULKAN", "GPU" (`vkq.onnx.get_device`) or "CPU" (ONNX's default) is the default
-    device, "VULKAN:1" that with the index 1, and anything else part of a name.
+    """Return a model on a device. "VULKAN", "GPU" (`vkq.onnx.get_device`) and "CPU" (ONNX's default) are the
+    default device, "VULKAN:1" is the one with index 1, and anything else is part of a name.
 
-    What the device cannot run, ONNX Runtime runs on the CPU, with a warning, where it is installed; the
-    option ``fallback=None`` refuses it. Other options are the session's.
+    If it is installed, ONNX Runtime runs on the CPU, with a warning, what the device cannot; the option
+    ``fallback=None`` refuses that. Other options are the session's.
     """
     return Prepared(model, device, **options)
 
 
 def run_model(model: Any, inputs: Any, device: str | None = None, **options: Any) -> tuple[Array, ...]:
-    """The outputs of a model, which is prepared and run once."""
+    """Prepare a model, run it once, and return its outputs."""
     return prepare(model, device, **options).run(inputs)
 
 
 def run_node(
     node: Any, inputs: Sequence[Array], device: str | None = None, outputs_info: Any = None, **options: Any
 ) -> tuple[Array, ...]:
-    """The outputs of a single node, for inputs in order (an input of "" has none)."""
+    """Return the outputs of a single node, for inputs in order (an input of "" is left out)."""
     import onnx
 
     names = [name for name in node.input if name]
@@ -104,7 +104,7 @@ def run_node(
 
 
 def supports_device(device: str) -> bool:
-    """Whether there is such a device."""
+    """Return True if there is such a device."""
     which = _which(device)
     if isinstance(which, str):
         return any(which.lower() in d.name.lower() for d in devices())
@@ -112,7 +112,7 @@ def supports_device(device: str) -> bool:
 
 
 def _which(device: Any) -> Any:
-    """A device in ONNX's words ("VULKAN:1") as a session takes it."""
+    """Return a device in ONNX's words ("VULKAN:1") as a session's argument."""
     kind, _, index = str(device or "CPU").partition(":")
     if kind not in ("CPU", "GPU", "VULKAN") or not (index == "" or index.isdecimal()):
         return device

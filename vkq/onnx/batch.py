@@ -1,7 +1,7 @@
-"""Whether axis 0 of a model's result is the batch: what `InferenceSession.map` has to know.
+"""Checks that axis 0 of a model's result is the batch, as `InferenceSession.map` requires.
 
-Every value of the graph is followed from the inputs, with this batch and with one input more: the batch is an
-axis that alone grows by one, as long as no node on the way may exchange or mix its elements.
+Every value of the graph is followed from the inputs, with this batch and with one element more. The batch is
+the only axis that grows by one, as long as no node on the way may exchange or mix its elements.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ NEVER = (
 
 
 class BatchCheck:
-    """Refuses batches whose result has another axis 0, before they run; once for each shape of an input."""
+    """Refuses batches whose result has another axis 0, before they run; checks each shape of an input
+    once."""
 
     def __init__(self, model: Model, output: str, constant: Container[str]):
         self.model, self.output, self.constant = model, output, constant
         self._known: set[Any] = set()
 
     def __call__(self, rows: Rows) -> Rows:
-        """The rows of a batch as they are."""
+        """Return the rows of a batch unchanged."""
         shapes = {name: (len(x), *x[0].shape) for name, x in rows.items()}
         key = tuple((name, shape[1:]) for name, shape in shapes.items())
         if key not in self._known:
@@ -80,13 +81,13 @@ class BatchCheck:
 
 
 def _graph(model: Model, shapes: Shapes, given: Mapping[str, Array], more: int) -> Graph:
-    """The model for so many inputs more."""
+    """Return the model for so many more elements."""
     known = {name: np.concatenate([x, *[x[:1]] * more]) for name, x in given.items()}
     return fixed(model, known).at({name: (shape[0] + more, *shape[1:]) for name, shape in shapes.items()})
 
 
 def _axes(one: Graph, more: Graph, count: int) -> dict[str, int]:
-    """Which axis is the batch, of every value that depends on the inputs; `MIXED` where that is not known."""
+    """Return the batch axis of every value that depends on the inputs; `MIXED` if it is not known."""
     found = dict.fromkeys(one.inputs, 0)
     for node in one.nodes:
         read = {name: found[name] for name in node.inputs if name in found}
@@ -98,7 +99,7 @@ def _axes(one: Graph, more: Graph, count: int) -> dict[str, int]:
 
 
 def _grown(one: Graph, more: Graph, name: str, count: int) -> int:
-    """The axis of a value that alone grew, from *count* by one."""
+    """Return the only axis of a value that grew, from *count* by one."""
     if name not in more.specs or len(one.specs[name].shape) != len(more.specs[name].shape):
         return MIXED
     pairs = list(zip(one.specs[name].shape, more.specs[name].shape, strict=True))
@@ -107,7 +108,8 @@ def _grown(one: Graph, more: Graph, name: str, count: int) -> int:
 
 
 def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int) -> bool:
-    """Whether element i of the batch, axis *at* of an input, becomes element i of the result's axis."""
+    """Return True if element i of the batch, axis *at* of an input, becomes element i of the result's
+    axis."""
     op, shape, made = node.op, graph.specs[name].shape, graph.specs[result].shape
     if op == "foreign":
         op, inner = node.attributes["op"], node.attributes["attributes"]
@@ -124,12 +126,12 @@ def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int)
         return axis_of(node, len(shape), -1) > at
     if op in ("Slice", "Pad"):
         return _whole(graph, node, at, len(shape))
-    # else the same axis from the first on, or from the last on, as arrays are broadcast
+    # Otherwise the same axis counted from the first or, as arrays are broadcast, from the last.
     return op in WHEREVER or at == axis == 0 or len(shape) - at == len(made) - axis
 
 
 def _whole(graph: Graph, node: Node, at: int, rank: int) -> bool:
-    """Whether a Slice or Pad leaves all of an axis, whose size it keeps, in its order."""
+    """Return True if a Slice or Pad keeps all of an axis, whose size stays, in its order."""
     arrays = [graph.constants.get(name) for name in node.inputs[1:]]
     numbers = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]
     numbers += [None] * (4 - len(numbers))

@@ -15,7 +15,7 @@ from .values import OrtValue, at_address
 
 
 class Session(Protocol):
-    """What a binding needs of its session."""
+    """The part of a session that a binding needs."""
 
     def get_inputs(self) -> list[NodeArg]: ...
     def get_outputs(self) -> list[NodeArg]: ...
@@ -24,11 +24,12 @@ class Session(Protocol):
 
 
 class IOBinding:
-    """What a run reads and where its results go (`InferenceSession.io_binding`), as ONNX Runtime's.
+    """The inputs and outputs of a run (`InferenceSession.io_binding`), as in ONNX Runtime.
 
-    An input on the device stays there; an input on the CPU is read at each run. An output goes to the CPU,
-    to the device ("vulkan" or "cuda", the same here) or into a value that you bind. The first two make a new
-    value in each run, the third is overwritten. A bound value may be an input's: it is read first.
+    An input on the device stays there; an input on the CPU is read at each run. An output goes to the CPU, to
+    the device ("vulkan" or "cuda", the same here) or into a value that you bind. The first two make a new
+    value in each run, the third is overwritten. A bound output may be the value of an input: it is read
+    first.
     """
 
     def __init__(self, session: Session):
@@ -48,7 +49,7 @@ class IOBinding:
 
     @checked
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Read an array, as it is when the binding is run."""
+        """Read an array, with the content that it has when the binding is run."""
         self._input(name, OrtValue(array_of(name, arr_on_cpu)))
 
     @checked
@@ -96,15 +97,15 @@ class IOBinding:
         self._outputs[name] = where
 
     def clear_binding_inputs(self) -> None:
-        """Unbinds all inputs."""
+        """Unbind all inputs."""
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Unbinds all outputs."""
+        """Unbind all outputs."""
         self._outputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Does nothing: runs are in order."""
+        """Do nothing: runs are in order."""
 
     def synchronize_outputs(self) -> None:
         """Wait for the results on the device."""
@@ -112,17 +113,17 @@ class IOBinding:
             device.synchronize()
 
     def get_outputs(self) -> list[OrtValue]:
-        """The results of the last run, in the order in which they were bound."""
+        """Return the results of the last run, in the order in which they were bound."""
         return list(self._results)
 
     get_outputs_as_ortvaluevector = get_outputs
 
     def copy_outputs_to_cpu(self) -> list[Array]:
-        """`get_outputs` as arrays."""
+        """Return `get_outputs` as arrays."""
         return [value.numpy() for value in self._results]
 
     def run(self, options: Any) -> None:
-        """What `InferenceSession.run_with_iobinding` does."""
+        """Run as `InferenceSession.run_with_iobinding`."""
         self._results = []
         if not self._outputs:
             raise ArgumentError(f"no output is bound; bind at least one of {sorted(self._types)}")
@@ -134,7 +135,7 @@ class IOBinding:
             self._results.append(self._made(name, where, result))
 
     def _targets(self) -> Mapping[str, Tensor]:
-        """The tensors to be written: one output's memory each."""
+        """Return the tensors to be written, each in the memory of one output."""
         found: dict[str, Tensor] = {}
         for name, where in self._outputs.items():
             tensor = where.tensor if isinstance(where, OrtValue) else where
@@ -156,12 +157,12 @@ class IOBinding:
 
 
 def _on_device(where: OrtValue | Tensor | str) -> bool:
-    """Whether an output that has no memory yet is to be there."""
+    """Return True if a new output should be on the device."""
     return isinstance(where, str) and where != "cpu"
 
 
 def _read(value: OrtValue | Tensor) -> Array | Tensor:
-    """What `InferenceSession.run` is fed."""
+    """Return a value as `InferenceSession.run` accepts it."""
     if isinstance(value, Tensor):
         return value
     return value.numpy() if value.tensor is None else value.tensor

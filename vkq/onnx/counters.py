@@ -11,11 +11,11 @@ from ..turns import Turns
 
 @dataclasses.dataclass
 class Counters:
-    """Whole numbers that only grow; threads may count at the same time.
+    """Integers that only grow; threads may count at the same time.
 
-    runs: of `run` and its kin, and batches of `map`, that returned results.
-    shapes_prepared, cache_hits: how often a set of shapes was prepared, and was found prepared.
-    bytes_uploaded, bytes_downloaded: of inputs and results that were arrays of the host.
+    runs: calls of `run` and similar methods, and batches of `map`, that returned results. shapes_prepared,
+    cache_hits: how often a set of shapes was prepared, or found prepared. bytes_uploaded, bytes_downloaded:
+    of inputs and results that were arrays of the host.
     """
 
     runs: int = 0
@@ -28,7 +28,7 @@ class Counters:
         self._lock = Turns("the counters of a session", again=True)
 
     def prepared(self, hit: bool) -> None:
-        """Count a set of shapes that was asked for; *hit*: it was prepared before."""
+        """Count a set of shapes that was asked for; *hit*: it was already prepared."""
         with self._lock:
             self.cache_hits += hit
             self.shapes_prepared += not hit
@@ -41,11 +41,11 @@ class Counters:
             self.bytes_downloaded += downloaded
 
     def as_dict(self) -> dict[str, int]:
-        """All of them at one moment."""
+        """Return all counters at one moment."""
         with self._lock:
             return dataclasses.asdict(self)
 
 
 def host_bytes(values: Iterable[Any]) -> int:
-    """The bytes of those that are arrays of the host: tensors of a device do not move."""
+    """Return the bytes of values that are arrays of the host: tensors of a device are not copied."""
     return sum(int(x.nbytes) for x in values if hasattr(x, "__array_interface__"))

@@ -1,4 +1,5 @@
-"""ONNX Runtime's CPU provider: what vkq is compared with, and what runs nodes that a device cannot."""
+"""ONNX Runtime's CPU provider: the reference of comparisons, and the fallback for nodes that a device cannot
+run."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ import numpy.typing as npt
 from ..errors import ModelError
 from ..graph.graph import Array
 
-# Integers for int8 activations on x86-64; and products of uint8 and int8 that do not saturate to 16 bits on
-# processors without VNNI. ONNX Runtime refuses the latter where activations are int8, which never saturate.
+# Integer arithmetic for int8 activations on x86-64; and products of uint8 and int8 that do not saturate to 16
+# bits on processors without VNNI. ONNX Runtime refuses the second for int8 activations, whose products never
+# saturate.
 EXACT = ("session.qdqisint8allowed", "session.x64quantprecision")
-# Quantizes float weights to 8 bits per tensor wherever activations are quantized: the model then computes
-# other numbers than it says.
+# Quantizes float weights to 8 bits per tensor wherever activations are quantized: this changes the model's
+# numbers.
 CHANGES_NUMBERS = ["WeightBiasQuantization"]
 
 
@@ -26,13 +28,12 @@ def cpu_session(
     threads: int = 0,
     arena: bool = True,
 ) -> Any:
-    """A session of ONNX Runtime that computes int8 activations in integers on every machine: on x86-64 it
-    takes floats without the option. Optimizers that change the model's numbers are off, all where it is
-    *plain*. threads: of one node; 0 lets ONNX Runtime choose. arena: whether memory stays with the
-    session between runs.
+    """Return a session of ONNX Runtime that computes int8 activations in integers on every machine; on x86-64
+    it would use floats without the option. Optimizers that change the model's numbers are off; with *plain*
+    all are. threads: those of one node; 0 lets ONNX Runtime choose. arena: whether the session keeps its
+    memory between runs.
 
-    Raises ModelError where the package is missing, with what it was *needed* for, and where it refuses the
-    model.
+    Raises ModelError if the package is missing, with the purpose *needed*, and if it refuses the model.
     """
     try:
         import onnxruntime
@@ -57,5 +58,5 @@ def cpu_session(
 
 
 def unequal(got: Array, want: Array) -> npt.NDArray[np.bool_]:
-    """Where two results differ; NaN is NaN."""
+    """Return where two results differ; NaN equals NaN."""
     return np.asarray((got != want) & ((got == got) | (want == want)))

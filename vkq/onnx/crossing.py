@@ -1,4 +1,4 @@
-"""Runs whose inputs are on the device already, or whose results stay there."""
+"""Runs whose inputs are already on the device, or whose results stay there."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Value = Array | Tensor
 
 
 def staying(outputs: str) -> Collection[str] | None:
-    """Which outputs of `run` stay on the device: all (None) for "device", else none."""
+    """Return which outputs of `run` stay on the device: all (None) for "device", else none."""
     if outputs not in ("host", "device", "torch"):
         raise ArgumentError(f"run: outputs is {outputs!r}; it must be 'host', 'device' or 'torch'")
     return None if outputs == "device" else ()
 
 
 def check_can_stay(outputs: Sequence[Argument], names: Collection[str]) -> None:
-    """Refuse outputs of dtypes that no tensor holds."""
+    """Refuse outputs of dtypes that no tensor has."""
     for one in outputs:
         dtype = HELD.get(one.dtype, one.dtype)
         if one.name in names and dtype and dtype not in (*BYTES, *NUMBERS):
@@ -45,8 +45,8 @@ def run(
     stay: Collection[str],
     targets: Mapping[str, Tensor],
 ) -> Mapping[str, Value]:
-    """The results of these names: as tensors those that *stay*, in their tensor of *targets* where they have
-    one, and as arrays the others. Parts on the CPU read the inputs, and their results are uploaded."""
+    """Return the results of these names: those that *stay* as tensors (in their tensor of *targets*, if they
+    have one), the others as arrays. Parts on the CPU download inputs, and their results are uploaded."""
     if not stay and not any(isinstance(x, Tensor) for x in values.values()):
         return made.run(values)  # type: ignore[arg-type]
     if isinstance(made, Executable):

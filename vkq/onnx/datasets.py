@@ -1,4 +1,4 @@
-"""The models of ``onnxruntime.datasets``, which ONNX Runtime's own examples load."""
+"""The models of ``onnxruntime.datasets``, for ONNX Runtime's own examples."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from ..errors import ArgumentError
 
 
 def get_example(name: str) -> str:
-    """The path of an example's model, such as "sigmoid.onnx". The files are ONNX Runtime's: raises
-    ArgumentError where the package is missing, FileNotFoundError where it has no such file."""
+    """Return the path of an example's model, such as "sigmoid.onnx". The files are ONNX Runtime's: raises
+    ArgumentError if the package is missing, FileNotFoundError if it has no such file."""
     try:
         from onnxruntime import datasets
     except ImportError as error:

@@ -1,4 +1,5 @@
-"""What the device cannot run, on the CPU through ONNX Runtime: asked for by name, counted and told."""
+"""The fallback: ONNX Runtime runs on the CPU what the device cannot. It must be requested, and the number of
+its nodes is reported."""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ class FallbackWarning(UserWarning):
 
 
 class Mixed:
-    """A graph in parts, by turns on the device and on the CPU. Used as `Executable`.
+    """A graph in parts that run alternately on the device and on the CPU. Used as `Executable`.
 
-    own: the model's constants, which sessions on the CPU hold; they are kept in *layers*, too, and made once
-    for all shapes.
+    own: the model's constants, which sessions on the CPU hold. These sessions are cached in *layers*, and
+    made once for all shapes.
     """
 
     def __init__(
@@ -69,56 +70,56 @@ class Mixed:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """That of its parts on the device."""
+        """Return the memory of its parts on the device."""
         found = [one.memory_of_its_own() for one in self.executables]
         return sum(size for size, _ in found), [x for _, residents in found for x in residents]
 
     def start(self, inputs: Mapping[str, Array]) -> None:
-        """Runs everything: parts wait for each other."""
+        """Run all parts; each waits for the one before."""
         self.graph.check_bounds(inputs)
         given = {**self.graph.constants, **inputs}
         values = dict(given)
         for _, part, run in self.parts:
             values.update(run({name: _given(values[name], part.specs[name]) for name in part.inputs}))
-        # Results are the caller's to change: neither constants nor inputs themselves.
+        # The caller may change results: so they are copies of constants and inputs.
         self._results = {
             name: values[name].copy() if name in given else values[name] for name in self.graph.outputs
         }
 
     def finish(self) -> dict[str, Array]:
-        """The results of the last `start`."""
+        """Return the results of the last `start`."""
         return self._results
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The results by name. Threads take turns."""
+        """Return the results by name. Threads take turns."""
         with self._lock:
             self.start(inputs)
             return self.finish()
 
 
 def _kind_of(node: Node) -> int:
-    """What a refused node is handed over in: an opset, or 1 where it has a ``part`` of its own."""
+    """Return the opset in which a refused node is given to ONNX Runtime, or 1 if it has its own ``part``."""
     return 1 if "part" in node.attributes else opset_of(node)
 
 
 def alone(graph: Graph, node: Node) -> Graph:
-    """A node as a graph of its own."""
+    """Return a node as a graph of its own."""
     return _part(graph, [node])
 
 
 def _with_flags(part: Graph) -> Graph:
-    """A part for the device, which takes flags from the CPU as bytes."""
+    """Return a part for the device that reads flags from the CPU as bytes."""
     held = {x: Spec("uint8", part.specs[x].shape) for x in part.inputs if part.specs[x].dtype == "bool"}
     return dataclasses.replace(part, specs=part.specs | held) if held else part
 
 
 def _given(value: Array, spec: Spec) -> Array:
-    """A value of another part, in the type that this part takes it in."""
+    """Return a value of another part in the type of this part's input."""
     return value.view(np.uint8) if value.dtype == np.bool_ and spec.dtype == "uint8" else value
 
 
 def warn(message: str) -> None:
-    """A FallbackWarning at the line that called vkq."""
+    """Issue a FallbackWarning at the line that called vkq."""
     caller_warned(message, FallbackWarning)
 
 
@@ -129,7 +130,7 @@ def caller_warned(message: str, kind: type[Warning]) -> None:
 
 
 def _callers() -> int:
-    """The stacklevel of a warning at the line that called vkq, however deep this is."""
+    """Return the stacklevel of a warning at the line that called vkq, however deep this call is."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "vkq":
         level, frame = level + 1, frame.f_back
@@ -137,7 +138,7 @@ def _callers() -> int:
 
 
 def left_alone(model: Model, refused: RefusedNode) -> Model:
-    """The model with what became of a refused node as ONNX has it, for ONNX Runtime. Raises *refused* where
+    """Return the model with a refused node replaced by its ONNX form, for ONNX Runtime. Raises *refused* if
     the node stands for no operator of ONNX."""
 
     def unread(node: Node) -> Node:
@@ -152,9 +153,9 @@ def left_alone(model: Model, refused: RefusedNode) -> Model:
 
 
 def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Graph]]:
-    """(opset, or 0 for the device, part) in an order in which they can run: as many nodes as possible of one
-    kind, then of the next, beginning with the kind that makes the fewest parts. refused: what does not run on
-    the device, with its opset."""
+    """Return (opset, or 0 for the device; part) in an order in which they can run: as many nodes as possible
+    of one kind, then of the next, beginning with the kind that gives the fewest parts. refused: the nodes
+    that do not run on the device, with their opset."""
     kinds = [0, *sorted(set(refused.values()))]
     found = [_groups(graph, refused, [*kinds[i:], *kinds[:i]]) for i in range(len(kinds))]
     return [(kind, _part(graph, group)) for kind, group in min(found, key=len)]
@@ -181,7 +182,7 @@ def _groups(graph: Graph, refused: Mapping[int, int], order: Sequence[int]) -> l
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:
-    """The nodes as a graph of their own: its results are what others read."""
+    """Return the nodes as a graph of their own: its results are the values that others read."""
     made = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name}
     own = {id(node) for node in nodes}

@@ -1,4 +1,4 @@
-"""What a model is fed: its inputs in ONNX Runtime's words, arrays checked against them, and batches."""
+"""The inputs of a model: their description in ONNX Runtime's terms, checks of arrays, and batches."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
 @dataclasses.dataclass(frozen=True)
 class NodeArg:
-    """An input or output: its name, its type ("tensor(float)"), and its shape, where a text stands for a size
-    that the input decides, and None for one without a name."""
+    """An input or output: its name, its type ("tensor(float)"), and its shape, in which a text is a named
+    size that the input decides, and None an unnamed one."""
 
     name: str
     type: str
@@ -42,7 +42,8 @@ class NodeArg:
 
 
 def type_name(dtype: str) -> str:
-    """A dtype in ONNX Runtime's words: tensor(float); what is no tensor is in them (seq(tensor(float)))."""
+    """Return a dtype in ONNX Runtime's terms: tensor(float). Types other than tensors have such a name
+    already (seq(tensor(float)))."""
     return dtype if "(" in dtype else f"tensor({_TYPES.get(dtype, dtype)})"
 
 
@@ -52,8 +53,8 @@ def checked_feed(
     constant: Container[str],
     device: Device | None = None,
 ) -> dict[str, Any]:
-    """An array for each input, of its type and a shape that it allows; where it is no constant, bool as bytes
-    and int64 as int32. With the session's *device*, tensors of it stay what they are."""
+    """Return an array for each input, of its type and an allowed shape. Unless an input is a constant, bool
+    becomes bytes and int64 int32. With the session's *device*, its tensors stay unchanged."""
     known = [argument.name for argument in inputs]
     if set(feed) != set(known):
         raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")
@@ -74,7 +75,7 @@ def checked_feed(
 
 
 def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
-    """A tensor as this input of a session on *device*, or an error that says what it must be."""
+    """Return a tensor as this input of a session on *device*; raises an error that names the requirement."""
     if value.device is not device:
         raise ArgumentError(
             f"input {argument.name!r} is on {value.device!r}, and the session on {device!r}; they must be on"
@@ -92,7 +93,7 @@ def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
 
 
 def held(name: str, array: Array, kind: str = "input") -> Array:
-    """An array in the type in which a device holds it: bool as bytes, int64 as int32."""
+    """Return an array in the type that a device stores: bool as bytes, int64 as int32."""
     if array.dtype == np.bool_:
         return array.view(np.uint8)
     if array.dtype.kind != "i" or array.dtype.itemsize < 8:
@@ -110,7 +111,7 @@ def held(name: str, array: Array, kind: str = "input") -> Array:
 def checked_shapes(
     inputs: Sequence[Argument], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """A shape for each input, of its rank and fixed sizes."""
+    """Return a shape for each input, with its rank and fixed sizes."""
     known = [argument.name for argument in inputs]
     if set(shapes) != set(known):
         raise ArgumentError(f"shapes are given for {sorted(map(str, shapes))}; the model takes {known}")
@@ -124,7 +125,7 @@ def checked_shapes(
 
 
 def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None = None) -> None:
-    """Refuses what the argument does not allow; *sizes* are those of names in shapes so far, None where they
+    """Refuse a shape that the argument does not allow; *sizes* are those of named axes so far, None if they
     may differ."""
 
     def wanted(dim: int | str, size: int) -> int:
@@ -148,7 +149,7 @@ def array_of(name: str, value: npt.ArrayLike) -> Array:
 
 
 def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Shapes that a model takes, so that its operators are known before an input is there."""
+    """Return shapes that a model accepts, so that its operators are known before the first input."""
     few = all(isinstance(d, int) for a in model.inputs for d in a.shape[1:])
     for size in TRIAL_SIZES:
         shapes = {
@@ -168,8 +169,8 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
 def shapes_of(
     model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """The inputs' shapes: those given and those of arrays; others as the model has them, of sizes that have a
-    name the same, or likely ones."""
+    """Return the inputs' shapes: the given ones and those of arrays. Other inputs have the model's shape,
+    with equal sizes for equal names, and likely ones for others."""
     names = [argument.name for argument in model.inputs]
     shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
     for text in given:
@@ -194,8 +195,8 @@ def shapes_of(
 
 
 def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[Array]]:
-    """The arrays of a batch for each input, without the batch's axis; what is no mapping is an array of the
-    first input."""
+    """Return the arrays of a batch for each input, without the batch's axis; an element that is not a mapping
+    is an array of the first input."""
     rows = [one if isinstance(one, Mapping) else {inputs[0].name: one} for one in group]
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():
@@ -206,7 +207,7 @@ def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[
 
 
 def _element(name: str, value: npt.ArrayLike, rank: int | None) -> Array:
-    """One element of a batch, without the batch's axis."""
+    """Return one element of a batch, without the batch's axis."""
     array = array_of(name, value)
     if array.ndim != rank or not rank:
         return array
@@ -219,7 +220,8 @@ def _element(name: str, value: npt.ArrayLike, rank: int | None) -> Array:
 
 
 def alike(name: str, arrays: list[Array]) -> list[Array]:
-    """The arrays of a batch in this machine's byte order, each contiguous. Refused where they differ."""
+    """Return the arrays of a batch in this machine's byte order, each contiguous. Raises an error if they
+    differ in shape or type."""
     shape, dtype = arrays[0].shape, arrays[0].dtype.newbyteorder("=")
     for i, array in enumerate(arrays):
         if array.shape != shape or array.dtype.newbyteorder("=") != dtype:
@@ -231,7 +233,7 @@ def alike(name: str, arrays: list[Array]) -> list[Array]:
 
 
 def groups(inputs: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """So many at a time; the last ones may be fewer."""
+    """Yield groups of *size* inputs; the last one may be smaller."""
     group: list[Any] = []
     for one in inputs:
         group.append(one)

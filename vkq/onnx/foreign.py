@@ -1,6 +1,5 @@
-"""Operators that vkq does not know: kept in the graph, so that the list of refusals is whole and a fallback
-can run them. Their results' shapes come from onnx, else from ONNX Runtime; what they make of constants, too.
-"""
+"""Operators unknown to vkq: they stay in the graph, so that the list of refusals is complete and a fallback
+can run them. onnx or ONNX Runtime infers their results' shapes and computes them for constants."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
 
 LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")  # whose result onnx knows by its body alone
-# Whose results are other ones in each run: never computed ahead.
+# Operators whose results differ in each run: never folded.
 RANDOM = (
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
 )  # fmt: skip
@@ -30,11 +29,11 @@ def unknown(
     versions: Mapping[str, int] | None = None,
     captured: Sequence[str] = (),
 ) -> Node:
-    """A node that the graph keeps without knowing what it computes. It is as in *opset* of ai.onnx, or in the
-    newest form.
+    """Return a node that stays in the graph without its meaning. Its form is that of *opset* of ai.onnx, or
+    the newest one.
 
-    versions: of the model's other domains. captured: values that the node's own graphs (If, Loop, Scan) read
-    by name: further inputs here.
+    versions: those of the model's other domains. captured: values that the node's own graphs (If, Loop, Scan)
+    read by name: further inputs here.
     """
     why = why or f"vkq does not know the operator {domain or 'ai.onnx'}.{node.op}"
     domains = {**({domain: 1} if domain else {}), **(versions or {})}
@@ -47,7 +46,7 @@ def unknown(
 
 
 def has_graphs(node: Node) -> bool:
-    """Whether a foreign node is a branch or a loop."""
+    """Return True if an unknown node is a branch or a loop."""
     return any(map(is_graph, node.attributes["attributes"].values()))
 
 
@@ -56,7 +55,7 @@ def _foreign_arrays(node: Node, arrays: Sequence[Array | None]) -> list[Array] |
 
 
 def _foreign_specs(x: Inputs) -> list[Spec]:
-    """By onnx, which has most operators' shapes; else by ONNX Runtime."""
+    """Infer the results with onnx, which knows most operators' shapes, else with ONNX Runtime."""
     a = x.node.attributes
     if not a["domain"] and a["op"] in LIKE_X:
         return [x.spec(0)]
@@ -76,7 +75,7 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
 
 
 def _inferred(x: Inputs) -> list[Spec] | None:
-    """What onnx says of the results; None where it does not know their sizes."""
+    """Return onnx's inference of the results; None if it does not know their sizes."""
     onnx, a = package(), x.node.attributes
     schema = onnx.defs.get_schema(a["op"], a["opset"] or NEWEST, a["domain"])
     pairs = list(zip(x.node.inputs, x.specs, x.arrays, strict=True))

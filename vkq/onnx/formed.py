@@ -1,4 +1,4 @@
-"""Operators that are written in others once the shapes of their inputs are known."""
+"""Operators that are rewritten as others once the shapes of their inputs are known."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RULES: dict[tuple[str, str], Callable[[Rewriting], bool]] = {
 
 
 def written(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """The nodes and constants in place of a foreign node; None where there is no rule for it, or for its
-    form. Raises OpenShape where numbers of the run decide the shapes of its results."""
+    """Return the nodes and constants that replace an unknown node; None if there is no rule for it, or for
+    its form. Raises OpenShape if run-time numbers decide the shapes of its results."""
     a = node.attributes
     rule = RULES.get((a["domain"], a["op"]))
     w = Rewriting(Node(a["op"], node.inputs, node.outputs, a["attributes"], node.source), specs, arrays)

@@ -1,5 +1,5 @@
-"""Operators that ONNX defines by others (losses, Attention, windows, ...): the nodes of such a definition, in
-place of a node that vkq does not know."""
+"""Operators that ONNX defines by others (losses, Attention, windows, ...): replaces an unknown node by its
+definition."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Body = tuple[Sequence[Node], Mapping[str, Array]]
 
 
 def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -> Body | None:
-    """The nodes and constants that define a foreign node, for inputs of these specs; None where ONNX has no
-    definition, or one with loops. *read*: reads a model."""
+    """Return the nodes and constants that define an unknown node, for inputs of these specs; None if ONNX has
+    no definition, or one with loops. *read*: reads a model."""
     a = node.attributes
     if a["domain"] or a["op"] in RANDOM or has_graphs(node) or a["captured"]:
         return None
@@ -35,7 +35,7 @@ def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -
 
 
 def _model(node: Node, specs: Sequence[Spec | None]) -> Any:
-    """A model of the node, as a call of its definition; None where there is none."""
+    """Return a model of the node, as a call of its definition; None if there is none."""
     onnx, a = package(), node.attributes
     helper, opset = onnx.helper, a["opset"] or NEWEST
     schema = onnx.defs.get_schema(a["op"], opset, "")
@@ -69,7 +69,7 @@ def _model(node: Node, specs: Sequence[Spec | None]) -> Any:
 
 
 def _renamed(node: Node, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Body:
-    """With names of their own, but for the node's inputs and results."""
+    """Give nodes and constants new names, except for the node's inputs and results."""
     known = {*node.inputs, *node.outputs, ""}
 
     def named(name: str) -> str:

@@ -1,5 +1,5 @@
-"""Operators of com.microsoft into which ONNX Runtime's optimizer fuses transformers, in the nodes that it
-fused (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""Operators of com.microsoft that ONNX Runtime's optimizer fuses from transformers: replaces them by the
+nodes that were fused (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _cast(reading: Reading, node: Node, x: str) -> str:
 
 
 def _summed(reading: Reading, node: Node, names: Sequence[str]) -> str:
-    """In float32, from left to right; "" is none."""
+    """Add values in float32, from left to right; "" stands for none."""
     total, *rest = (_cast(reading, node, name) for name in names if name)
     for one in rest:
         total = reading.emit(node, "Add", [total, one])
@@ -28,7 +28,7 @@ def _summed(reading: Reading, node: Node, names: Sequence[str]) -> str:
 
 
 def _scaled(reading: Reading, node: Node, total: str, like: str, scale: str, bias: str, root: bool) -> None:
-    """The first result: *total* normalized along its last axis, times scale, plus bias, in the type of
+    """Emit the first result: *total* normalized along its last axis, times scale, plus bias, in the type of
     *like*."""
     function = "normalize_root" if root else "normalize"
     y = normal(reading, node, total, -1, function, EPSILON)
@@ -61,8 +61,8 @@ def skip_normalization(root: bool) -> Spelling:
 
 
 def embed_normalization(reading: Reading, node: Node) -> None:
-    """The sum of a token's, its place's and its segment's embedding, normalized; further results are how many
-    tokens the mask shows, and the sum."""
+    """The normalized sum of the embeddings of a token, its position and its segment. Further results are the
+    number of tokens that the mask shows, and the sum."""
     ids, segments, tokens, places, kinds, scale, bias = node.inputs[:7]
     mask, positions, y = node.input(7), node.input(8), node.outputs[0]
     outputs = (*node.outputs, "", "")
@@ -116,7 +116,7 @@ def dynamic_quantize_matmul(reading: Reading, node: Node) -> None:
 def _real_product(
     reading: Reading, node: Node, operands: Sequence[str], scales: Sequence[str], bias: str
 ) -> None:
-    """The exact int32 product of a and b (with their zero points), times the product of both scales."""
+    """Emit the exact int32 product of a and b (with their zero points), times the product of both scales."""
     sums = _cast(reading, node, reading.emit(node, "MatMulInteger", operands))
     scale = reading.emit(node, "Mul", scales)
     result = reading.emit(node, "Mul", [sums, scale], "" if bias else node.outputs[0])
@@ -125,7 +125,7 @@ def _real_product(
 
 
 def fused_matmul(reading: Reading, node: Node) -> None:
-    """alpha * a @ b, either with its last two axes exchanged."""
+    """alpha * a @ b, with the last two axes of either swapped on request."""
     a = node.attributes
     if a.get("transBatchA", 0) or a.get("transBatchB", 0):
         _unread(reading, node, "its batch is not in front")

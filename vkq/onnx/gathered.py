@@ -1,6 +1,5 @@
-"""com.microsoft's GatherBlockQuantized: rows of a table that is quantized in blocks, as embeddings are
-(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GatherBlockQuantized).
-"""
+"""com.microsoft's GatherBlockQuantized: rows of a table that is quantized in blocks, such as embeddings
+(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GatherBlockQuantized)."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ FLOATS = ("float32", "float16")
 
 def gather_block_quantized(w: Rewriting) -> bool:
     """Table, indices, scales, zero points: (code - zero point) * scale in float32, in the type of the scales.
-    Codes of 4 bits lie two in a byte on the device, those of 2 become 4."""
+    On the device a byte holds two codes of 4 bits; codes of 2 bits are widened to 4."""
     a, ids = w.node.attributes, w.spec(1)
     table, scales, points = (w.arrays[i] if i < len(w.arrays) else None for i in (0, 2, 3))
     if (
@@ -50,8 +49,8 @@ def gather_block_quantized(w: Rewriting) -> bool:
 def _codes(
     table: Array, scales: Array, points: Array | None, bits: int, block: int
 ) -> tuple[Array, Array] | None:
-    """A code for each element, uint8, and the zero point of each block. None where it is not plain whether
-    a byte holds one code or several, or sizes do not fit."""
+    """Return a code for each element, uint8, and the zero point of each block. None if it is ambiguous
+    whether a byte holds one code or several, or if sizes do not fit."""
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
     zeros: Array | None
@@ -75,7 +74,7 @@ def _rows(w: Rewriting, codes: Array) -> str:
 
 
 def _pairs(w: Rewriting, codes: Array, shape: tuple[int, ...]) -> str:
-    """Rows of codes that lie two in a byte."""
+    """Return rows of codes with two in a byte."""
     both = w.cast(_rows(w, packed(codes, 4)), "int32")
     sixteen = w.constant(16, "int32")
     parts = [w.reshape(w.emit(op, [both, sixteen]), (math.prod(shape), -1, 1)) for op in ("Mod", "Div")]
@@ -83,7 +82,7 @@ def _pairs(w: Rewriting, codes: Array, shape: tuple[int, ...]) -> str:
 
 
 def _along(w: Rewriting, each: str, shape: tuple[int, ...], block: int, width: int) -> str:
-    """The number of each element's block, of the rows that are gathered."""
+    """Return the index of each element's block, in the rows that are gathered."""
     rows = w.reshape(w.emit("Gather", [each, w.name(1)], axis=0), (*shape, 1))
     whole = w.emit("Expand", [rows, w.constant((*shape, block), "int64")])
     line = w.reshape(whole, (*shape[:-1], shape[-1] * block))

@@ -1,4 +1,4 @@
-"""What a model folder of onnxruntime-genai says of its language model (genai_config.json)."""
+"""The description of a language model in a folder of onnxruntime-genai (genai_config.json)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_BYTES = 1 << 24  # of a configuration
 
 @dataclasses.dataclass(frozen=True)
 class Genai:
-    """Names of files, inputs and outputs, and the numbers that a loop over tokens needs."""
+    """Names of files, inputs and outputs, and the numbers for a loop over tokens."""
 
     model: Path
     context: int  # tokens at most, with those that are made
@@ -31,7 +31,8 @@ class Genai:
 
 
 def read_genai(folder: Path) -> Genai:
-    """Raises ModelError, with the name of what is missing, for a folder that has no such configuration."""
+    """Read the configuration of a folder. Raises ModelError, with the name of what is missing, if it has
+    none."""
     path = folder / "genai_config.json"
     try:
         found = files.parse_json(files.read(path, MOST_BYTES))

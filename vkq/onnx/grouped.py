@@ -1,6 +1,5 @@
-"""com.microsoft's GroupQueryAttention, as onnxruntime-genai's models have it
-(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention).
-"""
+"""com.microsoft's GroupQueryAttention, in the form of onnxruntime-genai's models
+(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention)."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from .scores import Scores, append, attend, joined, places
 
 KNOWN = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
          "sliding_window_cache", "smooth_softmax", "softcap"}  # fmt: skip
-# What says that nothing is quantized and no scores are results.
+# Attributes that must say that nothing is quantized and scores are no result.
 UNUSED = {
     "causal": 1,
     "qk_output": 0,
@@ -24,8 +23,8 @@ UNUSED = {
 
 
 def group_query_attention(w: Rewriting) -> bool:
-    """q, k, v (or all in q), past keys and values, the place of each batch's last token, how many keys there
-    are, tables of cosines and sines, places, an added bias, a score that each head has beside its keys."""
+    """q, k, v (or all in q), past keys and values, the position of each batch's last token, the number of
+    keys, tables of cosines and sines, positions, an added bias, an extra score for each head (sink)."""
     sizes = _sizes(w)
     if sizes is None:
         return False
@@ -58,7 +57,7 @@ def group_query_attention(w: Rewriting) -> bool:
 
 
 def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
-    """Batch, tokens, heads, heads of keys, and the width of each; None for other forms."""
+    """Return batch, tokens, heads, heads of keys, and the width of each; None for other forms."""
     a, given = dict(w.node.attributes), w.given
     if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= KNOWN:
         return None
@@ -80,7 +79,7 @@ def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
 
 
 def _lengths(w: Rewriting, batch: int, limits: tuple[int, int]) -> str:
-    """How many keys each batch has, within these limits: other numbers are refused where they are given."""
+    """Return each batch's number of keys, within these limits: inputs with other numbers are refused."""
     low, high = (limit - 1 for limit in limits)
     known = w.arrays[5]
     if known is not None and ((known < low) | (known > high)).any():
@@ -101,7 +100,7 @@ def _sink(w: Rewriting, heads: int) -> str:
 
 
 def _split(w: Rewriting, sizes: tuple[int, int, int, int, int]) -> list[str]:
-    """q, k and v as (batch, tokens, heads, width)."""
+    """Return q, k and v as (batch, tokens, heads, width)."""
     batch, tokens, heads, kv_heads, width = sizes
     names, counts = [w.name(i) for i in range(3)], (heads, kv_heads, kv_heads)
     if not w.name(1):

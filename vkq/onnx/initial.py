@@ -1,4 +1,4 @@
-"""Inputs that have an initializer, which stands for them unless they are fed."""
+"""Inputs with an initializer, which is their value unless they are fed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ Parse = Callable[[Any], Model]
 
 
 class Initials(Generic[Session]):
-    """The sessions of a model with initializers as inputs, one for each set of those that are fed."""
+    """The sessions of a model with initializers as inputs, one for each set of fed initializers."""
 
     def __init__(self, initial: Sequence[Argument]):
         self._names = [argument.name for argument in initial]
         self._sessions: dict[frozenset[str], Session] = {}
 
     def fed(self, feed: Container[str], reread: Callable[[Parse, Sequence[str]], Session]) -> Session | None:
-        """The session that takes the initializers that *feed* has; None where it has none. *reread* makes
-        one: of the model as it is read then, and of inputs whose values count as constants, as weights may be
-        among them."""
+        """Return the session for the initializers in *feed*; None if there are none. *reread* opens one: with
+        the model read for these inputs, whose values count as constants, as they may be weights."""
         names = frozenset(name for name in self._names if name in feed)
         if names and names not in self._sessions:
             self._sessions[names] = reread(functools.partial(read, fed=names), sorted(names))
         return self._sessions.get(names)
 
     def clear(self) -> None:
-        """Leave all of them."""
+        """Drop all sessions."""
         self._sessions.clear()

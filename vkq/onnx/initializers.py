@@ -1,4 +1,4 @@
-"""Initializers that a session is given (`SessionOptions.add_initializer`), in place of the model's."""
+"""Initializers given to a session (`SessionOptions.add_initializer`) that replace the model's."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .protobuf import package
 
 
 def replaced(model: Any, given: Mapping[str, Any]) -> Any:
-    """The model with the values of these initializers; as it is where there are none. Data beside a file is
-    read for the others alone."""
+    """Return the model with the values of these initializers; the model itself if there are none. External
+    data is read only for the others."""
     if not given:
         return model
     onnx, folder = package(), ""
@@ -43,7 +43,7 @@ def _array(name: str, value: Any) -> Array:
 
 
 def _tensor(onnx: Any, own: Any, array: Array) -> Any:
-    """A TensorProto of the array, which must be as the model's."""
+    """Return a TensorProto of the array, which must have the model's type and shape."""
     made = onnx.numpy_helper.from_array(array, own.name)
     if (list(made.dims), made.data_type) != (list(own.dims), own.data_type):
         kind = onnx.helper.tensor_dtype_to_np_dtype(own.data_type)

@@ -1,4 +1,4 @@
-"""A model's own functions, put in the place of their calls."""
+"""Inlines a model's own functions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Key = tuple[str, str]
 
 
 def inlined(proto: Any) -> Any:
-    """The model without functions; ModelError where they call each other in a circle, deeper than `DEEPEST`,
-    or make more than `MOST_NODES` nodes."""
+    """Return the model without functions; raises ModelError if they call each other in a circle, are nested
+    deeper than `DEEPEST`, or give more than `MOST_NODES` nodes."""
     bodies = {(f.domain, f.name): f.node for f in proto.functions}
     sizes: dict[Key, int] = {}
 

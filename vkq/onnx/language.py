@@ -21,11 +21,12 @@ LEAST = 64  # places of a cache; it has a power of two of them, so few lengths a
 
 
 class LanguageModel:
-    """A decoder in a folder as onnxruntime-genai's model builder writes it: ``genai_config.json``, the model
-    that it names, and ``tokenizer.json``, which the package ``tokenizers`` reads when text is asked for.
+    """A decoder in a folder in the format of onnxruntime-genai's model builder: ``genai_config.json``, the
+    model that it names, and ``tokenizer.json``, which the package ``tokenizers`` reads when text is asked
+    for.
 
-    device, fallback: as `InferenceSession`'s. Raises ModelError for another folder, or a model with inputs
-    that a loop over tokens does not know.
+    device, fallback: as in `InferenceSession`. Raises ModelError for another folder, or a model with inputs
+    unknown to a loop over tokens.
     """
 
     @checked
@@ -57,10 +58,10 @@ class LanguageModel:
         seed: int | None = None,
         stop: Sequence[int] | None = None,
     ) -> Iterator[int]:
-        """Yields up to *count* tokens that follow *prompt*, each as soon as it is known.
+        """Yield up to *count* tokens that follow *prompt*, each as soon as it is known.
 
-        top_k: 1 takes the likeliest token; more draws one of the top_k likeliest, by the softmax of score /
-        *temperature*; *seed* fixes the draws. stop: tokens that end the text and are not yielded (None: the
+        top_k: 1 takes the most likely token; more draws one of the top_k most likely, by the softmax of score
+        / *temperature*; *seed* fixes the draws. stop: tokens that end the text and are not yielded (None: the
         model's own).
         """
         most = self.config.context
@@ -98,14 +99,15 @@ class LanguageModel:
         temperature: float = 1.0,
         seed: int | None = None,
     ) -> Iterator[str]:
-        """Yields the text that follows *prompt*, piece by piece; the other arguments are `generate`'s."""
+        """Yield the text that follows *prompt*, piece by piece; the other arguments are those of
+        `generate`."""
         words = self.tokenizer
         tokens = self.generate(words.encode(prompt).ids, count, top_k, temperature, seed)
         return _texts(words, tokens)
 
     @property
     def tokenizer(self) -> Any:
-        """The folder's, of the package ``tokenizers``."""
+        """The folder's tokenizer, of the package ``tokenizers``."""
         if self._words is None:
             try:
                 from tokenizers import Tokenizer
@@ -120,7 +122,7 @@ class LanguageModel:
         return self._words
 
     def close(self) -> None:
-        """Frees the memory on the device."""
+        """Free the memory on the device."""
         self.session.close()
 
     def __enter__(self) -> LanguageModel:
@@ -131,8 +133,8 @@ class LanguageModel:
 
 
 class _Cache:
-    """Keys and values of the tokens so far, for a text of *length* tokens at most. Where past and present are
-    one buffer, it has its whole length from the start, so that a token changes no shape."""
+    """Keys and values of the tokens so far, for a text of at most *length* tokens. If past and present share
+    one buffer, it has its full length from the start, so that a token changes no shape."""
 
     def __init__(self, model: LanguageModel, length: int):
         self.model, self.config, self.done = model, model.config, 0
@@ -142,7 +144,7 @@ class _Cache:
         self.past: list[Any] = [np.zeros(shape, inputs[name].dtype) for name in self.config.past]
 
     def read(self, tokens: Sequence[int]) -> Any:
-        """The scores behind each of some more tokens, a Tensor (1, tokens, words)."""
+        """Return the scores after each of some more tokens, a Tensor (1, tokens, words)."""
         c, start = self.config, self.done
         self.done += len(tokens)
         mask = np.zeros((1, self.room or self.done), np.int64)
@@ -156,7 +158,7 @@ class _Cache:
 
 
 class _Draw:
-    """A token by its score."""
+    """Draws a token by its score."""
 
     def __init__(self, top_k: int, temperature: float, random: np.random.Generator):
         self.top_k, self.temperature, self.random = top_k, temperature, random
@@ -171,7 +173,8 @@ class _Draw:
 
 
 def _pieces(prompt: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Powers of two of tokens: of all prompts together few lengths are prepared."""
+    """Yield pieces whose lengths are powers of two, so that few lengths are prepared for all prompts
+    together."""
     at = 0
     while left := len(prompt) - at:
         size = min(LONGEST, 1 << left.bit_length() - 1)
@@ -180,7 +183,7 @@ def _pieces(prompt: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _texts(words: Any, tokens: Iterator[int]) -> Iterator[str]:
-    """What each token adds to the text; a character that is not whole waits for the next."""
+    """Yield the text that each token adds; an incomplete character waits for the next token."""
     known: list[int] = []
     told = ""
     for token in tokens:

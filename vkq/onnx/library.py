@@ -1,5 +1,5 @@
-"""What ONNX Runtime's module has beside sessions and values: what it can say of itself, how it logs, and what
-it sets for a whole process."""
+"""The functions of ONNX Runtime's module other than sessions and values: information, logging, and settings
+of the process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _told: set[str] = set()  # what a process was told that it is ignored
 
 
 def get_available_providers() -> list[str]:
-    """``["VulkanExecutionProvider", "CPUExecutionProvider"]``; the latter is ONNX Runtime's, for nodes that a
-    device cannot run."""
+    """Return ``["VulkanExecutionProvider", "CPUExecutionProvider"]``; the second is ONNX Runtime's, for nodes
+    that a device cannot run."""
     return [VULKAN, CPU]
 
 
@@ -28,67 +28,67 @@ get_all_providers = get_available_providers
 
 
 def get_device() -> str:
-    """``"GPU"``: what the package computes on, as ONNX Runtime says it. `vkq.devices` lists the devices."""
+    """Return ``"GPU"``, the kind of device in ONNX Runtime's terms. `vkq.devices` lists the devices."""
     return "GPU"
 
 
 def get_version_string() -> str:
-    """vkq's version."""
+    """Return vkq's version."""
     return __version__
 
 
 def get_build_info() -> str:
-    """What `vkq --version` says."""
+    """Return the text of `vkq --version`."""
     return f"vkq {__version__}"
 
 
 def set_default_logger_severity(level: int) -> None:
     """Set the level of ``logging.getLogger("vkq")``: 0 verbose, 1 information, 2 warnings, 3 errors, 4 fatal,
-    as ONNX Runtime counts."""
+    as in ONNX Runtime."""
     if level not in range(5):
         raise ArgumentError(f"the severity is {shown(level)}; it must be from 0 (verbose) to 4 (fatal)")
     logging.getLogger("vkq").setLevel(10 * (level + 1))
 
 
 def set_default_logger_verbosity(level: int) -> None:
-    """Does nothing: the logger has no levels below the severity's."""
+    """Do nothing: the logger has no levels below the severity's."""
 
 
 def disable_telemetry_events() -> None:
-    """Does nothing: vkq sends nothing to anybody."""
+    """Do nothing: vkq has no telemetry."""
 
 
 enable_telemetry_events = disable_telemetry_events
 
 
 def set_seed(seed: int) -> None:
-    """Ignored, with a warning once: vkq runs no operator of random numbers (a fallback to ONNX Runtime does:
-    call its own ``set_seed``)."""
+    """Ignored, with one warning: vkq runs no random operator (a fallback to ONNX Runtime does: call its own
+    ``set_seed``)."""
     _ignored("set_seed", "no operator of random numbers runs on a device")
 
 
 @dataclasses.dataclass(frozen=True)
 class OrtDevice:
-    """ONNX Runtime's name of a place, such as ``OrtDevice.make("cpu", 0)``."""
+    """ONNX Runtime's name of a device, such as ``OrtDevice.make("cpu", 0)``."""
 
     name: str
     index: int = 0
 
     @classmethod
     def make(cls, ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """ "cpu", or any other name for the device with this index."""
+        """Return "cpu", or for any other name the device with this index."""
         return cls(str(ort_device_name).lower(), int(device_id))
 
     def device_type(self) -> int:
-        """0 the CPU, 1 a GPU."""
+        """Return 0 for the CPU, 1 for a GPU."""
         return int(self.name != "cpu")
 
     def device_id(self) -> int:
-        """The index."""
+        """Return the index."""
         return self.index
 
     def device_mem_type(self) -> int:
-        """0: memory of the device's own kind."""
+        """Return 0: memory of the device's own kind."""
         return 0
 
 
@@ -110,7 +110,7 @@ class OrtMemType(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class OrtMemoryInfo:
-    """What an allocator is made for."""
+    """The memory that an allocator is for."""
 
     name: str
     allocator_type: Any
@@ -130,12 +130,12 @@ class OrtArenaCfg(dict[str, int]):
 
 
 def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
-    """Ignored, with a warning once: a device's memory is its own (``vkq.Device``), and sessions share it."""
+    """Ignored, with one warning: a device manages its memory (``vkq.Device``), and sessions share it."""
     _ignored("create_and_register_allocator", "sessions of a device share its memory")
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int) -> None:
-    """Ignored, with a warning once: the device orders the work."""
+    """Ignored, with one warning: the device orders the work."""
     _ignored("set_global_thread_pool_sizes", "the device orders the work")
 
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's InferenceSession has beside ``run``, for code that was written for it."""
+"""The methods of ONNX Runtime's InferenceSession other than ``run``, for code written for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Callback = Callable[[Sequence[Array], Any, str], Any]
 
 
 class Manners:
-    """The part of a session that only says something, ends something or hands a run to another thread."""
+    """The part of a session that gives information, closes it, or hands a run to another thread."""
 
     model: Model
     device: Device
@@ -50,7 +50,7 @@ class Manners:
         raise NotImplementedError
 
     def _keep(self, asked: Asked) -> None:
-        """Keep what the session was opened with, and tell once what is ignored."""
+        """Store the arguments of the session, and warn once about ignored ones."""
         self._options = asked.options
         self._worker, self._told = Worker(), False
         self._profiled: list[tuple[int, int, int]] | None = [] if self._options.enable_profiling else None
@@ -63,7 +63,7 @@ class Manners:
             )
 
     def _run_options(self, options: Any) -> None:
-        """Tell once for each session what is ignored of a run's options."""
+        """Warn once for each session about ignored options of a run."""
         if options is not None and not self._told and (ignored := changed(options, RunOptions)):
             self._told = True
             caller_warned(f"run: vkq ignores the run options {', '.join(ignored)}", IgnoredWarning)
@@ -71,46 +71,46 @@ class Manners:
     # ------------------------------------------------------------------------------------------------- facts
 
     def get_inputs(self) -> list[NodeArg]:
-        """What `run` takes."""
+        """Return the inputs of `run`."""
         return [NodeArg.of(argument) for argument in self.model.inputs]
 
     def get_outputs(self) -> list[NodeArg]:
-        """What `run` gives."""
+        """Return the outputs of `run`."""
         return [NodeArg.of(argument) for argument in self.model.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Inputs that have a value in the model, in whose place `run` may be fed others: each new value
-        prepares the model again."""
+        """Return the inputs that have a value in the model, which `run` may replace: each new value prepares
+        the model again."""
         return [NodeArg.of(argument) for argument in self.model.overridable]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the file says of itself."""
+        """Return the metadata in the file."""
         return self.model.metadata
 
     def get_session_options(self) -> Any:
-        """The options that the session was opened with."""
+        """Return the options of the session."""
         return self._options
 
     def get_providers(self) -> list[str]:
-        """``["VulkanExecutionProvider"]``, and "CPUExecutionProvider" where nodes may run on the CPU."""
+        """Return ``["VulkanExecutionProvider"]``, and "CPUExecutionProvider" if nodes may run on the CPU."""
         return [VULKAN, CPU] if self._fallback else [VULKAN]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """By provider; the Vulkan device's index is "device_id"."""
+        """Return the options by provider; the Vulkan device's index is "device_id"."""
         own = {VULKAN: {"device_id": str(self.device.capabilities.index)}}
         return own | ({CPU: {}} if self._fallback else {})
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Taken, and ignored with a warning: a session keeps its device; open another one for another."""
+        """Ignored with a warning: a session keeps its device; open another session for another device."""
         asked_of(None, None, None, providers, provider_options)
         caller_warned(f"vkq ignores set_providers: the session stays on {self.device.name}", IgnoredWarning)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Since the session was opened: ``runs`` (a batch of `map` is one), ``shapes_prepared`` and
-        ``cache_hits`` (how often a set of shapes was prepared, or found prepared), ``bytes_uploaded`` and
-        ``bytes_downloaded`` (inputs and results that were arrays; weights, and what crosses between nodes
-        with a fallback, aside)."""
+        """Return counts since the session was opened: ``runs`` (a batch of `map` is one), ``shapes_prepared``
+        and ``cache_hits`` (how often a set of shapes was prepared, or found prepared), ``bytes_uploaded`` and
+        ``bytes_downloaded`` (inputs and results that were arrays; without weights, and without values that
+        cross between nodes with a fallback)."""
         return self._executables.counters.as_dict()
 
     def __repr__(self) -> str:
@@ -125,8 +125,8 @@ class Manners:
         )
 
     def _declared(self, name: str, value: Any) -> Any:
-        """A result in its type in the model, where a device holds it in another (bool, int64). Tensors stay
-        what they are, as do ONNX Runtime's lists for sequences."""
+        """Return a result in its type in the model if a device stores it in another (bool, int64). Tensors
+        stay unchanged, as do ONNX Runtime's lists for sequences."""
         if isinstance(value, Tensor) or not hasattr(value, "astype"):
             return value
         dtype = next(a.dtype for a in self.model.outputs if a.name == name)
@@ -152,9 +152,9 @@ class Manners:
         user_data: Any = None,
         run_options: Any = None,
     ) -> None:
-        """`run` in another thread, which then calls ``callback(results, user_data, error)``: error is "" or
-        says what went wrong, and then there are no results. What is wrong with the arguments is raised here.
-        The arrays must not change until then."""
+        """Start `run` in another thread, which then calls ``callback(results, user_data, error)``: error is
+        "", or describes the failure, and then there are no results. Errors in the arguments are raised here.
+        The arrays must not change before the callback."""
         if not callable(callback):
             raise ArgumentError(f"run_async: callback is a {type(callback).__name__}, not a function")
         call = self._call(output_names, input_feed, run_options)
@@ -169,13 +169,14 @@ class Manners:
         self._worker.begin(later)
 
     def io_binding(self) -> IOBinding:
-        """Which values a run reads and writes, on the host or on the device, for `run_with_iobinding`."""
+        """Return a binding of the values that a run reads and writes, on the host or on the device, for
+        `run_with_iobinding`."""
         self._executables  # noqa: B018  raises where the session is closed
         return IOBinding(self)
 
     @checked
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
-        """Run what is bound; the results are the binding's (`IOBinding.get_outputs`)."""
+        """Run with a binding, which receives the results (`IOBinding.get_outputs`)."""
         if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
             raise ArgumentError("run_with_iobinding: iobinding must be what this session's io_binding() made")
         iobinding.run(run_options)
@@ -184,7 +185,7 @@ class Manners:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Any, run_options: Any = None
     ) -> list[OrtValue]:
-        """`run` for OrtValues by name: the results are on the host."""
+        """Run with OrtValues by name; the results are on the host."""
         binding = self.io_binding()
         for name, value in input_dict_ort_values.items():
             binding.bind_ortvalue_input(name, value)
@@ -203,7 +204,7 @@ class Manners:
         fetches: list[OrtValue],
         fetch_devices: Sequence[Any],
     ) -> None:
-        """`run` for lists of OrtValues: the results are appended to *fetches*, each where its device says
+        """Run with lists of OrtValues: the results are appended to *fetches*, each on its device
         (`OrtDevice`)."""
         binding = self.io_binding()
         for name, value in zip(feed_names, feeds, strict=True):
@@ -214,12 +215,12 @@ class Manners:
         fetches.extend(binding.get_outputs())
 
     def enable_fallback(self) -> None:
-        """Does nothing: the ``providers`` with which a session is opened decide what runs on the CPU."""
+        """Do nothing: the ``providers`` of a session decide what runs on the CPU."""
 
     disable_fallback = enable_fallback
 
     def _timed(self, call: Callable[[], list[Array]]) -> list[Array]:
-        """The call, noted where profiling is on."""
+        """Make the call, and record it if profiling is on."""
         if self._profiled is None:
             return call()
         begin = time.monotonic_ns()
@@ -228,7 +229,7 @@ class Manners:
         return results
 
     def get_profiling_start_time_ns(self) -> int:
-        """When the session was opened, as ``time.monotonic_ns`` counts."""
+        """Return when the session was opened, in the units of ``time.monotonic_ns``."""
         return self._began
 
     def end_profiling(self) -> str:
@@ -266,7 +267,7 @@ class Manners:
         self._keep(Asked())
 
     def close(self) -> None:
-        """Free what the session holds on the device, when runs of other threads are done. Further use raises
+        """Free the session's memory on the device, after the runs of other threads. Further use raises
         DeviceError; closing again does nothing. The device stays open."""
         self._state = None
         self._initials.clear()
@@ -282,7 +283,7 @@ class Manners:
 
 
 def resized(model: Model, sizes: Mapping[str, int]) -> Model:
-    """The model with the open sizes of these names fixed."""
+    """Return the model with the open sizes of these names fixed."""
 
     def of(arguments: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(dataclasses.replace(a, shape=tuple(sizes.get(d, d) for d in a.shape)) for a in arguments)

@@ -1,4 +1,4 @@
-"""`InferenceSession.map`: a stream of inputs in batches, each computed while the next one is filled."""
+"""`InferenceSession.map`: a stream of inputs in batches; each is computed while the next one is filled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Finish = Callable[[], Sequence[Array]]
 
 
 class Mapped:
-    """A model's outputs of these *names* for a stream of inputs.
+    """The model's outputs *names* for a stream of inputs.
 
     Args:
         constant: inputs whose values count as constants.
@@ -47,7 +47,7 @@ class Mapped:
         self._checks = [BatchCheck(model, name, constant) for name in self.names]
 
     def __call__(self, inputs: Iterable[Any], batch: int) -> Iterator[list[Array]]:
-        """A list of the outputs for each input."""
+        """Yield a list of the outputs for each input."""
         waiting: deque[Finish] = deque()
         for group in groups(inputs, batch):
             rows = columns(group, self.model.inputs)
@@ -74,7 +74,8 @@ class Mapped:
         return counted
 
     def _begun(self, rows: Mapping[str, list[Array]]) -> Finish:
-        """A batch: what waits for the results, which are there already where it cannot run beside others."""
+        """Start a batch; return a function that waits for the results. If it cannot run beside others, it has
+        run already."""
         if not self._constant:
             shapes = {name: np.broadcast_to(x[0], (len(x), *x[0].shape)) for name, x in rows.items()}
             executable = self._executable(self._checked(shapes))

@@ -9,7 +9,7 @@ from ..errors import ArgumentError, did_you_mean
 
 
 def chosen(proto: Any, names: Collection[str]) -> list[str]:
-    """The nodes of these *names*, and all beneath them: of ``/head`` also ``/head/conv/Conv``.
+    """Return the nodes of these *names*, and all below them: ``/head`` includes ``/head/conv/Conv``.
 
     Raises ArgumentError for a name that no node has.
     """

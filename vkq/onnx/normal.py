@@ -1,4 +1,4 @@
-"""Normalizations and norms, in the steps that ONNX defines them by."""
+"""Normalizations and norms, in the steps of ONNX's definitions."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def norm(square: bool, root: bool) -> Spelling:
 def normal(
     reading: Reading, node: Node, x: str, axis: int, function: str = "normalize", otherwise: float = 1e-5
 ) -> str:
-    """x without its mean and over its deviation (normalize_root: over the root of its mean square), along the
-    axes from *axis* on. *otherwise*: epsilon where the model gives none."""
+    """Return x minus its mean, divided by its deviation (normalize_root: by the root of its mean square),
+    along the axes from *axis* on. *otherwise*: epsilon if the model gives none."""
     epsilon = float(np.float32(node.attributes.get("epsilon", otherwise)))
     return reading.emit(node, "Normalization", [x], function=function, axis=axis, epsilon=epsilon)
 
 
 def layer_normalization(reading: Reading, node: Node) -> None:
     """LayerNormalization and RMSNormalization: in float32 up to the scale, whatever the type of x, as
-    ``stash_type`` says; 0 says in x's own."""
+    ``stash_type`` says; 0 means in x's own type."""
     if len(node.outputs) > 1:
         reading.nodes.append(unknown(node, "", reading.opset))
         return
@@ -50,15 +50,15 @@ def layer_normalization(reading: Reading, node: Node) -> None:
 
 
 def instance_normalization(reading: Reading, node: Node) -> None:
-    """Each channel of each image by itself: its pixels as one axis."""
+    """Each channel of each image alone: its pixels are one axis."""
     flat = reading.constant(np.array([0, 0, -1]), f"{node.outputs[0]}/flat")
     y = normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
     _scaled(reading, node, y)
 
 
 def group_normalization(reading: Reading, node: Node) -> None:
-    """Groups of channels as one axis with their pixels; scale and bias are a channel's (before opset 21 a
-    group's)."""
+    """Groups of channels are one axis with their pixels; each channel has scale and bias (before opset 21
+    each group)."""
     groups = int(node.attributes["num_groups"])
     flat = reading.constant(np.array([0, groups, -1]), f"{node.outputs[0]}/flat")
     y = normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
@@ -74,7 +74,7 @@ def group_normalization(reading: Reading, node: Node) -> None:
 
 
 def _scaled(reading: Reading, node: Node, y: str) -> None:
-    """Times scale, plus bias, of (N, C, pixels); in the shape of x."""
+    """Emit (N, C, pixels) times scale, plus bias, in the shape of x."""
     last = reading.constant(np.array([1]), f"{node.outputs[0]}/last")
     scale, bias = (reading.emit(node, "Unsqueeze", [name, last]) for name in node.inputs[1:3])
     y = reading.emit(node, "Add", [reading.emit(node, "Mul", [y, scale]), bias])

@@ -14,7 +14,7 @@ KNOWN = {
 
 
 def onnx_attention(w: Rewriting) -> bool:
-    """q, k, v, mask, past keys and values, how many keys of each batch count."""
+    """q, k, v, mask, past keys and values, the number of valid keys of each batch."""
     at = _scores(w)
     if at is None:
         return False
@@ -33,7 +33,8 @@ def onnx_attention(w: Rewriting) -> bool:
 
 
 def _scores(w: Rewriting) -> Scores | None:
-    """None for a form that is left to ONNX's definition: with the scores as a result, or a short mask."""
+    """Return the rules of the attention; None for a form that is left to ONNX's definition: with the scores
+    as a result, or with a short mask."""
     a, given = w.node.attributes, w.given
     floats = {spec.dtype for i, spec in given.items() if i not in (3, 6)}
     if not set(a) <= KNOWN or w.result(3) or floats not in ({"float32"}, {"float16"}):

@@ -1,8 +1,8 @@
-"""The operators of ONNX that are read, and how each is said in the graph's vocabulary.
+"""The ONNX operators that the reader knows, and their translation to the graph's operators.
 
 A node of an older opset becomes its newest form (attributes that became inputs). A quantized operator of ONNX
-or com.microsoft becomes what it stands for: DequantizeLinear, the operator, QuantizeLinear; the graph's
-passes make of that, and of models that say it themselves, the same operator of vkq.
+or com.microsoft becomes DequantizeLinear, the operator, QuantizeLinear. The graph's passes fuse these, and
+models already in this form, into the same operators of vkq.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MICROSOFT = "com.microsoft"
 
 
 def read_node(reading: Reading, node: Node, domain: str) -> bool:
-    """Adds a node of the model to the reading. False where the operator is unknown."""
+    """Add a node of the model to the reading. Return False for an unknown operator."""
     rule = RULES.get((domain, node.op))
     if rule is None:
         return False
@@ -83,7 +83,7 @@ def _resize(reading: Reading, node: Node) -> None:
 
 
 def _normalization(reading: Reading, node: Node) -> None:
-    """Only the first result is meant for inference."""
+    """Only the first result exists in inference."""
     reading.nodes.append(Node(node.op, node.inputs, node.outputs[:1], node.attributes, node.source))
 
 
@@ -102,7 +102,7 @@ def _stored(reading: Reading, node: Node, x: str, scale: str, zero: str, **attri
 
 
 def _channels_first(rule: Spelling) -> Spelling:
-    """A rule for images (N, C, H, W) or lines, with Transposes around it where channels are last."""
+    """Return a rule for images (N, C, H, W) or lines, with Transposes around it if channels are last."""
 
     def both(reading: Reading, node: Node) -> None:
         if not node.attributes.get("channels_last", 0):
@@ -119,7 +119,7 @@ def _channels_first(rule: Spelling) -> Spelling:
 
 
 def _bias(reading: Reading, node: Node, bias: str, x_scale: str, w_scale: str) -> str:
-    """An int32 bias has the scale x * w."""
+    """Dequantize an int32 bias, which has the scale x * w."""
     scales = [reading.constants.get(name) for name in (x_scale, w_scale)]
     if scales[0] is None or scales[1] is None:
         raise ModelError(f"{node}: with a bias, the scales must be constants")
@@ -138,8 +138,8 @@ def _qlinear_conv(reading: Reading, node: Node) -> None:
 
 
 def _qlinear_matmul(reading: Reading, node: Node) -> None:
-    """Scales and zero points of a and y are those of rows, b's of columns, where they are several. Matrices
-    of a constant b that have their own are products of their own."""
+    """The scales and zero points of a and y belong to rows, those of b to columns, if there are several.
+    Matrices of a constant b with their own parameters are separate products."""
     i = node.inputs
     known = [reading.constants.get(i[k]) for k in (1, 2, 4, 5, 6, 7)]
     if any(array is not None and array.ndim > 1 and array.size > 1 for array in known):
@@ -156,7 +156,7 @@ def _qlinear_matmul(reading: Reading, node: Node) -> None:
 
 
 def _products(reading: Reading, node: Node, b: Array, scales: Array, points: Array) -> None:
-    """QLinearMatMul with b (D, K, N), whose scales and zero points broadcast to (D, 1, N)."""
+    """Emit QLinearMatMul with b (D, K, N), whose scales and zero points broadcast to (D, 1, N)."""
     i, count, y = node.inputs, len(b), node.outputs[0]
     try:
         each = [np.broadcast_to(array, (count, 1, b.shape[2]))[:, 0] for array in (scales, points)]

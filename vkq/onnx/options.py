@@ -1,5 +1,5 @@
-"""ONNX Runtime's words for how a session is opened: options, providers, metadata. Code written for it runs
-with vkq after ``import vkq.onnx as onnxruntime``; what has no meaning here says so once for each session."""
+"""ONNX Runtime's arguments for opening a session: options, providers, metadata. Code written for it runs with
+vkq after ``import vkq.onnx as onnxruntime``; each session warns once about arguments without meaning here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from .initializers import replaced
 from .pytorch import model_of
 
 VULKAN, CPU = "VulkanExecutionProvider", "CPUExecutionProvider"
-# Options of a session or a run that are taken, or that change nothing where every run is the same.
+# Options of a session or a run that vkq uses, or that make no difference if every run is the same.
 HARMLESS = {
     "use_deterministic_compute", "logid", "only_execute_path_to_fetches",
     "enable_profiling", "profile_file_prefix",  # `InferenceSession.end_profiling`
 }  # fmt: skip
 
 TAKEN = {"sizes", "initializers", "providers"}  # vkq's own fields
-# Further arguments of onnxruntime.InferenceSession: its name for the model, and what changes nothing here.
+# Further arguments of onnxruntime.InferenceSession: its name for the model, and those that make no difference
+# here.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
 KNOWN = (
     "device", "fallback", "constant_inputs", "progress", "compute", "sess_options", "providers",
@@ -36,7 +37,7 @@ class IgnoredWarning(UserWarning):
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """ONNX Runtime's levels. vkq computes the same numbers at every level, and ignores it."""
+    """ONNX Runtime's levels. vkq computes the same numbers at every level and ignores it."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -46,7 +47,7 @@ class GraphOptimizationLevel(enum.IntEnum):
 
 
 class ExecutionMode(enum.IntEnum):
-    """ONNX Runtime's modes. The device orders the work itself, so vkq ignores it."""
+    """ONNX Runtime's modes, which vkq ignores: the device orders the work."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -61,7 +62,7 @@ class ExecutionOrder(enum.IntEnum):
 
 
 class Entries:
-    """What options and runs share: entries of text by key, which vkq keeps and ignores."""
+    """Text entries by key in options and runs, which vkq stores and ignores."""
 
     _entries: dict[str, str]
 
@@ -79,8 +80,8 @@ class Entries:
 class SessionOptions(Entries):
     """The attributes of onnxruntime.SessionOptions with its defaults.
 
-    Sizes that `add_free_dimension_override_by_name` fixes are taken; an attribute with another value than its
-    default is ignored with one `IgnoredWarning` for each session.
+    Sizes fixed by `add_free_dimension_override_by_name` are used; other attributes with a value other than
+    the default are ignored with one `IgnoredWarning` for each session.
     """
 
     enable_cpu_mem_arena: bool = True
@@ -104,11 +105,11 @@ class SessionOptions(Entries):
     providers: list[Any] = dataclasses.field(default_factory=list)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry; vkq ignores it."""
+        """Store an entry; vkq ignores it."""
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """The entry that was added with this key."""
+        """Return the entry that was added with this key."""
         return self._get(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
@@ -116,23 +117,23 @@ class SessionOptions(Entries):
         self.sizes[str(name)] = int(size)
 
     def add_initializer(self, name: str, ort_value: Any) -> None:
-        """Use an OrtValue in place of the model's initializer *name*, of its type and shape."""
+        """Replace the model's initializer *name* by an OrtValue of its type and shape."""
         self.initializers[str(name)] = ort_value
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
-        """The same for several, whose data beside the file is not read then."""
+        """Replace several initializers; their external data is then not read."""
         self.initializers |= dict(zip(names, ort_values, strict=True))
 
     def add_provider(self, provider_name: str, options: Mapping[str, Any] | None = None) -> None:
-        """A provider, as one of a session's ``providers``."""
+        """Add a provider, as one of a session's ``providers``."""
         self.providers.append((provider_name, dict(options or {})))
 
     def has_providers(self) -> bool:
-        """Whether one was added."""
+        """Return True if one was added."""
         return bool(self.providers)
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Refused: a library of ONNX Runtime's operators cannot run on a Vulkan device."""
+        """Raise an error: a library of ONNX Runtime's operators cannot run on a Vulkan device."""
         raise UnsupportedModelError(
             f"{shown(path)} has operators for ONNX Runtime alone; run what needs them there, or write them as"
             " functions of the model (onnx.helper.make_function), which vkq expands"
@@ -150,16 +151,16 @@ class RunOptions(Entries):
     terminate: bool = False
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry; vkq ignores it."""
+        """Store an entry; vkq ignores it."""
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """The entry that was added with this key."""
+        """Return the entry that was added with this key."""
         return self._get(key)
 
 
 def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
-    """``name=value`` of each attribute that is not its default, of options of vkq or ONNX Runtime."""
+    """Return ``name=value`` of each attribute that is not its default, for options of vkq or ONNX Runtime."""
     plain = {field.name: field.default for field in dataclasses.fields(kind) if field.name not in HARMLESS}
     found = [
         (name, getattr(options, name, value), value) for name, value in plain.items() if name not in TAKEN
@@ -168,13 +169,13 @@ def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
 
 
 def _number(value: Any) -> Any:
-    """An enumeration's number: ONNX Runtime's are of classes of their own."""
+    """Return an enumeration's number; ONNX Runtime's enumerations are classes of their own."""
     return getattr(value, "value", value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a session is opened with: the device, the fallback, the options, and what is ignored."""
+    """The arguments of a session: the device, the fallback, the options, and the ignored ones."""
 
     device: Device | int | str | None = None
     fallback: str | None = None
@@ -183,7 +184,7 @@ class Asked:
     path_or_bytes: Any = None
 
     def given(self, model: Any) -> Any:
-        """The model, by either name of the argument, with the initializers of the options."""
+        """Return the model, given by either name of the argument, with the initializers of the options."""
         if (model is None) == (self.path_or_bytes is None):
             raise DTypeError("InferenceSession takes one model: a path, bytes, or an onnx.ModelProto")
         model = model_of(self.path_or_bytes if model is None else model)
@@ -191,7 +192,7 @@ class Asked:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Of open axes, by name. (Those in ONNX Runtime's own object cannot be read.)"""
+        """The sizes of open axes, by name. (Those in ONNX Runtime's own object cannot be read.)"""
         return getattr(self.options, "sizes", {})
 
 
@@ -204,9 +205,9 @@ def asked_of(
     runtime: str = "onnxruntime",
     more: Mapping[str, Any] | None = None,
 ) -> Asked:
-    """ONNX Runtime's arguments, whose second and third are options and providers, in vkq's words. *runtime*
-    is the fallback's name; *more* are `ARGUMENTS`. Raises ArgumentError for a list of providers that ONNX
-    Runtime refuses, too."""
+    """Translate ONNX Runtime's arguments, whose second and third are options and providers. *runtime* is the
+    fallback's name; *more* are `ARGUMENTS`. Raises ArgumentError for a list of providers that ONNX Runtime
+    refuses, too."""
     more = more or {}
     for name in set(more) - set(ARGUMENTS):
         raise DTypeError(f"InferenceSession has no argument {name!r}{did_you_mean(name, KNOWN)}")
@@ -262,13 +263,13 @@ def _index(value: Any) -> int:
 
 
 def _is_options(value: Any) -> bool:
-    """Whether it is a SessionOptions of vkq or of ONNX Runtime."""
+    """Return True if it is a SessionOptions of vkq or of ONNX Runtime."""
     return hasattr(value, "add_session_config_entry") and hasattr(value, "graph_optimization_level")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelMetadata:
-    """What a model file says of itself (`InferenceSession.get_modelmeta`), as ONNX Runtime's."""
+    """A model file's metadata (`InferenceSession.get_modelmeta`), as in ONNX Runtime."""
 
     custom_metadata_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
     description: str = ""

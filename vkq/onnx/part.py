@@ -1,4 +1,4 @@
-"""Part of a graph in ONNX's words, in a session of ONNX Runtime."""
+"""Part of a graph in ONNX's operators, in a session of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .tensors import NEWEST
 
 
 def _since(op: str, opset: int = NEWEST) -> int:
-    """The opset of ai.onnx from which on an operator is as it is in *opset*; 0: there is none."""
+    """Return the opset of ai.onnx that introduced an operator's form in *opset*; 0: there is none."""
     from onnx import defs
 
     try:
@@ -33,8 +33,9 @@ def _since(op: str, opset: int = NEWEST) -> int:
 
 
 def opset_of(node: Node) -> int:
-    """The opset of ai.onnx in which a node is handed to ONNX Runtime: an operator that the reader does not
-    know is as the model has it, which a newer opset may read otherwise, and some came later than `OPSET`."""
+    """Return the opset of ai.onnx in which a node is given to ONNX Runtime. An operator unknown to the
+    reader has the model's form, which a newer opset may read otherwise, and some operators came later than
+    `OPSET`."""
     op, own = node.op, None
     if op == "foreign":
         op, own = node.attributes["op"], node.attributes["opset"]
@@ -45,8 +46,8 @@ def opset_of(node: Node) -> int:
 
 
 class CpuPart:
-    """Nodes in ONNX's words, in a session of ONNX Runtime, which is made once for all shapes: sizes are open,
-    and constants that may hold a size are fed with the inputs. (Its results' sizes may be unknown.)"""
+    """Nodes in ONNX's operators, in a session of ONNX Runtime that is made once for all shapes: sizes are
+    open, and constants that may hold a size are fed with the inputs. (Its results' sizes may be unknown.)"""
 
     def __init__(self, part: Graph, opset: int, layers: dict[Hashable, Any], own: Mapping[str, Array]):
         self.inputs, self.outputs = part.inputs, part.outputs
@@ -66,7 +67,8 @@ class CpuPart:
     def open(
         cls, graph: Graph, nodes: list[Node], layers: dict[Hashable, Any], own: Mapping[str, Array]
     ) -> CpuPart:
-        """Nodes that read a graph's results, and whose own results have the shapes that they find."""
+        """Open a session for nodes that read a graph's results, and whose own results have shapes known only
+        at run time."""
         read = {name for node in nodes for name in node.inputs if name}
         made = {name for node in nodes for name in node.outputs if name}
         constants = {name: own[name] for name in read if name in own}
@@ -91,7 +93,7 @@ def onnx_array(array: Array, name: str) -> Any:
 
 
 def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
-    """The part as a model without constants; those that are not *held* are inputs."""
+    """Return the part as a model without constants; those that are not *held* are inputs."""
     from onnx import helper
 
     def info(name: str) -> Any:
@@ -114,8 +116,8 @@ def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
 
 
 def _name_once(nodes: list[Any]) -> None:
-    """Of nodes that stand for one of the model's only the first has its name: ONNX Runtime takes no name
-    twice, but none as often as one likes."""
+    """Name only the first of the nodes that stand for one of the model's: ONNX Runtime accepts each name
+    once, but any number of nodes without one."""
     named: set[str] = set()
     for node in nodes:
         if node.name in named:
@@ -128,17 +130,17 @@ LOGIC = ("And", "Or", "Xor", "Not")
 
 
 def domain_of(node: Node) -> str:
-    """Where ONNX has an operator of the graph."""
+    """Return the domain in which ONNX has an operator of the graph."""
     return MICROSOFT if node.op in MICROSOFTS else ""
 
 
 def in_words(node: Node) -> bool:
-    """Whether ONNX has a node of the graph as it is."""
+    """Return True if ONNX has this operator of the graph."""
     return node.op in MICROSOFTS or bool(_since(node.op))
 
 
 def _taken(part: Graph, node: Node) -> dict[str, str]:
-    """The types in which ONNX takes inputs that the graph has in another one."""
+    """Return the types in which ONNX needs inputs that the graph has in another one."""
     if node.op == "foreign":
         pairs = zip(node.inputs, node.attributes.get("takes", ()), strict=False)
         return {x: to for x, to in pairs if x and x in part.specs and part.specs[x].dtype != to}
@@ -147,7 +149,7 @@ def _taken(part: Graph, node: Node) -> dict[str, str]:
 
 
 def _given(part: Graph, node: Node) -> dict[str, str]:
-    """The types in which the graph has results that ONNX gives in another one."""
+    """Return the types in which the graph has results that ONNX gives in another one."""
     if node.op != "foreign":
         return {}
     pairs = zip(node.outputs, node.attributes.get("gives", ()), strict=False)
@@ -157,7 +159,7 @@ def _given(part: Graph, node: Node) -> dict[str, str]:
 
 
 def _nodes(node: Node, part: Graph, opset: int) -> list[Any]:
-    """A node of the graph as ONNX has it, with Casts around it where the types differ."""
+    """Return a node of the graph in ONNX's form, with Casts around it where the types differ."""
     taken, given = _taken(part, node), _given(part, node)
     inputs = {x: f"{node.outputs[0]}/{x}/{to}" for x, to in taken.items()}
     outputs = {x: f"{x}/given" for x in given}
@@ -194,8 +196,8 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
 
 
 def split(rest: Rest) -> tuple[list[Node], list[Node]]:
-    """What runs on the CPU at once: nodes of one opset whose results have the shapes that they find, and
-    foreign ones that read nothing else; and the rest."""
+    """Return the nodes that run on the CPU at once (nodes of one opset whose results' shapes are known only
+    at run time, and unknown ones that read nothing else), and the others."""
     if not rest.found:
         return [], rest.later
     opset, found, later = opset_of(rest.found[0]), [], []

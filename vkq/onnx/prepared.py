@@ -1,5 +1,5 @@
-"""A model that is ready for some shapes of its inputs: on the device, in parts on the CPU too, or in stages
-where a shape is known only when a part has run."""
+"""A model that is ready for some shapes of its inputs: on the device, in parts that alternate with the CPU,
+or in stages if a shape is known only after a part has run."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from .shared import Layers
 from .tensors import Argument
 from .whole import Whole
 
-# Types of inputs that a device holds, as they are or narrowed; others count as constants.
+# Types of inputs that a device stores, unchanged or narrowed; inputs of other types count as constants.
 ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
-# Of these, inputs become constants too where a device cannot take what is computed from them.
+# Of these types, inputs become constants, too, if a device cannot run what is computed from them.
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
 KEPT_SHARE = 8  # of the device's memory, an eighth may be that of shapes that were prepared before
 MOST_KEPT = 4096  # shapes: each takes memory of the host, too
 
 
 class Executables:
-    """What one model needs to run, made once for each set of shapes, and of values that count as constants
-    (of the inputs named in *constant*). Weights are shared by all of them.
+    """The executables of one model, one for each set of shapes, and of values that count as constants (of the
+    inputs named in *constant*). They share all weights.
 
-    whole: the fallback for what cannot run in parts either, which is given the reason; None refuses it.
-    layers: what is made of the weights, where other sessions have it too.
+    whole: the fallback for models that cannot run in parts either; it is given the reason. None refuses them.
+    layers: what is made of the weights, if other sessions share it.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Executables:
         self._lock = Turns("preparing a model")  # before that of the layers, always
 
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
-        """For these inputs, or inputs like these. lowered: their graph, where it is there already."""
+        """Return the executable for these inputs, or inputs like these. lowered: their graph, if it
+        exists."""
         self.device.queue.check_between()  # before any lock: a forked child has none of them
         with self._lock:
             while True:
@@ -94,7 +95,7 @@ class Executables:
         LOG.info("%s prepared for %s in %.3f s", self.model.name or "model", shapes, seconds)
 
     def _forget(self) -> None:
-        """The least recently used shapes, where all take more than their share of memory."""
+        """Forget the least recently used shapes while all take more than their share of memory."""
         newest = next(reversed(self.kept.values()))
         weights = {id(x) for x in _memory(newest)[1]}  # and whatever else it needs anyway
         known, total, sizes = set(weights), 0, list[int]()
@@ -115,7 +116,7 @@ class Executables:
         return (*shapes, *given)
 
     def _made(self, arrays: Mapping[str, Array], lowered: Graph | None) -> Prepared | None:
-        """None where inputs that were none before have to count as constants."""
+        """Make an executable; None if more inputs have to count as constants."""
         model = as_constants(self.model, {x: v for x, v in arrays.items() if x in self.constant})
         try:
             while True:
@@ -142,13 +143,13 @@ class Executables:
         return Staged(self, model, graph, rest) if rest.nodes else self.one(graph)
 
     def one(self, graph: Graph) -> Executable | Mixed:
-        """A graph whose shapes are all known."""
+        """Return the executable of a graph whose shapes are all known."""
         if refusals(graph):
             return Mixed(graph, self.device, self.layers, self.model.constants, self._progress)
         return Executable(graph, self.device, self.layers, progress=self._progress)
 
     def after(self, model: Model, constant: set[str]) -> Executables:
-        """Those of what follows in a later stage."""
+        """Return the executables of a later stage."""
         more = self.device, self._fallback, constant, self._progress, None, self.layers
         made = Executables(model, *more)
         self.layers.users.discard(made)  # it is of this session
@@ -156,14 +157,14 @@ class Executables:
 
 
 def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
-    """The model with these inputs as constants, of their own types."""
+    """Return the model with these inputs as constants, of their own types."""
     types = {argument.name: argument.dtype for argument in model.inputs}
     return fixed(model, {name: np.asarray(x, types[name]) for name, x in given.items()}) if given else model
 
 
 def hosted(model: Model, names: Container[str]) -> list[Node]:
-    """The nodes that depend on these inputs and constants alone: where they count as constants, too, the host
-    computes these nodes, anew for each new value."""
+    """Return the nodes that depend only on these inputs and constants: if the inputs count as constants, the
+    host computes these nodes for each new value."""
     made: set[str] = set()
     found = []
     for node in model.nodes:
@@ -176,8 +177,8 @@ def hosted(model: Model, names: Container[str]) -> list[Node]:
 
 
 def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:
-    """The graph of vkq's operators for these shapes, as far as they say it, and the rest. Refuses nodes that
-    cannot run on the device, where there is no fallback."""
+    """Return the graph of vkq's operators for these shapes, as far as possible, and the rest. Refuses nodes
+    that cannot run on the device, unless there is a fallback."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     refuse(model, graph, rest, fallback)
@@ -185,7 +186,7 @@ def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> 
 
 
 def refuse(model: Model, graph: Graph, rest: Rest, fallback: bool) -> None:
-    """Refuses nodes that cannot run on the device, where there is no fallback."""
+    """Refuse nodes that cannot run on the device, unless there is a fallback."""
     refused = [] if fallback else refusals(graph)
     refused += [] if fallback else [(node, rest.why.removeprefix(f"{node}: ")) for node in rest.found]
     if refused:
@@ -197,8 +198,8 @@ def refuse(model: Model, graph: Graph, rest: Rest, fallback: bool) -> None:
 
 
 class Staged:
-    """What can be planned ahead, then nodes whose results have the shapes that they find, on the CPU, then
-    the rest, which is planned for these shapes. Used as `Executable`."""
+    """Stages of a model: what can be planned in advance, then on the CPU the nodes whose results' shapes are
+    known only at run time, then the rest, planned for these shapes. Used as `Executable`."""
 
     def __init__(self, executables: Executables, model: Model, graph: Graph, rest: Rest):
         self.graph, self.rest = graph, rest
@@ -226,11 +227,11 @@ class Staged:
 
     @property
     def cpu_nodes(self) -> int:
-        """Of those that are planned already."""
+        """The number of nodes on the CPU in the stages that are already planned."""
         return len(self.found) + (self.first.cpu_nodes if isinstance(self.first, Mixed) else 0)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The results by name."""
+        """Return the results by name."""
         with self._lock:
             values = {**self._model.constants, **inputs}
             if self.first is not None:
@@ -265,7 +266,7 @@ class Staged:
         return self._then[key].of(given).run(given)
 
     def _following(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Model, set[str]]:
-        """What is left as a model of its own, and which of its inputs count as constants."""
+        """Return the rest as a model of its own, and which of its inputs count as constants."""
         m = self._model
         made = {name for node in self.later for name in node.outputs}
         read = {name for node in self.later for name in node.inputs}
@@ -277,7 +278,7 @@ class Staged:
         return model, numbers
 
     def _argument(self, name: str, value: Array) -> Argument:
-        """An open size for each axis."""
+        """Return an argument with an open size for each axis."""
         flags = name in self.graph.specs and self.graph.specs[name].dtype == "bool"
         declared = next((a.dtype for a in self._model.inputs if a.name == name), value.dtype.name)
         return Argument(name, "bool" if flags else declared, tuple(f"{name}.{i}" for i in range(value.ndim)))
@@ -287,7 +288,8 @@ Prepared = Executable | Mixed | Staged | Whole
 
 
 def _memory(made: Prepared) -> tuple[int, list[Resident]]:
-    """Bytes of its own, and constants that it may share; a later stage's have a limit of their own."""
+    """Return an executable's own bytes, and the constants that it may share; a later stage's have their own
+    limit."""
     if isinstance(made, Staged):
         return _memory(made.first) if made.first else (0, [])
     return (0, []) if isinstance(made, Whole) else made.memory_of_its_own()

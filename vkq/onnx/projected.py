@@ -24,8 +24,8 @@ def projected_attention(w: Rewriting) -> bool:
 
 
 def quantized_attention(w: Rewriting) -> bool:
-    """x and weights of 8 bits, bias, their scales, mask, their zero points, past: the exact product in int32
-    times both scales, plus the bias, in float32."""
+    """8-bit x and weights, bias, their scales, mask, their zero points, past: the exact int32 product times
+    both scales, plus the bias, in float32."""
     a, widths = w.node.attributes, _widths(w, None)
     if not set(a) <= KNOWN or not plain(w, 9, 5, a.get("num_heads", 0), (0, 1, 6, 7)) or widths is None:
         return False
@@ -39,7 +39,7 @@ def quantized_attention(w: Rewriting) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Rest:
-    """Widths of q, k and v, and which inputs the mask, the past and the added bias are."""
+    """Widths of q, k and v, and the indices of the mask, the past and the added bias among the inputs."""
 
     widths: tuple[int, ...]
     mask: int
@@ -48,7 +48,7 @@ class _Rest:
 
 
 def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Of q, k and v; None where they and the heads do not fit the weights."""
+    """Return the widths of q, k and v; None if they and the heads do not fit the weights."""
     x, weights, heads = w.spec(0), w.spec(1), w.node.attributes.get("num_heads", 0)
     if x is None or weights is None or len(x.shape) != 3 or len(weights.shape) != 2 or heads < 1:
         return None
@@ -58,7 +58,7 @@ def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None
 
 
 def _attended(w: Rewriting, y: str, rest: _Rest) -> bool:
-    """The attention of q, k and v side by side in y."""
+    """Emit the attention of q, k and v, which are side by side in y."""
     (batch, tokens, _), heads, widths = w.given[0].shape, w.node.attributes["num_heads"], rest.widths
     past = w.spec(rest.past)
     if past and (len(past.shape) != 5 or widths[0] != widths[2]):

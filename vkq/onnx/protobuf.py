@@ -1,7 +1,7 @@
 """The messages of ONNX files, and the package onnx.
 
-Of the package, models that vkq runs need the classes of its messages alone; the rest of its import takes as
-long as reading a network (0.05 to 0.1 s), and is left out until something asks for it.
+Models that vkq runs need only the package's message classes. The rest of its import takes as long as reading
+a network (0.05 to 0.1 s), and is deferred until something asks for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
     11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
 }  # fmt: skip
-# Where numbers lie that are not in raw_data, and as what: all others in int32_data.
+# The fields, and their types, of numbers that are not in raw_data: all others are in int32_data.
 _FIELDS = {
     "float32": ("float_data", "float32"), "float64": ("double_data", "float64"),
     "int64": ("int64_data", "int64"), "uint32": ("uint64_data", "uint64"),
@@ -38,7 +38,7 @@ _MISSING = "reading ONNX models needs the package onnx: pip install 'vkq[onnx]'"
 
 
 def package() -> Any:
-    """The package onnx. Raises ModelError where it is missing."""
+    """Return the package onnx. Raises ModelError if it is missing."""
     try:
         import onnx
         import onnx.inliner
@@ -49,8 +49,8 @@ def package() -> Any:
 
 @functools.cache
 def messages() -> Any:
-    """What has the package's classes of messages: itself where it is imported already, else the module of it
-    that makes them, which protobuf makes once for the process. Raises ModelError where there is none."""
+    """Return the package's message classes: the package itself if it is already imported, else its module
+    with the classes, which protobuf makes once in a process. Raises ModelError if there is none."""
     if hasattr(sys.modules.get("onnx"), "ModelProto"):
         return sys.modules["onnx"]
     found = importlib.util.find_spec("onnx")
@@ -67,8 +67,8 @@ def messages() -> Any:
 
 
 def attribute_of(attribute: Any) -> Any:
-    """The value of an AttributeProto, several as a list; None for one without. Raises ValueError where it is
-    another's."""
+    """Return the value of an AttributeProto, several as a list; None if it has none. Raises ValueError for
+    one that refers to another attribute."""
     if attribute.ref_attr_name:
         raise ValueError(f"the attribute {attribute.name!r} is that of a function")
     if not attribute.type:
@@ -79,8 +79,8 @@ def attribute_of(attribute: Any) -> Any:
 
 
 def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = None) -> npt.NDArray[Any]:
-    """The numbers of a TensorProto of a type of `DATA_TYPES` that lie in the file, without a copy where they
-    can be read in place. Raises ValueError where they are not as many as *shape* or its dims say."""
+    """Return the numbers of a TensorProto of a type of `DATA_TYPES` that are in the file, without a copy if
+    they can be read in place. Raises ValueError if their count is not that of *shape* or its dims."""
     if tensor.HasField("segment"):
         raise ValueError("it is a segment of another")
     if tensor.HasField("raw_data"):

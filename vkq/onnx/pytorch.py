@@ -1,5 +1,5 @@
-"""PyTorch's programs as models, and its tensors as inputs and results. PyTorch is never imported before it is
-there."""
+"""PyTorch's programs as models, and its tensors as inputs and results. This module never imports PyTorch
+before the caller has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["as_torch", "given_as", "model_of", "plain_array"]
 
 
 def model_of(model: Any) -> Any:
-    """An ONNX model of a `torch.onnx.ONNXProgram` or a `torch.export.ExportedProgram`; others as they are."""
+    """Return the ONNX model of a `torch.onnx.ONNXProgram` or a `torch.export.ExportedProgram`; others
+    unchanged."""
     if is_torch(model, "ExportedProgram"):
         import torch
 
@@ -36,13 +37,13 @@ def model_of(model: Any) -> Any:
 
 
 def given_as(outputs: str, call: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
-    """A call of `run` that returns torch tensors where *outputs* is "torch"."""
+    """Return a call of `run` that returns torch tensors if *outputs* is "torch"."""
     return (lambda: [tensor_of(result) for result in call()]) if outputs == "torch" else call
 
 
 def as_torch(session: Any) -> Callable[..., Any]:
-    """An `InferenceSession` as a function of torch tensors: inputs in order or by name, the result as a
-    tensor (a tuple, where the model has several) on the CPU.
+    """Return an `InferenceSession` as a function of torch tensors: inputs in order or by name, the result as
+    a tensor (a tuple, if the model has several) on the CPU.
 
     >>> net = vkq.onnx.as_torch(session)  # doctest: +SKIP
     >>> net(torch.zeros(1, 3, 224, 224)).shape  # doctest: +SKIP

@@ -1,4 +1,5 @@
-"""Quantizes a float model through onnxruntime.quantization, with the settings that run whole on a device."""
+"""Quantizes a float model with onnxruntime.quantization, with the settings for which it runs entirely on a
+device."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ def quantize(
     per_channel: bool = True,
     exclude: Collection[str] = (),
 ) -> None:
-    """Writes the quantized model: QDQ form, int8 weights, activations "int8" or "uint8", ranges from the
+    """Write the quantized model: QDQ form, int8 weights, activations "int8" or "uint8", ranges from the
     samples.
 
-    samples: inputs by name, as the model takes them; tens of typical ones.
-    exclude: names of nodes, or of modules above them, that stay floats.
+    samples: inputs by name in the model's form; tens of typical ones. exclude: names of nodes, or of modules
+    above them, that stay float.
     """
     quantization = quantizer()
     if activations not in ("int8", "uint8"):
@@ -63,7 +64,7 @@ def quantize(
 
 
 def quantizer() -> Any:
-    """The module onnxruntime.quantization. Raises ModelError where it is missing."""
+    """Return the module onnxruntime.quantization. Raises ModelError if it is missing."""
     try:
         import onnx
         from onnxruntime import quantization
@@ -74,7 +75,7 @@ def quantizer() -> Any:
 
 @contextlib.contextmanager
 def refusals_told() -> Iterator[None]:
-    """Turn the exceptions of onnx, its converter and ONNX Runtime into ModelError."""
+    """Context manager: turn the exceptions of onnx, its converter and ONNX Runtime into ModelError."""
     try:
         yield
     except (VkqError, OSError):
@@ -84,10 +85,10 @@ def refusals_told() -> Iterator[None]:
 
 
 def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, remedy: str) -> str:
-    """The path of the model in *folder*, ready for quantizing: of opset *least* at least, constants folded,
-    BatchNormalization in convolutions, a name for every node.
+    """Return the path of the model in *folder*, prepared for quantization: of opset *least* or newer,
+    constants folded, BatchNormalization fused into convolutions, a name for every node.
 
-    Raises ModelError where onnx cannot convert an older opset: *what* needs it, and the *remedy*.
+    Raises ModelError if onnx cannot convert an older opset: *what* needs it, and the *remedy*.
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -115,7 +116,7 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
 
 
 def _check_weights(model: Model) -> None:
-    """Raises ModelError for weights that are not finite: no scale fits them, and the file is refused."""
+    """Raise ModelError for weights that are not finite: no scale fits them, and the file is refused."""
     for node in model.nodes:
         for name in node.inputs[1:] if node.op in WEIGHTED else ():
             array = model.constants.get(name)
@@ -125,7 +126,7 @@ def _check_weights(model: Model) -> None:
 
 
 def stored_bytes(path: str | os.PathLike[str]) -> int:
-    """The bytes of a model on disk: its file, and each file of external data that it names, once."""
+    """Return the bytes of a model on disk: its file, and each file of external data that it names, once."""
     model = package().load(os.fspath(path), load_external_data=False)
     entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
     beside = {Path(path).parent / entry.value for entry in entries if entry.key == "location"}

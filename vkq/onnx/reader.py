@@ -1,5 +1,5 @@
-"""Reads an ONNX model, once, into nodes and constants; nothing in it is executed, nothing outside its folder
-read."""
+"""Reads an ONNX model, once, into nodes and constants; it executes nothing in the model, and reads nothing
+outside its folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What was read. ``unknown`` are nodes of operators that vkq does not know, with their protobuf text."""
+    """A model that was read. ``unknown`` are nodes of operators unknown to vkq, with their protobuf text."""
 
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
@@ -49,17 +49,17 @@ class Model:
     overridable: tuple[Argument, ...] = ()  # inputs with a value in the model, unless they are fed
 
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
-        """The graph for these shapes of the inputs; every refusal names the node. Raises
-        OpenShape where numbers decide a shape."""
+        """Return the graph for these shapes of the inputs; every error names the node. Raises OpenShape if
+        run-time numbers decide a shape."""
         return fold_constants(self._graph(shapes), _otherwise)  # infers every value on its way
 
     def known(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Graph, Rest]:
-        """The same of what can be planned before numbers are there, and the rest."""
+        """Return the part of the graph that can be planned without run-time numbers, and the rest."""
         return fold_known(self._graph(shapes), _otherwise)
 
     @functools.cached_property
     def _specs(self) -> dict[str, Spec]:
-        """Of the constants."""
+        """The specs of the constants."""
         return {name: Spec.of(array) for name, array in self.constants.items()}
 
     def _graph(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
@@ -75,17 +75,17 @@ def _otherwise(node: Node, why: str) -> Node:
 
 
 def fixed(model: Model, given: Mapping[str, Array]) -> Model:
-    """The model with some of its inputs as constants, whatever becomes of the arrays."""
+    """Return the model with copies of some inputs as constants."""
     chosen = {a.name: owned(np.asarray(given[a.name])) for a in model.inputs if a.name in given}
     inputs = tuple(a for a in model.inputs if a.name not in chosen)
     return dataclasses.replace(model, inputs=inputs, constants={**model.constants, **chosen})
 
 
 def read(model: Any, fed: Container[str] = ()) -> Model:
-    """A path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram. *fed*: the initializers
-    that are inputs all the same.
+    """Read a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram. *fed*: the
+    initializers that are inputs nevertheless.
 
-    Raises ModelError for a file that is no ONNX model or breaks its rules, OSError where it cannot be read.
+    Raises ModelError for a file that is no ONNX model or breaks its rules, OSError if it cannot be read.
     """
     proto, folder = _parsed(model_of(model))
     try:
@@ -157,7 +157,7 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
 
 
 def _why(node: Node, domains: Mapping[int, str]) -> str:
-    """What is said of an operator that has no rule here, where `formed` finds none for its form."""
+    """Return the reason for an operator without a rule here, if `formed` has none for its form either."""
     domain = domains[id(node)]
     known = (domain, node.op) in FORMED
     return f"vkq does not have this form of {domain or 'ai.onnx'}.{node.op}" if known else ""
@@ -173,13 +173,13 @@ def _metadata(proto: Any) -> ModelMetadata:
 
 
 def _expanded(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """An operator in those that define it, or that it runs."""
+    """Return an operator's definition by others, or the graph that it runs."""
     found = written(node, specs, arrays) or branch(node, specs, arrays, read)
     return found or body(node, specs, read)
 
 
 def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
-    """Without what no result needs: it may be anything."""
+    """Remove the nodes that no result needs: they may be anything."""
     needed, kept = {a.name for a in outputs}, []
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
@@ -189,7 +189,7 @@ def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
 
 
 def captured(node: Node) -> tuple[str, ...]:
-    """The values that a node's graphs (of If, Loop, Scan) read by name; the reader has them as its last
+    """Return the values that a node's graphs (of If, Loop, Scan) read by name; the reader appends them to its
     inputs."""
     graphs = [
         g for v in node.attributes.values() if is_graph(v) for g in (v if isinstance(v, tuple) else (v,))
@@ -198,7 +198,7 @@ def captured(node: Node) -> tuple[str, ...]:
 
 
 def _read_outside(graph: Any) -> list[str]:
-    """The names that a graph of a node reads and does not make."""
+    """Return the names that a graph of a node reads and does not make."""
     onnx = messages()
     kinds = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
     made = {v.name for v in (*graph.input, *graph.initializer)}
@@ -213,7 +213,7 @@ def _read_outside(graph: Any) -> list[str]:
 
 
 def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
-    """Constants of 4 bits are read as those of 8: what takes them for that may do nothing but dequantize."""
+    """Constants of 4 bits are read as 8-bit ones: their readers may only dequantize them."""
     types = {t.name: NIBBLES[t.data_type][0] for t in graph.initializer if t.data_type in NIBBLES}
     readers = [(str(node), node.inputs) for node, _ in nodes if node.op not in DEQUANTIZE]
     for reader, names in (*readers, ("the model's results", [a.name for a in outputs])):
@@ -238,7 +238,7 @@ def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], readin
 
 
 def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tuple[Node | None, str]:
-    """A node as it stands in the file; Constant becomes a constant."""
+    """Return a node in the form of the file; Constant becomes a constant."""
     onnx = messages()
     source = proto.name or f"#{index} ({proto.op_type})"
     domain = DOMAINS.get(proto.domain, proto.domain)

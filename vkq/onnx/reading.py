@@ -1,4 +1,4 @@
-"""A model that is being read: what the rules for its operators (`operators`) share."""
+"""The state of reading a model, shared by the rules for its operators (`operators`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..graph.graph import Array, Node, unused
 
 @dataclasses.dataclass
 class Reading:
-    """What is being read: nodes and constants so far."""
+    """A model that is being read: nodes and constants so far."""
 
     opset: int
     constants: dict[str, Array]
@@ -21,17 +21,17 @@ class Reading:
     nodes: list[Node] = dataclasses.field(default_factory=list)
 
     def fresh(self, hint: str) -> str:
-        """A name that no value of the model has."""
+        """Return a name that no value of the model has."""
         return unused(hint, self.taken)
 
     def constant(self, value: Any, hint: str) -> str:
-        """The name of a new constant."""
+        """Add a constant and return its name."""
         name = self.fresh(hint)
         self.constants[name] = np.asarray(value)
         return name
 
     def emit(self, node: Node, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """A node in place of the model's *node*."""
+        """Emit a node in place of the model's *node*."""
         name = output or self.fresh(f"{node.outputs[0]}/{op}")
         self.nodes.append(Node(op, tuple(inputs), (name,), attributes, node.source))
         return name
@@ -41,7 +41,7 @@ Spelling = Callable[[Reading, Node], None]
 
 
 def attributes_as_inputs(*names: str, integers: bool = True) -> Spelling:
-    """Attributes of an older opset that became inputs, in order after the first input."""
+    """Return a rule that turns attributes of an older opset into inputs, in order after the first input."""
 
     def rule(reading: Reading, node: Node) -> None:
         a = dict(node.attributes)

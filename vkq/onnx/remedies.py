@@ -1,4 +1,4 @@
-"""What to do about nodes that cannot run on a device: a sentence for each kind of refusal."""
+"""Remedies for nodes that cannot run on a device: a sentence for each kind of refusal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_CUT = 8  # values at a cut that are worth a sentence
 
 
 def remedies(model: Model, graph: Graph, refused: Sequence[tuple[Node, str]]) -> list[str]:
-    """Sentences for these nodes, first what mends the model; the last is the fallback."""
+    """Return sentences for these nodes, first those that change the model; the last is the fallback."""
     fallback = FALLBACK.format("onnxruntime" if model.opset else "litert")  # a TFLite file has no opset
     return [*_mended(model, graph, refused), *_cut(model, [node for node, _ in refused]), fallback]
 
@@ -46,7 +46,7 @@ def _mended(model: Model, graph: Graph, refused: Sequence[tuple[Node, str]]) -> 
 
 
 def _cut(model: Model, refused: Sequence[Node]) -> Iterator[str]:
-    """How to take off what follows the refused nodes, where something is left."""
+    """Yield how to cut the model before the refused nodes, if something remains."""
     sources = {node.source for node in refused}
     tainted: set[str] = set()
     kept: list[Node] = []
@@ -72,7 +72,7 @@ def _cut(model: Model, refused: Sequence[Node]) -> Iterator[str]:
 
 
 def _needed(model: Model, nodes: Sequence[Node], ends: dict[str, None]) -> list[str]:
-    """The model's inputs that these values are made of."""
+    """Return the model's inputs that these values depend on."""
     wanted = set(ends)
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.outputs):

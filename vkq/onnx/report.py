@@ -1,4 +1,5 @@
-"""What a model's nodes become, and where they run: `InferenceSession.explain` and ``vkq inspect``."""
+"""The report on a model's nodes: what they become, and where they run (`InferenceSession.explain` and ``vkq
+inspect``)."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 
 @dataclasses.dataclass(frozen=True)
 class NodeRow:
-    """A node: the model's name of it, vkq's operator, its result, where it runs ("device", "CPU" or
-    "cannot run"), why so, and on the device its shaders and how the path was chosen."""
+    """A node: its name in the model, vkq's operator, its result, where it runs ("device", "CPU" or "cannot
+    run"), the reason, and on the device its shaders and the choice of the path."""
 
     source: str
     operator: str
@@ -35,7 +36,7 @@ class NodeRow:
     shaders: tuple[str, ...] = ()
 
     def line(self, width: int) -> str:
-        """In text, with *width* columns for where it runs."""
+        """Return the row as text, with *width* columns for where it runs."""
         line = f"{self.where:{width}} {self.operator:18} {self.result:24} {self.source}"
         details = [*self.shaders, *([self.why] if self.why else [])]
         return "\n".join([line, *(f"          {detail}" for detail in details)])
@@ -58,7 +59,7 @@ class Report:
 
 
 def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
-    """A lowered graph without a device."""
+    """Report on a lowered graph without a device."""
     refused = {id(node): why for node, why in refusals(graph)}
     dequantized = {name for node in graph.nodes if node.op == "dequantize" for name in node.outputs}
     rows = [
@@ -76,7 +77,7 @@ def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
 
 
 def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
-    """Why a layer of values that had 8 bits computes in floats, where its weight is the cause."""
+    """Return why a layer of values that were 8-bit computes in floats, if its weight is the cause."""
     weight = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
     if node.op not in LAYERS or weight is None or node.inputs[0] not in dequantized:
         return ""
@@ -85,8 +86,9 @@ def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
 
 
 def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Report:
-    """What a session without a fallback makes of a model: what a device cannot take may become constants of a
-    run, which the host computes, and what needs numbers is planned when they are there."""
+    """Report on a model as a session without a fallback would run it: values that a device cannot take may
+    become constants of a run, which the host computes, and parts that need run-time numbers are planned
+    then."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     plain = inspect(graph, title)
@@ -114,7 +116,7 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
 
 
 def told(count: int, constant: Iterable[str]) -> str:
-    """That the host computes so many nodes."""
+    """Return the sentence that the host computes so many nodes."""
     return (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"
         " anew for each new value"
@@ -122,7 +124,8 @@ def told(count: int, constant: Iterable[str]) -> str:
 
 
 def explain(executable: Prepared, layers: Layers, title: str) -> Report:
-    """A graph that was recorded on a device: each operator with its shaders, and why they were chosen."""
+    """Report on a graph that was recorded on a device: each operator with its shaders, and the reason for
+    them."""
     if isinstance(executable, Whole):
         return Report(title, (), (executable.note,))
     if isinstance(executable, Staged):
@@ -159,7 +162,7 @@ def explain(executable: Prepared, layers: Layers, title: str) -> Report:
 
 
 def _staged(staged: Staged, layers: Layers, title: str) -> Report:
-    """What is planned already, and what will be when its shapes are known."""
+    """Report on the planned stages, and on those that wait for their shapes."""
     first = explain(staged.first, layers, title) if staged.first else Report(title, ())
     why = staged.rest.why
     rows = [NodeRow(node.source, str(node.attributes["op"]), "", "CPU", why) for node in staged.found]

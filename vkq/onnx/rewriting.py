@@ -1,4 +1,4 @@
-"""A node whose inputs' shapes are known, and the nodes that are written in its place."""
+"""A node with known input shapes, and the nodes that replace it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .tensors import NEWEST
 
 @dataclasses.dataclass
 class Rewriting:
-    """What a rule reads of a node, and writes. ``specs`` has None for inputs that are left out, ``arrays``
-    for those that are no constants."""
+    """A rule's access to a node and its replacement. ``specs`` has None for omitted inputs, ``arrays`` for
+    inputs that are not constants."""
 
     node: Node
     specs: Sequence[Spec | None]
@@ -30,21 +30,21 @@ class Rewriting:
 
     @property
     def given(self) -> dict[int, Spec]:
-        """The specs of the inputs that are there."""
+        """The specs of the inputs that exist."""
         return {i: spec for i, spec in enumerate(self.specs) if spec is not None}
 
     def spec(self, i: int) -> Spec | None:
         return self.specs[i] if i < len(self.specs) else None
 
     def name(self, i: int) -> str:
-        """Of an input, "" where it is left out."""
+        """Return the name of an input, "" if it is omitted."""
         return self.node.input(i)
 
     def result(self, i: int) -> str:
         return self.node.outputs[i] if i < len(self.node.outputs) else ""
 
     def number(self, i: int) -> int:
-        """The one number of an input, which decides a shape."""
+        """Return the single number of an input that decides a shape."""
         array = self.arrays[i]
         if array is None:
             why = f"{self.node}: input {i} decides the shapes of its results; it is computed from the inputs"
@@ -58,18 +58,18 @@ class Rewriting:
         return self.reading.constant(np.asarray(value, dtype), f"{self.node.outputs[0]}/number")
 
     def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
-        """0 is the size that x has there, -1 what is left."""
+        """Emit a Reshape; 0 keeps x's size, -1 is inferred."""
         return self.emit("Reshape", [x, self.constant(shape, "int64")], output)
 
     def transpose(self, x: str, *perm: int) -> str:
         return self.emit("Transpose", [x], perm=perm)
 
     def part(self, x: str, axis: int, first: int, end: int) -> str:
-        """Elements *first* to *end* along an axis."""
+        """Emit elements *first* to *end* along an axis."""
         return self.emit("Slice", [x, *(self.constant([n], "int64") for n in (first, end, axis))])
 
     def parts(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
-        """Neighbours of these sizes along an axis."""
+        """Emit consecutive parts of these sizes along an axis."""
         ends = np.cumsum([0, *sizes])
         return [self.part(x, axis, int(a), int(b)) for a, b in itertools.pairwise(ends)]
 

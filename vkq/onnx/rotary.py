@@ -11,8 +11,9 @@ UNUSED = {"scale": 1.0, "is_packed_batching": 0}  # of com.microsoft's, which th
 
 
 def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleaved: bool) -> str:
-    """x (batch, tokens, heads, d) in float32 with the pairs of its first 2 * *width* elements turned: element
-    i with i + width, or its neighbours. angles: cosines and sines (batch or 1, tokens, 1, width)."""
+    """Return x (batch, tokens, heads, d) in float32 with the pairs of its first 2 * *width* elements
+    rotated: element i with i + width, or with its neighbour. angles: cosines and sines (batch or 1,
+    tokens, 1, width)."""
     turned = w.part(x, 3, 0, 2 * width)
     if interleaved:
         pairs = w.reshape(turned, (0, 0, 0, width, 2))
@@ -31,7 +32,7 @@ def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleav
 def turned(
     w: Rewriting, x: str, shape: tuple[int, ...], angles: tuple[str, str], width: int, interleaved: bool
 ) -> str:
-    """x of this shape (batch, tokens, heads, d) in float32; what lies behind the pairs stays."""
+    """Rotate x of this shape (batch, tokens, heads, d) in float32; elements after the pairs stay."""
     wide = w.cast(x, "float32")
     first = rotated(w, wide, angles, width, interleaved)
     if 2 * width == shape[3]:
@@ -40,7 +41,8 @@ def turned(
 
 
 def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) -> tuple[str, str]:
-    """Cosines and sines at these places (batch or 1, tokens): the inputs *tables* have a line for each."""
+    """Return cosines and sines at these positions (batch or 1, tokens); the inputs *tables* have a line for
+    each position."""
     cos, sin = (
         w.reshape(w.emit("Gather", [w.cast(w.name(i), "float32"), place], axis=0), (0, 0, 1, -1))
         for i in tables
@@ -49,12 +51,12 @@ def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) ->
 
 
 def microsoft_rotary(w: Rewriting) -> bool:
-    """x, places (batch, tokens) or of the first token, cosines, sines."""
+    """x, positions (batch, tokens) or that of the first token, cosines, sines."""
     return {0, 1, 2, 3} == set(w.given) and _rotary(w, 1, (2, 3))
 
 
 def onnx_rotary(w: Rewriting) -> bool:
-    """x, cosines, sines, places (batch, tokens), or cosines and sines for each token."""
+    """x, cosines, sines, positions (batch, tokens); without positions cosines and sines for each token."""
     return {0, 1, 2} <= set(w.given) and _rotary(w, 3, (1, 2))
 
 
@@ -86,7 +88,7 @@ def _rotary(w: Rewriting, at: int, tables: tuple[int, int]) -> bool:
 
 
 def _angles(w: Rewriting, at: int, tables: tuple[int, int], shape: tuple[int, ...]) -> tuple[str, str]:
-    """By places, or as they are given for each token."""
+    """Return the angles by positions, or as given for each token."""
     place = w.spec(at)
     if place is None:
         cos, sin = (w.reshape(w.cast(w.name(i), "float32"), (0, 0, 1, -1)) for i in tables)

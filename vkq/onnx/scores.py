@@ -11,14 +11,14 @@ from .rewriting import Rewriting
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Sizes and rules of one attention. A query of head h looks at keys of head h // (heads / kv_heads).
+    """The sizes and rules of one attention. A query of head h reads keys of head h // (heads / kv_heads).
 
-    Query s lies at ``start + s`` among the keys; ``start`` is a number, or an int32 value of shape (batch,).
-    causal: a query sees keys up to its place; of the last *window* ones, where that is not 0. lengths: an
-    int32 value (batch,): no query sees keys from there on. softcap: scores become
-    softcap * tanh(score / softcap). bias: values that are added to the scores then, of shapes that broadcast
-    to (batch, heads, queries, keys). shown: such a value of flags; others are hidden. sink: a value (heads,):
-    the score of one more key, whose value is 0.
+    Query s has position ``start + s`` among the keys; ``start`` is a number, or an int32 value of shape
+    (batch,). causal: a query sees keys up to its position; only the last *window* ones, unless that is 0.
+    lengths: an int32 value (batch,): no query sees keys from there on. softcap: scores become softcap *
+    tanh(score / softcap). bias: values added to the scores after that, of shapes that broadcast to (batch,
+    heads, queries, keys). shown: a value of flags with such a shape; other keys are hidden. sink: a value
+    (heads,): the score of one more key, whose value is 0.
     """
 
     batch: int
@@ -38,9 +38,9 @@ class Scores:
 
 
 def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
-    """softmax(q k^T * scale ...) v in float32: q (batch, heads, queries, d), k (batch, kv_heads, keys, d),
-    v (batch, kv_heads, keys, e) of any floats, the result (batch, heads, queries, e). Hidden scores are the
-    least float32: a query that sees nothing takes the mean of all values."""
+    """Emit softmax(q k^T * scale ...) v in float32: q (batch, heads, queries, d), k (batch, kv_heads, keys,
+    d), v (batch, kv_heads, keys, e) of any float type, the result (batch, heads, queries, e). Hidden scores
+    are the lowest float32: a query that sees no key gets the mean of all values."""
     q, k, v = (w.cast(x, "float32") for x in (q, k, v))
     lines = at.heads // at.kv_heads * at.queries
     q = w.reshape(q, (at.batch, at.kv_heads, lines, -1))
@@ -69,7 +69,8 @@ def _weights(w: Rewriting, at: Scores, scores: str) -> str:
 
 
 def places(w: Rewriting, start: int | str, batch: int, count: int) -> str:
-    """The place of each of *count* tokens: (batch, count) int32, or (1, count) where *start* is a number."""
+    """Return the position of each of *count* tokens: (batch, count) int32, or (1, count) if *start* is a
+    number."""
     line = np.arange(count)[None]
     if isinstance(start, int):
         return w.constant(line + start, "int32")
@@ -77,7 +78,7 @@ def places(w: Rewriting, start: int | str, batch: int, count: int) -> str:
 
 
 def _seen(w: Rewriting, at: Scores) -> str:
-    """Flags (batch or 1, 1, queries, keys); "" where every query sees every key."""
+    """Return flags (batch or 1, 1, queries, keys); "" if every query sees every key."""
     key = w.constant(np.arange(at.keys), "int32")
     end = w.reshape(at.lengths, (at.batch, 1)) if at.lengths else ""
     if not at.causal:
@@ -94,8 +95,8 @@ def _seen(w: Rewriting, at: Scores) -> str:
 
 
 def append(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str = "") -> str:
-    """A cache (batch, kv_heads, keys, d): *past*, which has *held* keys, "" where there is none, with
-    x (batch, kv_heads, count, d) from ``start`` on."""
+    """Return a cache (batch, kv_heads, keys, d): *past* with *held* keys ("" if there is none), followed from
+    ``start`` on by x (batch, kv_heads, count, d)."""
     if not past or not held:
         return w.emit("Identity", [x], output) if output else x
     if isinstance(at.start, int) and at.start == held:
@@ -108,10 +109,10 @@ def append(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str =
 
 
 def heads_first(w: Rewriting, x: str, heads: int) -> str:
-    """(batch, tokens, heads * d) as (batch, heads, tokens, d)."""
+    """Return (batch, tokens, heads * d) as (batch, heads, tokens, d)."""
     return w.transpose(w.reshape(x, (0, 0, heads, -1)), 0, 2, 1, 3)
 
 
 def joined(w: Rewriting, y: str, dtype: str, output: str) -> None:
-    """(batch, heads, tokens, d) as (batch, tokens, heads * d)."""
+    """Return (batch, heads, tokens, d) as (batch, tokens, heads * d)."""
     w.cast(w.reshape(w.transpose(y, 0, 2, 1, 3), (0, 0, -1)), dtype, output)

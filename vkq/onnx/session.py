@@ -1,4 +1,4 @@
-"""``vkq.onnx.InferenceSession``: a model on a device, used as ONNX Runtime's."""
+"""``vkq.onnx.InferenceSession``: a model on a device, with the interface of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ class InferenceSession(Manners):
         }
 
     def _try(self) -> None:
-        """Refuses now, not at the first run, what cannot run; its graph is kept until then. A model with open
-        sizes may want others than are tried: what is wrong with those is told where they are given."""
+        """Refuse a model now, not at the first run; keep its graph until then. A model with open sizes may
+        need other sizes than the tried ones: their errors are raised when shapes are given."""
         self._trial = None
         if self._constant or self._unread:
             return
-        # What a device cannot take may be constants of a run, or is the fallback's.
+        # Inputs that a device cannot take may be constants of a run, or be left to the fallback.
         few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
         try:
             shapes = self.trial_shapes()
@@ -139,7 +139,7 @@ class InferenceSession(Manners):
                 self._unread = self._whole(self._source, error)
 
     def _prepare(self) -> None:
-        """What the first run takes and no device is needed for."""
+        """Prepare the parts of the first run that need no device."""
         catalog()
         glsl_includes()
         if self._trial and self._fallback is None:  # every node runs on the device
@@ -156,7 +156,7 @@ class InferenceSession(Manners):
         )
 
     def _reread(self, parse: Callable[[Any], Model], names: Sequence[str]) -> InferenceSession:
-        """A session of the same model, as *parse* reads it, with these inputs as constants, too."""
+        """Return a session of the same model, read by *parse*, with these inputs as constants, too."""
         other, sizes = object.__new__(type(self)), self._sizes
         other._parse = lambda model: resized(parse(model), sizes)
         more = self.device, self._fallback, [*self._given, *names]
@@ -165,15 +165,15 @@ class InferenceSession(Manners):
         return other
 
     def trial_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes that the model takes: 1 for an open first axis, the first of TRIAL_SIZES that fits for
-        others."""
+        """Return shapes that the model accepts: 1 for an open first axis, the first of TRIAL_SIZES that fits
+        for other axes."""
         return trial_shapes(self.model)
 
     @checked
     def lowered(self, shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array] | None = None) -> Graph:
-        """The graph of vkq's operators for these shapes of the inputs; refused where a node cannot run.
+        """Return the graph of vkq's operators for these shapes; raises an error if a node cannot run.
 
-        given: inputs of types that a device has not (int64, bool): they count as constants.
+        given: inputs of types that a device does not store (int64, bool): they count as constants.
         """
         model = as_constants(self.model, given or {})
         if not given:
@@ -185,8 +185,8 @@ class InferenceSession(Manners):
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Report:
-        """Every node of the model for these shapes (by default `trial_shapes`, which a model with open sizes
-        may refuse): vkq's operator, where it runs and why, its shaders; memory. Nothing is run."""
+        """Report on every node of the model for these shapes (by default `trial_shapes`, which a model with
+        open sizes may refuse): vkq's operator, where it runs and why, its shaders; memory. Nothing is run."""
         chosen = checked_shapes(self.model.inputs, self.trial_shapes() if shapes is None else shapes)
         arrays = {a.name: np.broadcast_to(np.zeros((), a.dtype), chosen[a.name]) for a in self.model.inputs}
         executable = self._executable(arrays)
@@ -200,7 +200,7 @@ class InferenceSession(Manners):
     @checked
     def profile(self, input_feed: Mapping[str, npt.ArrayLike], runs: int = 1) -> list[tuple[str, str, float]]:
         """Return (node of the model, operator, microseconds on the device) for each operator: the median of
-        *runs* runs, after one that warms caches. Raises DeviceError where the device has no timestamps."""
+        *runs* runs, after one that warms caches. Raises DeviceError if the device has no timestamps."""
         arrays = self._checked(input_feed)
         given = {name: array for name, array in arrays.items() if name in self._constant}
         graph = self.lowered({name: array.shape for name, array in arrays.items()}, given)
@@ -225,10 +225,10 @@ class InferenceSession(Manners):
         *,
         outputs: str = "host",
     ) -> list[Any]:
-        """The outputs of these names (all where None), for arrays by the inputs' names. As ONNX Runtime's.
+        """Return the outputs of these names (all if None), for arrays by the inputs' names.
 
         An input may be a `vkq.Tensor` on the session's device, which stays there (int64 as int32, bool as
-        uint8; numbers with bounds, such as token ids, are read back to be looked at).
+        uint8; numbers with bounds, such as token ids, are read back for a check).
 
         timeout: seconds after which TimedOutError is raised; the device finishes what it has begun, and later
         runs of the session wait for it.
@@ -245,8 +245,8 @@ class InferenceSession(Manners):
         stay: Collection[str] | None = (),
         targets: Mapping[str, Tensor] | None = None,
     ) -> Callable[[], list[Any]]:
-        """A run of checked arguments; the outputs named in *stay* (all where None) are tensors, in those of
-        *targets*."""
+        """Return a run with checked arguments; the outputs named in *stay* (all if None) are tensors, in
+        those of *targets*."""
         if self._state and (fed := self._initials.fed(feed, self._reread)):
             return fed._call(names, feed, options, stay, targets)
         chosen, values = self._names(names), self._checked(feed)
@@ -267,14 +267,14 @@ class InferenceSession(Manners):
     def map(
         self, inputs: Iterable[Any], batch: int = 1, output_names: Sequence[str] | None = None
     ) -> Iterator[Any]:
-        """The first output for each of *inputs*, in order, while the next batch is uploaded and computed;
-        with *output_names* a list of these outputs for each, of all outputs where it is empty.
+        """Yield the first output for each of *inputs*, in order, while the next batch is uploaded and
+        computed; with *output_names* a list of these outputs for each (of all outputs if it is empty).
 
-        inputs: arrays of the first input (or dictionaries of arrays by name), any number, each of one element
-        of the batch: with the batch's axis, which is 1, or without it. Results are without it.
-        *batch* of them run together; the last batch may be smaller. They are copied once, into memory
-        from which the device takes them by itself, when a batch is complete: what fills one array again and
-        again needs a *batch* of 1, or copies. ArgumentError first where an output's axis 0 is not the batch.
+        inputs: arrays of the first input (or dictionaries of arrays by name), any number, each one element of
+        the batch: with the batch's axis, of size 1, or without it. Results do not have it. *batch* of them
+        run together; the last batch may be smaller. They are copied once, when a batch is complete, into
+        memory from which the device reads them itself: a producer that reuses one array needs a *batch* of 1,
+        or copies. Raises ArgumentError first if an output's axis 0 is not the batch.
         """
         if batch < 1:
             raise ArgumentError(f"batch is {batch}; it must be at least 1")

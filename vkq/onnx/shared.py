@@ -1,4 +1,4 @@
-"""Weights that sessions of one model share on a device, as long as one of them is open."""
+"""Weights on a device that sessions of one model share, as long as one of them is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reader import Model
 
 
 class Layers(dict[Hashable, Any]):
-    """What is made of a model's weights, by what it is made for; *lock* is held while more is made."""
+    """Everything made of a model's weights, by key; *lock* is held while more is made."""
 
     def __init__(self, compute: str = COMPUTE[0]) -> None:
         super().__init__({PRODUCTS: check_compute("InferenceSession", compute)})
@@ -31,8 +31,8 @@ _lock = Turns("opening a session")
 
 
 def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
-    """The layers of a model on a device, and the model with the arrays that they are made of: those of a
-    session that is open with equal weights and the same *compute*, else new ones."""
+    """Return the layers of a model on a device, and the model with their arrays: those of an open session
+    with equal weights and the same *compute*, else new ones."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:
@@ -47,7 +47,7 @@ def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
 
 
 def _equal(a: Model, b: Model) -> bool:
-    """Whether two models compute the same, weights byte for byte."""
+    """Return True if two models compute the same, with weights equal byte for byte."""
     if a.constants is b.constants and a.nodes is b.nodes:
         return True
     named = (a.inputs, a.outputs, a.opset) == (b.inputs, b.outputs, b.opset)

@@ -1,4 +1,4 @@
-"""vkq's own operators in ONNX's words, for those that a device refuses: DequantizeLinear, the operator,
+"""vkq's own operators in ONNX's form, for those that a device refuses: DequantizeLinear, the operator,
 QuantizeLinear."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OPERATORS = ("quantize", "dequantize", *BINARY)
 
 
 def spelled(node: Node) -> list[Any]:
-    """The nodes of ONNX that mean one of `OPERATORS`."""
+    """Return the ONNX nodes that are equivalent to one of `OPERATORS`."""
     helper, a, y = package().helper, node.attributes, node.outputs[0]
     if node.op == "quantize":
         return _linear("QuantizeLinear", node.inputs[0], y, a["y"])

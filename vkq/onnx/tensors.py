@@ -1,4 +1,4 @@
-"""Tensors in ONNX files: types, dims and data, the latter in the file or beside it."""
+"""Tensors in ONNX files: types, dims and data, which is in the file or in external data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Shape = tuple[int | str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An input or output of a model; a name in its shape stands for a size that the input decides."""
+    """An input or output of a model; a name in its shape is a size that the input decides."""
 
     name: str
     dtype: str
@@ -57,7 +57,7 @@ def _foreign_type(number: int) -> str:
 
 
 def array_of(tensor: Any, folder: Path | None) -> Array:
-    """The numbers of a TensorProto; those of 4 bits as 8-bit ones."""
+    """Return the numbers of a TensorProto; those of 4 bits as 8-bit ones."""
     what, shape = f"the constant {tensor.name!r}", tuple(tensor.dims)
     _, wider = NIBBLES.get(tensor.data_type, ("", ""))
     dtype = np.dtype(wider or dtype_of(tensor.data_type, tensor.name))
@@ -86,8 +86,8 @@ def _stored(
 def _external(
     tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], folder: Path | None, what: str
 ) -> Array:
-    """External data from inside the model's folder alone: no absolute path, no "..", no link that leads
-    out."""
+    """Read external data, only from inside the model's folder: no absolute path, no "..", no link that leads
+    outside."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
@@ -110,7 +110,7 @@ def _external(
 
 
 def _inside(folder: Path, location: str, what: str) -> Path:
-    """The file that external data names."""
+    """Return the file that external data names."""
     base = folder.resolve()
     path = (base / location).resolve()
     if not location or os.path.isabs(location) or base not in path.parents:
@@ -123,7 +123,7 @@ def _inside(folder: Path, location: str, what: str) -> Path:
 
 
 def _whole(text: str, what: str) -> int:
-    """An offset or a length in bytes."""
+    """Return an offset or a length in bytes."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise ModelError(f"{what} has external data at the byte {text[:40]!r}; that is no whole number")
     return int(text)

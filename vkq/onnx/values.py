@@ -23,9 +23,9 @@ _by_address: weakref.WeakValueDictionary[int, OrtValue] = weakref.WeakValueDicti
 class OrtValue:
     """An array on the host ("cpu"), or a `vkq.Tensor` in ``tensor``, as ONNX Runtime's OrtValue.
 
-    Every other device type is Vulkan's ("vulkan", "cuda" and others in code that was written for them): the
-    default device for *device_id* 0, else the one of that index. A device holds int64 as int32 and bool as
-    uint8; ``data_type`` and ``numpy`` give the type that it stands for.
+    Every other device type is Vulkan's ("vulkan", also "cuda" and others in code written for them): the
+    default device for *device_id* 0, else the one of that index. A device stores int64 as int32 and bool as
+    uint8; ``data_type`` and ``numpy`` give the original type.
     """
 
     def __init__(self, value: Array | Tensor, dtype: str | None = None):
@@ -37,7 +37,7 @@ class OrtValue:
     @classmethod
     @checked
     def ortvalue_from_numpy(cls, numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """An array: itself, not a copy, on the CPU; a copy on a device."""
+        """Return a value of an array: the array itself on the CPU; a copy on a device."""
         array = array_of("numpy_obj", numpy_obj)
         if device_type.lower() == "cpu":
             return cls(array)
@@ -49,7 +49,8 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """Memory for an array of this shape and type (NumPy's, or a number of TensorProto.DataType)."""
+        """Return memory for an array of this shape and type (NumPy's, or a number of
+        TensorProto.DataType)."""
         dtype = dtype_of(element_type)
         if device_type.lower() == "cpu":
             return cls(np.empty(shape, dtype))
@@ -57,7 +58,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any) -> OrtValue:
-        """An array on the host of whatever has ``__dlpack__``, not a copy."""
+        """Return a value of an object with ``__dlpack__``, on the host, without a copy."""
         return cls(np.from_dlpack(data))
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -67,7 +68,7 @@ class OrtValue:
         return (1, 0)  # a host's: of what a device holds it is a copy
 
     def numpy(self) -> Array:
-        """The array itself on the CPU, a copy of what a device holds."""
+        """Return the array itself on the CPU, or a copy of a device's content."""
         array: Array = self._value if self.tensor is None else self._value.numpy()
         return array.astype(self._dtype, copy=False)
 
@@ -89,49 +90,49 @@ class OrtValue:
             np.copyto(self._value, array)
 
     def device_name(self) -> str:
-        """ "cpu" or "vulkan"."""
+        """Return "cpu" or "vulkan"."""
         return "cpu" if self.tensor is None else "vulkan"
 
     def shape(self) -> list[int]:
-        """The shape."""
+        """Return the shape."""
         return list(self._value.shape)
 
     def data_type(self) -> str:
-        """Such as "tensor(float)"."""
+        """Return the type, such as "tensor(float)"."""
         return type_name(self._dtype)
 
     def element_type(self) -> int:
-        """The number of TensorProto.DataType."""
+        """Return the number of TensorProto.DataType."""
         return next(number for number, name in DATA_TYPES.items() if name == self._dtype)
 
     def tensor_size_in_bytes(self) -> int:
-        """Of the type that it stands for."""
+        """Return the bytes in the original type."""
         return math.prod(self.shape()) * int(np.dtype(self._dtype).itemsize)
 
     def data_ptr(self) -> int:
-        """The address of an array on the CPU; of what a device holds a number, by which `IOBinding` finds the
-        value and nothing else does."""
+        """Return the address of an array on the CPU; on a device a number by which only `IOBinding` finds the
+        value."""
         address = id(self) if self.array is None else int(self.array.ctypes.data)
         _by_address[address] = self
         return address
 
     def is_tensor(self) -> bool:
-        """True: there are neither sequences nor sparse tensors."""
+        """Return True: there are neither sequences nor sparse tensors."""
         return True
 
     def is_sparse_tensor(self) -> bool:
-        """False."""
+        """Return False."""
         return False
 
     is_tensor_sequence = is_sparse_tensor
 
     def has_value(self) -> bool:
-        """True: there is no optional type."""
+        """Return True: there is no optional type."""
         return True
 
 
 def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValue:
-    """The value that `OrtValue.data_ptr` gave this number for, or an error."""
+    """Return the value whose `OrtValue.data_ptr` is this number; raises an error if there is none."""
     value = _by_address.get(address)
     if value is None:
         raise ArgumentError(
@@ -145,7 +146,7 @@ def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValu
 
 
 def dtype_of(element_type: Any) -> str:
-    """NumPy's name of an element type: NumPy's own, or the number of TensorProto.DataType."""
+    """Return NumPy's name of an element type: NumPy's own, or the number of TensorProto.DataType."""
     try:
         known = DATA_TYPES[element_type] if isinstance(element_type, int) else np.dtype(element_type).name
     except (KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""A model that runs whole on the CPU, through ONNX Runtime: the fallback's last resort."""
+"""A model that runs entirely on the CPU, through ONNX Runtime: the fallback's last resort."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TYPES = {"float": "float32", "double": "float64"}
 
 
 class Whole:
-    """A model in ONNX Runtime, for the reason *why*, what vkq says of it. Used as `Executable`. Raises *why*
-    itself where ONNX Runtime refuses the model, too."""
+    """A model in ONNX Runtime, with vkq's reason *why*. Used as `Executable`. Raises *why* itself if ONNX
+    Runtime refuses the model, too."""
 
     def __init__(self, source: Any, why: ModelError):
         self.why = str(why)
@@ -35,16 +35,16 @@ class Whole:
 
     @property
     def note(self) -> str:
-        """What runs where, and why."""
+        """The sentence on where it runs, and why."""
         return f"the whole model runs on the CPU through ONNX Runtime: {self.why}"
 
     def told(self) -> Whole:
-        """Itself, with a warning."""
+        """Warn, and return itself."""
         warn(self.note)
         return self
 
     def model(self) -> Model:
-        """Its inputs and outputs. What is no tensor of numbers has the type that ONNX Runtime calls it."""
+        """The model's inputs and outputs. Types other than tensors of numbers have ONNX Runtime's names."""
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         told = self.session.get_modelmeta()
         metadata = ModelMetadata(*(getattr(told, field.name) for field in dataclasses.fields(ModelMetadata)))
@@ -53,7 +53,7 @@ class Whole:
         )
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """The results by name."""
+        """Return the results by name."""
         wide = {"tensor(bool)": np.bool_, "tensor(int64)": np.int64}  # held otherwise on a device
         types = {name: wide[kind] for name, kind in self._types.items() if kind in wide}
         given = {name: x.astype(types[name]) if name in types else x for name, x in inputs.items()}

@@ -1,4 +1,4 @@
-"""A thread beside the caller's, for runs that are not waited for, or only for some time."""
+"""A thread besides the caller's, for runs that the caller does not wait for, or only for some time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ T = TypeVar("T")
 
 
 class Worker:
-    """One thread, begun when it is first used; what it is given runs in order."""
+    """One thread, started at its first use; calls run in order."""
 
     def __init__(self) -> None:
         self._lock = Turns("the thread of a session", again=True)
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """Run *call* when what came before is done."""
+        """Run *call* after the previous ones."""
         with self._lock:
             self._pool = self._pool or ThreadPoolExecutor(1, "vkq-session")
             return self._pool.submit(call)
 
     def within(self, call: Callable[[], T], seconds: Any, what: str) -> T:
-        """What *call* returns, or TimedOutError after so many seconds; a call that has begun goes on."""
+        """Return the result of *call*; raises TimedOutError after so many seconds, and a call that has begun
+        continues."""
         if not seconds > 0:
             raise ArgumentError(f"{what}: timeout is {seconds}; it must be above 0 seconds, or None")
         future = self.begin(call)
@@ -43,7 +44,7 @@ class Worker:
             ) from error
 
     def close(self) -> None:
-        """Take no more work; what has begun ends by itself."""
+        """Accept no more calls; a call that has begun finishes by itself."""
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,1 +1,1 @@
-"""Where code written for ONNX Runtime looks for its errors."""
+"""The module in which code written for ONNX Runtime expects its errors."""

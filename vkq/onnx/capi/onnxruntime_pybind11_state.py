@@ -1,4 +1,4 @@
-"""ONNX Runtime's names of errors, for ``except``: each is the class of vkq's errors that says the same."""
+"""ONNX Runtime's names of errors, for ``except``: each is the corresponding class of vkq."""
 
 from ...errors import DeviceError, ModelError, UnsupportedModelError, VkqError
 
