@@ -1,4 +1,4 @@
-"""The command ``vkq``. Each subcommand has a module here, whose ``register`` adds it; these modules alone
+"""The command ``vkq``. Each subcommand has a module here, whose ``register`` adds it; only these modules
 print."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COMMANDS: list[Callable[[Parsers], None]] = [
 
 
 def parser() -> Parser:
-    """The whole command line; with no command it shows its help."""
+    """Return the parser of the whole command line; without a command it shows its help."""
     top = Parser(prog="vkq", description="Exact int8 inference on any Vulkan device.")
     top.add_argument("--version", action="version", version=f"vkq {__version__}")
     top.set_defaults(run=show_help, parser=top)
@@ -66,7 +66,7 @@ def parser() -> Parser:
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The options; an unknown one is refused with the nearest that there is."""
+    """Return the options; the error for an unknown option names the nearest existing one."""
     whole = parser()
     options, unknown = whole.parse_known_args(argv)
     several = getattr(options, "several", None)  # the argument that takes any number of words
@@ -83,8 +83,8 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _open_standard_streams() -> None:
-    """Where a stream was closed before the process began (``>&-``), the next file would be opened in its
-    place, and a driver's chatter written into it."""
+    """Open standard streams that were closed before the process began (``>&-``): otherwise the next opened
+    file would take a stream's place, and a driver's messages would be written into it."""
     while (opened := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(opened)
@@ -95,8 +95,8 @@ def _open_standard_streams() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line *argv* (by default the process's own) and return the exit code.
 
-    0: done. 1: done, and a check failed. 2: an error, told in one line on stderr. 3: no device can run it.
-    130: interrupted.
+    0: done. 1: done, and a check failed. 2: an error, reported in one line on stderr. 3: no device can run
+    it. 130: interrupted.
     """
     _open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files and nodes may be what it cannot show
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _said(error: BaseException) -> str:
-    """Its message; the system's own, with which file it is about in place of a number."""
+    """Return an error's message; for the system's errors, with the file's name instead of a number."""
     if (
         isinstance(error, OSError)
         and error.strerror

@@ -1,4 +1,5 @@
-"""Arrays of .npy and .npz files: their sizes are known before a number is read, and nothing in them runs."""
+"""Arrays of .npy and .npz files: their sizes are known before numbers are read, and nothing in them is
+executed."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from vkq.graph.graph import Array
 MOST_BYTES = 1 << 30  # of one array
 MOST_ARRAYS = 4096  # of one file
 _ZIP = b"PK"
-# What zipfile and numpy raise for a broken file; RuntimeError for one with a password.
+# Exceptions of zipfile and numpy for a broken file; RuntimeError for one with a password.
 _BROKEN = (
     ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, KeyError,
     struct.error, tokenize.TokenError, SyntaxError, OverflowError, MemoryError, RecursionError, TypeError,
@@ -29,12 +30,13 @@ Wanted = Callable[[str, str, tuple[int, ...]], bool]
 
 
 def arrays_of(path: Path, wanted: Wanted, forms: str) -> dict[str, Array]:
-    """The arrays of an .npz file by name, or that of an .npy file by no name.
+    """Return the arrays of an .npz file by name, or that of an .npy file under the name "".
 
-    wanted: told the name, type and shape of each before it is read; False leaves it out, and it may raise.
-    forms: the forms of inputs, for the message.
+    wanted: is called with the name, type and shape of each array before it is read; False skips the array,
+    and it may raise. forms: the forms of inputs, for the message.
 
-    Raises ArgumentError for what is neither file, is broken, or has more than `MOST_BYTES` in an array.
+    Raises ArgumentError for a file of another kind, a broken file, or one with more than `MOST_BYTES` in an
+    array.
     """
     try:
         with path.open("rb") as file:
@@ -69,7 +71,7 @@ def _of_archive(path: Path, wanted: Wanted) -> Iterator[tuple[str, Array]]:
 def _array(
     file: IO[bytes], size: int, what: str, wanted: Callable[[str, tuple[int, ...]], bool]
 ) -> Array | None:
-    """The array in a file of *size* bytes; None where it is not wanted."""
+    """Return the array in a file of *size* bytes; None if it is not wanted."""
     shape, fortran, dtype = _header(file)
     begin = file.tell()
     if dtype.hasobject or dtype.names or dtype.kind not in "biufc":
@@ -100,7 +102,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
 
 
 class _Bounded:
-    """A file of which no header takes more than a page: numpy asks for as much as the header says."""
+    """A file whose headers read at most a page: numpy allocates as much as the header says."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file

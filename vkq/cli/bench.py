@@ -1,4 +1,4 @@
-"""``vkq bench``: verified times of linear layers and convolutions, against ceilings measured in the same
+"""``vkq bench``: verified times of linear layers and convolutions, next to ceilings measured in the same
 run."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def register(commands: Parsers) -> None:
         commands, "bench", run, "measure operations, each verified first against the reference", EXAMPLES
     )
     parser.usage = "%(prog)s [CASE ...] [options]"
-    # Examples before forty lines of options.
+    # Show the examples before forty lines of options.
     parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None
     parser.add_argument(
         "cases", nargs="*", metavar="CASE",
@@ -124,7 +124,7 @@ def _output(add: Callable[..., object]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 1 where a result differs from the reference, the self-test fails, or nothing could be
+    """Return exit code 1 if a result differs from the reference, the self-test fails, or nothing could be
     measured."""
     if not options.cases and not options.self_test:
         listed = [folded(f"  {name:20} {summary}", 23) for name, summary in cases.lists().items()]
@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
         if options.self_test:
             return _self_test(device)
         request = _request(options, device)
-        # Read before anything is measured: what is refused is refused at once.
+        # Read all arguments before measuring anything: errors come at once.
         networks = [*_networks(options, models, device)]
         result = _measure(options, device, request, chosen, networks)
     for option, text in (("json", Result.to_json), ("csv", report.comma_separated), ("md", report.markdown)):
@@ -248,12 +248,12 @@ def _one(runner: Runner, one: Case | Model, options: argparse.Namespace) -> None
 
 
 def _numbered(status: Callable[[str], None], number: int, count: int) -> Callable[[str], None]:
-    """*status*, which says before what is being done in which of the works that is."""
+    """Return *status* with the prefix "number/count"."""
     return lambda what: status(f"{number}/{count} {what}")
 
 
 def _leave(runner: Runner, work: Sequence[Case | Model]) -> None:
-    """Says of what the user did not wait for that it has no time; a run without any row ends here."""
+    """Report the work that the user did not wait for; without any result the command ends here."""
     if not runner.result.rows:
         raise KeyboardInterrupt
     for one in work:
@@ -268,7 +268,7 @@ def _leave(runner: Runner, work: Sequence[Case | Model]) -> None:
 def empty(
     device: Device, request: Request, command: str, status: Callable[[str], None], with_ceilings: bool = True
 ) -> Result:
-    """A result with no rows yet: what is measured on, and its ceilings."""
+    """Return a result without rows: the device, the host and the ceilings."""
     rates = ceilings.measure(device, lambda what: status(f"ceilings: {what}")) if with_ceilings else {}
     names = ("samples", "submission_us", "time_s", "precision")
     settings = {name: getattr(request.settings, name) for name in names}

@@ -1,4 +1,4 @@
-"""``vkq check``: the catalogue of cases against the reference, on this device, over all paths."""
+"""``vkq check``: the catalogue of cases against the reference, on this device, on all paths."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def run(options: argparse.Namespace) -> int:
 def compared(
     device: Device, checks: Sequence[Check], wanted: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[Mismatch]]:
-    """What `vkq check --json` prints: a summary of the checks on these paths (all that can run), and what
-    differs."""
+    """Return the output of `vkq check --json` (a summary of the checks on these paths, by default all that
+    can run), and the mismatches."""
     start = time.perf_counter()
     paths, refused = usable_paths(device, wanted)
     if not paths:
@@ -131,8 +131,8 @@ def compared(
 
 
 def _random(options: argparse.Namespace) -> int:
-    """Random exact correlations against NumPy's int64, on every path by turns; or pools, means and softmaxes
-    against the reference, which have one path."""
+    """Run random exact correlations against NumPy's int64, on every path in turn; or pools, means and
+    softmaxes against the reference, which have one path."""
     kind = options.filter
     if not options.count:
         raise ArgumentError(f"check {kind}: --count is 0; give the number of random cases, 1 or more")
@@ -170,7 +170,7 @@ def _chosen(options: argparse.Namespace) -> list[Check]:
 
 
 def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
-    """Shows what the shaders print, in a process of its own: the validation layer is told so when the
+    """Show what the shaders print, in a separate process: the validation layer must be configured when the
     instance is made."""
     if os.environ.get(shader_compile.DEBUG_VARIABLE, "0") in ("", "0"):
         find_compiler()  # refused here, not as a mismatch of every check

@@ -1,4 +1,4 @@
-"""What the subcommands share: their parsers with examples, and progress on a terminal."""
+"""Functions shared by the subcommands: parsers with examples, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Parsers = Any  # argparse keeps the type of add_subparsers() private
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, whose errors name what may have been meant."""
+    """argparse's parser, with errors that name the likely intended option."""
 
     def error(self, message: str) -> NoReturn:
         if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
@@ -31,12 +31,12 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def option_names(self) -> list[str]:
-        """The long options that the help names."""
+        """Return the long options in the help."""
         return sorted(set(re.findall(r"--[a-z][a-z-]*", self.format_help())))
 
 
 class Help(argparse.HelpFormatter):
-    """Descriptions in the terminal's width, and examples as they are written: lines to copy."""
+    """Wraps descriptions to the terminal's width, and keeps examples as lines to copy."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         prose, begin, examples = text.partition("examples:\n")
@@ -45,7 +45,7 @@ class Help(argparse.HelpFormatter):
 
 
 def show_help(options: argparse.Namespace) -> int:
-    """What a command that has subcommands does without one."""
+    """Show the help of a command that has subcommands and got none."""
     options.parser.print_help()
     return 0
 
@@ -57,7 +57,7 @@ def add_command(
     summary: str,
     examples: Sequence[str],
 ) -> Parser:
-    """A subcommand whose ``--help`` ends with examples."""
+    """Add a subcommand whose ``--help`` ends with examples."""
     parser: Parser = commands.add_parser(
         name,
         help=summary,
@@ -70,7 +70,7 @@ def add_command(
 
 
 def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """The type of an option that is a whole number from *least* to *most*."""
+    """Return the type of an integer option from *least* to *most*."""
 
     def convert(text: str) -> int:
         if not re.fullmatch("[+-]?[0-9]{1,18}", text) or not least <= int(text) <= most:
@@ -81,7 +81,7 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 
 def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[str], float]:
-    """The type of an option that is a number from *least* (or *above* it) to *most*."""
+    """Return the type of a number option from *least* (or above *above*) to *most*."""
 
     def convert(text: str) -> float:
         try:
@@ -97,7 +97,7 @@ def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[st
 
 
 def output_file(text: str) -> Path:
-    """The type of an option that names a file to write: refused before the work, not after it."""
+    """The type of an option that names a file to write: it is checked before the work, not after it."""
     path = Path(text)
     if text == "-":
         raise argparse.ArgumentTypeError("'-': this is not written to standard output; name a file")
@@ -116,18 +116,18 @@ def output(text: str) -> Path:
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
-    """``1 path``, ``2 paths``."""
+    """Return a count with its noun: ``1 path``, ``2 paths``."""
     return f"{count} {what if count == 1 else plural or what + 's'}"
 
 
 def columns() -> int | None:
-    """Of the terminal; None where the output is a file or a pipe, whose lines may be as long as they are."""
+    """Return the terminal's columns; None for a file or a pipe, whose lines may have any length."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def folded(line: str, indent: int, width: int | None = None) -> str:
-    """A line of prose in the terminal's width, what goes on behind *indent* spaces; as it is in a file or
-    pipe. A number stays with the word behind it."""
+    """Wrap a line of prose to the terminal's width, with continuation lines indented; unchanged in a file or
+    pipe. A number stays with the word after it."""
     width = width or columns()
     if width is None:
         return line
@@ -138,7 +138,7 @@ def folded(line: str, indent: int, width: int | None = None) -> str:
 
 
 def device_argument(parser: argparse.ArgumentParser) -> None:
-    """``--device``: as `vkq.Device` takes it."""
+    """Add ``--device``, as in `vkq.Device`."""
     parser.add_argument(
         "--device",
         metavar="WHICH",
@@ -147,7 +147,8 @@ def device_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """The items; on a terminal, work longer than 2 s shows a line on stderr that disappears at the end."""
+    """Yield the items. On a terminal, work longer than 2 s shows a progress line on stderr, which disappears
+    at the end."""
     start, shown = time.monotonic(), False
     try:
         for number, item in enumerate(items, 1):
@@ -167,8 +168,8 @@ def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
 
 @contextlib.contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """A function that shows what is being done in one line on stderr, on a terminal only; the line disappears
-    at the end."""
+    """Context manager: give a function that shows the current work in one line on stderr, only on a terminal;
+    the line disappears at the end."""
     shown = False
 
     def show(what: str) -> None:

@@ -44,7 +44,7 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 1 where something became slower, or gives wrong numbers now."""
+    """Return exit code 1 if a case became slower, or gives wrong numbers now."""
     limit = _percent(options.fail_above)
     clocks = tuple(filter(None, options.clock.split(",")))
     if not set(clocks) <= set(CLOCKS):
@@ -108,8 +108,8 @@ def _print(
 
 
 def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[str]:
-    """The ratio, the medians in us, and what was measured. A name that is too long is shortened, or stands
-    above its line where another would be shortened to the same."""
+    """Yield the ratio, the medians in us, and the case. A name that is too long is shortened, or printed
+    above its line if another name would be shortened to the same text."""
     options = [_options(change) for _, change in shown]
     room = max(20, (columns() or 80) - 38 - max(map(len, options), default=0))
     names = distinct([change.new.case for _, change in shown], room)
@@ -127,7 +127,7 @@ def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[
 
 
 def _options(change: compare.Change) -> str:
-    """The scheme, scale and method where they are not the default's, the path and the clock."""
+    """Return the scheme, scale and method if they are not the defaults, the path and the clock."""
     old, row = change.old, change.new
     path = row.path if row.path == old.path else f"{old.path} -> {row.path}"
     said = [row.scheme if row.scheme != SCHEMES[0] else "", "per-tensor" if row.scale == "tensor" else ""]

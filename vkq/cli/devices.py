@@ -1,4 +1,4 @@
-"""``vkq devices``: every Vulkan device, what it can do, and the path that int8 operations take on it."""
+"""``vkq devices``: every Vulkan device, its capabilities, and its path for int8 operations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the devices; exit code 3 where none can run vkq."""
+    """Print the devices; return exit code 3 if none can run vkq."""
     found = described(options.device)
     if options.json:
         print(json.dumps(found, indent=2))
@@ -56,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def described(which: str | None = None) -> dict[str, Any]:
-    """Return what `--json` prints: every device, or *which* alone, with its path and the reason; the drivers
-    that were left out; why there is no device."""
+    """Return the output of `--json`: every device, or only *which*, with its path and the reason; the
+    excluded drivers; the error if there is no device."""
     left_out: list[str] = []
     try:
         found, error = devices(), None
@@ -72,7 +72,7 @@ def described(which: str | None = None) -> dict[str, Any]:
 
 
 def _default() -> str:
-    """Which device is taken where none is named."""
+    """Return the device that is used if none is named."""
     try:
         _, c = choose_device(None)
     except NoDeviceError as error:
@@ -115,18 +115,18 @@ def _show(report: dict[str, Any], why: bool) -> None:
 
 
 def measured_on(probe: Verdict) -> dict[str, str]:
-    """What was measured on a device, in words, by family of kernels."""
+    """Return a device's measurements in words, by family of kernels."""
     return {family: str(one) for family, one in (probe.tuning or {}).items()}
 
 
 def show_measured(found: dict[str, str], why: bool = True) -> None:
-    """What `measured_on` gave: the candidate taken and, with *why*, the others and their times."""
+    """Print the output of `measured_on`: the chosen candidate and, with *why*, the others and their times."""
     for family, said in found.items():
         print(folded(f"     measured: {family}: {said if why else said.partition(' (')[0]}", 16))
 
 
 def show_capabilities(c: dict[str, Any]) -> None:
-    """A device's name and what it says of itself."""
+    """Print a device's name and capabilities."""
     limits = c["properties"]
     fast = [
         n.removeprefix("integerDotProduct").removesuffix("Accelerated")

@@ -1,5 +1,5 @@
-"""``vkq doctor``: what is installed, what the device can do, what it really does, and whether it does so
-every time."""
+"""``vkq doctor``: what is installed, the device's capabilities, the results of its tests, and whether they
+are the same every time."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str, Any]:
-    """Probes a device anew and replays every operator so many times, in about so many seconds: what `vkq
-    doctor --json` prints."""
+    """Probe a device anew and replay every operator so many times, within about so many seconds; return the
+    output of `vkq doctor --json`."""
     _, capabilities = choose_device(which, probed=False)  # one that was refused is asked again
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
@@ -114,14 +114,14 @@ def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str
 
 
 def advice(report: dict[str, Any]) -> list[str]:
-    """What to do about results that differ; nothing where none does."""
+    """Return remedies for results that differ; nothing if none do."""
     wrong = [replay for replay in report["replays"] if replay["wrong"]]
     if not wrong:
         return []
     bad = {replay["path"] for replay in wrong}
     good = [path for path in report["paths"] if path not in bad]
     on_paths = sorted(bad - {TEXELS, ALL})
-    # work that is the same on every path: casts, operators without weights, products of float activations
+    # Work that is the same on every path: casts, operators without weights, products of float activations.
     common = ALL in bad or any(r["path"] == "auto" and _floats(r["operator"]) for r in wrong)
     said = [f"texels: wrong, and the probe did not refuse them; {TEXELS_READ[report['texels']]}"] * (
         TEXELS in bad
@@ -139,12 +139,12 @@ def advice(report: dict[str, Any]) -> list[str]:
 
 
 def _floats(operator: str) -> bool:
-    """Whether an operator has float activations, which no path changes."""
+    """Return True if an operator has float activations, which no path changes."""
     return "[" in operator and check_of(operator).scheme in FLOAT
 
 
 def texels_read(c: Capabilities) -> str:
-    """Why layers read texels on a device: a key of `TEXELS_READ`."""
+    """Return why layers read texels on a device: a key of `TEXELS_READ`."""
 
     def reads(c: Capabilities) -> bool:
         known = profile(c)
@@ -156,7 +156,7 @@ def texels_read(c: Capabilities) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What is installed; a thing that cannot be asked says why instead."""
+    """Return the installed versions, or the reason why one is not known."""
     asked: dict[str, Callable[[], str]] = {
         "vkq": lambda: __version__,
         "python": lambda: f"{platform.python_version()} ({sys.executable})",
@@ -208,7 +208,8 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _show_replays(replays: list[dict[str, Any]]) -> None:
-    """A line for each case; one whose name would be shortened as another's has the name above."""
+    """Print a line for each case; a case whose name would be shortened to another's has its name on a line
+    above."""
     cases = list(dict.fromkeys(replay["case"] for replay in replays))
     lines = {}
     for case in cases:
@@ -227,7 +228,7 @@ def _show_replays(replays: list[dict[str, Any]]) -> None:
 
 
 def show_probe(probe: dict[str, Any]) -> None:
-    """The self-test and the rates."""
+    """Print the self-test and the rates."""
     where = "in a child process" if probe["isolated"] else "in this process"
     print(f"   self-test      {'passed' if not probe['failures'] else 'FAILED'} ({where})")
     for test, why in probe["failures"].items():

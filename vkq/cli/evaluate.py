@@ -1,4 +1,4 @@
-"""``vkq eval``: how often a model is right on samples with known classes, on the device and elsewhere."""
+"""``vkq eval``: the share of right classes on labelled samples, on the device and elsewhere."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def register(commands: Parsers) -> None:
 
 @dataclasses.dataclass
 class Judged:
-    """A model somewhere: what it is called in the table, its call, what it named, and the time it took."""
+    """A model in one place: its name in the table, its call, the classes it named, and the time."""
 
     name: str
     call: Callable[[Sample], Array]
@@ -61,7 +61,7 @@ class Judged:
     times_s: list[float] = dataclasses.field(default_factory=list)
 
     def judge(self, sample: Sample, label: int) -> Array:
-        """The scores of a sample, counted."""
+        """Count a sample, and return its scores."""
         begin = time.perf_counter()
         scores = self.call(sample)
         self.times_s.append(time.perf_counter() - begin)
@@ -74,7 +74,7 @@ class Judged:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 1 where the device names another class than ONNX Runtime or LiteRT."""
+    """Return exit code 1 if the device names another class than ONNX Runtime or LiteRT."""
     from vkq.tflite.either import read_model
 
     model = read_model(options.model)
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _judges(options: argparse.Namespace, model: Model, device: Device) -> list[Judged]:
-    """The device, the referee, and the float model where there is one."""
+    """Return the device, the referee, and the float model if there is one."""
     from vkq.onnx.cpu import cpu_session
     from vkq.tflite.either import referee, session_of
     from vkq.tflite.file import is_tflite
@@ -130,7 +130,7 @@ Labelled = tuple[Callable[[], Sample], int]
 
 
 def labelled(model: Model, options: argparse.Namespace) -> tuple[list[Labelled], int]:
-    """What makes each sample, with its class; and the number of classes. Raises ArgumentError."""
+    """Return a function for each sample with its class, and the number of classes. Raises ArgumentError."""
     where = Path(options.classes)
     if not where.exists():
         raise ArgumentError(f"{where}: there is no such folder or file; name {FORM}")
@@ -177,7 +177,8 @@ def _of_arrays(model: Model, where: Path) -> tuple[list[Labelled], int]:
 
 
 def _row(arrays: Mapping[str, Array], inputs: Mapping[str, Any], at: int) -> Callable[[], Sample]:
-    """Sample *at*, with an axis of a batch of one where the arrays have none beside their own."""
+    """Return sample *at*, with a batch axis of size one if the arrays have none besides the axis of
+    samples."""
 
     def make() -> Sample:
         rows = {name: x[at] for name, x in arrays.items()}

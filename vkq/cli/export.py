@@ -1,4 +1,4 @@
-"""``vkq export``: a model as one file for `vkq.load` and libvkq, which needs no Python."""
+"""``vkq export``: a model as one file for `vkq.load` and libvkq, without Python."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Kinds(argparse.Action):
-    """Appends a kind; "list" shows all and ends, as --help does."""
+    """Append a kind; "list" shows all kinds and exits, like --help."""
 
     def __call__(self, parser: Any, options: argparse.Namespace, value: Any, option: Any = None) -> None:
         if value == "list":
@@ -88,8 +88,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sets(model: Model, given: Sequence[str], batches: Sequence[int]) -> list[dict[str, tuple[int, ...]]]:
-    """The sets of shapes that are asked for: the first of each input's --shape, the second, ...; an input
-    with one of them has it in all sets. Each set for each batch."""
+    """Return the requested sets of shapes: the first --shape of each input, the second, and so on; an input
+    with a single one has it in all sets. Each set is repeated for each batch."""
     from vkq.onnx.feed import checked_shapes, shapes_of
 
     of_inputs: dict[str, list[str]] = {}

@@ -23,7 +23,7 @@ MOST_RANDOM_BYTES = 1 << 30  # of one input
 
 
 def input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that say what a model is given."""
+    """Add the options for a model's inputs."""
     parser.add_argument(
         "-i", "--input", action="append", default=[], metavar="[NAME=]FILE",
         help="an input: a picture, .npy, or .npz with arrays by name; may be repeated",
@@ -41,8 +41,7 @@ def shape_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
-    """An array for each input: from the files given, random numbers for the others where they are asked
-    for."""
+    """Return an array for each input: from the given files, or random numbers if they are asked for."""
     feed: dict[str, Array] = {}
     for text in options.input:
         argument, path = _named(model, text)
@@ -77,7 +76,7 @@ def _names(model: Model) -> list[str]:
 
 
 def _named(model: Model, text: str) -> tuple[Argument | None, Path]:
-    """The input that ``NAME=FILE`` names, if it names one, and the file."""
+    """Return the input in ``NAME=FILE``, if it names one, and the file."""
     for argument in model.inputs:
         if text.startswith(f"{argument.name}="):
             return argument, _regular(Path(text[len(argument.name) + 1 :]))
@@ -88,14 +87,14 @@ def _named(model: Model, text: str) -> tuple[Argument | None, Path]:
 
 
 def _regular(path: Path) -> Path:
-    """A file that ends: a pipe would wait for ever."""
+    """Require a regular file: reading a pipe might never end."""
     if path.exists() and not path.is_file():
         raise ArgumentError(f"{path} is no regular file; an input is one")
     return path
 
 
 def array_of(path: Path, argument: Argument) -> Array:
-    """The array of an .npy file, or that of an .npz file with the input's name, or alone in it."""
+    """Return the array of an .npy file, or that of an .npz file with the input's name, or its only array."""
     name, names = argument.name, list[str]()
 
     def listed(known: str, dtype: str, shape: tuple[int, ...]) -> bool:
@@ -115,8 +114,8 @@ FORMS = f"a picture ({', '.join(PICTURES)})"
 
 
 def named_arrays(path: Path, arguments: Mapping[str, Argument]) -> dict[str, Array]:
-    """The arrays of these names, each held against its input before it is read. An .npz file may have no
-    others."""
+    """Return the arrays of these names, each checked against its input before it is read. An .npz file may
+    contain no others."""
     unknown = []
 
     def wanted(name: str, dtype: str, shape: tuple[int, ...]) -> bool:
@@ -138,7 +137,7 @@ def named_arrays(path: Path, arguments: Mapping[str, Argument]) -> dict[str, Arr
 
 
 def numbers(random: np.random.Generator, argument: Argument, shape: tuple[int, ...]) -> Array:
-    """Normal numbers, or any of an integer type."""
+    """Return normal random numbers, or any numbers of an integer type."""
     dtype = np.dtype(argument.dtype)
     if (size := math.prod(shape) * dtype.itemsize) > MOST_RANDOM_BYTES:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""``vkq inspect``: what of a model would run where, and why; needs no device."""
+"""``vkq inspect``: where each node of a model would run, and why; needs no device."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _played(path: str) -> int:
-    """What a file of `vkq export` holds."""
+    """Print the contents of a file of `vkq export`."""
     from vkq.player.reader import contents
 
     data = Path(path).read_bytes()

@@ -1,4 +1,4 @@
-"""``vkq match``: where pictures are found in a picture, with exact integer sums."""
+"""``vkq match``: finds pictures in a picture, with exact integer sums."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def gray(path: Path) -> Array:
-    """The brightness of each pixel (H, W): uint16 where the file has 16 bits, else uint8."""
+    """Return the brightness of each pixel (H, W): uint16 if the file has 16 bits, else uint8."""
     with opened_picture(path) as picture:
         if picture.mode.startswith("I;16"):
             return np.asarray(picture).astype(np.uint16)
@@ -81,7 +81,7 @@ def gray(path: Path) -> Array:
 
 
 def draw(path: Path, places: list[tuple[int, int, int, int]]) -> Any:
-    """The picture with a frame around each (y, x, height, width)."""
+    """Return the picture with a frame around each (y, x, height, width)."""
     from PIL import Image, ImageDraw
 
     pixels = gray(path)

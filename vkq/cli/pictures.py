@@ -1,4 +1,4 @@
-"""Pictures: a short list of formats, and sizes that are known before a pixel is read."""
+"""Pictures: a short list of formats, and sizes that are checked before pixels are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from vkq.errors import ArgumentError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
-# Of all that Pillow reads; others start programs (EPS: Ghostscript), whatever the file is called.
+# Only these of Pillow's formats: others start programs (EPS: Ghostscript), whatever the file's name.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 MOST_PIXELS = 1 << 27
 _BROKEN = (
@@ -31,9 +31,9 @@ _BROKEN = (
 
 @contextlib.contextmanager
 def opened_picture(path: Path) -> Iterator[Any]:
-    """The picture in a file, read to its end, as Pillow has it.
+    """Context manager: give the completely read picture in a file as a Pillow image.
 
-    Raises ArgumentError for another format, a broken file, more than `MOST_PIXELS`, and without Pillow.
+    Raises ArgumentError for another format, a broken file, more than `MOST_PIXELS`, and if Pillow is missing.
     """
     try:
         from PIL import Image

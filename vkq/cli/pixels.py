@@ -1,4 +1,4 @@
-"""Pictures as a model takes them: size, order of colours and axes, numbers."""
+"""Pictures as a model's inputs: size, order of colours and axes, numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE = 65535  # of a 16-bit pixel
 
 
 def picture_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that say how a picture becomes numbers."""
+    """Add the options for converting pictures to numbers."""
     parser.add_argument(
         "--mean", default="0,0,0", metavar="R,G,B",
         help="taken off a picture in [0, 1], in the order of --color (default: 0,0,0)",
@@ -39,9 +39,9 @@ def picture_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: argparse.Namespace) -> Array:
-    """A picture as the model takes it: scaled to its size, (N, C, H, W) or (N, H, W, C). A float input is
-    in [0, 1] less the mean by the standard deviation, from all 16 bits where pixels have them; an 8-bit
-    input has the pixels, of 16 bits rounded to 8."""
+    """Return a picture as a model's input: scaled to its size, (N, C, H, W) or (N, H, W, C). A float input is
+    the picture in [0, 1], from all 16 bits if pixels have them, minus the mean, divided by the standard
+    deviation. An 8-bit input is the pixels; 16 bits are rounded to 8."""
     first, channels = channels_of(argument, shape, options)
     height, width = shape[2:] if first else shape[1:3]
     whole = argument.dtype in FLOATS
@@ -62,8 +62,8 @@ def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: arg
 
 
 def channels_of(argument: Argument, shape: Any, options: argparse.Namespace) -> tuple[bool, int]:
-    """Whether channels come before rows, and how many they are. Raises ArgumentError where the input is none
-    of pictures."""
+    """Return whether channels come before rows, and how many there are. Raises ArgumentError for an input
+    that is no picture."""
     if len(shape) == 4 and 0 not in shape:
         for first, channels in ((True, shape[1]), (False, shape[3])):
             if channels in (1, 3) and options.layout in (None, "nchw" if first else "nhwc"):
@@ -75,13 +75,13 @@ def channels_of(argument: Argument, shape: Any, options: argparse.Namespace) -> 
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """The height and width of a picture."""
+    """Return the height and width of a picture."""
     with opened_picture(path) as image:
         return image.size[1], image.size[0]
 
 
 def _sized(image: Any, path: Path, size: tuple[int, int], channels: int, how: str, whole: bool) -> Any:
-    """(H, W, channels): floats in [0, 1] where *whole*, else bytes."""
+    """Return (H, W, channels): floats in [0, 1] if *whole*, else bytes."""
     from PIL import Image
 
     wide = _sixteen_bits(image, path)
@@ -97,7 +97,7 @@ def _sized(image: Any, path: Path, size: tuple[int, int], channels: int, how: st
 
 
 def _fitted(pillow: Any, image: Any, size: tuple[int, int], how: str) -> Any:
-    """The picture in this size (width, height)."""
+    """Resize a picture to (width, height)."""
     bilinear = pillow.Resampling.BILINEAR
     if how == "stretch":
         return image.resize(size, bilinear)
@@ -111,8 +111,8 @@ def _fitted(pillow: Any, image: Any, size: tuple[int, int], how: str) -> Any:
 
 
 def _sixteen_bits(image: Any, path: Path) -> Any:
-    """The pixels of a picture of 16 bits, (H, W); None for one of 8, which Pillow has itself. Numbers of 32
-    bits and real ones have no range that is known."""
+    """Return the pixels of a 16-bit picture, (H, W); None for 8 bits, which Pillow handles. Refuses 32-bit
+    and real numbers, whose range is not known."""
     whole = image.mode == "I" and image.format in ("PNG", "PPM")  # of 16 bits, in a wider type
     if image.mode.startswith("I;16") or whole:
         return np.asarray(image).astype(np.uint32)

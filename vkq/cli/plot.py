@@ -1,4 +1,4 @@
-"""``vkq plot``: pictures of kept results."""
+"""``vkq plot``: plots of stored results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkq.check.cases import Case
 from vkq.cli.common import Parsers, add_command, output_file
 from vkq.errors import ArgumentError
 
-# Of a row of benchmarks/networks.py: what it is called, in the order of the bars.
+# Names of the values in a row of benchmarks/networks.py, in the order of the bars.
 TIMES = {"gpu_ms": "vkq int8 (device time)", "torch_fp16_cuda_graph_ms": "PyTorch fp16, CUDA graph"}
 
 
@@ -62,7 +62,7 @@ def _title(found: dict[str, object]) -> str:
 
 
 def _groups(rows: object) -> dict[str, dict[str, float]]:
-    """Network and batch -> what ran it -> milliseconds."""
+    """Return network and batch -> what ran it -> milliseconds."""
     groups: dict[str, dict[str, float]] = {}
     for row in rows if isinstance(rows, list) else []:
         known = isinstance(row, dict) and {"batch", "gpu_ms"} <= row.keys()

@@ -1,4 +1,4 @@
-"""What a report must not tell: where files lie, whose they are, and which unit of a device it is."""
+"""Removes private data from reports: folders, users, and identifiers of a unit of a device."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 UNITS = {"uuid", "device_uuid", "pipeline_cache_uuid"}  # may be made from a serial number
-# An absolute path: from a separator that follows no word (GB/s), scheme (https://) or other separator on.
+# An absolute path: from a separator that does not follow a word (GB/s), a scheme (https://) or another
+# separator.
 _PATH = re.compile(
     r"""(?<![\w.:/\\])(?:[A-Za-z]:|~)?[\\/](?:[^\s\\/:'",;()<>]+[\\/]+)+([^\s\\/:'",;()<>]*)"""
 )
 
 
 def without_private(value: Any) -> Any:
-    """A JSON value without identifiers of a unit; of each absolute path its last part alone."""
+    """Return a JSON value without identifiers of a unit, and with only the last part of each absolute
+    path."""
     if isinstance(value, dict):
         return {key: without_private(one) for key, one in value.items() if key not in UNITS}
     if isinstance(value, (list, tuple)):
@@ -24,8 +26,7 @@ def without_private(value: Any) -> Any:
 
 
 def shortened_paths(text: str) -> str:
-    """The text with ``.../name`` in place of each absolute path. Folders that are known here may hold
-    spaces."""
+    """Replace each absolute path in a text by ``.../name``. Known folders may contain spaces."""
     for folder in (Path(sys.prefix), Path.cwd(), Path.home()):
         if folder != Path(folder.anchor):
             text = text.replace(str(folder), "...")

@@ -1,4 +1,5 @@
-"""``vkq quantize``: a float ONNX model to 8 bits, or its weights alone to 8 or 4, and how near it stays."""
+"""``vkq quantize``: quantizes a float ONNX model to 8 bits, or only its weights to 8 or 4, and reports how
+close it stays."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def register(commands: Parsers) -> None:
 
 
 def search_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the search for what keeps the model good."""
+    """Add the options of the search that preserves accuracy."""
     parser.add_argument(
         "--fast", action="store_true", help="ranges from the least to the largest number, at once"
     )
@@ -100,12 +101,12 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def percent(text: str) -> float:
-    """The type of an option that is a share in percent, as 0 to 1."""
+    """The type of an option that is a share in percent, returned as 0 to 1."""
     return number(0, 100)(text.removesuffix("%").strip()) / 100
 
 
 def weight_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of models whose weights alone are quantized."""
+    """Add the options of weight-only quantization."""
     parser.add_argument(
         "--weights-only",
         action="store_true",
@@ -153,7 +154,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | None) -> list[str]:
-    """Quantize weights and activations; lines that say how near the model stays."""
+    """Quantize weights and activations; return lines that say how close the model stays."""
     from vkq.accuracy import search
     from vkq.accuracy.goal import script
     from vkq.onnx.quantize import quantize
@@ -190,7 +191,7 @@ def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | Non
 
 
 def _check_targets(options: argparse.Namespace) -> None:
-    """Refuse targets that nothing would ask for."""
+    """Refuse targets that no other option uses."""
     if options.least is not None and options.target is None:
         raise ArgumentError("--least is the number that a script must print; name the script with --target")
     targets = options.target_db, options.target_agreement, options.target
@@ -199,7 +200,7 @@ def _check_targets(options: argparse.Namespace) -> None:
 
 
 def median_ms(model: Path | bytes, device: Device, feed: dict[str, Array]) -> float:
-    """The median time of seven runs, in ms, after one that prepares."""
+    """Return the median time of seven runs, in ms, after one that prepares."""
     from vkq.onnx import InferenceSession
 
     session = InferenceSession(model, device, "onnxruntime")
@@ -213,7 +214,7 @@ def median_ms(model: Path | bytes, device: Device, feed: dict[str, Array]) -> fl
 
 
 def weights_only(options: argparse.Namespace, target: Path, samples: GivenSamples | None) -> list[str]:
-    """Quantize weights alone; lines that say what became of them."""
+    """Quantize only the weights; return lines that describe the result."""
     from vkq.accuracy import quantize_weights
 
     rows = quantize_weights(options.model, target, options.bits, options.block, options.exclude)
@@ -237,7 +238,7 @@ def weights_only(options: argparse.Namespace, target: Path, samples: GivenSample
 def measured(
     options: argparse.Namespace, target: Path, samples: GivenSamples, device: Device, which: slice = EVERY
 ) -> list[str]:
-    """Lines that compare the model on a device with the float model, on samples of these numbers."""
+    """Return lines that compare the model on a device with the float model, on the samples *which*."""
     from vkq.accuracy import Agreement
     from vkq.onnx import InferenceSession
     from vkq.onnx.cpu import cpu_session

@@ -11,7 +11,7 @@ from vkq.cli.samples import GivenSamples
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 
-# Of vkq's own search, which .tflite files do not have, and what they are when not given.
+# Options of vkq's own search, which .tflite files do not have, with their defaults.
 OWN: dict[str, Any] = {
     "exclude": [], "activations": "int8", "per_tensor": False, "only_weights": [], "target_db": None,
     "target_agreement": None, "target": None, "least": None,
@@ -19,7 +19,7 @@ OWN: dict[str, Any] = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Quantize, and tell how near the model stays."""
+    """Quantize, and report how close the model stays."""
     from vkq.tflite.quantizing import quantize
     from vkq.tflite.reader import read
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measured(options: argparse.Namespace, target: Path, samples: GivenSamples) -> list[str]:
-    """Lines that compare the model on a device with the float model in LiteRT."""
+    """Return lines that compare the model on a device with the float model in LiteRT."""
     from vkq.accuracy import Agreement
     from vkq.tflite import InferenceSession
     from vkq.tflite.litert import Litert

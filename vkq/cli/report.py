@@ -1,5 +1,5 @@
-"""``vkq report``: one HTML file about a device to attach to an issue; the same as JSON stands inside. Neither
-names a user, a host, a folder or a unit of the device."""
+"""``vkq report``: one HTML file about a device to attach to an issue, which also contains the data as JSON.
+Neither names a user, a host, a folder or a unit of the device."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 1 where a byte was wrong anywhere."""
+    """Return exit code 1 if any byte was wrong."""
     lists = options.list or ["phone"]
     chosen = cases.select(lists)
     found: dict[str, Any] = {
@@ -154,7 +154,7 @@ def _pre(lines: Any) -> str:
 
 
 def _plot(result: Result) -> str:
-    """The roofline as an SVG in the page, or why there is none."""
+    """Return the roofline as an SVG for the page, or the reason why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "roofline.svg"
         try:

@@ -1,4 +1,4 @@
-"""``vkq run``: runs a model; compares it with ONNX Runtime or LiteRT; tells where the time goes."""
+"""``vkq run``: runs a model, compares it with ONNX Runtime or LiteRT, and reports the time of its nodes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_session(options: argparse.Namespace, session: Any) -> int:
-    """What the options ask for, with a session."""
+    """Run a session as the options ask."""
     from vkq.tflite.either import referee
 
     feed = feed_of(session.model, options)
@@ -121,7 +121,7 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
 
 
 def save(path: Path, arrays: dict[str, Any]) -> None:
-    """An .npz file, as numpy.savez writes it, which takes no array named "file" and adds a suffix."""
+    """Write an .npz file like numpy.savez, which accepts no array named "file" and appends a suffix."""
     with files.output(path) as beside, zipfile.ZipFile(beside, "w") as packed:
         for name, array in arrays.items():
             with packed.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -129,7 +129,7 @@ def save(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def summary(array: Any) -> str:
-    """The largest elements of scores, else the range."""
+    """Return the largest elements of scores, else the range."""
     if array.ndim == 2 and array.shape[0] == 1 and array.size > 1:
         best = np.argsort(-array[0].astype(np.float64), kind="stable")[:SHOWN]
         return "largest " + ", ".join(f"[{i}] {array[0, i]:.6g}" for i in best)
@@ -171,8 +171,9 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None, runs: int) -
 
 
 def _longest(steps: Sequence[tuple[str, str, float]], total: float, width: int | None) -> Iterator[str]:
-    """A line for each of the longest nodes: its time, name and operator. In a terminal's *width* the operator
-    is left out first; a name is shortened, or stands above where another would be shortened to the same."""
+    """Yield a line for each of the slowest nodes: its time, name and operator. If the terminal's *width* is
+    too small, the operator is omitted first; a name is shortened, or printed above if another would be
+    shortened to the same text."""
     shown = sorted(steps, key=lambda step: -step[2])[:NODES]
     room = max(20, width - BEFORE_NAME) if width else max(len(source) for source, _, _ in shown)
     names = distinct([source for source, _, _ in shown], room)
@@ -186,7 +187,7 @@ def _longest(steps: Sequence[tuple[str, str, float]], total: float, width: int |
 
 
 def compare(session: Any, feed: dict[str, Any], results: dict[str, Any], what: str) -> int:
-    """The same inputs through a session of ONNX Runtime's CPU provider or of LiteRT."""
+    """Run the same inputs in ONNX Runtime's CPU provider or LiteRT, and compare."""
     from vkq.onnx.cpu import unequal
 
     print(folded(f"compare {what}", 8))

@@ -27,7 +27,7 @@ FORMS = f"pictures ({', '.join(PICTURES)}), .npy or .npz"
 
 
 class GivenSamples:
-    """Samples that are read anew each time: ``samples(what)`` yields inputs by name."""
+    """Samples that are read anew at each use: ``samples(what)`` yields inputs by name."""
 
     def __init__(self, model: Model, given: Sequence[str], options: argparse.Namespace):
         self.model, self.options = model, options
@@ -45,13 +45,13 @@ class GivenSamples:
         return len(self.makers)
 
     def __call__(self, what: str, chosen: slice = slice(None)) -> Iterator[Sample]:
-        """Samples, with progress of *what* they are for."""
+        """Yield samples; progress lines name their purpose *what*."""
         makers = self.makers[chosen]
         for make in progress(makers, len(makers), f"{what}: sample"):
             yield make()
 
     def _checked(self, sample: Any, source: str) -> Sample:
-        """What a function gave for one sample: inputs by name, or the only input's array."""
+        """Return a function's sample as inputs by name; it may be the only input's array."""
         if not isinstance(sample, Mapping):
             sample = {self.model.inputs[0].name: sample}
         return checked_feed(self.model.inputs, sample, [a.name for a in self.model.inputs])
@@ -78,7 +78,8 @@ class GivenSamples:
         return [lambda row=row: joined(row) for row in rows]  # type: ignore[misc]
 
     def _columns(self, text: str) -> list[tuple[str, list[Callable[[], Sample]]]]:
-        """For each input that a text names, its arrays in order of the files' names; of "" all inputs."""
+        """Return, for each input that a text names ("": for all inputs), its arrays in order of the files'
+        names."""
         argument = next((a for a in self.model.inputs if text.startswith(f"{a.name}=")), None)
         path = Path(text[len(argument.name) + 1 :] if argument else text)
         if not path.exists():
@@ -119,7 +120,8 @@ class GivenSamples:
         return picture(file, argument, self._picture_shape(file, argument), self.options)
 
     def _picture_shape(self, file: Path, argument: Argument) -> tuple[int, ...]:
-        """The input's shape; open heights and widths are the picture's own, unless --shape has them."""
+        """Return the input's shape; open heights and widths are the picture's own, unless --shape gives
+        them."""
         given = any("=" not in t or t.startswith(f"{argument.name}=") for t in self.options.shape)
         open_ = len(argument.shape) == 4 and any(isinstance(d, str) for d in argument.shape[1:])
         if given or not open_:
@@ -131,7 +133,7 @@ class GivenSamples:
         return (batch, channels, height, width) if first else (batch, height, width, channels)
 
     def told(self) -> str:
-        """How pictures become numbers, in a line; "" where there are none."""
+        """Return a line on how pictures become numbers; "" if there are none."""
         if not self.pictures:
             return ""
         o = self.options
@@ -142,18 +144,18 @@ class GivenSamples:
 
 
 def _natural(name: str) -> list[Any]:
-    """A key that sorts 2.png before 10.png."""
+    """Return a key that sorts 2.png before 10.png."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split("([0-9]+)", name)]
 
 
 def _function(text: str) -> tuple[str, str] | None:
-    """The module and function of ``module:function``; None for what is a file's name."""
+    """Return the module and function of ``module:function``; None for a file's name."""
     found = re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", text)
     return (found[1], found[2]) if found and not Path(text).exists() else None
 
 
 def _called(function: tuple[str, str], text: str) -> Iterator[Any]:
-    """What the function yields, at most 10,000 samples; modules of the current folder are found."""
+    """Yield the function's samples, at most 10,000; modules in the current folder are found."""
     sys.path.insert(0, "")
     importlib.invalidate_caches()  # the module may be younger than what Python knows of the folder
     try:

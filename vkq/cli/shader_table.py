@@ -1,4 +1,4 @@
-"""The table of ``vkq shaders stats``: what a compiler makes of the kernels that ``auto`` takes."""
+"""The table of ``vkq shaders stats``: a compiler's statistics of the kernels that ``auto`` chooses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkq.runtime.statistics import Compiler, PipelineExecutable
 INSTRUCTIONS = ("Instructions", "Instruction Count", "inst")
 REGISTERS = ("VGPRs", "Registers used")
 RUNNING = ("Subgroups per SIMD", "Max Waves Per Core", "Thread Count", "threads")
-# What multiplies and adds, in the machine code of AMD and Adreno, and how many times.
+# Multiply-add instructions in the machine code of AMD and Adreno, and the number of multiply-adds of each.
 MULTIPLY_ADDS = (
     (r"v_dot4\w*|dp4acc", 4),
     (r"dp2acc", 2),
@@ -34,7 +34,7 @@ SLACK = 1.02  # more instructions than this are worse
 
 
 def measure(which: int | str | None) -> dict[str, Any]:
-    """``{device, driver, kernels: {layer: figures}}`` of a device."""
+    """Return ``{device, driver, kernels: {layer: figures}}`` of a device."""
     with Compiler(which) as device:
         c, kernels = device.capabilities, {}
         layers = auto_programs(c)
@@ -49,7 +49,7 @@ def measure(which: int | str | None) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What `measure` gave, from a file. Raises ArgumentError, naming it, where it is none."""
+    """Read the output of `measure` from a file. Raises ArgumentError with its name for another file."""
     try:
         found = files.parse_json(files.read(path, MOST_BYTES))
         kernels = found["kernels"]
@@ -65,9 +65,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def figures(e: PipelineExecutable, results: int | None = None) -> dict[str, Any]:
-    """Instructions, and how many of them for each of the *results* that an invocation writes; of the inner
-    loop for each multiply-add; registers, how many run at once, spills, native dot products, and the seconds
-    of the compilation; None where the driver does not say."""
+    """Return the instructions, also for each of the *results* that an invocation writes; those of the inner
+    loop for each multiply-add; registers, occupancy, spills, native dot products, and the seconds of the
+    compilation; None if the driver does not report a figure."""
     text = list(e.texts.values())[-1] if e.texts else ""
     instructions = _first(e.statistics, INSTRUCTIONS)
     return {
@@ -87,9 +87,10 @@ def _first(statistics: Mapping[str, int | float | bool], names: Iterable[str]) -
 
 
 def loop_cost(text: str) -> float | None:
-    """Instructions for each multiply-add of the innermost loop that has most of them; None without one.
+    """Return the instructions for each multiply-add of the innermost loop with the most of them; None if
+    there is none.
 
-    >>> loop_cost("BB1:\\n v_dot4c_i32_i8 v0\\n v_add v1\\n s_branch BB1\\n")
+    >>> loop_cost("BB1:\n v_dot4c_i32_i8 v0\n v_add v1\n s_branch BB1\n")
     0.75
     """
     lines = text.splitlines()
@@ -110,8 +111,8 @@ def loop_cost(text: str) -> float | None:
 
 
 def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) -> list[str]:
-    """In words, where a kernel spills, takes long to compile, or is worse than it was; instructions and how
-    many run at once are compared for one version of a driver alone."""
+    """Return, in words, which kernels spill, take long to compile, or are worse than in the stored result.
+    Instructions and occupancy are compared only for the same version of a driver."""
     out, same_driver = [], now["driver"] == kept["driver"]
     for layer, figure in now["kernels"].items():
         old = kept["kernels"].get(layer, {})
@@ -135,8 +136,8 @@ def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) 
 
 
 def lines(now: Mapping[str, Any], kept: Mapping[str, Any] | None, columns: int | None = None) -> list[str]:
-    """The table, with what was kept in brackets where it differs. Where a line is longer than *columns*,
-    layer and kernel stand above their figures."""
+    """Return the table, with the stored values in brackets if they differ. If a line is longer than
+    *columns*, layer and kernel are printed above their figures."""
     names = {
         "instructions": "instructions", "for_each_result": "for a result", "for_each_mac": "for a MAC",
         "registers": "registers", "running": "running", "spills": "spills", "dots": "dots", "seconds": "s",

@@ -222,7 +222,8 @@ def shaders_stats(options: argparse.Namespace) -> int:
 
 
 def _stats_of_taken(options: argparse.Namespace) -> int:
-    """What ``auto`` takes; exit code 1 where something is worse than in the kept file."""
+    """Print statistics of the kernels that ``auto`` chooses; return exit code 1 if one is worse than in the
+    stored file."""
     kept = shader_table.read(options.compare) if options.compare else None
     now = shader_table.measure(options.device)
     if options.json:
@@ -247,7 +248,7 @@ def _program(program: PipelineExecutable) -> dict[str, Any]:
 
 
 def _shown(statistics: dict[str, Any]) -> dict[str, Any]:
-    """Without hashes, and without what only a compiler's author wants."""
+    """Remove hashes, and figures for the compiler's authors."""
     return {name: value for name, value in statistics.items() if not _HIDDEN.search(name)}
 
 
@@ -261,7 +262,7 @@ def _matching(pattern: str) -> list[Variant]:
 
 
 def _facts(variant: Variant) -> dict[str, Any]:
-    """What the YAML says of a variant, as JSON can hold it."""
+    """Return the YAML's description of a variant as JSON values."""
     return {
         "name": variant.name,
         "summary": variant.summary,

@@ -1,5 +1,5 @@
-"""``vkq tune``: the fastest kernels for given shapes on this device, each right before it is timed; how far
-the choice is from the best; and what was measured of the device, as a file."""
+"""``vkq tune``: finds the fastest kernels for given shapes on this device, each verified before it is timed;
+compares the choice with the best; and exports the device's measurements as a file."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _names(device: Device, given: str) -> list[str]:
-    """The problems that an argument names: itself, or those of the layers of a model."""
+    """Return the problems that an argument names: itself, or those of a model's layers."""
     if not given.endswith(SUFFIXES):
         return [given]
     session = session_of(given)(given, device)
@@ -95,7 +95,7 @@ def _names(device: Device, given: str) -> list[str]:
 
 
 def _export(device: Device, file: Path) -> None:
-    """Writes what was measured on the device: `vkq.device.costs.Tuned`."""
+    """Write the device's measurements: `vkq.device.costs.Tuned`."""
     c = device.capabilities
     costs = measured_costs(device, lambda tile: print(tile, file=sys.stderr))
     found = {
@@ -126,7 +126,8 @@ def _tuned(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]
 
 
 def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
-    """Of the default, and of what `vkq tune` would take: the best of the first `tuning.CANDIDATES`."""
+    """Return the regret of the default, and of the choice of `vkq tune`: the best of the first
+    `tuning.CANDIDATES`."""
     trials = tuning.trials(device, check, path, most=None)
     right = [trial for trial in trials if trial.time_us is not None]
     if not right:
