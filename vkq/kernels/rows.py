@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from .chain_form import Chain
 from .chain_shader import element
 
 MOST_LENGTH = 65_000 * MOST_LANES  # a driver may let a loop have so many rounds
+AHEAD = 8  # numbers that an invocation reads at once, before it computes; more of them it reads in each pass
 LAYOUTS = (MATRIX, BLOCKED)  # of 8-bit rows
 
 
@@ -57,7 +59,9 @@ def rows_of(
     y = b.new(Spec(kept, "float32") if ends.y is None else Spec(kept, ends.y.dtype, layout, ends.y))
     if y.spec.size:
         lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
-        form = RowForm(name, lanes, epsilon, ends, x.spec.layout, y.spec.layout, b.device.soft_float)
+        turns = -(-length // lanes)
+        layouts = x.spec.layout, y.spec.layout
+        form = RowForm(name, lanes, turns * (turns <= AHEAD), epsilon, ends, *layouts, b.device.soft_float)
         program = b.device.program(written(form))
         rows = x.spec.size // length
         push: dict[str, int | float] = {
@@ -73,11 +77,13 @@ def rows_of(
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """The properties that a kernel depends on: *lanes* invocations share a row; *soft*: sums are sums of
-    whole numbers."""
+    """The properties that a kernel depends on: *lanes* invocations share a row; *ahead*: each of them has so
+    many numbers, which it reads once (0: it reads them in each pass); *soft*: sums are sums of whole
+    numbers."""
 
     name: str
     lanes: int
+    ahead: int
     epsilon: float
     ends: Ends
     x: str
@@ -100,14 +106,16 @@ def written(form: RowForm) -> Written:
     more = sum(operand != RESULT for operand in ends.operands)
     bindings = tuple(Binding(i, "x" if i == 0 else f"x{i}", "read", "uint") for i in range(1 + more))
     bindings += (Binding(1 + more, "y", "write", "uint"),)
-    loops = len(FUNCTIONS[name].passes) + (FUNCTIONS[name].each is not None)
+    each = FUNCTIONS[name].each is not None
+    loops = int(each and ends.y is not None) if form.ahead else len(FUNCTIONS[name].passes) + each
     ops = [name.lower(), *(link.op.lower() for link in (ends.chain.links if ends.chain else ())[:6])]
     ops = ["q8"] * (ends.x is not None) + ops + ["q8"] * (ends.y is not None)
+    size = f"{lanes}x{form.ahead}" if form.ahead else f"{lanes}"
     return Written(
-        "rows__group", f"rows__group:{'.'.join(ops)}.{lanes}", "a function of rows", bindings, push,
+        "rows__group", f"rows__group:{'.'.join(ops)}.{size}", "a function of rows", bindings, push,
         MOST_LANES,
         Expression(f"(rows * {lanes} + {MOST_LANES - 1}) // {MOST_LANES}"), 4 * MOST_LANES,
-        lambda: _module(form), f"{loops} * ((length + {lanes - 1}) // {lanes} + 1)",
+        lambda: _module(form), f"{loops} * ((length + {lanes - 1}) // {lanes} + 1)" if loops else "0",
     )  # fmt: skip
 
 
@@ -118,17 +126,28 @@ def _module(form: RowForm) -> bytes:
     a = {"epsilon": form.epsilon, "count": k.word(4).f}
     function = FUNCTIONS[form.name]
     got: list[Number] = []
+    numbers = r.ahead()
     for op, f, then in function.passes:
-        start = k.constant(IDENTITY[op], "f"), k.constant(0.0, "f")
-        state = k.loop(
-            r.own, r.length, r.step, start,
-            lambda c, s, op=op, f=f: gathered(op, s, f(r.number(c), got)),  # type: ignore[misc]
-        )  # fmt: skip
-        got.append(_joined(k, op, whole(op, state), r, form.lanes, functools.partial(then, a=a)))  # type: ignore[arg-type, call-arg]
+        state: Any = (k.constant(IDENTITY[op], "f"), k.constant(0.0, "f"))
+        if numbers:
+            for _, number, there in numbers:
+                after = gathered(op, state, f(number, got))
+                state = there.where(after[0], state[0]), there.where(after[1], state[1])
+        else:
+            state = k.loop(
+                r.own, r.length, r.step, state,
+                lambda c, s, op=op, f=f: gathered(op, s, f(r.number(c), got)),  # type: ignore[misc]
+            )  # fmt: skip
+        got.append(_joined(k, op, whole(op, state), r, form.lanes, functools.partial(then, a=a)))  # type: ignore[call-arg]
     if function.each is None:
         result = finished(got)
         with k.when(r.inside & r.own.equals(0)):
             k.store(1, r.row, is_nan(result).where(np.nan, result))
+    elif numbers and form.ends.y is None:
+        each = function.each
+        for place, number, there in numbers:
+            with k.when(r.inside & there):
+                r.keep_number(1 + more, place, lambda _, number=number: each(number, got))  # type: ignore[misc]
     else:
         each = function.each
         turns = r.length if form.ends.y is None else r.length >> 2
@@ -153,6 +172,13 @@ class _Row:
         self.at = self.inside.where(self.row, last)  # rows beyond the last do as it does, and keep nothing
         above = self.at.divided(self.inner)
         self.first = above * (self.inner * self.length) + (self.at - above * self.inner)
+
+    def ahead(self) -> list[tuple[Number, Number, Number]]:
+        """The invocation's numbers, where they are few: the place of each, itself, and whether it is in the
+        row. A device reads all of them in the time of one."""
+        places = [self.own + i * self.form.lanes for i in range(self.form.ahead)]
+        there = [c < self.length for c in places]
+        return [(c, self.number(t.where(c, self.own)), t) for c, t in zip(places, there, strict=True)]
 
     def number(self, c: Number) -> Number:
         if self.ends.x is None:
