@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels import emulated
-from vkq.check import replay, works
+from vkq.check import replay, workgroups, works
 from vkq.check.cases import FLOAT
 from vkq.runtime.device import Device
 from vkq.shader.compile import spirv
@@ -61,6 +61,12 @@ def test_works_run_matrix_units(strict_device: Device, monkeypatch: pytest.Monke
     assert works.LARGE[0] in units
     first = replay.Replayer(strict_device, next(work for work in some if work.name == units[0]))
     assert first.run(replay.LEAST, 0.0).wrong == 0
+    large = replay.Replayer(strict_device, next(work for work in some if work.name == works.LARGE[0]))
+    wrong = np.zeros((1500, 384), np.bool_)
+    wrong[-1, -1] = True
+    said = workgroups.named(large.recording, large.results[0].buffer, wrong)
+    total = sum(x * y for _, x, y in large.recording.steps[-1].steps[-1].grids)
+    assert said.startswith(f"workgroup {total - 1} of {total}, from 0 (")
 
 
 def test_operators_without_weights_are_replayed(device: Device) -> None:
