@@ -90,7 +90,7 @@ def loop_cost(text: str) -> float | None:
     """Return the instructions for each multiply-add of the innermost loop with the most of them; None if
     there is none.
 
-    >>> loop_cost("BB1:\n v_dot4c_i32_i8 v0\n v_add v1\n s_branch BB1\n")
+    >>> loop_cost("BB1:\\n v_dot4c_i32_i8 v0\\n v_add v1\\n s_branch BB1\\n")
     0.75
     """
     lines = text.splitlines()
