@@ -1,4 +1,4 @@
-"""Device memory: what the extension's arenas hand out."""
+"""Device memory: the buffers and arenas of the extension."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from ..errors import DeviceError
 
 
 class Buffer(Protocol):
-    """A range of device memory (``vkq._kompute.Buffer``); returned to its arena when nothing refers to it any
-    more: no tensor, and no recording that is still to run."""
+    """A range of device memory (``vkq._kompute.Buffer``). It returns to its arena when no tensor and no
+    pending recording refers to it."""
 
     @property
     def bytes(self) -> int: ...
     @property
     def offset(self) -> int:
-        """In its block of memory."""
+        """The offset in its block of memory."""
 
     @property
     def block(self) -> int:
-        """Which block of memory it lies in, as a number."""
+        """The number of its block of memory."""
 
     @property
     def block_bytes(self) -> int: ...
     @property
     def mapped(self) -> bool:
-        """Whether the host sees it."""
+        """Whether the host can access it."""
 
     @property
     def failure(self) -> DeviceError | None:
-        """Why what it should hold was never computed."""
+        """The reason why its content was never computed, or None."""
 
     def check(self) -> None:
-        """Raises where the content is not there because the submission that computes it failed."""
+        """Raise an error if the submission that computes the content failed."""
 
     def view(self) -> npt.NDArray[np.uint8]:
-        """The bytes themselves, where the host sees them."""
+        """Return the bytes themselves, if the host can access them."""
 
 
 class Arena(Protocol):
-    """Hands out aligned ranges of large blocks of memory (``vkq._kompute.Arena``). Thread-safe."""
+    """Allocates aligned ranges of large blocks of memory (``vkq._kompute.Arena``). Thread-safe."""
 
     @property
     def allocated_bytes(self) -> int:
-        """What it holds of the device's memory, used or free."""
+        """The bytes that it holds of the device's memory, used or free."""
 
     @property
     def used_bytes(self) -> int:
-        """What is handed out."""
+        """The allocated bytes."""
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was handed out at a time since `reset_peak`."""
+        """The most bytes allocated at a time since `reset_peak`."""
 
     def allocate(self, size: int) -> Buffer:
-        """A buffer of at least *size* bytes (never 0: Vulkan has no empty buffers)."""
+        """Return a buffer of at least *size* bytes (never 0: Vulkan has no empty buffers)."""
 
     def reset_peak(self) -> None:
-        """Begins a new measurement of `peak_bytes` with what is handed out now."""
+        """Restart the measurement of `peak_bytes` from the current allocation."""
 
     def trim(self) -> None:
-        """Gives every block back of which nothing is handed out."""
+        """Free every block without allocations."""

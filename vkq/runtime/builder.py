@@ -18,7 +18,7 @@ EVERYWHERE = 4096  # rounds that every driver lets the loops of an invocation ma
 
 
 def lets_loop(device: Device, rounds: int) -> bool:
-    """Whether the driver lets an invocation's loops make so many rounds (`Variant.iterations`)."""
+    """Return True if the driver lets an invocation's loops make so many rounds (`Variant.iterations`)."""
     if rounds <= EVERYWHERE:  # the probe is asked where it matters
         return True
     limit = device.loop_limit
@@ -27,7 +27,7 @@ def lets_loop(device: Device, rounds: int) -> bool:
 
 @dataclass(frozen=True)
 class Value:
-    """A slot of a plan that is being built, and what lies there."""
+    """A slot of a plan that is being built, and the spec of its content."""
 
     slot: int
     spec: Spec
@@ -53,36 +53,36 @@ class Builder:
         self.reasons: dict[str, str] = {}
 
     def input(self, spec: Spec) -> Value:
-        """The next input."""
+        """Add the next input."""
         value = self.new(spec)
         self._inputs.append(value)
         self._given.add(value.slot)
         return value
 
     def new(self, spec: Spec) -> Value:
-        """Room for an array that a step will write: the result, or something between."""
+        """Add a slot for an array that a step will write: a result, or an intermediate value."""
         return self._slot(spec, max(spec.nbytes, 1))
 
     def words(self, count: int) -> Value:
-        """Room for so many words that are no array of the caller's."""
+        """Add a slot of so many words for internal data."""
         return self.new(Spec((count,), "int32"))
 
     def constant(self, resident: Resident) -> Value:
-        """Weights or a table, in one slot however often it is asked for."""
+        """Return the slot of weights or a table; each has one slot."""
         if resident not in self._kept:
             value = self._slot(Spec((resident.bytes // 4,), "int32"), resident.bytes)
             self._residents[value.slot], self._kept[resident] = resident, value
         return self._kept[resident]
 
     def made(self, value: Value) -> bool:
-        """Whether steps of this plan write it: it is neither an input nor a constant."""
+        """Return True if steps of this plan write the value: it is neither an input nor a constant."""
         return value.slot not in self._residents and value.slot not in self._given
 
     def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
-        """The array whose bytes are those of *parts*, one after the other: what writes them writes it. None
-        where they cannot lie so: each must be made by steps of this plan, be a part of nothing else, and
-        begin where the device lets a buffer begin. Nobody may read or write a part as something else, nor
-        may it or the array be a result."""
+        """Return the array whose bytes are the concatenation of *parts*: the steps that write the parts write
+        it. Return None if that is not possible: each part must be made by steps of this plan, belong to no
+        other array, and begin at an offset that the device allows. No step may read or write a part as
+        something else, and neither a part nor the array may be a result."""
         unit = self.device.capabilities.buffer_alignment
         *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
         able = all(self.made(part) and not self.shares(part) for part in parts)
@@ -96,15 +96,15 @@ class Builder:
         return whole
 
     def shares(self, value: Value) -> bool:
-        """Whether it is a joined array, or a part of one."""
+        """Return True if the value is a joined array, or a part of one."""
         return value.slot in self._parts or value.slot in self._wholes
 
     def view(self, value: Value, spec: Spec) -> Value:
-        """The same bytes under another name."""
+        """Return the same bytes with another spec."""
         return Value(value.slot, spec, value.bytes)
 
     def why(self, topic: str, reason: str) -> None:
-        """Notes the reason of a choice."""
+        """Record the reason of a choice."""
         self.reasons[topic] = reason
 
     def dispatch(
@@ -115,10 +115,10 @@ class Builder:
         macs: int = 0,
         in_place: bool = False,
     ) -> None:
-        """Adds a dispatch: *slots* in the order of the shader's bindings. *macs* is the work in
-        multiply-adds, where it may be enough for a watchdog to matter. *in_place*: see `step_of`.
+        """Add a dispatch: *slots* in the order of the shader's bindings. *macs* is the work in multiply-adds,
+        needed only if it may be enough to trigger a watchdog. *in_place*: see `step_of`.
 
-        Raises ArgumentError where an invocation's loops would run for longer than the driver lets them.
+        Raises ArgumentError if an invocation's loops would run longer than the driver allows.
         """
         rounds = program.rounds(push)
         if not lets_loop(self.device, rounds):
@@ -130,7 +130,7 @@ class Builder:
         self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
 
     def fill(self, value: Value, word: int) -> None:
-        """Adds a fill of every word."""
+        """Add a fill of every word."""
         self._add(Step((value.slot,), (), (value.slot,), value=word))
 
     def _add(self, step: Step) -> None:
@@ -139,7 +139,8 @@ class Builder:
         self._writes.update(step.writes)
 
     def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
-        """What *make* makes of a value, made once for each key while neither is written over."""
+        """Return the result of *make* for a value; it is made once for each key while neither is
+        overwritten."""
         key = value.slot, self._writes[value.slot], value.spec, key
         found, writes = self._copies.get(key, (None, 0))
         if found is None or self._writes[found.slot] != writes:
@@ -148,9 +149,9 @@ class Builder:
         return found
 
     def plan(self, *results: Value) -> Plan:
-        """The plan with these results."""
+        """Return the plan with these results."""
         taken = {v.slot for v in (*self._inputs, *results)} | self._residents.keys()
-        # What no step uses, such as an array without elements, has no place.
+        # Values that no step uses, such as arrays without elements, get no memory.
         used = {self._parts.get(slot, (slot, 0))[0] for step in self._steps for slot in step.slots}
         between = sorted(used - taken)
         offsets, total = place(self.lifetimes(between))
@@ -164,7 +165,7 @@ class Builder:
         )  # fmt: skip
 
     def lifetimes(self, slots: Sequence[int]) -> list[Lifetime]:
-        """When each slot is in use, by the numbers of the steps; a joined array with its parts."""
+        """Return the lifetime of each slot in step numbers; a joined array lives as long as its parts."""
         used: dict[int, list[int]] = {}
         for i, step in enumerate(self._steps):
             for slot in step.slots:

@@ -1,4 +1,4 @@
-"""Opening a device: which one, its VkDevice, and the extension's context on it."""
+"""Opens a device: its choice, its VkDevice, and the extension's context on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Closes(Protocol):
 
 
 class OfOneProcess:
-    """What lives on a device, and so can be neither pickled nor copied."""
+    """Base of objects that live on a device, and so can be neither pickled nor copied."""
 
     def __reduce__(self) -> NoReturn:
         raise DTypeError(
@@ -41,8 +41,8 @@ _open: weakref.WeakSet[Closes] = weakref.WeakSet()
 def open_context(
     which: int | str | None, given: Capabilities | None, tune: str
 ) -> tuple[Capabilities, bool, Any]:
-    """What `vkq.Device` opens for these arguments: what is believed of the device, whether that is another
-    than Vulkan says (for tests: another process would see another device), and the open context."""
+    """Open the device for the arguments of `vkq.Device`. Return the capabilities that vkq assumes, whether
+    they differ from Vulkan's (for tests: another process would see another device), and the open context."""
     extension = native_module()  # before anything is opened that a failed import would leave open
     physical, found = choose_device(given.index if which is None and given else which)
     if tune not in ("auto", "off"):
@@ -63,7 +63,7 @@ def open_context(
 
 
 def close_at_exit(device: Closes) -> None:
-    """A device that is left open is closed before the interpreter tears down what it uses."""
+    """Close a device that is still open before the interpreter destroys what it uses."""
     _open.add(device)
 
 

@@ -1,4 +1,4 @@
-"""``vkq.Device``: an opened Vulkan device with its memory, its pipelines and what waits to be submitted."""
+"""``vkq.Device``: an opened Vulkan device with its memory, its pipelines and its pending work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 P = TypeVar("P")
 
 
-# What the probe found of a device; it needs devices itself, and puts its own function here (vkq.probe).
+# The probe's findings about a device; the probe itself needs devices, and sets this function (vkq.probe).
 probed: Callable[[Device], Verdict] = lambda device: Verdict({}, False)  # noqa: E731
 
 
@@ -95,7 +95,7 @@ class Device(OfOneProcess):
 
     @property
     def short_name(self) -> str:
-        """`name` without what stands in brackets behind it, for lines that name other things too."""
+        """`name` without the part in parentheses, for lines that name other things, too."""
         return self.name.partition(" (")[0]
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class Device(OfOneProcess):
 
     @property
     def shares_processor(self) -> bool:
-        """Whether the device is the host's own processor, so that work moves nowhere by being left to it."""
+        """Whether the device is the host's own processor: work on it takes the host's time."""
         return self.capabilities.device_type == "cpu"
 
     @property
@@ -112,66 +112,66 @@ class Device(OfOneProcess):
 
     @property
     def memory_used_bytes(self) -> int:
-        """Device memory handed out to tensors, weights and scratch."""
+        """The bytes of device memory allocated for tensors, weights and scratch."""
         return self._memory.arena.used_bytes
 
     @property
     def memory_peak_bytes(self) -> int:
-        """The most device memory that was handed out at a time, since `reset_memory_peak`."""
+        """The most bytes of device memory allocated at a time since `reset_memory_peak`."""
         return self._memory.arena.peak_bytes
 
     def reset_memory_peak(self) -> None:
-        """Begins a new measurement of `memory_peak_bytes`."""
+        """Restart the measurement of `memory_peak_bytes`."""
         self._memory.arena.reset_peak()
 
     # ------------------------------------------------------------------------------------------------- memory
 
     def allocate(self, size: int) -> Buffer:
-        """Device memory of at least *size* bytes; its content is undefined."""
+        """Allocate device memory of at least *size* bytes; its content is undefined."""
         return self._memory.allocate(size)
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
-        """Copies a contiguous array to the beginning of *target*, before what is asked for later and after
-        what was before. The array may be changed as soon as this returns.
+        """Copy a contiguous array to the beginning of *target*, in order with other operations. The array may
+        be changed as soon as this returns.
 
-        Never part of a ``record`` block: replaying it does not copy again.
+        Never part of a ``record`` block: running it again does not repeat the copy.
         """
         if data.nbytes == 0:
             return self.check_usable()
         self.queue.upload(target, data.reshape(-1).view(np.uint8))
 
     def constant(self, key: Hashable, size: int, make: Callable[[], npt.NDArray[Any]]) -> Resident:
-        """An array of *size* bytes for plans, made and uploaded once for each key when it is first used; the
-        latest CONSTANTS_KEPT are kept."""
+        """Return an array of *size* bytes for plans, made and uploaded once for each key at its first use;
+        the latest CONSTANTS_KEPT are cached."""
         return self._constants.get(key, lambda: Resident(self, size, make))
 
     def plan(self, key: Hashable, make: Callable[[], P]) -> P:
-        """What *make* returns, made once for each key; the latest PLANS_KEPT are kept. Thread-safe."""
+        """Return what *make* makes, once for each key; the latest PLANS_KEPT are cached. Thread-safe."""
         self.check_usable()
         found: P = self._plans.get((key, self.soft_float, preference()), make)
         return found
 
     @property
     def soft_float(self) -> bool:
-        """Whether shaders round floats in integers on this device (SOFT_FLOAT), because it rounds them
-        otherwise."""
+        """Whether shaders round floats with integers on this device (SOFT_FLOAT), because its own rounding
+        differs."""
         if self._soft_float is None:
             self._soft_float = probed(self).soft_float
         return self._soft_float
 
     @property
     def loop_limit(self) -> int | None:
-        """The rounds after which the driver ends the loops of an invocation, silently; None: it does not."""
+        """The rounds after which the driver silently ends the loops of an invocation; None if it does not."""
         return probed(self).loop_limit
 
     def download_into(self, source: Buffer, out: npt.NDArray[np.uint8]) -> None:
-        """Fills *out* with the first bytes of *source*, after everything asked for so far has run."""
+        """Fill *out* with the first bytes of *source*, after all earlier operations."""
         self.check_readable()
         if out.size:
             self.queue.download(source, out)
 
     def check_readable(self) -> None:
-        """Raises where the device is not usable, or this thread is in a ``record`` block."""
+        """Raise an error if the device is not usable, or this thread is in a ``record`` block."""
         self.check_usable()
         if getattr(self._local, "explicit", None) is not None:
             raise DeviceError(
@@ -180,13 +180,13 @@ class Device(OfOneProcess):
             )
 
     def download(self, source: Buffer, size: int) -> npt.NDArray[np.uint8]:
-        """The first *size* bytes of *source* as a new array."""
+        """Return the first *size* bytes of *source* as a new array."""
         out = np.empty(size, np.uint8)
         self.download_into(source, out)
         return out
 
     def empty_pinned(self, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """An array in host memory that the device copies from and to by itself (`vkq.empty_pinned`)."""
+        """Return an array in host memory that the device copies from and to itself (`vkq.empty_pinned`)."""
         kind = np.dtype(dtype)
         size = kind.itemsize * math.prod(shape)
         data: npt.NDArray[np.uint8] = self.queue.pin(size).view()
@@ -197,8 +197,8 @@ class Device(OfOneProcess):
     def program(
         self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
     ) -> Program:
-        """The pipeline of a variant with these specialization constants, made once; refused where the device
-        cannot run it."""
+        """Return the pipeline of a variant with these specialization constants, made once; raises an error if
+        the device cannot run it."""
         self.check_usable()
         given = dict(constants or {})
         if "SOFT_FLOAT" in variant.specialization and "SOFT_FLOAT" not in given:
@@ -208,31 +208,31 @@ class Device(OfOneProcess):
     # --------------------------------------------------------------------------------------------- submission
 
     def recording(self) -> Recording:
-        """Where operations go: the thread's ``record`` block, else the chain that the next read submits."""
+        """Where operations are recorded: the thread's ``record`` block, else the chain of the next read."""
         return getattr(self._local, "explicit", None) or Recording(self, chain=self.queue.chain())
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-        """Records a plan's steps where operations go."""
+        """Record a plan's steps for submission."""
         explicit: Recording | None = getattr(self._local, "explicit", None)
         if explicit is not None:
             return explicit.add(plan, inputs, outputs)
         self.queue.add(plan.native, inputs, outputs)
 
     def operation(self) -> contextlib.AbstractContextManager[Recording]:
-        """The recording, held by this thread alone for one operation's dispatches, and not submitted before
-        its end."""
+        """Context manager: hold the recording for one operation's dispatches in this thread; it is not
+        submitted before the end."""
         operation: contextlib.AbstractContextManager[Recording] = self.queue.operation(self.recording)
         return operation
 
     @checked
     @contextlib.contextmanager
     def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
-        """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it,
-        again and again.
+        """Context manager: record this thread's operations in the block instead of running them;
+        ``recording.run()`` runs them, any number of times.
 
-        Arrays that are uploaded in the block are not part of it: they are there once, before the first run.
+        Arrays uploaded in the block are not part of it: they are uploaded once, before the first run.
         *timestamps* is the number of dispatches whose time on the device is measured
-        (``Recording.gpu_times_us``); *marks* the number of points in time that the block takes itself
+        (``Recording.gpu_times_us``); *marks* is the number of timestamps that the block writes itself
         (``Recording.mark``).
         """
         if not (0 <= timestamps <= MOST_MARKS and 0 <= marks <= MOST_MARKS):
@@ -244,8 +244,8 @@ class Device(OfOneProcess):
             yield recording
 
     def immediate(self) -> contextlib.AbstractContextManager[Any]:
-        """Inside a ``record`` block of this thread: what is asked for in this block runs as if the other were
-        not there."""
+        """Context manager: inside a ``record`` block of this thread, run operations at once, as if there were
+        no such block."""
         return self._recording_into(None)
 
     @contextlib.contextmanager
@@ -258,30 +258,30 @@ class Device(OfOneProcess):
             self._local.explicit = previous
 
     def groups_per_dispatch(self, total: int, macs: int, size: int = 0) -> int:
-        """How many of *total* workgroups, with so much work in all, one dispatch may safely have."""
+        """Return how many of *total* workgroups, with so much work in all, may safely be in one dispatch."""
         return groups_in_time(self.capabilities, total, macs, size, self.verdict)
 
     def seconds_of(self, macs: int, size: int) -> float:
-        """How long so much work may take; 0.0 where no submission is split (`vkq.device.watchdog`)."""
+        """Estimate the seconds of so much work; 0.0 if no submission is split (`vkq.device.watchdog`)."""
         return seconds_of(self.capabilities, macs, size, self.verdict)
 
     def flush(self) -> None:
-        """Submits what was asked for so far, without waiting."""
+        """Submit all pending operations, without waiting."""
         self.check_usable()
         self.queue.flush()
 
     def synchronize(self) -> None:
-        """Submits what was asked for so far and waits until the device has done it."""
+        """Submit all pending operations, and wait for the device."""
         self.check_usable()
         self.queue.synchronize()
 
     def check_usable(self) -> None:
-        """Raises where the device is closed, lost, or was inherited through a fork."""
+        """Raise an error if the device is closed, lost, or was inherited through a fork."""
         self.context.check()
 
     def close(self) -> None:
-        """Waits for the device, writes the pipeline cache, frees everything but the memory of arrays that are
-        still there (`vkq.empty_pinned`). Further use raises; closing again does nothing."""
+        """Wait for the device, write the pipeline cache, and free everything except the memory of existing
+        arrays (`vkq.empty_pinned`). Further use raises an error; closing again does nothing."""
         if self.context.forked:
             return  # a forked child owns nothing
         try:

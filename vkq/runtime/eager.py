@@ -1,4 +1,4 @@
-"""Runs a plan on tensors: what an operator does when it is called."""
+"""Runs a plan on tensors, for the call of an operator."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .tensor import Tensor
 
 
 def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str = "out") -> Tensor:
-    """The plan's result for these inputs, which are what the plan was made for; written into *out* where
+    """Return the plan's result for these inputs, which must match the plan; it is written into *out* if
     given.
 
-    Raises ArgumentError where *out* is not what the plan makes.
+    Raises ArgumentError if *out* does not match the plan's result.
     """
     device, buffers = inputs[0].device, [x.buffer for x in inputs]
     if out is not None:

@@ -1,4 +1,4 @@
-"""What is made once for each key and kept, up to a number."""
+"""Caches of limited size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PLANS_KEPT = 1024  # of operators without weights on a device, and of each layer
 
 
 def keep(values: dict[K, V], key: K, value: V) -> V:
-    """Keeps the value of a key, and forgets the others where there are `PLANS_KEPT`, as for images that all
-    have sizes of their own. For what is read more often than a lock should be taken."""
+    """Cache the value of a key, and drop all others if there are `PLANS_KEPT`, as for images of ever
+    different sizes. For values that are read too often for a lock."""
     if len(values) >= PLANS_KEPT:
         values.clear()
     values[key] = value
@@ -23,7 +23,7 @@ def keep(values: dict[K, V], key: K, value: V) -> V:
 
 
 class Kept(Generic[V]):
-    """Values by key; of more than *most* the least recently used goes. Thread-safe."""
+    """Values by key; if there are more than *most*, the least recently used one is dropped. Thread-safe."""
 
     def __init__(self, most: int):
         self._most = most
@@ -31,8 +31,8 @@ class Kept(Generic[V]):
         self._lock = Turns("what a device keeps", again=True)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value of a key, or what *make* returns, which is not called under the lock: where two threads
-        make one, the first one's counts."""
+        """Return the value of a key, or make it. *make* is not called under the lock: if two threads make
+        one, the first one's is used."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:
@@ -46,6 +46,6 @@ class Kept(Generic[V]):
         return found
 
     def clear(self) -> None:
-        """Keeps nothing."""
+        """Clear the cache."""
         with self._lock:
             self._values.clear()

@@ -1,4 +1,4 @@
-"""A device's memory: which types of it tensors and copies live in, and the arenas that hand it out."""
+"""A device's memory: the memory types of tensors and copies, and their arenas."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _UNUSABLE = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class MemoryPlan:
-    """Memory types: ``own`` for tensors (``mapped`` where the host reads and writes it), ``staging`` for what
-    is copied."""
+    """Memory types: ``own`` for tensors (``mapped`` if the host can access it), ``staging`` for copies."""
 
     own: int
     mapped: bool
@@ -33,11 +32,10 @@ class MemoryPlan:
 
 
 def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPlan:
-    """Chooses among the types whose bits are set in *allowed*.
+    """Choose among the types whose bits are set in *allowed*.
 
-    Where all of the device's memory is the host's too, and cached, nothing needs to be copied: *staging* None
-    decides by that, True copies all the same, and False is refused (ArgumentError) where there is no such
-    memory.
+    If all of the device's memory is the host's, too, and cached, nothing needs to be copied: *staging* None
+    decides by that, True always copies, and False raises ArgumentError if there is no such memory.
     """
     flags = {i: t.flags for i, t in enumerate(c.memory_types) if allowed >> i & 1 and not t.flags & _UNUSABLE}
     heap = {i: c.memory_types[i].heap_bytes for i in flags}
@@ -53,7 +51,7 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
         raise ArgumentError(
             f"{c.name} has no cached device memory that the host sees; staging=False cannot be"
         )
-    # The host reads what is copied, and reading uncached memory is slow.
+    # The host reads this memory, and reading uncached memory is slow.
     copies = max(host, key=lambda i: ("host_cached" in flags[i], "device_local" not in flags[i]))
     if shared and not staging:
         return MemoryPlan(shared[0], True, copies)
@@ -61,10 +59,7 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
 
 
 class DeviceMemory:
-    """The arena of an open device's tensors, weights and scratch, and that of its copies.
-
-    *context* is the extension's; *staging* as `plan_memory` takes it.
-    """
+    """The arena of an open device's tensors, weights and scratch, and that of its copies."""
 
     def __init__(self, context: Any, c: Capabilities, staging: bool | None):
         plan = plan_memory(c, context.buffer_memory_types(), staging)
@@ -75,7 +70,7 @@ class DeviceMemory:
 
         def arena(memory_type: int, mapped: bool, keep: int) -> Arena:
             most, _ = _largest(c, heaps[memory_type])
-            # 1: each buffer gets a block of its own, and no other has that before it.
+            # Block size 1: each buffer gets its own block, and no freed block is used again.
             block, kept = (1, 0) if validation.bounds() else (BLOCK_BYTES, keep)
             made: Arena = context.arena(memory_type, mapped, c.buffer_alignment, block, most, kept)
             return made
@@ -86,8 +81,8 @@ class DeviceMemory:
         context.set_arenas(self.arena, SCRATCH_KEPT_BYTES, self.staging, limit, STAGING_CHUNK)
 
     def allocate(self, size: int) -> Buffer:
-        """At least *size* bytes. Where there is no memory at first, what has run lets go of its own, and
-        there is a second try; OutOfMemoryError after that."""
+        """Allocate at least *size* bytes. If there is no memory, free that of finished work and try again;
+        raises OutOfMemoryError after that."""
         if size <= self._largest:
             with contextlib.suppress(OutOfMemoryError):
                 return self.arena.allocate(size)
@@ -110,7 +105,7 @@ class DeviceMemory:
 
 
 def _largest(c: Capabilities, heap_bytes: int) -> tuple[int, str]:
-    """The most bytes of one allocation from a heap, and what says so."""
+    """Return the most bytes of one allocation from a heap, and the limit's name."""
     names = ("maxMemoryAllocationSize", "maxBufferSize")
     limits = {f"this device's {name}": c.properties[name] for name in names}
     limits["the size of the memory heap"] = heap_bytes

@@ -1,4 +1,4 @@
-"""Where arrays that live for a while lie in one piece of memory: lifetimes to offsets."""
+"""Memory planning: offsets in one piece of memory from lifetimes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Lifetime:
 
 
 def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """(offset of each, bytes in all): the largest first, each at the lowest place that is free for its life.
+    """Return (offset of each, total bytes): the largest first, each at the lowest offset that is free during
+    its lifetime.
 
     >>> place([Lifetime(512, 0, 1), Lifetime(256, 1, 2), Lifetime(512, 2, 3)])
     ([0, 512, 0], 768)
@@ -37,8 +38,8 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 class Meanwhile:
-    """Which arrays are in use at steps: a segment tree over the steps, so that an array's neighbours in time
-    are found without looking at all others."""
+    """The arrays in use at each step: a segment tree over the steps, which finds the arrays alive at the same
+    time without a scan of all."""
 
     def __init__(self, steps: int):
         self._size = 1 << (steps - 1).bit_length()
@@ -49,7 +50,7 @@ class Meanwhile:
         self.looked_at = 0
 
     def add(self, i: int, first: int, last: int) -> None:
-        """Array *i* is in use from step *first* to *last*."""
+        """Add array *i*, in use from step *first* to *last*."""
         above: set[int] = set()
         for node in self._nodes(first, last):
             self._whole.setdefault(node, []).append(i)
@@ -59,7 +60,7 @@ class Meanwhile:
             self._some.setdefault(node, []).append(i)
 
     def during(self, first: int, last: int) -> set[int]:
-        """The arrays in use at any of these steps."""
+        """Return the arrays in use at any of these steps."""
         found: set[int] = set()
         above: set[int] = set()
         for node in self._nodes(first, last):
@@ -75,7 +76,7 @@ class Meanwhile:
         found.update(arrays)
 
     def _nodes(self, first: int, last: int) -> Iterator[int]:
-        """The fewest nodes whose steps are those from *first* to *last*."""
+        """Yield the fewest nodes that cover the steps from *first* to *last*."""
         low, high = first + self._size, last + 1 + self._size
         while low < high:
             if low & 1:
@@ -88,7 +89,7 @@ class Meanwhile:
 
 
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
-    """The most bytes that are in use at one step: no placement takes less."""
+    """Return the most bytes in use at one step: no placement needs less."""
     changes: dict[int, int] = {}
     for one in lifetimes:
         changes[one.first] = changes.get(one.first, 0) + aligned(one.bytes)
@@ -97,5 +98,5 @@ def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def aligned(size: int) -> int:
-    """The size rounded up to whole units of `ALIGNMENT`."""
+    """Round a size up to a multiple of `ALIGNMENT`."""
     return -(-size // ALIGNMENT) * ALIGNMENT

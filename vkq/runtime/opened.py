@@ -1,4 +1,4 @@
-"""The devices that are opened when none is given, or an index or a name."""
+"""The devices that are opened by default, or by an index or a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _default_lock = Turns("opening a device")
 
 
 def default_device() -> Device:
-    """The device that functions use when none is given: opened on first use, like ``Device()``."""
+    """Return the default device of functions: opened at its first use, like ``Device()``."""
     global _default
     with _default_lock:
         if _default is None or _default.closed or _default.context.lost:
@@ -24,8 +24,8 @@ _named: dict[int | str, Device] = {}  # what `named_device` opened
 
 
 def named_device(which: int | str) -> Device:
-    """The device with this index or this part of its name, as ``Device(which)``: opened on first use, and
-    the same one every time. For operators, whose *device* may be given so."""
+    """Return the device with this index or part of its name, like ``Device(which)``: opened at its first use,
+    and the same one every time. For operators, whose *device* may be such a value."""
     with _default_lock:
         found = _named.get(which)
         if found is None or found.closed or found.context.lost:
@@ -37,7 +37,7 @@ def named_device(which: int | str) -> Device:
 
 
 def opened(given: Device | int | str | None) -> Device:
-    """What an operator's *device* means: the default where none is given."""
+    """Return the device for an operator's *device*: the default one for None."""
     if isinstance(given, Device):
         return given
     return default_device() if given is None else named_device(given)

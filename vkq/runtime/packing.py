@@ -1,4 +1,4 @@
-"""Packed layouts on the host, at the speed of memory: what `vkq.layout.pack` says, done by the extension."""
+"""Packed layouts on the host at memory speed: `vkq.layout.pack`, computed by the extension."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UINT8 = 0x80  # exclusive-or'ed into uint8, which is stored as int8 moved by 128
 
 @functools.lru_cache(maxsize=256)
 def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
-    """The extension's form of a layout for arrays of *shape* (``vkq._kompute.Packing``)."""
+    """Return the extension's form of a layout for arrays of *shape* (``vkq._kompute.Packing``)."""
     axes = [np.zeros(size, np.uint32) for size in shape]
     stride = 1
     for part in reversed(layout.order):
@@ -27,7 +27,7 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
         stride *= part.extent(shape)
     lane = layout.lane.dim
     axes[lane] = np.ascontiguousarray(axes[lane][::4])
-    # Axes of one element go to the front: the last one is what is walked along.
+    # Move axes of one element to the front: the extension iterates along the last one.
     long = [dim for dim in range(len(shape)) if shape[dim] != 1 or dim == lane]
     missing = 4 - len(long)
     tables = tuple([np.zeros(1, np.uint32)] * missing + [axes[dim] for dim in long])

@@ -1,4 +1,4 @@
-"""The driver's pipeline cache, kept between processes and checked before the driver sees it."""
+"""The driver's pipeline cache, stored between processes and checked before the driver reads it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _HEADER = struct.Struct("<IIII16s")  # VkPipelineCacheHeaderVersionOne
 
 
 def path(c: Capabilities) -> Path:
-    """The file for a device and driver version."""
+    """Return the file for a device and driver version."""
     return cache.cache_dir() / "pipelines" / f"{c.key}.bin"
 
 
 def foreign(data: bytes, c: Capabilities) -> str | None:
-    """Why the data is not of this device and driver, or None.
+    """Return why the data is not of this device and driver, or None.
 
     Drivers must ignore foreign data, and some crash on it: the header is compared first.
     """
@@ -32,7 +32,7 @@ def foreign(data: bytes, c: Capabilities) -> str | None:
 
 
 def load(context: Any, c: Capabilities) -> int:
-    """Gives the file's data to the driver: how many bytes. Data that cannot be used is ignored with one
+    """Give the file's data to the driver; return its bytes. Data that cannot be used is ignored with one
     warning."""
     data = cache.read(path(c))
     if data is None:
@@ -51,7 +51,8 @@ def load(context: Any, c: Capabilities) -> int:
 
 
 def save(context: Any, c: Capabilities, loaded_bytes: int) -> None:
-    """Writes the cache where it has grown. A device that cannot give it is no error: it is made again."""
+    """Write the cache if it has grown. A device that cannot return it is no error: pipelines are compiled
+    again."""
     with contextlib.suppress(DeviceError):
         data = context.cache_data()
         if len(data) > loaded_bytes:

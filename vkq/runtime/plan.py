@@ -1,7 +1,8 @@
-"""Plans: what an operator does on a device, decided once and kept; making one runs nothing and needs no data.
+"""Plans: the steps of an operator on a device, decided once and cached; making a plan runs nothing and needs
+no data.
 
-A plan is made by a `vkq.runtime.builder.Builder` and never changed. ``Recording.add`` records it on buffers,
-as often as wished: for an eager call, inside ``Device.record``, or as a part of a network.
+A `vkq.runtime.builder.Builder` makes a plan, which never changes. ``Recording.add`` records it on buffers any
+number of times: for an eager call, inside ``Device.record``, or as a part of a network.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Step:
     """One dispatch on slots (``program`` set), or a fill of the only slot with the word ``value``.
 
     ``push`` are the packed push constants with first_group = 0; ``grids`` the (first workgroup, x, y) of the
-    dispatches that together run all workgroups; ``macs`` the multiply-adds; ``busy_ns`` how long it is
-    estimated to take, 0 where no submission is split (`vkq.device.watchdog`).
+    dispatches that together run all workgroups; ``macs`` the multiply-adds; ``busy_ns`` the estimated time, 0
+    if no submission is split (`vkq.device.watchdog`).
     """
 
     slots: tuple[int, ...]
@@ -44,14 +45,14 @@ class Step:
 
 
 class Memory(Protocol):
-    """What a `Resident` needs of its device."""
+    """The interface of a device to `Resident`."""
 
     def allocate(self, size: int) -> Buffer: ...
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None: ...
 
 
 class Facts(Protocol):
-    """What `step_of` needs of a device."""
+    """The interface of a device to `step_of`."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -68,11 +69,11 @@ def step_of(
     slots: Sequence[int] | None = None,
     in_place: bool = False,
 ) -> Step:
-    """A dispatch of a program on buffers of these *sizes* in bytes, in the order of its bindings. *in_place*:
-    what it overwrites in bindings of that mark is read, too.
+    """Return a dispatch of a program on buffers of these *sizes* in bytes, in the order of its bindings.
+    *in_place*: bindings with that mark are read as well as written.
 
-    Raises ArgumentError where one is larger than the device's maxStorageBufferRange, or has more texels than
-    its maxTexelBufferElements.
+    Raises ArgumentError if one is larger than the device's maxStorageBufferRange, or has more texels than its
+    maxTexelBufferElements.
     """
     variant, limits = program.variant, device.capabilities
     numbers = tuple(range(len(sizes)) if slots is None else slots)
@@ -104,8 +105,8 @@ def step_of(
 
 
 class Resident:
-    """Data that a plan reads and that outlives it: packed and uploaded when it is first used, and again where
-    its upload was lost."""
+    """Data that a plan reads and that outlives it: packed and uploaded at its first use, and again if its
+    upload was lost."""
 
     __slots__ = ("_buffer", "_device", "_make", "bytes")
 
@@ -117,7 +118,7 @@ class Resident:
 
     @property
     def buffer(self) -> Buffer:
-        """Where it is on the device."""
+        """Return its buffer on the device."""
         found = self._buffer
         return found if found is not None and found.failure is None else self._upload()
 
@@ -127,14 +128,15 @@ class Resident:
         return self._buffer is not None and self._buffer.failure is None
 
     def data(self) -> npt.NDArray[Any]:
-        """What is uploaded, packed anew."""
+        """Return the data to upload, packed anew."""
         data = np.ascontiguousarray(self._make())
         if data.nbytes != self.bytes:
             raise RuntimeError(f"{data.nbytes} bytes were packed where {self.bytes} were planned")
         return data
 
     def _upload(self) -> Buffer:
-        # No lock: a thread that holds the device's queue may come here. Two that come at once both upload it.
+        # No lock, because a thread may arrive here while it holds the device's queue. If two threads arrive
+        # at once, both upload the data.
         data = self.data()
         buffer = self._device.allocate(self.bytes)
         self._device.upload(buffer, data)
@@ -144,14 +146,13 @@ class Resident:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an operator, or a whole network, does with inputs of known `Spec`. Slots: the inputs, then
+    """The steps of an operator, or a whole network, for inputs of known `Spec`. Slots: the inputs, then
     everything else.
 
-    ``inputs``: what each input must be. ``results``: what comes out, each in its slot of ``outputs`` (an
-    input's own slot where nothing needs to be done but to name it anew). ``constants``: slot -> what lies
-    there; a step that writes there leaves it as it was.
-    ``scratch``: slot -> (offset, bytes) in ``scratch_bytes`` of memory that nothing else uses
-    meanwhile. ``reasons``: why it was chosen so, by topic ("path", "method", ...).
+    ``inputs``: the spec of each input. ``results``: the specs of the results, each in its slot of ``outputs``
+    (an input's own slot if only its spec changes). ``constants``: slot -> content; a step that writes there
+    restores it. ``scratch``: slot -> (offset, bytes) in ``scratch_bytes`` of memory that nothing else uses
+    during the run. ``reasons``: why these steps were chosen, by topic ("path", "method", ...).
     """
 
     inputs: tuple[Spec, ...]
@@ -166,7 +167,7 @@ class Plan:
 
     @functools.cached_property
     def native(self) -> Any:
-        """The plan as the extension records it, with its constants on the device."""
+        """The plan in the extension's form, with its constants on the device."""
         native = native_plan(
             self.steps, self.slots, len(self.inputs), self.outputs, self.scratch, self.scratch_bytes
         )
@@ -176,7 +177,7 @@ class Plan:
 
     @property
     def result(self) -> Spec:
-        """What an operator gives: the only result."""
+        """The only result of an operator."""
         return self.results[0]
 
     @property
@@ -186,13 +187,13 @@ class Plan:
 
     @property
     def constant_bytes(self) -> int:
-        """Of all that it reads beside its inputs: weights, scales, tables."""
+        """The bytes of everything that it reads besides its inputs: weights, scales, tables."""
         return sum(one.bytes for one in dict.fromkeys(self.constants.values()))
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes of what lies between its steps that they read, and that they write: of each array all, once
-        for each step that has it."""
+        """The bytes of intermediate values that its steps read, and that they write: all of each array, once
+        for each step that uses it."""
         size = {slot: size for slot, (_, size) in self.scratch.items()}
         read = sum(size.get(slot, 0) for step in self.steps for slot in step.reads)
         return read, sum(size.get(slot, 0) for step in self.steps for slot in step.writes)
@@ -214,7 +215,7 @@ def native_plan(
     scratch: Mapping[int, tuple[int, int]],
     scratch_bytes: int,
 ) -> Any:
-    """Steps as the extension records them."""
+    """Return steps in the extension's form."""
     return native_module().Plan(
         [
             (
@@ -238,10 +239,10 @@ def native_plan(
 
 
 def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterator[tuple[int, int, int]]:
-    """(first workgroup, x, y) of the dispatches that together run exactly *total* workgroups.
+    """Yield (first workgroup, x, y) of the dispatches that together run exactly *total* workgroups.
 
-    x is at most the device's limit; more than that is folded into y, a remainder gets a dispatch of its own;
-    no dispatch has more than *most* workgroups, so that none runs into a watchdog.
+    x is at most the device's limit; a larger count is folded into y, and a remainder gets its own dispatch.
+    No dispatch has more than *most* workgroups, so that none triggers a watchdog.
     """
     most = max(1, min(most, limits[0] * limits[1]))
     first = 0

@@ -19,8 +19,8 @@ from ..turns import FORKED, Turns
 
 
 class Later:
-    """A native pipeline that the driver compiles when it is first needed: a plan that is only explained or
-    compared compiles none. *make* compiles it; where that raises, the next caller tries again."""
+    """A native pipeline that the driver compiles at its first use: plans that are only explained or compared
+    compile none. *make* compiles it; if that raises, the next caller tries again."""
 
     def __init__(self, what: str, make: Callable[[], Any]):
         self._make, self._turns = make, Turns(what)
@@ -28,13 +28,13 @@ class Later:
         self._begun = False
 
     def begin(self, submit: Callable[[Callable[[], Any]], Any]) -> None:
-        """Hand the work to another thread through *submit*, unless somebody has begun it."""
+        """Start the compilation in another thread through *submit*, unless it was started before."""
         if not self._begun:
             self._begun = True
             submit(self.result)
 
     def result(self) -> Any:
-        """Return the pipeline, and compile it first where nobody has. Raises what the compilation raises."""
+        """Return the pipeline; compile it if that was not done. Raises the exceptions of the compilation."""
         self._begun = True
         if self._made is None:
             with self._turns:
@@ -45,8 +45,8 @@ class Later:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """What ``Device.program`` makes and keeps: the variant, its constants, and the native pipeline: as it is,
-    as the future of a thread that compiles it, or as a `Later`."""
+    """The result of ``Device.program``: the variant, its constants, and the native pipeline (or the future of
+    a thread that compiles it, or a `Later`)."""
 
     variant: Variant
     constants: dict[str, Value]
@@ -56,7 +56,7 @@ class Program:
 
     @property
     def native(self) -> Any:
-        """The native pipeline, once it is made; raises where it could not be made."""
+        """The native pipeline, once it is made; raises an error if it could not be made."""
         if not isinstance(self.pipeline, Future | Later):
             return self.pipeline
         if isinstance(self.pipeline, Future) and self.pid != os.getpid():  # whoever makes it was left behind
@@ -64,11 +64,12 @@ class Program:
         return self.pipeline.result()
 
     def rounds(self, push: Mapping[str, int | float]) -> int:
-        """Those of an invocation's loops in a dispatch with these push constants (`Variant.iterations`)."""
+        """Return the rounds of an invocation's loops in a dispatch with these push constants
+        (`Variant.iterations`)."""
         return self.variant.iterations_of(push, self._integers)
 
     def workgroups(self, push: Mapping[str, int | float]) -> int:
-        """Those of a dispatch with these push constants."""
+        """Return the workgroups of a dispatch with these push constants."""
         return self.variant.workgroups_of(push, self._integers)
 
     @functools.cached_property
@@ -76,23 +77,22 @@ class Program:
         return self.variant.integers(self.constants)
 
     def if_not_made(self, then: Callable[[], Any]) -> None:
-        """Calls *then* when it turns out that the pipeline could not be made."""
+        """Call *then* if the pipeline turns out not to be possible."""
         if isinstance(self.pipeline, Future):
             self.pipeline.add_done_callback(lambda made: then() if made.exception() else None)
 
     @property
     def first_group_at(self) -> int:
-        """Where first_group lies in the push constants, in bytes; -1 where the shader has none."""
+        """The offset of first_group in the push constants, in bytes; -1 if the shader has none."""
         return next((c.offset for c in self.variant.push_constants if c.name == "first_group"), -1)
 
 
 def code(
     variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities
 ) -> tuple[bytes, list[tuple[int, int]]]:
-    """What the driver is given of a variant: its SPIR-V, with sizes as literals and with the float controls
-    that the device offers; and (``constant_id``, the 32 bits) of its other specialization constants. Where
-    the device's profile says so (`matrix_literals`), what shapes of matrices and their strides are made of
-    is literal, too."""
+    """Return a variant as the driver gets it: its SPIR-V, with sizes as literals and with the float controls
+    that the device offers; and (``constant_id``, the 32 bits) of its other specialization constants. If the
+    device's profile says so (`matrix_literals`), shapes and strides of matrices are literals, too."""
     packed = variant.pack_specialization(constants)
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
     sizes = sizes_of(variant, profile(capabilities).matrix_literals is not None)
@@ -105,9 +105,9 @@ def code(
 
 
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:
-    """Why the device cannot run the variant with these constants; empty where it can.
+    """Return why the device cannot run the variant with these constants; empty if it can.
 
-    A driver does not refuse a shader that needs more than it has (one crashes), so this is asked before a
+    A driver does not refuse a shader that needs more than it has (one crashes), so this is checked before a
     pipeline is made.
     """
     limits = capabilities.properties
@@ -129,7 +129,7 @@ def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabi
 
 
 def require(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> None:
-    """Raises PathError with every reason why the device cannot run the variant."""
+    """Raise PathError with every reason why the device cannot run the variant."""
     reasons = refusals(variant, constants, capabilities)
     if reasons:
         raise PathError(f"{variant.name} cannot run on {capabilities.name}: {'; '.join(reasons)}")

@@ -1,4 +1,4 @@
-"""The pipelines of a device: each made once, several at a time where a block asks for many."""
+"""The pipelines of a device: each is compiled once, several in parallel if a block asks for many."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Progress = Callable[[int, int], None]
 
 
 class Together:
-    """A block in which pipelines are made by threads (a driver compiles each on one core, and without the
-    GIL). At its end all are made, and the first that could not be made raises, unless something else did."""
+    """A block in which threads compile pipelines (a driver compiles each on one core, without the GIL). At
+    its end all are compiled; the first failure is raised, unless another exception is."""
 
     def __init__(self, progress: Progress | None = None):
         self._pool = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1), "vkq-pipelines")
@@ -35,14 +35,14 @@ class Together:
         self._progress, self._pid = progress, os.getpid()
 
     def submit(self, make: Callable[[], Any]) -> Future[Any]:
-        """Begins one."""
+        """Start one compilation."""
         future = begun(self._pool, make)
         self._futures.append(future)
         return future
 
     @property
     def count(self) -> int:
-        """How many were begun."""
+        """The number of compilations started."""
         return len(self._futures)
 
     def __enter__(self) -> Together:
@@ -64,7 +64,7 @@ class Together:
 
 
 class Programs:
-    """What a device has made of shaders, and the driver's cache of it, which is kept between processes."""
+    """A device's pipelines, and the driver's cache, which is stored between processes."""
 
     def __init__(self, context: Any, capabilities: Capabilities):
         self._context, self._capabilities = context, capabilities
@@ -75,8 +75,8 @@ class Programs:
         self._cached_bytes = pipeline_cache.load(context, capabilities)
 
     def get(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        """The pipeline of a variant with all of its specialization constants, made once: in a block of
-        `together` by a thread, else when it is first recorded. Raises PathError where the device cannot run
+        """Return the pipeline of a variant with all of its specialization constants, made once: by a thread
+        in a block of `together`, else when it is first recorded. Raises PathError if the device cannot run
         it."""
         key = (variant, tuple(values.items()), subgroup_size)
         found, block = self._made.get(key), self._block
@@ -95,9 +95,9 @@ class Programs:
 
     @contextlib.contextmanager
     def together(self, progress: Progress | None = None) -> Iterator[None]:
-        """Pipelines that this thread asks for in the block are made side by side, while it goes on; at its
-        end all are there, and the first that could not be made raises. *progress* is then told after each how
-        many there are, of how many."""
+        """Context manager: pipelines that this thread asks for in the block are compiled in parallel, while
+        it continues. At the end all are compiled, and the first failure is raised. *progress* is called after
+        each with the number done and the total."""
         began = time.monotonic()
         with Together(progress) as block:
             previous, self._local.block = self._block, block
@@ -110,16 +110,16 @@ class Programs:
 
     @property
     def _block(self) -> Together | None:
-        """The innermost block of `together` that this thread is in."""
+        """The innermost block of `together` in this thread."""
         return getattr(self._local, "block", None)
 
     def save(self) -> None:
-        """Writes the driver's cache, where something was made."""
+        """Write the driver's cache, if anything was compiled."""
         if self._made:
             pipeline_cache.save(self._context, self._capabilities, self._cached_bytes)
 
     def clear(self) -> None:
-        """Forgets them all."""
+        """Drop all pipelines."""
         self._made.clear()
 
     def _make(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:

@@ -1,4 +1,4 @@
-"""A chain of dispatches and copies, recorded once and submitted as often as wished."""
+"""A chain of dispatches and copies, recorded once and submitted any number of times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .program import Program
 
 
 class Owner(Protocol):
-    """What a recording needs of its device."""
+    """The interface of a device to a recording."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -28,10 +28,10 @@ class Owner(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """What was recorded at once, with what `Recording.again` needs to record it on other buffers: the steps
-    of a plan (``native``), or a copy of ``size`` bytes from the first buffer to the second.
+    """One recorded operation, with what `Recording.again` needs to record it on other buffers: the steps of a
+    plan (``native``), or a copy of ``size`` bytes from the first buffer to the second.
 
-    ``buffers`` by slot, None where scratch memory lies, which is in ``scratch``.
+    ``buffers`` by slot, None for slots in scratch memory, which is ``scratch``.
     """
 
     slots: tuple[Buffer | None, ...]
@@ -42,12 +42,12 @@ class Recorded:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Every buffer that is used."""
+        """Every used buffer."""
         return tuple(b for b in (*self.slots, self.scratch) if b is not None)
 
     @property
     def dispatches(self) -> int:
-        """How many steps run a program."""
+        """The number of steps that run a program."""
         return sum(step.program is not None for step in self.steps)
 
 
@@ -55,7 +55,7 @@ class Recording:
     """Operations in order, with a full memory barrier wherever one touches what an earlier one wrote.
 
     Made by ``Device.record``. ``run`` submits everything at once and waits; it can be called again, and then
-    works on what the tensors hold at that time.
+    uses the content that the tensors have at that time.
 
     >>> import numpy as np, vkq
     >>> x = vkq.Tensor.from_numpy(np.array([[1.0, -2.0]], np.float32))
@@ -77,7 +77,7 @@ class Recording:
         self._queue = device.queue
         if not device.capabilities.timestamp_valid_bits:
             timestamps = marks = 0  # the queue has none, and a command for them would be an error
-        # The chain that the next read submits is the queue's own, and what it holds is not remembered here.
+        # The chain that the next read submits belongs to the queue, and its operations are not recorded here.
         self._native = chain or self._queue.recording(timestamps, marks)
         self._replays = chain is None
         self._running = Turns("Recording.run")  # for a whole run
@@ -86,7 +86,7 @@ class Recording:
 
     @property
     def sealed(self) -> bool:
-        """Whether it takes no more operations."""
+        """Whether it accepts no more operations."""
         return bool(self._native.sealed)
 
     @property
@@ -96,12 +96,12 @@ class Recording:
 
     @property
     def submissions(self) -> int:
-        """In how many parts it is submitted: more than one where a driver's watchdog might end it
+        """The number of submissions: more than one if a driver's watchdog might end a single one
         (`vkq.device.watchdog`)."""
         return int(self._native.submissions)
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-        """Records a plan's steps on the buffers of its inputs and its results."""
+        """Record a plan's steps on the buffers of its inputs and its results."""
         slots: list[Buffer | None] = [*inputs, *[None] * (plan.slots - len(inputs))]
         for slot, output in zip(plan.outputs, outputs, strict=True):
             slots[slot] = output
@@ -117,16 +117,15 @@ class Recording:
         push: Mapping[str, int | float],
         macs: int = 0,
     ) -> None:
-        """Runs *program* on *buffers* (in binding order), outside of any plan; ``first_group`` is filled in
-        here.
+        """Record *program* on *buffers* (in binding order), outside of any plan; ``first_group`` is set here.
 
-        *macs* is the work in multiply-adds, where it may be enough for a watchdog to matter.
+        *macs* is the work in multiply-adds, needed only if it may be enough to trigger a watchdog.
         """
         slots = tuple(buffers)
         self._step(step_of(self.device, program, [b.bytes for b in slots], push, macs), slots)
 
     def fill(self, target: Buffer, value: int) -> None:
-        """Sets every word to *value* (uint32)."""
+        """Set every word to *value* (uint32)."""
         self._step(Step((0,), (), (0,), value=value), (target,))
 
     def _step(self, step: Step, slots: tuple[Buffer, ...]) -> None:
@@ -134,7 +133,7 @@ class Recording:
         self._record(Recorded(slots, (step,), native))
 
     def copy(self, source: Buffer, target: Buffer, size: int) -> None:
-        """Copies the first *size* bytes."""
+        """Copy the first *size* bytes."""
         self._record(Recorded((source, target), size=size))
 
     def _record(self, one: Recorded) -> None:
@@ -147,48 +146,47 @@ class Recording:
             self.steps.append(one)
 
     def again(self, one: Recorded, buffers: Mapping[Buffer, Buffer] | None = None) -> None:
-        """Records a step of this or another recording, on other buffers where *buffers* names them."""
+        """Record a step of this or another recording, on other buffers where *buffers* has them."""
         to: Mapping[Any, Any] = buffers or {}
         slots, scratch = tuple(to.get(b, b) for b in one.slots), to.get(one.scratch, one.scratch)
         self._record(dataclasses.replace(one, slots=slots, scratch=scratch))
 
     def barrier(self) -> None:
-        """Everything recorded before ends before anything recorded after begins."""
+        """End everything recorded before, before anything recorded after begins."""
         self._queue.barrier(self._native)
 
     def mark(self) -> None:
-        """Takes the time on the device where all before has ended (one of the recording's ``marks``)."""
+        """Write a timestamp after all previous operations (one of the recording's ``marks``)."""
         self._queue.timestamp(self._native)
 
     @property
     def position(self) -> int:
-        """Where the next operation will stand, for `repeat`."""
+        """The position of the next operation, for `repeat`."""
         return int(self._native.position)
 
     def repeat(self, first: int, times: int) -> None:
-        """Records everything from position *first* on again, *times* more times; begin and end it with a
-        `barrier`."""
+        """Record everything from position *first* on again, *times* more times; begin and end the range with
+        a `barrier`."""
         self._queue.repeat(self._native, first, times)
 
     def submit(self) -> None:
-        """Hands the whole chain to the device, after what was asked for before, and returns; nothing more can
-        be recorded."""
+        """Submit the whole chain after earlier work, and return; nothing more can be recorded."""
         self._queue.submit(self._native)
 
     def wait(self) -> None:
-        """Until the device has finished (Ctrl-C is raised at the end, so that nothing in flight is freed)."""
+        """Wait for the device (Ctrl-C is raised at the end, so that nothing in flight is freed)."""
         self._queue.wait(self._native)
 
     def run(self) -> None:
-        """Submits the chain and waits for it. Threads that run the same recording take turns."""
+        """Submit the chain and wait for it. Threads that run the same recording take turns."""
         with self._running:
             self.submit()
             self.wait()
 
     def gpu_times_us(self) -> list[float]:
-        """The duration of each dispatch in the last run in microseconds, from the device's timestamps.
+        """Return the duration of each dispatch in the last run in microseconds, from the device's timestamps.
 
-        Raises DeviceError before the first run, and where the device has no timestamps.
+        Raises DeviceError before the first run, and if the device has no timestamps.
         """
         c = self.device.capabilities
         if not c.timestamp_valid_bits:
@@ -199,7 +197,7 @@ class Recording:
         return [self._ticks_us(a, b) for a, b in zip(ticks[::2], ticks[1::2], strict=True)]
 
     def mark_times_us(self) -> list[float]:
-        """The time on the device between each mark and the next in the last run, in microseconds."""
+        """Return the time on the device between each mark and the next in the last run, in microseconds."""
         return [self._ticks_us(a, b) for a, b in itertools.pairwise(self._native.timestamps())]
 
     def _ticks_us(self, begin: int, end: int) -> float:

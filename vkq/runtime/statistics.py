@@ -1,8 +1,8 @@
-"""What a driver's compiler made of a variant: registers, spills, occupancy, instructions.
+"""A driver's compiler statistics of a variant: registers, spills, occupancy, instructions.
 
-Through VK_KHR_pipeline_executable_properties, where the device has it; Mesa's driver for Mali has not, and
-prints its figures where ``BIFROST_MESA_DEBUG=shaderdb`` asks for them. Nothing is run and no memory is
-allocated, so drivers that compile for a GPU that is not there serve as well as real ones.
+They come from VK_KHR_pipeline_executable_properties, if the device has it. Mesa's driver for Mali does not;
+it prints its figures if ``BIFROST_MESA_DEBUG=shaderdb`` asks for them. Nothing is run and no memory is
+allocated, so drivers that compile for an absent GPU work as well as real ones.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ PRINTED_SPILLS = re.compile(r"(\d+):(\d+) spills:fills")
 
 @dataclasses.dataclass(frozen=True)
 class PipelineExecutable:
-    """One program of a pipeline. ``statistics`` under the driver's own names; ``texts`` its compiler's forms
-    by name (the last is usually the machine code); ``seconds``: what making the pipeline took."""
+    """One program of a pipeline. ``statistics`` under the driver's own names; ``texts``: its compiler's
+    representations by name (the last is usually the machine code); ``seconds``: the time of making the
+    pipeline."""
 
     name: str
     subgroup_size: int
@@ -41,7 +42,7 @@ class PipelineExecutable:
     seconds: float
 
     def value(self, *words: str) -> int | None:
-        """The first statistic whose name holds all *words*, in any case; None where the driver gives none."""
+        """Return the first statistic whose name contains all *words*, in any case; None if there is none."""
         for name, value in self.statistics.items():
             if all(word in name.lower() for word in words):
                 return int(value)
@@ -49,14 +50,14 @@ class PipelineExecutable:
 
     @property
     def spills(self) -> int | None:
-        """Registers or bytes spilled to memory, under whatever names the driver counts them."""
+        """Registers or bytes spilled to memory, under the driver's names for them."""
         counted = ("spill", "scratch", "stp count")
         found = [int(v) for n, v in self.statistics.items() if any(word in n.lower() for word in counted)]
         return max(found) if found else None
 
 
 class Compiler:
-    """A device opened to compile alone. It is a context manager.
+    """A device opened only to compile. It is a context manager.
 
     Raises:
         NoDeviceError: no loader, no driver, or no device that fits.
@@ -80,7 +81,7 @@ class Compiler:
 
     @property
     def tells(self) -> bool:
-        """Whether the driver says what its compiler did."""
+        """Whether the driver reports compiler statistics."""
         return bool(self.capabilities.features.get("pipelineExecutableInfo")) or self._prints
 
     @property
@@ -90,9 +91,9 @@ class Compiler:
     def executables(
         self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
     ) -> list[PipelineExecutable]:
-        """Compiles the variant and asks what came out.
+        """Compile the variant and return its statistics.
 
-        Raises PathError where the driver does not tell, or the device cannot run the variant.
+        Raises PathError if the driver does not report them, or the device cannot run the variant.
         """
         values = variant.constants(constants or {})
         require(variant, values, self.capabilities)
@@ -126,7 +127,8 @@ def _text(content: bytes) -> str:
 
 @contextlib.contextmanager
 def _stderr() -> Iterator[Any]:
-    """What libraries print on stderr in the block, as a function; it is not shown."""
+    """Context manager: give a function that returns what libraries printed on stderr in the block; it is not
+    shown."""
     with tempfile.TemporaryFile() as file:
         kept = os.dup(2)
         os.dup2(file.fileno(), 2)
@@ -143,7 +145,7 @@ def _stderr() -> Iterator[Any]:
 
 
 def _printed(text: str, seconds: float) -> list[PipelineExecutable]:
-    """The figures of panvk's ``shaderdb`` lines.
+    """Parse the figures of panvk's ``shaderdb`` lines.
 
     >>> _printed("MESA_SHADER_COMPUTE shader: 9 inst, 2 threads, 1:2 spills:fills", 0)[0].statistics
     {'inst': 9, 'threads': 2, 'spills': 1, 'fills': 2}

@@ -28,7 +28,8 @@ def _no_operators(x: Tensor, shape: Sequence[int]) -> Tensor:
     raise NotImplementedError
 
 
-# What `Tensor.reshape` does. Operators stand above this module: vkq.ops.repack puts its own function here.
+# The implementation of `Tensor.reshape`. Operators are above this module in the import order: vkq.ops.repack
+# sets this function.
 reshaped: Callable[[Tensor, Sequence[int]], Tensor] = _no_operators
 
 
@@ -36,12 +37,12 @@ class Tensor(OfOneProcess):
     """An array in device memory.
 
     ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16" (which only
-    weight-only layers take and give); ``layout`` is the name of a packed layout for 8-bit data
+    weight-only layers read and write); ``layout`` is the name of a packed layout for 8-bit data
     (kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), kPackedInt8_16C for
-    both, where four axes are an image) and "contiguous" (row-major) for the others. ``qparams`` says what
-    8-bit values mean, where that is known; a layer refuses an input with other parameters than its own.
+    both, with four axes as an image) and "contiguous" (row-major) for the others. ``qparams`` are the
+    parameters of 8-bit values, if known; a layer refuses an input with other parameters than its own.
 
-    uint8 is kept as int8, moved by 128: x and x - 128 with the zero point moved alike are the same number.
+    uint8 is stored as int8 less 128: x, and x - 128 with the zero point less 128, are the same real number.
 
     Made by ``Tensor.from_numpy`` or as the result of a layer; ``numpy()`` reads it back.
     """
@@ -64,7 +65,7 @@ class Tensor(OfOneProcess):
 
     @classmethod
     def of(cls, device: Device, spec: Spec, buffer: Buffer | None = None) -> Tensor:
-        """The tensor that a `Spec` describes, on new memory where none is given."""
+        """Return the tensor that a `Spec` describes, on new memory if no buffer is given."""
         self = object.__new__(cls)
         self.device, self.spec = device, spec
         self.buffer = device.allocate(spec.nbytes) if buffer is None else buffer
@@ -87,7 +88,7 @@ class Tensor(OfOneProcess):
 
     @property
     def qparams(self) -> QParams | None:
-        """What 8-bit values mean, where that is known."""
+        """The parameters of 8-bit values, if known."""
         return self.spec.qparams
 
     @classmethod
@@ -98,10 +99,9 @@ class Tensor(OfOneProcess):
         layout: str | None = None,
         qparams: QParams | None = None,
     ) -> Tensor:
-        """Copies an array (any strides and byte order; never modified) to the device, the default one where
-        none is given.
+        """Copy an array (any strides and byte order; never modified) to the given or the default device.
 
-        Raises DTypeError for other dtypes than int8, uint8, float32, int32 and float16 (float64 is not
+        Raises DTypeError for dtypes other than int8, uint8, float32, int32 and float16 (float64 is not
         narrowed silently).
         """
         data = as_array(array, "Tensor.from_numpy")
@@ -132,8 +132,8 @@ class Tensor(OfOneProcess):
         return self.spec.nbytes
 
     def write(self, array: npt.ArrayLike) -> None:
-        """Replaces the content by an array of the same shape and dtype. What was asked for before still sees
-        the old content."""
+        """Replace the content by an array of the same shape and dtype. Earlier operations still read the old
+        content."""
         data = as_array(array, "Tensor.write")
         if data.shape != self.shape or data.dtype.newbyteorder("=").name != self.dtype:
             raise ArgumentError(
@@ -143,10 +143,10 @@ class Tensor(OfOneProcess):
         put(self.device, self.buffer, self.spec, data)
 
     def numpy(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """The content as a new NumPy array, or in *out* (of the same shape and dtype, any strides), after
-        everything that it depends on has run.
+        """Return the content as a new NumPy array, or in *out* (of the same shape and dtype, any strides),
+        after everything that it depends on has run.
 
-        Raises ArgumentError where *out* is something else or read-only.
+        Raises ArgumentError if *out* is something else or read-only.
         """
         dtype = np.dtype(NUMBERS.get(self.dtype, self.dtype))
         if out is None:
@@ -167,14 +167,14 @@ class Tensor(OfOneProcess):
         return out
 
     def numpy_async(self) -> Future[npt.NDArray[Any]]:
-        """A future of `numpy`: of what the content is now, whatever is written later. The device begins at
+        """Return a future of `numpy`, for the present content whatever is written later. The device begins at
         once; ``result()`` waits."""
         now = Tensor.of(self.device, self.spec, snapshot(self.device, self.buffer, self.nbytes))
         self.device.flush()
         return begun(_readers(), now.numpy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """``np.asarray(tensor)``: `numpy`. Raises ValueError for ``copy=False``, which cannot be."""
+        """``np.asarray(tensor)``: `numpy`. Raises ValueError for ``copy=False``, which is not possible."""
         if copy is False:
             raise ValueError("Tensor: its content is on a device; copy=False cannot be")
         data = self.numpy()
@@ -185,7 +185,7 @@ class Tensor(OfOneProcess):
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Host memory: it is copied there."""
+        """Return host memory, to which the content is copied."""
         return (CPU, 0)
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
@@ -211,7 +211,7 @@ def _device(given: Device | int | str | None) -> Device:
 
 @functools.cache
 def _readers() -> ThreadPoolExecutor:
-    """Threads that wait for the device in place of the caller."""
+    """Threads that wait for the device instead of the caller."""
     return ThreadPoolExecutor(2, "vkq-read")
 
 

@@ -1,7 +1,7 @@
-"""Arrays to the device and back, in the layout of a tensor.
+"""Copies arrays to the device and back, in the layout of a tensor.
 
-The host's bytes go up and down as they are; a shader packs and unpacks them. Where the device is the host's
-own processor, the extension does it on the way instead, which saves a copy.
+The host's bytes are copied unchanged; a shader packs and unpacks them. If the device is the host's own
+processor, the extension packs them during the copy, which saves one copy.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CPU = 1  # kDLCPU
 
 
 def as_array(x: Any, what: str) -> npt.NDArray[Any]:
-    """Anything that holds numbers in host memory as a NumPy array, without a copy where that can be: arrays,
+    """Return anything that holds numbers in host memory as a NumPy array, without a copy if possible: arrays,
     ``__array__``, the buffer protocol, DLPack, nested lists.
 
-    Raises ArgumentError for memory of another device, DTypeError for what is no array.
+    Raises ArgumentError for memory of another device, DTypeError for values that are no array.
     """
     if isinstance(x, np.ndarray):
         return x
@@ -49,7 +49,7 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
 
 
 def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
-    """An array as device memory holds it: *spec* says in which layout, by default that of its dtype and
+    """Return an array in the form of device memory; *spec* gives the layout, by default that of its dtype and
     rank."""
     data = np.asarray(array)
     spec = spec or Spec(data.shape, data.dtype.newbyteorder("=").name)
@@ -63,7 +63,8 @@ def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
 
 
 def put(device: Device, buffer: Buffer, spec: Spec, data: npt.NDArray[Any]) -> None:
-    """Replaces what *buffer* holds by an array of the spec's shape and type (any strides and byte order)."""
+    """Replace the content of *buffer* by an array of the spec's shape and type (any strides and byte
+    order)."""
     layout = spec.packed
     if layout is None:
         return device.upload(buffer, stored(data, spec))
@@ -81,8 +82,8 @@ def put(device: Device, buffer: Buffer, spec: Spec, data: npt.NDArray[Any]) -> N
 
 
 def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> None:
-    """Fills a C-contiguous array of the spec's shape and type with what *buffer* holds, after everything that
-    it depends on has run."""
+    """Fill a C-contiguous array of the spec's shape and type with the content of *buffer*, after everything
+    that it depends on has run."""
     layout, flat = spec.packed, out.reshape(-1).view(np.uint8)
     if layout is None or flat.size == 0:
         return device.download_into(buffer, flat)
@@ -104,7 +105,7 @@ def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> No
 
 
 def snapshot(device: Device, buffer: Buffer, size: int) -> Buffer:
-    """The first *size* bytes that *buffer* holds now, on the device, whatever is written to it later."""
+    """Return a copy, on the device, of the first *size* bytes of *buffer* at this moment."""
     device.check_readable()
     copy = device.allocate(size)
     if size:
@@ -114,7 +115,8 @@ def snapshot(device: Device, buffer: Buffer, size: int) -> Buffer:
 
 
 def too_large(device: Device, spec: Spec) -> bool:
-    """For the shaders that pack and unpack: the host does it, as slowly as it can."""
+    """Return True if an array is too large for the shaders that pack and unpack: the host then does it,
+    slowly."""
     return max(spec.size, spec.nbytes) > int(device.capabilities.properties["maxStorageBufferRange"])
 
 
@@ -123,7 +125,7 @@ def _flip(spec: Spec) -> int:
 
 
 def packing_plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) -> Plan:
-    """Row-major bytes to the spec's layout, or back."""
+    """Return the plan that converts row-major bytes to the spec's layout, or back."""
     bare = Spec(spec.shape, spec.dtype, spec.layout)
 
     def make() -> Plan:
@@ -135,12 +137,12 @@ def packing_plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) ->
 
 
 def dense(spec: Spec) -> Spec:
-    """The row-major bytes of an 8-bit array, as words."""
+    """Return the spec of an 8-bit array's row-major bytes, as words."""
     return Spec((math.ceil(spec.size / 4),), "int32")
 
 
 def copied(b: Builder, x: Value, spec: Spec, what: Literal["pack", "unpack"]) -> Value:
-    """Adds the step from row-major bytes to an 8-bit array's layout, or back."""
+    """Add the step from row-major bytes to an 8-bit array's layout, or back."""
     y = b.new(spec if what == "pack" else dense(spec))
     constants = {"LAYOUT": layout_number(spec.layout), "FLIP": _flip(spec)}
     n, c, h, w = spec.extent
@@ -151,7 +153,7 @@ def copied(b: Builder, x: Value, spec: Spec, what: Literal["pack", "unpack"]) ->
 
 
 def check_dtype(data: npt.NDArray[Any], known: tuple[str, ...]) -> str:
-    """The name of an array's type, whatever its byte order. Raises DTypeError where no tensor has it."""
+    """Return the name of an array's type, whatever its byte order. Raises DTypeError if no tensor has it."""
     name: str = data.dtype.newbyteorder("=").name
     if name not in known:
         raise DTypeError(
@@ -165,12 +167,12 @@ def check_dtype(data: npt.NDArray[Any], known: tuple[str, ...]) -> str:
 def empty_pinned(
     shape: Sequence[int], dtype: npt.DTypeLike = np.float32, device: Device | int | str | None = None
 ) -> Any:
-    """An array in host memory that the device copies from and to by itself.
+    """Return an array in host memory that the device copies from and to itself.
 
-    What lies in it goes up (``Tensor.from_numpy``, layers) and comes down (``Tensor.numpy(out=...)``) at the
-    speed of the bus, without a copy on the host. Its content is undefined. It may be used with other devices
-    too, as any array, also when its device is closed: the memory is freed with the last array that shows it,
-    and what a closed device holds for it with that.
+    Uploads (``Tensor.from_numpy``, layers) and downloads (``Tensor.numpy(out=...)``) of it run at the speed
+    of the bus, without a copy on the host. Its content is undefined. It may also be used with other devices,
+    like any array, and after its device is closed: the memory, and what the closed device holds for it, is
+    freed with the last array that uses it.
 
     >>> x = empty_pinned((2, 3), np.int8)
     >>> x.shape, x.dtype
