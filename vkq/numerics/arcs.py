@@ -1,7 +1,7 @@
 """Inverse trigonometric, hyperbolic and inverse hyperbolic functions, in steps that give the same bits on
-every device; errors are in the units that `exponential` defines.
+every device. Errors are in the units that `exponential` defines.
 
-Near zero an odd one is x + x^3 P(x^2); the coefficients of P are from mpmath.chebyfit.
+Near zero an odd function is x + x^3 P(x^2); the coefficients of P are from mpmath.chebyfit.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def arccosine(x: Number) -> Number:
 
 
 def _arcs(x: Number) -> tuple[Pair, Pair]:
-    """Pairs of asin(x) for |x| <= 1/2, and of asin(sqrt((1 - |x|) / 2)), a half of acos(|x|), above."""
+    """Return pairs of asin(x) for |x| <= 1/2, and above of asin(sqrt((1 - |x|) / 2)), which is half of
+    acos(|x|)."""
     z = clamped((magnitude(x) * -0.5) + 0.5, 0.0, 0.25)
     s = pair_root((z, z.of(0.0)))
     return (x, _tail(x, ASIN)), (s[0], s[1] + _tail(s[0], ASIN))
@@ -133,7 +134,7 @@ def inverse_hyperbolic_cosine(x: Number) -> Number:
 
 
 def _log_of_sum(x: Number, one: float) -> Number:
-    """log(x + sqrt(x^2 + one)) of x from 1/2 on."""
+    """log(x + sqrt(x^2 + one)) for x >= 1/2."""
     large = x > LARGE
     product, lost = exact_product(*[clamped(x, 0.5, LARGE)] * 2)
     high, low = exact_sum(product, x.of(one))

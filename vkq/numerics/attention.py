@@ -1,12 +1,12 @@
 """Attention without the matrix of scores: tiles of keys one after the other, each with the largest score so
-far (online softmax). NumPy and devices take the same steps in the same order.
+far (online softmax). NumPy and devices compute the same steps in the same order.
 
-The order follows from the sizes alone (`Tile`): a score is a sum over the head's numbers from first to last;
-each of a row's lanes adds up the weights of every lanes-th key, and the lanes' sums are added as a tree; a
-result adds the values key by key. Where a tile has a larger score, what was added so far is multiplied by
-exp(old - new) first. Beside softmax with all scores at once, a result is within
-(keys + 4 tiles + 2 D + 8) 2^-24 of the sum of the terms' magnitudes, D the largest score minus the least
-(104 at most: smaller weights are zero). Subnormal numbers may count as zero.
+The order depends only on the sizes (`Tile`). A score is a sum over the head's numbers from first to last.
+Each of a row's lanes adds the weights of every lanes-th key, and the lanes' sums are added as a tree. A
+result adds the values key by key. If a tile has a larger score, the sums so far are first multiplied by
+exp(old - new). Compared with softmax of all scores at once, a result is within (keys + 4 tiles + 2 D + 8)
+2^-24 of the sum of the terms' magnitudes, with D the largest score minus the smallest (at most 104: smaller
+weights are zero). Subnormal numbers may count as zero.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ HIDDEN = -np.inf
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """How many rows (queries of heads that share keys) and keys a workgroup takes at once."""
+    """The rows (queries of heads that share keys) and keys of a workgroup."""
 
     rows: int
     keys: int
 
     @classmethod
     def of(cls, lines: int, width: int) -> Tile:
-        """The tile for so many rows in all, and values of so many numbers."""
+        """Return the tile for *lines* rows in all, and values of *width* numbers."""
         rows = next(most for limit, most in ROWS_OF_WIDTH if width <= limit)
         while rows > 1 and rows >= 2 * lines:
             rows //= 2
@@ -43,21 +43,21 @@ class Tile:
 
     @property
     def lanes(self) -> int:
-        """Invocations that share a row's weights."""
+        """The invocations that share a row's weights."""
         return LANES // self.rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Which keys a query sees: of a causal one, which lies at ``start`` + its number, those up to its place,
-    of the last *window* ones, where that is not 0."""
+    """The keys that a query sees. With ``causal``, query i has position ``start`` + i and sees the keys up to
+    its position; with *window* other than 0 only the last *window* of them."""
 
     causal: bool = False
     start: int = 0
     window: int = 0
 
     def flags(self, queries: int, keys: int) -> Array:
-        """(queries, keys)."""
+        """Return flags (queries, keys)."""
         place, key = self.start + np.arange(queries)[:, None], np.arange(keys)[None]
         if not self.causal:
             return np.ones((queries, keys), np.bool_)
@@ -66,13 +66,13 @@ class Seen:
 
 
 def score(total: Number, scale: Number, bias: Number | None) -> Number:
-    """A score of the sum of a query's and a key's products."""
+    """Return a score from the sum of a query's and a key's products."""
     scaled = multiply(total, scale)
     return scaled if bias is None else add(scaled, bias)
 
 
 def base(largest: Number) -> Number:
-    """What is subtracted from scores: 0 where none was seen yet."""
+    """Return the number to subtract from scores: 0 if no key was seen yet."""
     return largest.u.equals(0xFF800000).where(0.0, largest)
 
 
@@ -81,8 +81,8 @@ def weight(score: Number, base: Number) -> Number:
 
 
 def weighed(total: Number, inverse: Number, guarded: bool) -> Number:
-    """A result; zeros are positive, so that keys which are not seen change nothing. guarded: 0 where weights
-    are NaN."""
+    """Return a result; zeros are positive, so that hidden keys change nothing. guarded: 0 if weights are
+    NaN."""
     y = multiply(total, inverse) + 0.0
     y = (magnitude(inverse).u >= INFINITY).where(0.0, y) if guarded else y
     return is_nan(y).where(np.nan, y)
@@ -92,8 +92,8 @@ def attention(
     q: Array, k: Array, v: Array, scale: float, seen: Seen | None = None, bias: Array | None = None,
     guarded: bool = False,
 ) -> Array:  # fmt: skip
-    """softmax(q k^T * scale + bias) v in the steps that devices take: q (B, H, S, d), k (B, G, T, d),
-    v (B, G, T, e) of float32, H a multiple of G, bias broadcast to (B, H, S, T); (B, H, S, e). guarded: NaN
+    """softmax(q k^T * scale + bias) v in the steps of devices: q (B, H, S, d), k (B, G, T, d), v (B, G, T, e)
+    of float32, H a multiple of G, bias broadcast to (B, H, S, T); the result is (B, H, S, e). guarded: NaN
     weights, as of queries that see no key, are 0."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups

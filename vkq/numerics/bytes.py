@@ -1,5 +1,5 @@
-"""8-bit numbers in steps (`vkq.numerics.steps`): `vkq.numerics.quantize` of one number, bit for bit. The
-bytes are those in memory (`vkq.numerics.stored`)."""
+"""8-bit numbers in steps (`vkq.numerics.steps`): `vkq.numerics.quantize` of one number, bit for bit. Bytes
+are in their stored form (`vkq.numerics.stored`)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _divided(x: Number, scale: float) -> Number:
 def _nearest(x: Number, scale: float) -> Number:
     """``round_half_even(x / scale)`` within [-512, 512], without a division.
 
-    Of the quotient's neighbours only k + 1/2 can be a tie, k the product with 1 / scale, cut: what x has
-    more than (k + 1/2) * scale is exact where it is small. The rounded quotient is the tie where this is
-    less than half a unit of the tie's last place, times scale; equal it is never (a product of an odd number
-    of 25 bits has more than 24).
+    Let k be the product with 1 / scale, truncated. Of the quotient's neighbours only k + 1/2 can be a tie,
+    and x - (k + 1/2) * scale is exact where it is small. The rounded quotient is the tie if this difference
+    is less than half a unit of the tie's last place, times scale; it is never equal (a product of an odd
+    number of 25 bits has more than 24).
     """
     power = 2.0 ** (1 - math.frexp(scale)[1])
     whole = np.float32(scale * power)  # in [1, 2)

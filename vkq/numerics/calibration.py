@@ -1,4 +1,4 @@
-"""From float numbers to 8-bit ones before anything runs: weights, biases, and the ranges of activations."""
+"""Quantization before anything runs: weights, biases, and the ranges of activations."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Calibrator:
 
     @checked
     def observe(self, x: npt.ArrayLike) -> None:
-        """Adds a batch: floating point, of any shape, finite.
+        """Add a batch: floating point, of any shape, finite.
 
         Raises DTypeError for another dtype, ArgumentError for NaN and infinities, which are not numbers to
         quantize.
@@ -168,12 +168,12 @@ class Calibrator:
 
     @checked
     def qparams(self, dtype: QDType = "int8", symmetric: bool = False, percentile: float = 100.0) -> QParams:
-        """The parameters for what was observed, by `QParams.from_range`.
+        """Return the parameters for the observed range, by `QParams.from_range`.
 
         percentile: above 50, at most 100: so many per cent of the numbers lie below the upper bound of the
         range, and as many above the lower one; 100 is the whole range.
 
-        Raises ArgumentError where nothing was observed, and for a percentile out of range.
+        Raises ArgumentError if nothing was observed, and for a percentile out of range.
         """
         if not self.count:
             raise ArgumentError("Calibrator: nothing was observed; call observe(x) with sample data first")
@@ -185,7 +185,7 @@ class Calibrator:
         return QParams.from_range(low, high, dtype, symmetric)
 
     def _between(self, percentile: float) -> tuple[float, float]:
-        """The edges of the bins in which both percentiles lie, inside what was seen."""
+        """Return the outer edges of the bins that contain both percentiles, within the observed range."""
         width = self._reach / HALF_BINS
         below = np.cumsum(self._bins)
         beyond = self._bins.sum() * (1 - percentile / 100)
@@ -194,7 +194,7 @@ class Calibrator:
         return max(self.low, (first - HALF_BINS) * width), min(self.high, (last + 1 - HALF_BINS) * width)
 
     def _grow(self, largest: float) -> None:
-        """Makes room for numbers up to *largest*; neighbouring bins are added up until the width is right."""
+        """Extend the histogram to *largest*; neighbouring bins are merged until the width fits."""
         while self._reach <= largest:
             merged = self._bins.reshape(-1, 2).sum(axis=1)
             self._bins = np.concatenate([zeros := np.zeros(HALF_BINS // 2, np.int64), merged, zeros])

@@ -1,6 +1,6 @@
 """Sine and cosine of any float32, in steps that every device takes alike (`exponential`).
 
-The argument is divided by pi / 2 in whole numbers: its 24 bits times those bits of 2 / pi that matter.
+The argument is divided by pi / 2 in integers: its 24 bits times the relevant bits of 2 / pi.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from .rational import FRACTION, Pair, pair_quotient
 from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, magnitude, polynomial, quick_sum
 
-# a word that is zero, and 2 / pi: its first 224 bits
+# A zero word, then the first 224 bits of 2 / pi.
 WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 HALF_PI = (1.5707963705062866, -4.371138828673793e-08)
 # (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 of r^2 on [0, 0.62]
@@ -75,7 +75,7 @@ def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
 def _reduced(x: Number) -> tuple[Number, Pair]:
     """k and r with |x| = r + (k mod 4) * pi / 2, r a pair in [-pi / 4, pi / 4]."""
     exponent = (x.u >> 23) & 255
-    # |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS; the bits before these make whole turns alone
+    # |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS; the bits before these are whole turns.
     skip = (exponent < 120).where(0, exponent - 120)
     parts = [_word(skip >> 5, i) for i in range(4)]
     shift = skip & 31
@@ -84,7 +84,7 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
         for high, low in itertools.pairwise(parts)
     )
     m = (x.u & FRACTION) | HIDDEN
-    # m * (a, b, c) without what is above 2^96 is |x| * 2 / pi * 2^94 without whole turns: its upper 64 bits
+    # m * (a, b, c) modulo 2^96 is |x| * 2 / pi * 2^94 without whole turns: take its upper 64 bits.
     low = b * m
     mid = low + c.high(m)
     high = a * m + b.high(m) + (mid < low).where(1, 0, "u")
@@ -101,7 +101,7 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
     total, lost = quick_sum(total, lost + (values[2] + values[3]))
     product, rest = exact_product(total, x.of(HALF_PI[0]))
     r = quick_sum(product, rest + (total * HALF_PI[1] + lost * HALF_PI[0]))
-    # below pi / 4 nothing is taken off, and small numbers keep all of their bits
+    # Below pi / 4 nothing is subtracted, and small numbers keep all of their bits.
     own = magnitude(x) < 0.78539816
     quarter = own.where(0, quarter)
     return quarter, (own.where(magnitude(x), r[0] ^ negative), own.where(0.0, r[1] ^ negative))

@@ -1,8 +1,8 @@
 """Element-wise operators of ONNX on float32, float16, int32 and bool, by ONNX's names: one description for
 NumPy and devices (`vkq.numerics.steps`).
 
-float16 numbers are computed with as float32, each operator's result rounded. int32 wraps; a quotient by zero
-is 0.
+float16 numbers are computed as float32, and each operator's result is rounded. int32 wraps; a quotient by
+zero is 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _plain(f: Callable[..., Number]) -> Function:
 
 
 def _with(f: Callable[..., Number], *names: str) -> Function:
-    """A function of attributes, by these names, which are float32 numbers."""
+    """Return a function with attributes of these names, as float32 numbers."""
     return lambda a, x: f(x, **{name: float(np.float32(a[name])) for name in names if name in a})
 
 
@@ -66,7 +66,7 @@ def _gelu(a: Attributes, x: Number) -> Number:
 
 
 def _clip(a: Attributes, x: Number, *bounds: Number) -> Number:
-    """low and high follow; which of them are there is said by ``bounds``."""
+    """Clip; the operands low and high are optional, and ``bounds`` says which exist."""
     for name, bound in zip(a["bounds"], bounds, strict=True):
         x = (e.maximum if name == "min" else e.minimum)(x, bound)
     return x
@@ -104,14 +104,14 @@ def _size(x: Number) -> Number:
 
 
 def _quotient(a: Attributes, x: Number, y: Number) -> Number:
-    """Cut toward zero."""
+    """The quotient, truncated toward zero."""
     size = _size(x).u.divided(y.equals(0).where(1, _size(y)).u).i
     found = ((x ^ y) < 0).where(x.of(0) - size, size)
     return y.equals(0).where(0, found)
 
 
 def _modulo(a: Attributes, x: Number, y: Number) -> Number:
-    """What a quotient leaves: cut toward zero with ``fmod``, else toward minus infinity."""
+    """The remainder: of a quotient truncated toward zero with ``fmod``, else toward minus infinity."""
     rest = x - _quotient(a, x, y) * y
     if not a.get("fmod", 0):
         rest = (~rest.equals(0) & ((rest ^ y) < 0)).where(rest + y, rest)
@@ -154,7 +154,7 @@ LOGIC: dict[str, Function] = {
 
 
 def takes(op: str, dtype: str) -> bool:
-    """Whether an operator is described for operands of this type (Where: its second)."""
+    """Return True if an operator is described for operands of this type (Where: its second)."""
     if dtype not in KINDS:
         return False
     if op in ("Where", "Cast"):
@@ -165,7 +165,7 @@ def takes(op: str, dtype: str) -> bool:
 
 
 def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
-    """An operator on operands of a type; `takes` says which."""
+    """Apply an operator to operands of a type allowed by `takes`."""
     if op == "Where":
         return x[0].where(x[1], x[2])
     if op == "Cast":
@@ -180,7 +180,7 @@ def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
 
 
 def cast(x: Number, dtype: str, to: str) -> Number:
-    """A number as one of another type: cut toward zero, true where it is not zero."""
+    """Convert a number to another type: truncated toward zero; true if it is not zero."""
     if KINDS[dtype] == "b":
         x = x.where(1, 0, "i")
         dtype = "int32"
@@ -198,14 +198,14 @@ def cast(x: Number, dtype: str, to: str) -> Number:
 
 
 def number_of(array: Array) -> Number:
-    """An array as a number: subnormal float32 numbers count as zero."""
+    """Return an array as a number: subnormal float32 numbers count as zero."""
     kind = KINDS[array.dtype.name]
     value = Computed(array.astype(DTYPES[kind]), kind)
     return flushed(value) if array.dtype == np.float32 else value
 
 
 def array_of(value: Number, dtype: str) -> Array:
-    """A number as an array of a type; every NaN is the same."""
+    """Return a number as an array of a type; every NaN is the same."""
     assert isinstance(value, Computed)
     array = value.array
     if KINDS[dtype] == "f":

@@ -1,4 +1,4 @@
-"""Roundings, choices, comparisons and conversions of numbers, in steps that every device takes alike."""
+"""Rounding, selection, comparison and conversion of numbers, in steps that are the same on every device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WHOLE = 0x4B000000  # 2^23: from here on every float is a whole number
 
 
 def truncated(x: Number) -> Number:
-    """x, cut toward zero."""
+    """x, truncated toward zero."""
     cut = (magnitude(x).as_int().as_float()) | (x.u & SIGN)
     return (magnitude(x).u < WHOLE).where(cut, x)
 
@@ -26,7 +26,7 @@ def ceil(x: Number) -> Number:
 
 
 def round_even(x: Number) -> Number:
-    """The nearest whole number, of two the even one."""
+    """The nearest integer, ties to even."""
     near = ((magnitude(x) + 8388608.0) - 8388608.0) | (x.u & SIGN)
     return (magnitude(x).u < WHOLE).where(near, x)
 
@@ -37,7 +37,7 @@ def sign(x: Number) -> Number:
 
 
 def order(x: Number) -> Number:
-    """An "i" that orders floats as they are; zeros of both signs are one."""
+    """Return an "i" with the order of floats; zeros of both signs are equal."""
     return (x.u >= SIGN).where(x.of(0, "i") - magnitude(x).i, x.i)
 
 
@@ -54,24 +54,24 @@ def equal(a: Number, b: Number) -> Number:
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """The larger one, NaN where one is; of zeros of both signs the positive one."""
+    """The larger number, NaN if one is; of zeros of both signs the positive one."""
     first = (a.i ^ _folded(a)) > (b.i ^ _folded(b))
     return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """The smaller one, NaN where one is; of zeros of both signs the negative one."""
+    """The smaller number, NaN if one is; of zeros of both signs the negative one."""
     first = (a.i ^ _folded(a)) < (b.i ^ _folded(b))
     return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
 
 
 def _folded(x: Number) -> Number:
-    """What makes bits of floats ordered whole numbers."""
+    """The mask that turns float bits into integers of the same order."""
     return (x.i >> 31) & MAGNITUDE
 
 
 def remainder(a: Number, b: Number) -> Number:
-    """fmod: what is left of a without whole b, of the sign of a; exact, 8 bits of a quotient at once."""
+    """fmod: the remainder of a / b with the sign of a; exact, computing 8 bits of the quotient at a time."""
     x, y = magnitude(a).u, magnitude(b).u
     bits = (x >> 23).i - (y >> 23).i
     rest, divisor = (x & 0x7FFFFF) | HIDDEN, (y & 0x7FFFFF) | HIDDEN
@@ -128,7 +128,7 @@ def from_half(h: Number) -> Number:
 
 
 def to_half(x: Number) -> Number:
-    """The 16 bits of the nearest float16, of two the even one; subnormal ones too."""
+    """The 16 bits of the nearest float16, ties to even, subnormal ones included."""
     bits = magnitude(x).u
     near = bits - (112 << 23)
     large = (near + 0xFFF + ((near >> 13) & 1)) >> 13
@@ -143,7 +143,7 @@ def halved(x: Number) -> Number:
 
 
 def from_int(v: Number) -> Number:
-    """The float32 nearest to an "i", of two the even one."""
+    """The float32 nearest to an "i", ties to even."""
     negative = v < 0
     size = negative.where(v.of(0) - v, v).u
     high, low = (size >> 12).i.as_float() * 4096.0, (size & 0xFFF).i.as_float()
@@ -151,7 +151,7 @@ def from_int(v: Number) -> Number:
 
 
 def to_int(x: Number) -> Number:
-    """The "i" of a float32, cut toward zero; beyond it the nearest end, of NaN zero."""
+    """The "i" of a float32, truncated toward zero; out of range the nearest end, for NaN zero."""
     inside = magnitude(x).u < 0x4F000000
     end = (x.u >= SIGN).where(-(2**31), 2**31 - 1, "i")
     found = inside.where(inside.where(x, 0.0).as_int(), end)

@@ -1,7 +1,7 @@
 """The arithmetic of element-wise operators and of means over whole images, in NumPy.
 
-Every formula is one order of float32 steps, each rounded to nearest even; it is the order of ONNX Runtime's
-CPU provider on x86-64 (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), and the result is the same byte for
+Every formula is one order of float32 steps, each rounded to nearest even. It is the order of ONNX Runtime's
+CPU provider on x86-64 (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so results are the same byte for
 byte.
 """
 
@@ -104,8 +104,8 @@ def _sum(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams
 
 
 def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
-    """Whether ONNX Runtime takes a as the scalar of its inner loop: a is 1 along the innermost axis that is
-    longer than 1."""
+    """Return True if ONNX Runtime uses a as the scalar of its inner loop: a has size 1 along the innermost
+    axis longer than 1."""
     if not a_shape or not b_shape:
         return not a_shape or a_shape[-1] == 1
     for a, b in zip(reversed(a_shape), reversed(b_shape), strict=False):

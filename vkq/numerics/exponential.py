@@ -1,7 +1,7 @@
-"""Functions made of the exponential and the logarithm, in steps that every device takes alike.
+"""The exponential, the logarithm and functions made of them, in steps that are the same on every device.
 
-Each says its distance from the real value in units of the last place of the result (a unit is the distance
-of the two float32 numbers around it); half a unit is a correctly rounded one. The tests measure it.
+Each function states its error in units of the last place of the result (the distance of the two float32
+numbers around it); half a unit is correct rounding. The tests measure it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def exp(x: Number) -> Number:
 
 
 def exp_minus_1(x: Number, more: Number | None = None) -> Pair:
-    """e^(x + more) - 1 of x in [-110, 0] as a pair."""
+    """e^(x + more) - 1 for x in [-110, 0], as a pair."""
     s, t, n = exp_parts(x, more)
     power = ((n < -60).where(-60, n) + 127 << 23).f
     total, lost = exact_sum(s * power, x.of(-1.0))
@@ -80,7 +80,7 @@ def log_parts(k: Number, f: Number) -> Pair:
 
 
 def split_log(x: Number) -> tuple[Number, Number]:
-    """k and f with x = 2^k (1 + f), 1 + f in [sqrt(1/2), sqrt(2)); x positive and normal."""
+    """Return k and f with x = 2^k (1 + f), 1 + f in [sqrt(1/2), sqrt(2)); x positive and normal."""
     k = (x.u - ROOT_HALF).i >> 23
     return k, (x.u - (k << 23).u).f - 1.0
 
@@ -117,7 +117,8 @@ def power_of_2(n: Number) -> Number:
 
 
 def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
-    """(s, t) and n with exp(-|x + more|) = (s + t) * 2^n, n <= 0; and that itself as a pair, beside 1."""
+    """Return (s, t) and n with exp(-|x + more|) = (s + t) * 2^n, n <= 0, and the same value as a pair of the
+    scale of 1."""
     negative = x < 0.0
     if more is not None:
         more = (magnitude(x) < 110.0).where(negative.where(more, -more), 0.0)
@@ -143,7 +144,7 @@ def times(x: Number, q: Pair, n: Number) -> Number:
 
 
 def gated(x: Number, q: Pair, n: Number) -> Number:
-    """`times`, of zeros, infinities and NaN too: of -inf zero. Below 2^-150 of it a gate is closed."""
+    """`times`, also for zeros, infinities and NaN: -inf gives zero. A gate below 2^-150 is closed."""
     found = (n < -150).where(-0.0, times(x, q, n))
     large = (magnitude(x).u >= INFINITY) & ~x.u.equals(SIGN | INFINITY)
     return (large | magnitude(x).u.equals(0)).where(x, found)
@@ -213,7 +214,7 @@ def mish(x: Number) -> Number:
 
 
 def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope: float) -> Number:
-    """x where it is positive, else factor * (e^(argument + more) - 1), which is slope * x near 0."""
+    """x if it is positive, else factor * (e^(argument + more) - 1), which is slope * x near 0."""
     high, low = exp_minus_1(clamped(argument, -110.0, 0.0), more)
     product, lost = exact_product(high, x.of(factor))
     found = product + (lost + low * factor)

@@ -1,7 +1,7 @@
-"""Weights with a scale for each group of neighbours along K, packed as ONNX Runtime's MatMulNBits takes them.
+"""Weights with a scale for each group of neighbours along K, packed as in ONNX Runtime's MatMulNBits.
 
-A code ``q`` of ``bits`` bits stands for ``(q - zero_point) * scale`` of its group; without zero points they
-are the middle, ``2**(bits - 1)``.
+A code ``q`` of ``bits`` bits stands for ``(q - zero_point) * scale`` of its group; the default zero point is
+the middle, ``2**(bits - 1)``.
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
 """
 
@@ -24,7 +24,7 @@ SCALES = ("float16", "float32")
 
 
 def largest_group(k: int) -> int:
-    """The largest size of a group that divides K; `WHOLE` where none does."""
+    """Return the largest group size that divides K; `WHOLE` if none does."""
     return max((group for group in GROUPS if k % group == 0), default=WHOLE)
 
 
@@ -98,7 +98,7 @@ class GroupedWeight:
         return _sized(given, (n, blocks), "zero_point")
 
     def __reduce__(self) -> Any:
-        """Copies cannot be changed either, as pickled arrays could."""
+        """Unpickle as a GroupedWeight, because plain pickled arrays could be changed."""
         return GroupedWeight, (self.packed, self.scale, self.zero_point, self.bits, self.shape[1])
 
     @property
@@ -107,13 +107,13 @@ class GroupedWeight:
         return sum(a.nbytes for a in (self.packed, self.scale, self.zero_point) if a is not None)
 
     def codes(self) -> npt.NDArray[np.uint8]:
-        """(N, K), a code each."""
+        """Return the codes, (N, K)."""
         n, blocks, size = self.packed.shape
         return unpacked(self.packed.reshape(n, blocks * size), self.bits)[:, : self.shape[1]]
 
     def filled(self) -> GroupedWeight:
-        """The weight as kernels read it: itself where groups are full and K is a multiple of 32; else with
-        codes that stand for 0 beyond K, so that rows of x end with zeros."""
+        """Return the weight in the kernels' form: itself if groups are full and K is a multiple of 32; else
+        with codes for 0 beyond K, where rows of x are padded with zeros."""
         k, blocks = self.shape[1], self.scale.shape[1]
         if k % self.group == 0 and k % WHOLE == 0:
             return self
@@ -127,12 +127,12 @@ class GroupedWeight:
         return GroupedWeight(np.pad(codes, (*more, (0, 0))), scale, stored, self.bits)
 
     def scales(self) -> npt.NDArray[np.float32]:
-        """(N, groups) in float32; what a device may flush to 0 is 0."""
+        """Return the scales, (N, groups) in float32; scales that a device may flush are 0."""
         scale = self.scale.astype(np.float32)
         return np.where(np.abs(scale) < np.float32(SMALLEST_SCALE), np.float32(0), scale)
 
     def zero_points(self) -> npt.NDArray[np.float32]:
-        """(N, groups) in float32."""
+        """Return the zero points, (N, groups) in float32."""
         n, blocks = self.scale.shape
         if self.zero_point is None:
             return np.full((n, blocks), 1 << self.bits - 1, np.float32)
@@ -147,7 +147,7 @@ class GroupedWeight:
         return np.asarray((self.codes() - points) * scales)
 
     def along_k(self, of_groups: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """(N, K): for each k the number of its group."""
+        """Repeat per-group values for each k: (N, K)."""
         return np.repeat(of_groups, self.group, 1)[:, : self.shape[1]]
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ RULES |= {
 def quantize_groups(
     given: npt.NDArray[np.float32], bits: int, group: int, symmetric: bool, scale_dtype: str
 ) -> GroupedWeight:
-    """`vkq.quantize_weight` in groups, of finite numbers.
+    """`vkq.quantize_weight` in groups, for finite numbers.
 
     >>> quantize_groups(np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128), 4, 64, True, "float32")
     GroupedWeight(2, 128): 4 bits, group 64, float32
@@ -209,7 +209,7 @@ def quantize_groups(
 
 
 def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """Codes along the last axis in bytes, the first in the lowest bits."""
+    """Pack codes along the last axis into bytes, the first in the lowest bits."""
     if bits == 8:
         return codes
     even = np.concatenate([codes, np.zeros((*codes.shape[:-1], codes.shape[-1] % 2), np.uint8)], -1)
@@ -217,7 +217,7 @@ def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def unpacked(data: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """The inverse of `packed`, of codes of 2 bits too, with codes of padding where there are some."""
+    """The inverse of `packed`, also for codes of 2 bits; codes of padding are included."""
     if bits == 8:
         return data
     codes = [data >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]

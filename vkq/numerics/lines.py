@@ -1,5 +1,5 @@
-"""Lines of numbers one after the other: running sums and products, what orders numbers, rows that are written
-by index. One description for NumPy and devices (`vkq.numerics.steps`)."""
+"""Lines of numbers in order: running sums and products, sort keys, scattered rows. One description for NumPy
+and devices (`vkq.numerics.steps`)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ IDENTITY = {"add": 0, "mul": 1}
 
 
 def joined(op: str, kind: str) -> Callable[[Number, Number], Number]:
-    """An operator of two numbers of a kind."""
+    """Return an operator of two numbers of a kind."""
     table: Any = REAL if kind == "f" else WHOLE
     return lambda a, b: table[op]({}, a, b)
 
 
 def running(how: str, x: Array, exclusive: bool) -> Array:
-    """Sums or products along the last axis of all numbers so far; with *exclusive* of those before each."""
+    """Return running sums or products along the last axis; with *exclusive* of the numbers before each."""
     if x.dtype.name not in KINDS or x.dtype == bool:
         function: Any = np.cumsum if how == "add" else np.cumprod
         found = function(x, -1, dtype=x.dtype)
@@ -44,14 +44,14 @@ def running(how: str, x: Array, exclusive: bool) -> Array:
 
 
 def keys(x: Array) -> Array:
-    """Whole numbers that are ordered as these are: NaN is the largest, or the smallest with a sign."""
+    """Return integers with the order of these numbers: NaN is the largest, or with a sign the smallest."""
     if x.dtype.kind != "f":
         return x
     return computed(order, x.astype(np.float32))
 
 
 def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
-    """Rows of x, with the updates that go to each one after the other."""
+    """Return the rows of x, each combined with its updates one after the other."""
     found: Array = x.copy()
     if reduction == "none":
         for place, row in zip(ids, updates, strict=True):

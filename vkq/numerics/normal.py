@@ -1,4 +1,4 @@
-"""The error function and what is made of it, in steps that every device takes alike (`exponential`)."""
+"""The error function and functions made of it, in steps that are the same on every device (`exponential`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ERF = (
     -0.0007662388980759672, 0.005198567799899659, -0.02686277648107458, 0.11283771087395732,
     -0.37612638445533736, 0.1283791670789938,
 )  # fmt: skip
-# W(z) = exp(z^2) erfc(z) on intervals that end at these, about their middles c: W(c) as a pair, and
+# W(z) = exp(z^2) erfc(z) on intervals with these ends, expanded about their middles c: W(c) as a pair, and
 # (W(c + u) - W(c)) / u.
 EDGES = (0.0, 0.5, 1.0, 1.5, 2.25, 3.25, 4.75, 6.75, 9.75)
 MIDDLES = (
@@ -75,7 +75,7 @@ def gelu(x: Number) -> Number:
     high, low = exact_product(z, x.of(ROOT_HALF[0]))
     square, lost = exact_product(z, z)
     (w, more), n = _upper((square * 0.5, lost * 0.5), high, low + z * ROOT_HALF[1])
-    # below 0 it is x erfc(z) / 2, above x (1 - erfc(z) / 2)
+    # Below 0 it is x erfc(z) / 2, above x (1 - erfc(z) / 2).
     p = power_of_2(n) * 0.5
     one, rest = exact_sum(x.of(1.0), -(w * p))
     q = quick_sum(one, rest - more * p)
@@ -96,7 +96,7 @@ def gelu_tanh(x: Number) -> Number:
 
 
 def _upper(square: Pair, z: Number, more: Number) -> tuple[Pair, Number]:
-    """q and n with erfc(z + more) = q * 2^n, for a z in [0, 9.75] and its square."""
+    """Return q and n with erfc(z + more) = q * 2^n, for z in [0, 9.75] and its square."""
     s, t, n = exp_parts(-square[0], -square[1])
     u = (z - _piece(z, [(a + b) / 2 for a, b in itertools.pairwise(EDGES)])) + more
     slope = _piece(z, [row[0] for row in SLOPES])
@@ -107,7 +107,7 @@ def _upper(square: Pair, z: Number, more: Number) -> tuple[Pair, Number]:
 
 
 def _piece(z: Number, values: Sequence[float]) -> Number:
-    """The value of the interval in which z lies."""
+    """Select the value of the interval that contains z."""
     found = z.of(values[-1])
     for edge, value in zip(EDGES[-2:0:-1], values[-2::-1], strict=True):
         found = (z < edge).where(value, found)

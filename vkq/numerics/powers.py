@@ -1,4 +1,4 @@
-"""Powers of float32 numbers, in steps that every device takes alike (`exponential`)."""
+"""Powers of float32 numbers, in steps that are the same on every device (`exponential`)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ LN2_MORE = (-2.12194440e-4, 1.6465949582897082e-12)  # log(2) - LN2[0] as a pair
 
 
 def power(x: Number, y: Number) -> Number:
-    """x^y as C's pow: within 0.9 units, squares rounded. Negative x have powers of whole y; 1^NaN and x^0 are
-    1."""
+    """x^y as C's pow: within 0.9 units, squares correctly rounded. Negative x has powers for integer y; 1^NaN
+    and x^0 are 1."""
     size = magnitude(x)
     high, low = _log(size)
     product, lost = exact_product(y, high)
@@ -65,19 +65,19 @@ def _log(x: Number) -> Pair:
 
 
 def _end(size: Number, y: Number) -> Number:
-    """Of zero or infinity."""
+    """A power of zero or infinity."""
     up = size.u.equals(0) ^ (y.u < SIGN)
     return up.where(np.inf, 0.0)
 
 
 def _endless(size: Number, y: Number) -> Number:
-    """With an infinite exponent."""
+    """A power with an infinite exponent."""
     up = (size.u > 0x3F800000) ^ (y.u >= SIGN)
     return size.u.equals(0x3F800000).where(1.0, up.where(np.inf, 0.0))
 
 
 def _parity(y: Number) -> tuple[Number, Number]:
-    """Whether y is a whole number, and an odd one."""
+    """Return whether y is an integer, and whether it is odd."""
     large = magnitude(y).u >= 0x4B800000  # 2^24: even from there on
     cut = large.where(0.0, y).as_int()
     whole = large | cut.as_float().equals(large.where(0.0, y)) | magnitude(y).u.equals(0)

@@ -1,4 +1,4 @@
-"""Scale and zero point: what turns an int8 or uint8 number ``q`` into the real number ``(q - zero_point) *
+"""Scale and zero point: they map an int8 or uint8 number ``q`` to the real number ``(q - zero_point) *
 scale``.
 
 A scale is a float32, as on the device: positive and normal, so that no device flushes it to zero and its
@@ -209,12 +209,12 @@ def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def are_scales(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Of each number whether it can be a scale."""
+    """Return, for each number, whether it can be a scale."""
     return np.asarray(np.isfinite(scales) & (scales >= np.float32(SMALLEST_SCALE)))
 
 
 def _single(value: Any, what: str) -> Any:
-    """The one element of an array, as a NumPy scalar; anything that is not an array comes back as it is."""
+    """Return the one element of an array as a NumPy scalar; other values are returned unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     if value.size != 1:

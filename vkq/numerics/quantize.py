@@ -48,7 +48,7 @@ def dequantize(xq: Array, q: QParams) -> Float32:
 
 
 def check_dtype(op: str, what: str, values: Array, q: QParams) -> None:
-    """Raises DTypeError unless the values are of the type that their parameters say."""
+    """Raise DTypeError unless the values have the type of their parameters."""
     if values.dtype.name != q.dtype:
         raise DTypeError(
             f"{op}: {what} has dtype {values.dtype} but its QParams say {q.dtype}; make them the same."

@@ -1,8 +1,8 @@
-"""Products, quotients and roots of float32 numbers, rounded to nearest even, in steps that every device takes
-alike (`vkq.numerics.steps`).
+"""Products, quotients and roots of float32 numbers, rounded to nearest even, in steps that are the same on
+every device (`vkq.numerics.steps`).
 
-Operands are `flushed`, and so are results. A product of exactly 2^-126 is zero too: whether a device that
-flushes gives 2^-126 or zero there is its own.
+Operands and results are `flushed`. A product of exactly 2^-126 is zero, too: whether a flushing device gives
+2^-126 or zero there is not defined.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def pair_root(a: Pair) -> Pair:
 
 
 def divide(a: Number, b: Number) -> Number:
-    """a / b, rounded: the mantissas' quotient as a whole number, and what it leaves of a decides."""
+    """a / b, rounded: the quotient of the mantissas as an integer, corrected by the remainder."""
     x, y = magnitude(a).u, magnitude(b).u
     ma, mb = (x & FRACTION) | HIDDEN, (y & FRACTION) | HIDDEN
     less = ma < mb
@@ -82,7 +82,7 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def square_root(x: Number) -> Number:
-    """The root of x, rounded; of -0 itself, of other negative numbers NaN."""
+    """The root of x, rounded; of -0 it is -0, of other negative numbers NaN."""
     bits = x.u
     even = ((bits >> 23) & 1) ^ 1  # x = m * 4^k, m in [1, 4): above 2 where the exponent, with 127, is even
     m = ((bits & FRACTION) | HIDDEN) << even

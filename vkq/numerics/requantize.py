@@ -1,6 +1,6 @@
-"""From an int32 accumulator to 8 bits: the multipliers, the bounds of a fused activation, the rounding, and
-the channels whose accumulator could overflow. NumPy, bit for bit as ONNX Runtime's QLinearConv and
-QLinearMatMul.
+"""Requantization of an int32 accumulator to 8 bits: the multipliers, the bounds of a fused activation, the
+rounding, and the channels whose accumulator could overflow. NumPy, bit for bit as ONNX Runtime's QLinearConv
+and QLinearMatMul.
 
     multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
     y             = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)
@@ -23,8 +23,7 @@ OVERFLOW = ("refuse", "wrap")  # what a layer does where its accumulators could 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
-# The zero point that lets an accumulator grow most: whatever a row's own is, |x_q - zero_point| is at most
-# 255.
+# The worst zero point: for any row's zero point, |x_q - zero_point| is at most 255.
 WORST_CASE = QParams(1.0, 127)
 
 
@@ -136,7 +135,7 @@ def overflowing(
     bias: npt.NDArray[Any] | None = None,
     w_zero_point: npt.ArrayLike | None = None,
 ) -> list[int]:
-    """The output channels that `check_accumulator` refuses.
+    """Return the output channels that `check_accumulator` refuses.
 
     >>> overflowing(np.array([[1], [2]], np.int8), QParams(1.0), np.full(2, 2**31 - 200, np.int32))
     [1]
@@ -145,19 +144,19 @@ def overflowing(
 
 
 def wrapped(acc: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Sums modulo 2**32, as an int32 accumulator has them."""
+    """Return sums modulo 2**32, as in an int32 accumulator."""
     return acc.astype(np.int32).astype(np.int64)
 
 
 def _reach(x: QParams) -> int:
-    """The largest ``|x_q - zero_point|``."""
+    """Return the largest ``|x_q - zero_point|``."""
     return max(abs(x.qmin - x.zero_point), abs(x.qmax - x.zero_point))
 
 
 def _bounds(
     weight: npt.NDArray[Any], x: QParams, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> npt.NDArray[np.int64]:
-    """What the accumulator of each output channel may reach; zeros where no weights of this size could
+    """Return the bound of each output channel's accumulator; zeros if no weights of this shape could
     overflow."""
     length, reach = prod(weight.shape[1:]), _reach(x)
     if weight.size and _cannot_overflow(weight, reach * length, bias, w_zero_point):
@@ -172,8 +171,8 @@ def _bounds(
 def _cannot_overflow(
     weight: npt.NDArray[Any], steps: int, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> bool:
-    """Whether even weights that were all as large as their type's largest would do: nearly always, without a
-    look at them."""
+    """Return True if even the type's largest weights could not overflow: this nearly always avoids reading
+    the weights."""
     zeros = np.zeros(1, np.int64) if w_zero_point is None else np.asarray(w_zero_point, np.int64)
     low, high = np.iinfo(weight.dtype).min, np.iinfo(weight.dtype).max
     largest = max(abs(w - int(z)) for w in (low, high) for z in (zeros.min(), zeros.max()))

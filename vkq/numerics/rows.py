@@ -1,9 +1,9 @@
 """Functions of rows of float32 numbers (sums, softmax, normalizations): one description for NumPy and devices
 (`vkq.numerics.steps`).
 
-The order of a sum follows from the row's length alone: *lanes* invocations each add every lanes-th number one
-after the other, keeping what is lost; then the lower half adds the upper half, again and again. A sum is
-within (2 + log2(lanes)) * 2^-24 of the sum of magnitudes, and rows * 2^-100.
+The order of a sum depends only on the row's length: each of *lanes* invocations adds every lanes-th number,
+one after the other, and keeps the rounding errors; then the lower half adds the upper half repeatedly. A sum
+is within (2 + log2(lanes)) * 2^-24 of the sum of magnitudes, and rows * 2^-100.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ JOIN: dict[str, Callable[[Number, Number], Number]] = {
 
 @dataclasses.dataclass(frozen=True)
 class RowFunction:
-    """Passes over a row: each reduces a function of its numbers and of what earlier passes found, then
-    changes the result once. ``each``: the result for each number; a row has one where it is None."""
+    """Passes over a row: each reduces a function of its numbers and of earlier passes' results, then changes
+    the result once. ``each``: the result for each number; None for a reduction."""
 
     passes: tuple[tuple[str, Callable[[Number, Got], Number], Callable[[Number, Attributes], Number]], ...]
     each: Callable[[Number, Got], Number] | None = None
@@ -102,12 +102,12 @@ FUNCTIONS: dict[str, RowFunction] = {
 
 
 def lanes_of(length: int) -> int:
-    """How many invocations share a row: a power of 2, each has four numbers or more."""
+    """Return the invocations that share a row: a power of 2, each with at least four numbers."""
     return min(MOST_LANES, 1 << max(0, (length // 4).bit_length() - 1)) if length >= 8 else 1
 
 
 def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, Number]:
-    """A reduction and what was lost of it, with one more number."""
+    """Add one number to a reduction and its rounding error."""
     total, lost = state
     if op != "sum":
         return JOIN[op](total, x), lost
@@ -117,18 +117,19 @@ def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, 
 
 
 def whole(op: str, state: tuple[Number, Number]) -> Number:
-    """What a lane has found."""
+    """Return a lane's result."""
     total, lost = state
     return is_nan(lost).where(total, flushed(total + lost)) if op == "sum" else total
 
 
 def finished(got: Got) -> Number:
-    """The result of a reduction; of one that looked for the largest number first, that is added."""
+    """Return the result of a reduction, with its rounding error added."""
     return add(got[0], got[1]) if len(got) > 1 else got[0]
 
 
 def computed_rows(name: str, x: Array, attributes: Attributes) -> Array:
-    """A function of each row of (rows, length), in NumPy: (rows, length), or (rows,) of a reduction."""
+    """Compute a function of each row of (rows, length) in NumPy: (rows, length), or (rows,) for a
+    reduction."""
     function = FUNCTIONS[name]
     (rows, length), lanes = x.shape, lanes_of(x.shape[1])
     rounds = -(-length // lanes)

@@ -1,4 +1,4 @@
-"""Float32 sums and products in whole numbers, for devices that round another way."""
+"""Float32 sums and products in integers, for devices that round another way."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ FRACTION = 0x7FFFFF
 
 
 def _composed(sign: Number, exponent: Number, significand: Number, rest: Number) -> Number:
-    """significand * 2^(exponent - 150) rounded, of a significand below 2^31 that is not 0; *rest*: something
-    was cut off below it, and it has at least 26 bits. Zero below the normal range."""
+    """Return significand * 2^(exponent - 150), rounded, for a significand below 2^31 that is not 0. *rest*:
+    nonzero bits were cut off below it; it then has at least 26 bits. Zero below the normal range."""
     lead = _bits(significand) - 24
     right = (lead < 0).where(0, lead)
     left = (lead < 0).where(lead.of(0) - lead, 0)
@@ -28,7 +28,7 @@ def _composed(sign: Number, exponent: Number, significand: Number, rest: Number)
 
 
 def _bits(v: Number) -> Number:
-    """How many bits a "u" has, as an "i"."""
+    """Return the bit length of a "u" as an "i"."""
     count = v.of(0, "i")
     for step in (16, 8, 4, 2, 1):
         large = v >= (1 << step)

@@ -1,12 +1,12 @@
-"""Arithmetic as a description: steps that NumPy takes at once, and that `vkq.shader.assembler` writes down as
+"""Arithmetic as a description: steps that NumPy computes at once, and that `vkq.shader.assembler` writes as
 SPIR-V for a device.
 
-A function over `Number` is the only description of what it computes: the oracle, constants that are computed
-ahead and devices take its steps, so their bits cannot differ. The steps are those that every device takes
-alike: float32 sums and products rounded to nearest even (never fused), comparisons, whole numbers of 32 bits.
+A function over `Number` is the only description of its computation: the oracle, constant folding and devices
+use its steps, so their bits cannot differ. The steps are those that are the same on every device: float32
+sums and products rounded to nearest even (never fused), comparisons, 32-bit integers.
 
 A float32 below the normal range (2^-126) may count as zero on a device. Functions begin with `flushed`
-operands and end with `flushed` results, and are made so that no subnormal number between them matters.
+operands and end with `flushed` results, and no subnormal intermediate number affects their results.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ SIGN, MAGNITUDE, INFINITY, HIDDEN, NAN = 0x80000000, 0x7FFFFFFF, 0x7F800000, 0x8
 
 
 class Number(abc.ABC):
-    """A value of a kind, in NumPy or on a device. Operators are steps; a plain number beside one is of its
-    kind. ``>>`` keeps the sign of an "i"; a comparison of "f" wants numbers that are not NaN."""
+    """A value of a kind, in NumPy or on a device. Operators are steps; a plain number as an operand has the
+    same kind. ``>>`` keeps the sign of an "i"; a comparison of "f" requires numbers other than NaN."""
 
     kind: Kind
 
     @abc.abstractmethod
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """The result of a step (a key of `NUMPY`) on operands, of this kind."""
+        """Return the result of a step (a key of `NUMPY`) on operands, of this kind."""
 
     @abc.abstractmethod
     def constant(self, value: float | int | bool, kind: Kind) -> Number:
-        """A constant beside this value."""
+        """Return a constant of the same computation."""
 
     def of(self, value: Number | float | int | bool, kind: Kind | None = None) -> Number:
-        """A plain number as one of this value's kind."""
+        """Return a plain number as one of this value's kind."""
         return value if isinstance(value, Number) else self.constant(value, kind or self.kind)
 
     def _with(self, op: str, other: Any, kind: Kind | None = None) -> Number:
@@ -74,7 +74,7 @@ class Number(abc.ABC):
         return self._bits("xor", other)
 
     def _bits(self, op: str, other: Any) -> Number:
-        """Bit by bit; those of a float with a whole number, and a float again."""
+        """Apply an operator bit by bit; a float's bits with an integer give a float again."""
         if self.kind == "b":
             return self._with(op, other)
         if self.kind == "f":
@@ -108,19 +108,19 @@ class Number(abc.ABC):
         return self.of(other)._with("lt", self, "b").inverted
 
     def equals(self, other: Any) -> Number:
-        """Whether whole numbers, or the bits of floats, are equal."""
+        """Whether integers, or the bits of floats, are equal."""
         if self.kind == "f":
             return self.u.equals(self.of(other).u)
         return self._with("eq", other, "b")
 
     def where(self, yes: Any, no: Any, kind: Kind = "f") -> Number:
-        """One of two numbers by this condition; *kind* where both are plain."""
+        """Select one of two numbers by this condition; *kind* is needed if both are plain."""
         known = next((v for v in (yes, no) if isinstance(v, Number)), None)
         kind = known.kind if known else kind
         return self.emit(f"{kind}select", kind, self, self.of(yes, kind), self.of(no, kind))
 
     def modulo(self, other: Any) -> Number:
-        """What a division of "u" leaves; the divisor is not 0."""
+        """The remainder of a division of "u"; the divisor is not 0."""
         return self._with("mod", other)
 
     def divided(self, other: Any) -> Number:
@@ -152,7 +152,7 @@ class Number(abc.ABC):
         return self.emit("itof", "f", self)
 
     def as_int(self) -> Number:
-        """The "i" of a float32 below 2^31 in magnitude, cut toward zero."""
+        """The "i" of a float32 below 2^31 in magnitude, truncated toward zero."""
         return self.emit("ftoi", "i", self)
 
 
@@ -170,7 +170,7 @@ def _high(a: Array, b: Array) -> Array:
 
 
 def _cut(a: Array) -> Array:
-    """What does not fit, no function looks at."""
+    """Truncate; no function uses values out of range."""
     found: Array = np.clip(np.nan_to_num(a), -(2.0**31), 2147483520)
     return found.astype(np.int32)
 
@@ -195,7 +195,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
 
 
 class Computed(Number):
-    """A value as a NumPy array: each step is taken at once."""
+    """A value as a NumPy array: each step is computed at once."""
 
     __slots__ = ("array", "kind")
 
@@ -212,7 +212,7 @@ class Computed(Number):
 
 
 def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
-    """What a function of float32 numbers gives, in NumPy."""
+    """Return the results of a function of float32 numbers in NumPy."""
     with np.errstate(all="ignore"):
         result = function(*(Computed(array) for array in arrays))
     assert isinstance(result, Computed)
@@ -223,7 +223,7 @@ def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
 
 
 def flushed(x: Number) -> Number:
-    """A float below the normal range as zero, with its sign."""
+    """Return a float with values below the normal range replaced by zero of the same sign."""
     return (x.u & INFINITY).equals(0).where(x ^ (x.u & MAGNITUDE), x)
 
 
@@ -244,20 +244,22 @@ def scaled(x: Number, exponent: Number) -> Number:
 
 
 def exact_sum(a: Number, b: Number) -> tuple[Number, Number]:
-    """a + b, rounded, and what was lost (Knuth)."""
+    """Return a + b, rounded, and its rounding error (Knuth)."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
 
 
 def quick_sum(a: Number, b: Number) -> tuple[Number, Number]:
-    """The same where a is 0 or not smaller than b in magnitude (Dekker)."""
+    """Return a + b, rounded, and its rounding error, if a is 0 or at least as large as b in magnitude
+    (Dekker)."""
     total = a + b
     return total, b - (total - a)
 
 
 def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
-    """a * b, rounded, and what was lost, where nothing of it is below the normal range (Dekker)."""
+    """Return a * b, rounded, and its rounding error, if no part of that is below the normal range
+    (Dekker)."""
     total = a * b
     ah, bh = a & 0xFFFFF000, b & 0xFFFFF000
     al, bl = a - ah, b - bh
@@ -265,7 +267,7 @@ def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def polynomial(x: Number, *coefficients: float) -> Number:
-    """The highest power first (Horner)."""
+    """Evaluate a polynomial, the highest power first (Horner)."""
     total = x.of(coefficients[0])
     for coefficient in coefficients[1:]:
         total = total * x + coefficient

@@ -1,5 +1,5 @@
-"""How 8-bit numbers lie in memory: always as int8; uint8 is moved by 128, and its zero point with it. Whose
-memory it is."""
+"""The stored form of 8-bit numbers, always int8 (128 is subtracted from uint8 and its zero point), and the
+ownership of arrays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Int8 = npt.NDArray[np.int8]
 
 
 def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array, or a copy where somebody can still write to it, or to what it is a view of; nobody can to
-    the result. So what is packed later is what was given."""
+    """Return the array, or a copy if anyone can still write to it or to its base. Nobody can write to the
+    result, so data packed later is the data that was given."""
     owner: Any = values
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:
         owner = owner.base
@@ -26,19 +26,19 @@ def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def signed(values: npt.NDArray[Any]) -> Int8:
-    """int8 as it is, uint8 moved by 128: the same numbers with the zero point moved alike."""
+    """Return int8 unchanged, uint8 less 128: the same real numbers, with the zero point shifted likewise."""
     if values.dtype == np.uint8:
         values = (values ^ np.uint8(0x80)).view(np.int8)
     return np.asarray(values, np.int8)
 
 
 def signed_zero_point(q: QParams | None) -> int:
-    """The zero point of 8-bit data after `signed`; 0 where it is found by rows at run time (None)."""
+    """Return the zero point of 8-bit data after `signed`; 0 if it is computed by rows at run time (None)."""
     if q is None:
         return 0
     return q.zero_point - (128 if q.dtype == "uint8" else 0)
 
 
 def shift(dtype: str) -> int:
-    """What to subtract from a number of this type to get the int8 that is stored."""
+    """Return what to subtract from a number of this type to get the stored int8."""
     return 128 if dtype == "uint8" else 0

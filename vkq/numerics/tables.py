@@ -112,7 +112,7 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
 @functools.lru_cache(maxsize=64)
 def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32]:
     """``float32(exp((i - 255) * scale) * min((2**32 - 1) / count, 2**23 - 1))`` for i = 0 to 255, in float64:
-    what ONNX Runtime's QLinearSoftmax adds up."""
+    the terms of ONNX Runtime's QLinearSoftmax."""
     factor = min(float(2**32 - 1) / count, float(0x7FFFFF))
     table = np.array([factor * math.exp((i - 255) * scale) for i in range(256)]).astype(np.float32)
     table.flags.writeable = False
@@ -121,7 +121,7 @@ def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32
 
 @functools.lru_cache(maxsize=64)
 def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
-    """``float32(exp(float32((i - 255) * scale)))`` for i = 0 to 255: what LiteRT's 8-bit softmax adds up."""
+    """``float32(exp(float32((i - 255) * scale)))`` for i = 0 to 255: the terms of LiteRT's 8-bit softmax."""
     steps = np.arange(-255, 1).astype(np.float32) * np.float32(scale)
     table = np.array([math.exp(v) for v in steps.tolist()]).astype(np.float32)
     table.flags.writeable = False
@@ -132,7 +132,8 @@ MEAN_BITS = 29  # of the largest number of a fixed-point table
 
 
 def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], int]:
-    """(whole numbers, exponent): a float32 table times ``2**exponent``, rounded, so that none is above 2**29.
+    """Return (integers, exponent): a float32 table times ``2**exponent``, rounded, so that none is above
+    2**29.
 
     >>> numbers, exponent = fixed_point(np.array([0.5, -1.0], np.float32))
     >>> numbers.tolist(), exponent
