@@ -1,6 +1,5 @@
-"""The referee's arithmetic on 8-bit numbers, in NumPy: XNNPACK's where LiteRT gives it the operator, else
-that of LiteRT's own kernels. Both are public; each function says whose it is.
-"""
+"""The referee's arithmetic on 8-bit numbers, in NumPy: XNNPACK's for operators that LiteRT delegates to it,
+else that of LiteRT's own kernels. Both are public; each function says which it follows."""
 
 from __future__ import annotations
 
@@ -18,18 +17,18 @@ SUM_BITS = 20  # of the larger multiplier of a sum
 
 
 def every(q: QParams) -> npt.NDArray[np.int64]:
-    """All numbers of a type, from the least."""
+    """Return all numbers of a type, from the smallest."""
     return np.arange(q.qmin, q.qmax + 1)
 
 
 def stored(values: Array, q: QParams) -> Array:
-    """Whole numbers as those of the type, saturated."""
+    """Return integers as those of the type, saturated."""
     return np.asarray(np.clip(values, q.qmin, q.qmax).astype(q.dtype))
 
 
 def bounds_of(limits: tuple[float, float], y: QParams) -> tuple[float, float] | None:
-    """A fused activation: real bounds whose quantized form is the referee's,
-    ``round_half_even(limit / y_scale + y_zp)``; None where neither cuts anything off."""
+    """Return a fused activation as real bounds whose quantized form is the referee's, ``round_half_even(limit
+    / y_scale + y_zp)``; None if neither clips anything."""
     if limits == (-math.inf, math.inf):
         return None
     whole = []
@@ -44,7 +43,7 @@ def bounds_of(limits: tuple[float, float], y: QParams) -> tuple[float, float] | 
 
 
 def clamped(table: Array, limits: tuple[float, float] | None, y: QParams) -> Array:
-    """A table within the bounds of `bounds_of`."""
+    """Clip a table to the bounds of `bounds_of`."""
     if limits is None:
         return table
     low, high = (round(v / y.scale) + y.zero_point for v in limits)
@@ -52,7 +51,7 @@ def clamped(table: Array, limits: tuple[float, float] | None, y: QParams) -> Arr
 
 
 def sum_factors(a: QParams, b: QParams, y: QParams) -> tuple[int, int, int]:
-    """XNNPACK's two multipliers, of 21 bits at most, and the shift of both."""
+    """Return XNNPACK's two multipliers, of at most 21 bits, and their common shift."""
     ra, rb = (np.float32(q.scale) / np.float32(y.scale) for q in (a, b))
     shift = SUM_BITS - (math.frexp(max(ra, rb))[1] - 1)
     ma, mb = (int(np.rint(np.ldexp(np.float64(r), shift))) for r in (ra, rb))
@@ -69,8 +68,8 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
 
 
 def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Parameters with which a float sum may be that of the table: the file's, or XNNPACK's multipliers, a
-    little larger or smaller, which moves halves to the side where XNNPACK has them."""
+    """Yield parameters with which a float sum may equal the table: the file's, or XNNPACK's multipliers,
+    slightly larger or smaller, which moves ties to XNNPACK's side."""
     yield a, b, y
     ma, mb, shift = sum_factors(a, b, y)
     for step in (0, 1, 2, -1, -2, 4, -4, 8):
@@ -85,7 +84,7 @@ def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QP
 
 
 def fixed_multiplier(real: float) -> tuple[int, int]:
-    """(whole, shift) of LiteRT's kernels: ``real`` is about ``whole * 2**(shift - 31)``.
+    """Return (whole, shift) of LiteRT's kernels: ``real`` is about ``whole * 2**(shift - 31)``.
 
     >>> fixed_multiplier(0.75)
     (1610612736, 0)
@@ -100,27 +99,28 @@ def fixed_multiplier(real: float) -> tuple[int, int]:
 
 
 def by_fixed(values: Array, whole: int, shift: int, up: bool = False) -> Array:
-    """LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product, whose halves go up, then a shift,
-    whose halves go away from zero; in its vector instructions (*up*) these go up, too."""
+    """LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product, whose ties round up, then a shift,
+    whose ties round away from zero (in its vector instructions, *up*, also up)."""
     moved = np.asarray(values, np.int64) << max(shift, 0)
     return rounding_shift((moved * whole + (1 << 30)) >> 31, max(-shift, 0), up)
 
 
 def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
-    """``round_half_away(values / 2**shift)``, or its halves up."""
+    """``round_half_away(values / 2**shift)``, or with ties up."""
     mask = (1 << shift) - 1
     rest, threshold = values & mask, (mask >> 1) + ((values < 0) & (not up))
     return np.asarray((values >> shift) + (rest > threshold))
 
 
 def requantized(x: QParams, y: QParams) -> Array:
-    """XNNPACK's conversion between two of one type, 8 bits of fraction; the slope's sign as it has it."""
+    """XNNPACK's conversion between two scales of one type, with 8 fraction bits; the slope has XNNPACK's
+    sign."""
     factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
     return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
 
 
 def leaky(x: QParams, y: QParams, alpha: float) -> Array:
-    """XNNPACK's ``vlrelu``: as `requantized`, with a slope of its own below the zero point."""
+    """XNNPACK's ``vlrelu``: as `requantized`, with another slope below the zero point."""
     scale = np.float32(x.scale) / np.float32(y.scale)
     above, below = (int(np.rint(np.float32(-256) * s)) for s in (scale, scale * np.float32(alpha)))
     numbers = every(x)
@@ -136,8 +136,8 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-np.clip(x, -700, 700))))
 
 
-# XNNPACK's (ELU, LOGISTIC, TANH) and LiteRT's own, all by a table: the correctly rounded function, divided by
-# the scale, rounded.
+# XNNPACK's (ELU, LOGISTIC, TANH) and LiteRT's own functions, all by tables: the correctly rounded function,
+# divided by the scale, rounded.
 REAL: dict[str, Callable[[Array], Array]] = {
     "LOGISTIC": _sigmoid,
     "TANH": np.tanh,
@@ -166,7 +166,7 @@ def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:
 
 
 def fixed_bounds(limits: tuple[float, float], y: QParams) -> tuple[int, int]:
-    """A fused activation of LiteRT's own kernels: the least and the largest number."""
+    """Return a fused activation of LiteRT's own kernels: the smallest and the largest number."""
     low, high = y.qmin, y.qmax
     for limit in limits:
         if math.isfinite(limit):
@@ -177,7 +177,8 @@ def fixed_bounds(limits: tuple[float, float], y: QParams) -> tuple[int, int]:
 
 
 def other_type(x: QParams, y: QParams) -> tuple[Array, Array]:
-    """LiteRT's own QUANTIZE of int8 as uint8, or back: of 16 elements at once, and of those behind them."""
+    """LiteRT's own QUANTIZE of int8 to uint8, or back: results in vectors of 16 elements, and results of the
+    last elements."""
     values, (whole, shift) = every(x) - x.zero_point, fixed_multiplier(x.scale / y.scale)
     vector, single = (stored(by_fixed(values, whole, shift, up) + y.zero_point, y) for up in (True, False))
     return vector, single

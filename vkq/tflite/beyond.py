@@ -1,4 +1,4 @@
-"""Functions of two 8-bit numbers with scales that XNNPACK does not take: LiteRT's own kernels."""
+"""Functions of two 8-bit numbers whose scales XNNPACK refuses: LiteRT's own kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUM_ROOM = 20  # bits that operands of a sum are moved up by
 
 
 def ratio(*factors: float, y: QParams) -> float:
-    """A product of scales over the result's."""
+    """Return a product of scales divided by the result's."""
     product = np.float32(1)
     with np.errstate(all="ignore"):
         for factor in factors:
@@ -22,7 +22,7 @@ def ratio(*factors: float, y: QParams) -> float:
 
 
 def sums_taken(a: QParams, b: QParams, y: QParams) -> bool:
-    """Whether XNNPACK adds numbers of these scales."""
+    """Return True if XNNPACK adds numbers of these scales."""
     return all(2**-10 <= ratio(q.scale, y=y) < 2**8 for q in (a, b))
 
 
@@ -43,7 +43,7 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
 
 
 def products_taken(a: QParams, b: QParams, y: QParams) -> bool:
-    """Whether XNNPACK multiplies numbers of these scales."""
+    """Return True if XNNPACK multiplies numbers of these scales."""
     return bool(2**-16 <= ratio(a.scale, b.scale, y=y) < 2**8)
 
 
@@ -55,7 +55,8 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
-    """Whether XNNPACK converts numbers of these scales, or has this slope for those below zero."""
+    """Return True if XNNPACK converts numbers of these scales, or supports this slope for those below
+    zero."""
     above = ratio(x.scale, y=y)
     below = abs(np.float32(above) * np.float32(alpha))
     return bool(2**-8 <= above <= 2**7 and 2**-8 <= below <= 2**7)

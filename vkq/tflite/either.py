@@ -1,4 +1,4 @@
-"""Models of both formats: a .tflite file by its identifier or suffix, any other as ONNX."""
+"""Models of both formats: a .tflite file by its identifier or suffix, any other file as ONNX."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ REFEREES = ("onnxruntime", "litert")  # of ONNX files, of .tflite files
 
 
 def read_model(model: Any) -> Model:
-    """A model of either format."""
+    """Return a model of either format."""
     return tflite_reader.read(model) if is_tflite(model) else reader.read(model)
 
 
 def session_of(model: Any) -> type[InferenceSession]:
-    """The class of session that a model takes."""
+    """Return the class of session for a model."""
     return tflite_session.InferenceSession if is_tflite(model) else InferenceSession
 
 
 def check_referee(model: Any, name: str | None, option: str) -> None:
-    """Refuses the other format's referee."""
+    """Refuse the other format's referee."""
     own = REFEREES[is_tflite(model)]
     if name not in (None, own):
         raise ArgumentError(f"{option} is {name}; for this model it must be {own}")
 
 
 def referee(model: Any, needed: str) -> Any:
-    """LiteRT's or ONNX Runtime's session of a model."""
+    """Return LiteRT's or ONNX Runtime's session of a model."""
     return Litert(model, needed) if is_tflite(model) else cpu_session(model, needed)

@@ -1,5 +1,5 @@
-"""Element-wise operators of a file: on 8-bit numbers tables by the referee's formula, on floats the graph's
-own."""
+"""Element-wise operators of a file: tables with the referee's formula for 8-bit numbers, the graph's own
+operators for floats."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
 
 
 def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
-    """The values of element-wise operands in one order, and whether that is with channels first."""
+    """Return the values of element-wise operands in one order, and whether channels are first."""
     rank = max(len(low.shape(n)) for n in numbers)
     first = rank == 4 and low.channels_first(numbers)
     return [low.of(n, first) for n in numbers], first
 
 
 def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
-    """ADD, SUB, MUL: XNNPACK's sums have multipliers of their own; a table says them where vkq's differ."""
+    """ADD, SUB, MUL. XNNPACK's sums have their own multipliers; a table is used where they differ from
+    vkq's."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -68,7 +69,7 @@ def _quantized_binary(
 
 
 def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
-    """MAXIMUM, MINIMUM: of the numbers as they are stored."""
+    """MAXIMUM, MINIMUM of the stored numbers."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -100,7 +101,7 @@ def squared_difference(low: Lowering, operator: FileOperator, activation: str) -
 
 
 def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
-    """An operator of ONNX on floats, whole numbers or flags; on 8-bit numbers vkq has none."""
+    """An operator of ONNX on floats, integers or flags; vkq has none on 8-bit numbers."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         if any(low.dtype(n) in BYTES for n in operator.inputs):
@@ -211,7 +212,7 @@ def prelu(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def cast(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """CAST: the numbers as they are stored."""
+    """CAST of the stored numbers."""
     by_node(low, operator, "Cast", to=low.dtype(operator.outputs[0]))
 
 
@@ -231,8 +232,8 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _by_fixed(low: Lowering, operator: FileOperator) -> None:
-    """int8 as uint8, or back, or of scales that XNNPACK does not take: a table; where LiteRT rounds the last
-    elements in another way, a table of the number and of whether it is one of these."""
+    """Convert int8 to uint8, or back, or between scales that XNNPACK refuses, with a table. If LiteRT rounds
+    the last elements differently, the table's second index says whether an element is one of these."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)
@@ -248,7 +249,7 @@ def _by_fixed(low: Lowering, operator: FileOperator) -> None:
 
 
 def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """DEQUANTIZE; of a float16 constant, the numbers in float32."""
+    """DEQUANTIZE; a float16 constant becomes float32."""
     x, y = operator.inputs[0], operator.outputs[0]
     if low.dtype(x) == "float16":
         if x in low.arrays:

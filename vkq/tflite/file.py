@@ -1,4 +1,4 @@
-"""A .tflite file as tensors and operators, each checked; what they mean is `lowering`'s."""
+"""A .tflite file as tensors and operators, each checked; `lowering` gives them their meaning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS = {number: kind for kind, (number, _) in OPTIONS.items()}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileTensor:
-    """A tensor of the file. ``signature`` has -1 where a size is open. ``data`` is None where it is computed.
+    """A tensor of the file. ``signature`` has -1 for open sizes. ``data`` is None for a computed tensor.
     ``why`` says what vkq cannot read of it."""
 
     name: str
@@ -42,7 +42,7 @@ class FileTensor:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileOperator:
-    """An operator of the file; an input of -1 is left out."""
+    """An operator of the file; an input of -1 is omitted."""
 
     op: str
     inputs: tuple[int, ...]
@@ -56,8 +56,8 @@ class FileOperator:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
-    """A subgraph of a file, *data*. signatures: for each key of this subgraph's the inputs and outputs, as
-    names with numbers of tensors; others: the keys of other subgraphs."""
+    """A subgraph of a file, *data*. signatures: for each key of this subgraph, its inputs and outputs as
+    names with tensor numbers; others: the keys of other subgraphs."""
 
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
@@ -71,7 +71,7 @@ class File:
 
 
 def is_tflite(model: Any) -> bool:
-    """Whether a path or bytes are a .tflite model, by the file's identifier; else by a path's suffix.
+    """Return True if a path or bytes are a .tflite model, by the file's identifier, else by a path's suffix.
 
     >>> is_tflite(b"....TFL3"), is_tflite("model.onnx")
     (True, False)
@@ -91,7 +91,7 @@ def is_tflite(model: Any) -> bool:
 def parse(model: Any, signature: str | None = None) -> File:
     """Read a path or bytes: the first subgraph, or that of a signature (or of that name).
 
-    Raises ModelError for what is no .tflite model or breaks its rules, OSError where it cannot be read.
+    Raises ModelError for a file that is no .tflite model or breaks its rules, OSError if it cannot be read.
     """
     data = _bytes(model)
     if data[4:8] != IDENTIFIER:
@@ -122,7 +122,7 @@ def parse(model: Any, signature: str | None = None) -> File:
 
 
 def _chosen(graphs: list[FlatTable], keys: Mapping[str, int], signature: str | None) -> int:
-    """The number of a subgraph."""
+    """Return the index of a subgraph."""
     if not graphs:
         raise ModelError("the model has no subgraphs")
     if signature is None:
@@ -157,7 +157,7 @@ def _code(code: FlatTable) -> str:
 
 
 def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) -> tuple[int, ...]:
-    """Numbers of tensors."""
+    """Return the numbers of tensors."""
     found = tuple(table.array(name).tolist())
     least = -1 if optional else 0
     for number in found:
@@ -206,7 +206,7 @@ def _tensor(one: FlatTable, index: int, buffers: list[FlatTable], data: memoryvi
 
 
 def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> tuple[Array, Array, int, str]:
-    """Scales, zero points, their axis, and why they cannot be read."""
+    """Return scales, zero points, their axis, and why they cannot be read."""
     none = np.zeros(0, np.float32), np.zeros(0, np.int64), 0
     if one is None:
         return (*none, "")
@@ -228,7 +228,7 @@ def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> t
 def _stored(
     one: FlatTable, name: str, dtype: str, shape: tuple[int, ...], buffers: list[FlatTable], data: memoryview
 ) -> Array | None:
-    """The numbers of a constant."""
+    """Return the numbers of a constant, or None."""
     number = one.number("buffer")
     if number >= len(buffers):
         raise ModelError(f"tensor {name!r} is in buffer {number}; there are {len(buffers)}")

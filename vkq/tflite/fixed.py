@@ -1,4 +1,4 @@
-"""Layers that LiteRT computes with kernels of its own: exact sums, then its fixed-point multipliers."""
+"""Layers that LiteRT computes with its own kernels: exact sums, then its fixed-point multipliers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def scaled(
     low: Lowering, sums: str, factors: list[tuple[int, int]], up: Array | bool, y: QParams,
     limits: tuple[float, float],
 ) -> str:  # fmt: skip
-    """int32 sums as numbers of the result. factors: one for all, or for each slice along axis 1; up: where
-    halves go up."""
+    """Scale int32 sums to numbers of the result. factors: one for all, or one for each slice along axis 1;
+    up: where ties round up."""
     whole = np.array([m for m, _ in factors], np.int32)
     codes = np.array([coded(shift) for _, shift in factors], np.int32)
     if len(factors) > 1:
@@ -38,7 +38,8 @@ def fixed_layer(
     low: Lowering, op: str, inputs: list[str], weight: Array, layer: Mapping[str, Any],
     limits: tuple[float, float], up: Array | bool = False, **window: Any,
 ) -> str:  # fmt: skip
-    """A convolution by LiteRT's own kernel. inputs: x, weight and perhaps bias; weight: the same as OIHW."""
+    """Emit a convolution of LiteRT's own kernel. inputs: x, weight and perhaps bias; weight: the same as
+    OIHW."""
     x, y, single = layer["x"], layer["y"], weight.dtype == np.uint8
     factors = [
         fixed_multiplier(
@@ -54,8 +55,8 @@ def _sums(
     low: Lowering, op: str, inputs: list[str], weight: Array, x: QParams, point: Array | None,
     window: Mapping[str, Any],
 ) -> str:  # fmt: skip
-    """The int32 sums of a convolution: float32 results of a layer whose scales are 1, exact below 2^24; of
-    larger sums several parts are added."""
+    """Return the int32 sums of a convolution: float32 results of a layer with scales of 1, exact below 2^24;
+    larger sums are added from several parts."""
     unit: dict[str, Any] = {
         "x": QParams(1.0, x.zero_point, x.dtype), "y": None, "activation": None, "w_zero_point": point,
         "w_scale": np.ones(1, np.float32), **window,
@@ -76,7 +77,7 @@ def _sums(
 
 
 def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
-    """Which products of a channel are summed together, so that each sum is below `EXACT`."""
+    """Yield the products of a channel that are summed together, so that each sum is below `EXACT`."""
     span = max(x.qmax - x.zero_point, x.zero_point - x.qmin)
     sizes = np.abs(weight.astype(np.int64) - point) * span
     for count in range(1, weight.shape[1] + 1):
@@ -87,7 +88,8 @@ def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
 
 
 def in_vectors(shape: Sequence[int], unsigned: bool) -> Array:
-    """Which results LiteRT's own TRANSPOSE_CONV makes in vectors: 16 uint8 numbers, or 8 channels of int8."""
+    """Return which results LiteRT's own TRANSPOSE_CONV computes in vectors: 16 uint8 numbers, or 8 channels
+    of int8."""
     n, h, w, channels = shape
     if not unsigned:
         return np.asarray((np.arange(channels) < channels - channels % 8).reshape(-1, 1, 1))

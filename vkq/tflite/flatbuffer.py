@@ -1,9 +1,9 @@
-"""Flatbuffers, read by the schema's facts; every offset is checked before it is followed.
+"""Reads flatbuffers; every offset is checked before it is followed.
 
-A table begins with the distance to its vtable, which has its own size, the table's, and the offset of each
-field in the table (0: it has its default). What is no scalar is a distance from its field, forward. A vector
-begins with its length. Distances and lengths may say anything in a hostile file: all bytes that are read lie
-in the file, and no vector is longer than the file.
+A table begins with the distance to its vtable, which contains its own size, the table's, and the offset of
+each field in the table (0: the field has its default). A field that is no scalar is a forward distance. A
+vector begins with its length. Distances and lengths may have any value in a hostile file: all bytes read are
+inside the file, and no vector is longer than the file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FlatTable:
         return self.data[at : at + count]
 
     def _place(self, name: str) -> tuple[int, str] | None:
-        """The byte of a field and its type; None where the table leaves it out."""
+        """Return the byte of a field and its type; None if the table omits it."""
         number, kind, _ = self.fields[name]
         offset = int(self.offsets[number]) if number < len(self.offsets) else 0
         if not offset:
@@ -58,7 +58,7 @@ class FlatTable:
         return self.at + offset, kind
 
     def number(self, name: str) -> Any:
-        """A scalar, its default where it is left out."""
+        """Return a scalar, or its default if it is omitted."""
         place, kind = self._place(name), self.fields[name][1]
         default = self.fields[name][2]
         if place is None:
@@ -76,12 +76,12 @@ class FlatTable:
         return at + int.from_bytes(self._bytes(at, WORD, name), "little"), kind
 
     def table(self, name: str, kind: str = "") -> FlatTable | None:
-        """A table that a field refers to; of *kind* where the field is a union's."""
+        """Return the table that a field refers to; of *kind* if the field is a union."""
         target = self._target(name)
         return None if target is None else FlatTable(self.data, target[0], kind or target[1])
 
     def _vector(self, name: str, width: int) -> tuple[int, int]:
-        """The first byte and the length of a vector: (0, 0) where it is left out."""
+        """Return the first byte and the length of a vector: (0, 0) if it is omitted."""
         target = self._target(name)
         if target is None:
             return 0, 0
@@ -91,24 +91,25 @@ class FlatTable:
         return at + WORD, count
 
     def vector_place(self, name: str) -> tuple[int, int, int]:
-        """The byte of a vector's field, that of its first element, its length; zeros where it is left out."""
+        """Return the byte of a vector's field, that of its first element, and its length; zeros if it is
+        omitted."""
         place = self._place(name)
         return (0, 0, 0) if place is None else (place[0], *self._vector(name, 1))
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """A vector of scalars, which lies in the file."""
+        """Return a vector of scalars, without a copy."""
         kind = self.fields[name][1][1:-1]
         at, count = self._vector(name, SCALARS[kind])
         dtype = np.dtype("uint8" if kind == "bool" else kind).newbyteorder("<")
         return np.frombuffer(self.data, dtype, count, at if count else 0)
 
     def text(self, name: str) -> str:
-        """A text; bytes that are no UTF-8 are replaced."""
+        """Return a text; bytes that are not UTF-8 are replaced."""
         at, count = self._vector(name, 1)
         return bytes(self.data[at : at + count]).decode("utf-8", "replace")
 
     def tables(self, name: str) -> list[FlatTable]:
-        """A vector of tables."""
+        """Return a vector of tables."""
         at, count = self._vector(name, WORD)
         if count > MOST:
             raise ModelError(f"{self.kind}.{name} has {count} elements; at most {MOST} are read")
@@ -117,7 +118,7 @@ class FlatTable:
         return [FlatTable(self.data, at + WORD * i + step, kind) for i, step in enumerate(distances)]
 
     def options(self) -> dict[str, Any]:
-        """All fields of a table of options, by name."""
+        """Return all fields of a table of options, by name."""
         return {
             name: self.array(name).tolist() if kind.startswith("[") else self.number(name)
             for name, (_, kind, _) in self.fields.items()

@@ -26,7 +26,7 @@ SLOPE_BITS = 17  # of a float32: what is left for the slope beside 7 bits of a n
 def _window(
     low: Lowering, operator: FileOperator
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
-    """Kernel, stride and padding of a pool."""
+    """Return kernel, stride and padding of a pool."""
     o, shape = operator.options, low.shape(operator.inputs[0])
     kernel, (stride, _) = (o["filter_height"], o["filter_width"]), strides(operator)
     if min(kernel) < 1 or len(shape) != 4:
@@ -35,7 +35,7 @@ def _window(
 
 
 def _pool(low: Lowering, operator: FileOperator, op: str, activation: str, **more: Any) -> None:
-    """A pool as ONNX has it, then the bounds of its activation."""
+    """Emit a pool as in ONNX, then the bounds of its activation."""
     (x, *_), y = operator.inputs, operator.outputs[0]
     kernel, stride, padding = _window(low, operator)
     name = low.emit(op, [low.first_of(x)], kernel_shape=kernel, strides=stride, pads=padding, **more)
@@ -69,10 +69,11 @@ def max_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
     """AVERAGE_POOL_2D on 8-bit numbers: LiteRT's own kernel, ``sum / count`` rounded half away from zero, of
-    the numbers as they are stored.
+    the stored numbers.
 
-    vkq rounds half to even: a scale slightly above 1 moves every half outward, and nothing else so far that
-    it is rounded another way. The float32 steps before it are exact."""
+    vkq rounds half to even: a scale slightly above 1 moves every tie outward, and no other value far enough
+    to round differently. The float32 steps before it are exact.
+    """
     if low.dtype(operator.inputs[0]) not in BYTES:
         return _pool(low, operator, "AveragePool", activation, count_include_pad=0)
     q = _same_parameters(low, operator)
@@ -95,7 +96,7 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """MEAN: of 8-bit numbers XNNPACK's ``round(sum * m) + zp``, ``m = x_scale / (y_scale * count)``."""
+    """MEAN: for 8-bit numbers XNNPACK's ``round(sum * m) + zp``, ``m = x_scale / (y_scale * count)``."""
     x, y = operator.inputs[0], operator.outputs[0]
     shape, keep = low.shape(x), bool(operator.options.get("keep_dims"))
     axes = _axes(low, operator)
@@ -114,7 +115,7 @@ def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
-    """An image of one column: what is kept of x as channels, what is reduced as rows."""
+    """Return x as an image of one column: kept axes are channels, reduced ones rows."""
     shape = low.shape(x)
     kept = [i for i in range(len(shape)) if i not in axes]
     name = low.emit("Transpose", [low.last_of(x)], perm=(*kept, *axes))
@@ -124,7 +125,7 @@ def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
 
 
 def _kept(low: Lowering, operator: FileOperator, name: str, axes: Sequence[int]) -> None:
-    """Gives a reduction's result in its shape."""
+    """Give a reduction's result its shape."""
     shape, keep = low.shape(operator.inputs[0]), bool(operator.options.get("keep_dims"))
     wanted = [1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes]
     sizes = low.constant(np.array(wanted, np.int64), "shape")
@@ -137,10 +138,11 @@ def _axes(low: Lowering, operator: FileOperator) -> list[int]:
 
 
 def total(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SUM: of 8-bit numbers XNNPACK's ``round(sum * (x_scale / y_scale)) + zp``.
+    """SUM: for 8-bit numbers XNNPACK's ``round(sum * (x_scale / y_scale)) + zp``.
 
-    The mean's multiplier ``x_scale / (y_scale * count)`` is that of a sum for other scales, which are tried:
-    not every float32 is a quotient by one divisor."""
+    The mean's multiplier ``x_scale / (y_scale * count)`` is that of a sum with other scales, which are
+    searched: not every float32 is a quotient by one divisor.
+    """
     x, axes = operator.inputs[0], _axes(low, operator)
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])
@@ -201,7 +203,7 @@ def softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def bilinear(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """RESIZE_BILINEAR: XNNPACK's, of 8-bit numbers with weights of 11 bits."""
+    """RESIZE_BILINEAR: for 8-bit numbers XNNPACK's, with weights of 11 bits."""
     x, y, o = operator.inputs[0], operator.outputs[0], operator.options
     if low.dtype(x) in BYTES:
         _same_parameters(low, operator)
@@ -226,7 +228,7 @@ def _sizes(low: Lowering, operator: FileOperator) -> str:
 
 
 def nearest(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """RESIZE_NEAREST_NEIGHBOR: rows and columns that LiteRT's own kernel takes."""
+    """RESIZE_NEAREST_NEIGHBOR: the rows and columns of LiteRT's own kernel."""
     x, y, o = operator.inputs[0], operator.outputs[0], operator.options
     if low.dtype(x) in BYTES:
         _same_parameters(low, operator)

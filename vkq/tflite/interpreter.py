@@ -1,4 +1,4 @@
-"""``vkq.tflite.Interpreter``: used as LiteRT's, on a device."""
+"""``vkq.tflite.Interpreter``: LiteRT's interface, on a device."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Interpreter:
 
     @checked
     def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
-        """Give an input its numbers, which are copied."""
+        """Copy an input's numbers."""
         self._known(tensor_index, self._file.inputs, "inputs")
         detail, array = self._detail(tensor_index), np.array(value)
         if array.dtype != detail["dtype"]:
@@ -93,7 +93,7 @@ class Interpreter:
         self._given[tensor_index] = array
 
     def invoke(self) -> None:
-        """Run the model on what `set_tensor` gave; inputs that were not given are zeros."""
+        """Run the model on the inputs of `set_tensor`; inputs that were not set are zeros."""
         session, names = self._ready(), self._names
         feed = {
             names[n]: self._given.get(n, np.zeros(self._detail(n)["shape"], self._detail(n)["dtype"]))
@@ -116,7 +116,7 @@ class Interpreter:
         return [self._detail(n) for n in self._file.inputs]
 
     def get_output_details(self) -> list[dict[str, Any]]:
-        """The same for each output."""
+        """For each output: name, index, shape, shape_signature, dtype, quantization."""
         return [self._detail(n) for n in self._file.outputs]
 
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
@@ -152,7 +152,7 @@ class Interpreter:
         return runner
 
     def _of(self, key: str) -> Interpreter:
-        """The interpreter of another subgraph, by its signature."""
+        """Return the interpreter of another subgraph, by its signature."""
         if key not in self._parts:
             self._parts[key] = other = Interpreter.__new__(Interpreter)
             other._open(self._source, parsed(self._source, key), self._device, self._fallback)

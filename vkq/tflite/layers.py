@@ -1,5 +1,5 @@
-"""Convolutions and products of a file: on 8-bit numbers XNNPACK's arithmetic, which is vkq's own; on floats
-the graph's operators of floats."""
+"""Convolutions and products of a file: on 8-bit numbers XNNPACK's arithmetic, which is that of vkq; on floats
+the graph's float operators."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ RANGES = {"": (-np.inf, np.inf), "RELU": (0.0, np.inf), "RELU6": (0.0, 6.0), "RE
 
 
 def real_range(operator: FileOperator, activation: str) -> tuple[float, float]:
-    """The bounds of a fused activation."""
+    """Return the bounds of a fused activation."""
     if activation not in RANGES:
         raise Unsupported(f"its fused activation is {activation}; it must be one of {', '.join(RANGES)[2:]}")
     return RANGES[activation]
 
 
 def activated(low: Lowering, name: str, limits: tuple[float, float]) -> str:
-    """Floats within the bounds of a fused activation."""
+    """Clip floats to the bounds of a fused activation."""
     if limits == RANGES[""]:
         return name
     if limits == RANGES["RELU"]:
@@ -43,7 +43,8 @@ def window_padding(
     padding: int, size: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
     dilation: Sequence[int] = (1, 1),
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """(top, left, bottom, right). SAME: the result has ``ceil(size / stride)``, the odd one at the end."""
+    """Return (top, left, bottom, right). SAME: the result has ``ceil(size / stride)``, with an odd element of
+    padding at the end."""
     before, after = [], []
     for s, k, step, d in zip(size, kernel, stride, dilation, strict=True):
         reach = (k - 1) * d + 1
@@ -54,7 +55,7 @@ def window_padding(
 
 
 def strides(operator: FileOperator) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Stride and dilation, (vertical, horizontal)."""
+    """Return stride and dilation, (vertical, horizontal)."""
     o = operator.options
     found = (o["stride_h"], o["stride_w"]), (o.get("dilation_h_factor", 1), o.get("dilation_w_factor", 1))
     if min(*found[0], *found[1]) < 1:
@@ -118,7 +119,7 @@ def _convolution(
 
 
 def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple[Array, Array | None]:
-    """The scale of each output channel, and the zero points where one is not 0."""
+    """Return the scale of each output channel, and the zero points if one is not 0."""
     tensor = low.tensor(number)
     scales, points = tensor.scales, tensor.zero_points
     if tensor.dtype not in BYTES or scales.size not in (1, channels) or not are_scales(scales).all():
@@ -137,7 +138,7 @@ def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple
 def _quantized(
     low: Lowering, operator: FileOperator, activation: str, inputs: list[str], weight: Array, axis: int
 ) -> dict[str, Any]:
-    """The attributes of a layer on 8-bit numbers; its bias goes to the inputs."""
+    """Return the attributes of a layer on 8-bit numbers; its bias is appended to the inputs."""
     x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
     if x.dtype != y.dtype or weight.dtype.name != x.dtype:
         raise Unsupported(f"x is {x.dtype}, its weight {weight.dtype} and y {y.dtype}; they must be one type")
@@ -159,7 +160,7 @@ def _quantized(
 def _real_weight(
     low: Lowering, operator: FileOperator, weight: Array, name: str, along: tuple[int, ...]
 ) -> str:
-    """A weight of floats: as it is, or of 8-bit numbers with scales (a hybrid layer)."""
+    """Return a float weight: stored, or dequantized from 8-bit numbers with scales (a hybrid layer)."""
     if weight.dtype in (np.float32, np.float16):
         return name if weight.dtype == np.float32 else low.emit("Cast", [name], to="float32")
     axis = along.index(-1)
@@ -181,8 +182,8 @@ def _real_bias(low: Lowering, operator: FileOperator, index: int) -> list[str]:
 
 
 def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """TRANSPOSE_CONV: the first input is the size of the result; the weight is (OC, KH, KW, IC). XNNPACK does
-    not take SAME with a kernel shorter than the stride."""
+    """TRANSPOSE_CONV: the first input is the size of the result; the weight is (OC, KH, KW, IC). XNNPACK
+    refuses SAME with a kernel shorter than the stride."""
     size, w, x, y = *operator.inputs[:3], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if weight.ndim != 4 or len(shape) != 4 or weight.shape[3] != shape[3]:
@@ -222,7 +223,7 @@ def _transposed_padding(
     operator: FileOperator, size: Sequence[int], wanted: Sequence[int], kernel: Sequence[int],
     stride: Sequence[int],
 ) -> tuple[tuple[int, int, int, int], tuple[int, int]]:  # fmt: skip
-    """(top, left, bottom, right) of what is cut off, and rows and columns added at the end."""
+    """Return (top, left, bottom, right) to crop, and the rows and columns added at the end."""
     before, after, added = [], [], []
     for given, out, k, step in zip(size, wanted, kernel, stride, strict=True):
         whole = (given - 1) * step + k
@@ -238,7 +239,7 @@ def _transposed_padding(
 
 
 def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """BATCH_MATMUL: XNNPACK takes it where the right operand's zero point is 0, else LiteRT's own kernel."""
+    """BATCH_MATMUL: XNNPACK computes it if the right operand's zero point is 0, else LiteRT's own kernel."""
     numbers, y, names = operator.inputs[:2], operator.outputs[0], []
     for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
         rank = len(low.shape(number))
@@ -257,7 +258,7 @@ def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """FULLY_CONNECTED: the weight is (N, K); x counts as rows of K."""
+    """FULLY_CONNECTED: the weight is (N, K); x is rows of K."""
     x, w, y = *operator.inputs[:2], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if operator.options.get("weights_format", 0):
@@ -291,7 +292,7 @@ def _real_product(low: Lowering, operator: FileOperator, inputs: list[str], weig
 
 
 def quantized_pair(low: Lowering, numbers: tuple[int, int], y: int) -> tuple[QParams, QParams, QParams]:
-    """The parameters of two operands and their result, of one type."""
+    """Return the parameters of two operands and their result, of one type."""
     a, b, result = low.q(numbers[0]), low.q(numbers[1]), low.q(y)
     if not a.dtype == b.dtype == result.dtype:
         raise Unsupported(f"its operands are {a.dtype} and {b.dtype}, its result {result.dtype}: of one type")

@@ -1,4 +1,4 @@
-"""LiteRT on the CPU: what vkq is compared with, and what a model falls back on."""
+"""LiteRT on the CPU: the reference of comparisons, and the fallback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .reader import parsed
 
 
 class Litert:
-    """A model in LiteRT with XNNPACK, its default; used as ONNX Runtime's session. *needed*: what for."""
+    """A model in LiteRT with XNNPACK, its default; it has the interface of ONNX Runtime's session. *needed*:
+    the purpose, for errors."""
 
     def __init__(self, model: Any, needed: str):
         self.file: File = model if isinstance(model, File) else parsed(model)
@@ -30,7 +31,7 @@ class Litert:
         self.interpreter = interpreter_of(bytes(self.file.data), needed)
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Array]:
-        """The outputs of these names, all where None."""
+        """Return the outputs of these names, all if None."""
         known = {self.names[number]: number for number in self.file.outputs}
         try:
             for detail in self.interpreter.get_input_details():
@@ -47,7 +48,7 @@ class Litert:
 
 
 class WholeLitert(Whole):
-    """A model that runs whole in LiteRT: the fallback."""
+    """A model that runs entirely in LiteRT: the fallback."""
 
     def __init__(self, source: Any, why: ModelError):
         self.why = str(why)

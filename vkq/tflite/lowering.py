@@ -1,8 +1,8 @@
-"""A file's operators in the graph's words: what the rules (`rules`) share.
+"""Lowers a file's operators to the graph's: the state shared by the rules (`rules`).
 
-Images of a file are (N, H, W, C), those of the graph (N, C, H, W). A value is kept in the order in which it
-was made, and transposed where somebody reads the other: convolutions behind each other meet without a
-transposition, and element-wise operators follow the order of what they read.
+Images of a file are (N, H, W, C), those of the graph (N, C, H, W). A value stays in the order in which it was
+made, and is transposed if a reader needs the other order. Consecutive convolutions need no transposition, and
+element-wise operators follow the order of their inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations: channels first, channe
 
 
 def names_of(file: File) -> tuple[str, ...]:
-    """A name of its own for each tensor: the file's, where no tensor before it has that."""
+    """Return a unique name for each tensor: the file's, unless an earlier tensor has it."""
     taken, names = set[str](), list[str]()
     for i, tensor in enumerate(file.tensors):
         name = tensor.name
@@ -40,13 +40,13 @@ def names_of(file: File) -> tuple[str, ...]:
 
 
 class Unsupported(Exception):
-    """Why an operator has no form in the graph."""
+    """The reason why an operator has no form in the graph."""
 
 
 @dataclasses.dataclass
 class Lowering:
-    """Nodes and constants so far. ``plain`` and ``first``: the name of each tensor as the file has it, and
-    with its channels first, where that was made."""
+    """Nodes and constants so far. ``plain`` and ``first``: the name of each tensor in the file's order, and
+    with its channels first, if that was made."""
 
     file: File
     nodes: list[Node] = dataclasses.field(default_factory=list)
@@ -67,7 +67,7 @@ class Lowering:
     # -------------------------------------------------------------------------------------------------- facts
 
     def tensor(self, number: int) -> FileTensor:
-        """A tensor that an operator names; refused where it is left out or cannot be read."""
+        """Return a tensor that an operator names; raises an error if it is omitted or cannot be read."""
         if number < 0:
             raise ModelError(f"{self.source}: an input that it needs is left out")
         tensor = self.file.tensors[number]
@@ -76,7 +76,7 @@ class Lowering:
         return tensor
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """The shape of a tensor, as the file orders it."""
+        """Return the shape of a tensor in the file's order."""
         if number in self.arrays:
             return self.arrays[number].shape
         if number in self.plain:
@@ -89,25 +89,25 @@ class Lowering:
         )
 
     def dtype(self, number: int) -> str:
-        """The type of a tensor."""
+        """Return the type of a tensor."""
         return self.tensor(number).dtype
 
     def array(self, number: int, what: str) -> Array:
-        """A constant, or a value that follows from constants."""
+        """Return a constant, or a value that follows from constants."""
         self.tensor(number)
         if number not in self.arrays:
             raise Unsupported(f"its {what} is computed from the model's inputs; it must be a constant")
         return self.arrays[number]
 
     def numbers(self, number: int, what: str) -> list[int]:
-        """A constant list of integers."""
+        """Return a constant list of integers."""
         found = self.array(number, what)
         if found.dtype.kind not in "iu":
             raise ModelError(f"{self.source}: its {what} is {found.dtype}; it must be integers")
         return [int(v) for v in found.reshape(-1)]
 
     def q(self, number: int) -> QParams:
-        """The parameters of an 8-bit tensor."""
+        """Return the parameters of an 8-bit tensor."""
         tensor = self.tensor(number)
         if tensor.dtype not in ("int8", "uint8") or tensor.scales.size != 1:
             raise Unsupported(
@@ -125,11 +125,11 @@ class Lowering:
     # ------------------------------------------------------------------------------------------------- values
 
     def fresh(self, hint: str) -> str:
-        """A name that no value has."""
+        """Return a name that no value has."""
         return unused(hint, self.taken)
 
     def constant(self, value: Any, hint: str = "constant") -> str:
-        """The name of a new constant."""
+        """Add a constant and return its name."""
         name = self.fresh(hint)
         self.spend(np.asarray(value).nbytes)
         self.constants[name] = array = np.ascontiguousarray(value).reshape(np.shape(value))
@@ -137,7 +137,7 @@ class Lowering:
         return name
 
     def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """A node, and what it makes; of constants alone another constant."""
+        """Emit a node and return its result; a node of constants is folded."""
         name = output or self.fresh(f"{self.source}/{op}")
         node = Node(op, tuple(inputs), (name,), attributes, self.source)
         specs = [self.specs[x] if x else None for x in inputs]
@@ -157,14 +157,14 @@ class Lowering:
         return True
 
     def spend(self, count: int) -> None:
-        """Refuses what would make more of the file's constants than any network does: a small file could else
-        ask for any amount of memory, an operator at a time."""
+        """Limit the constants made from the file's to more than any network needs: otherwise a small file
+        could ask for any amount of memory, an operator at a time."""
         self.room -= count
         if self.room < 0:
             raise ModelError(f"{self.source}: the model's constants would take more than {self.most} bytes")
 
     def last_of(self, number: int) -> str:
-        """The value of a tensor, in the file's order."""
+        """Return the value of a tensor in the file's order."""
         if number not in self.plain:
             if number in self.arrays:
                 self.plain[number] = self.constant(self.arrays[number], self.names[number])
@@ -174,7 +174,7 @@ class Lowering:
         return self.plain[number]
 
     def first_of(self, number: int) -> str:
-        """The value of an image, with its channels first."""
+        """Return the value of an image with its channels first."""
         if number not in self.first:
             if len(self.shape(number)) != 4:
                 raise Unsupported(
@@ -187,11 +187,11 @@ class Lowering:
         return self.first[number]
 
     def channels_first(self, numbers: Sequence[int]) -> bool:
-        """Whether an operator on these tensors had better work with channels first: one was made so."""
+        """Return True if an operator on these tensors should have channels first: one of them was made so."""
         return any(n in self.first and n not in self.plain for n in numbers)
 
     def of(self, number: int, first: bool, rank: int = 4) -> str:
-        """The value of a tensor in an order; with channels first it gets axes of 1 up to four."""
+        """Return the value of a tensor in an order; with channels first it gets axes of size 1 up to four."""
         if not first:
             return self.last_of(number)
         shape = self.shape(number)
@@ -205,7 +205,7 @@ class Lowering:
         return self.emit("Transpose", [wide], perm=FIRST)
 
     def give(self, number: int, name: str, first: bool = False) -> None:
-        """What a tensor is. Its shape is what the operator makes; its type must be the file's."""
+        """Set a tensor's value. Its shape is that of the operator; its type must be the file's."""
         (self.first if first else self.plain)[number] = name
         if name in self.constants and not first:
             self.arrays[number] = self.constants[name]
@@ -216,7 +216,7 @@ class Lowering:
             )
 
     def foreign(self, operator: FileOperator, why: str) -> None:
-        """An operator that runs nowhere, so that the list of refusals is whole."""
+        """Emit an operator that cannot run on a device, so that the list of refusals is complete."""
         read = [n for n in operator.inputs if n >= 0 and not self.file.tensors[n].why]
         inputs = [self.last_of(n) for n in read]
         outputs = tuple(self.fresh(f"{self.names[n]}/foreign") for n in operator.outputs)
@@ -237,8 +237,8 @@ class Lowering:
             self.specs[name], self.plain[number] = spec, name
 
     def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
-        """The shapes of a foreign operator's results: the file's; where its inputs have other shapes than
-        there, LiteRT's, if that is installed. tensors: by the names of its values."""
+        """Return the shapes of an unknown operator's results: the file's; if its inputs have other shapes
+        than in the file, LiteRT's, if it is installed. tensors: by the names of its values."""
         own = [self.file.tensors[n].shape for n in operator.outputs]
         given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}
         shapes = {x: self.specs[x].shape for x in given}
@@ -255,4 +255,4 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def _nothing(node: Node, arrays: Sequence[Array | None]) -> None:
-    """Nobody computes it ahead."""
+    """Prevent constant folding."""

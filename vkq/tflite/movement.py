@@ -1,4 +1,4 @@
-"""Operators of a file that move elements: the same numbers in other places."""
+"""Movement operators of a file: the same numbers in other places."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _sizes(low: Lowering, shape: Sequence[int]) -> str:
 
 
 def same_parameters(low: Lowering, numbers: Sequence[int], y: int) -> None:
-    """Refuses 8-bit operands whose parameters are not those of the result: their numbers would change."""
+    """Refuse 8-bit operands whose parameters differ from the result's: their numbers would change."""
     if low.dtype(y) not in BYTES:
         return
     for number in numbers:
@@ -28,7 +28,7 @@ def same_parameters(low: Lowering, numbers: Sequence[int], y: int) -> None:
 
 
 def reshaped(low: Lowering, operator: FileOperator, shape: Sequence[int]) -> None:
-    """The first input in another shape."""
+    """Emit the first input in another shape."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     low.give(y, low.emit("Reshape", [low.last_of(x), _sizes(low, shape)], allowzero=1))
@@ -71,7 +71,7 @@ def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def transpose(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """TRANSPOSE: where it makes of an image (N, C, H, W), that is there already."""
+    """TRANSPOSE; none is needed if its result is (N, C, H, W), which already exists."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     perm = tuple(low.numbers(operator.inputs[1], "permutation"))

@@ -1,4 +1,4 @@
-"""Operators of a file that run in LiteRT, the rest of the model on a device."""
+"""Operators of a file that run in LiteRT; the rest of the model runs on a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .flatbuffer import WORD, FlatTable
 
 
 def interpreter_of(data: bytes, needed: str) -> Any:
-    """LiteRT's interpreter of a file. *needed*: what for."""
+    """Return LiteRT's interpreter of a file. *needed*: the purpose, for errors."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
@@ -28,8 +28,9 @@ def interpreter_of(data: bytes, needed: str) -> Any:
 
 
 def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
-    """The file with these operators of its first subgraph alone, and these inputs and outputs; signatures are
-    left out. Everything stays where it is, as offsets of buffers may say; new lists stand at the end."""
+    """Return the file with only these operators of its first subgraph, and these inputs and outputs, without
+    signatures. Existing bytes stay in place, because buffers may be addressed by offsets; new lists are
+    appended."""
     if file.subgraph:
         raise ModelError("LiteRT runs operators of a file's first subgraph alone")
     out = bytearray(file.data)
@@ -55,7 +56,7 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
 
 
 class LitertPart:
-    """Neighbouring operators in LiteRT. *inputs* and *outputs* are tensors' numbers by values' names."""
+    """Neighbouring operators in LiteRT. *inputs* and *outputs* map values' names to tensor numbers."""
 
     def __init__(
         self, file: File, operators: Sequence[int], inputs: Mapping[str, int], outputs: Mapping[str, int]
@@ -66,7 +67,7 @@ class LitertPart:
 
     @classmethod
     def of(cls, part: Graph) -> LitertPart:
-        """The part of a graph whose nodes are all foreign ones of a file."""
+        """Return the part for a graph whose nodes are all unknown operators of a file."""
         numbers: dict[str, int] = {}
         for node in part.nodes:
             numbers.update(zip((*node.inputs, *node.outputs), node.attributes["tensors"], strict=True))
@@ -87,7 +88,7 @@ class LitertPart:
     fed: Mapping[str, Array] = {}
 
     def sized(self, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """The shapes of the outputs, for shapes of the inputs."""
+        """Return the shapes of the outputs for shapes of the inputs."""
         try:
             for detail in self.interpreter.get_input_details():
                 (name,) = (name for name, number in self.inputs.items() if number == detail["index"])
@@ -100,7 +101,7 @@ class LitertPart:
         return [by_number[number] for number in self.outputs.values()]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The results by name."""
+        """Return the results by name."""
         inputs = {**inputs, **self.fed}
         self.sized({name: inputs[name].shape for name in self.inputs})
         try:

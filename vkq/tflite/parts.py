@@ -1,4 +1,4 @@
-"""Operators of a file that take parts of a tensor, or put parts together."""
+"""Operators of a file that split a tensor or combine tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _axis(operator: FileOperator, axis: int, rank: int) -> int:
 
 
 def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
-    """Slices along all axes, in an order."""
+    """Emit slices along all axes, in an order."""
     order = FIRST if first else range(len(slices))
     lists = np.array([[slices[a].start, slices[a].stop, i, slices[a].step] for i, a in enumerate(order)])
     names = [low.constant(column.astype(np.int64), "slice") for column in lists.T]
@@ -35,13 +35,14 @@ def _shaped(low: Lowering, name: str, shape: Sequence[int]) -> str:
 
 
 def _whole(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
-    """A slice whose end Python and ONNX read alike: before the first element it is below any."""
+    """Return a slice whose end Python and ONNX interpret alike: an end before the first element is below
+    every index."""
     end = size if stop is None else stop
     return slice(start, end if end >= 0 else -(1 << 31), step)
 
 
 def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """STRIDED_SLICE: masks leave out a begin or an end, or an axis of the result."""
+    """STRIDED_SLICE: masks ignore a begin or an end, or remove an axis of the result."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     begin, end, step = (low.numbers(n, "slices") for n in operator.inputs[1:4])
@@ -170,7 +171,7 @@ def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def blocks(op: str) -> Rule:
-    """DEPTH_TO_SPACE and SPACE_TO_DEPTH: the block's place is the slower part of the channel."""
+    """DEPTH_TO_SPACE and SPACE_TO_DEPTH: the position in the block is the slower part of the channel."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         x, y = operator.inputs[0], operator.outputs[0]
@@ -181,7 +182,7 @@ def blocks(op: str) -> Rule:
 
 
 def shape_of(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SHAPE: known now."""
+    """SHAPE: a constant."""
     y = operator.outputs[0]
     low.give(y, low.constant(np.array(low.shape(operator.inputs[0]), low.dtype(y)), "shape"))
 

@@ -1,4 +1,4 @@
-"""Float .tflite models made int8 by ai-edge-quantizer, Google's quantizer of such files."""
+"""Quantizes float .tflite models to int8 with ai-edge-quantizer, Google's quantizer of such files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_ONCE = 32  # samples in memory
 
 
 def package() -> tuple[ModuleType, ModuleType]:
-    """ai-edge-quantizer's `quantizer` and `recipe`."""
+    """Return ai-edge-quantizer's `quantizer` and `recipe`."""
     try:
         from ai_edge_quantizer import quantizer, recipe
     except ImportError as error:
@@ -41,11 +41,11 @@ def quantize(
 ) -> None:  # fmt: skip
     """Write the int8 form of a float .tflite file, through the package ai-edge-quantizer.
 
-    Inputs and outputs stay floats. Weights get a scale for each channel, activations the range from the least
-    to the largest number of *samples*: inputs by the tensors' names. weights_only: activations stay floats,
-    and weights have 8 or 4 *bits*; it needs no samples.
+    Inputs and outputs stay float. Weights get a scale for each channel, activations the range of *samples*:
+    inputs by the tensors' names. weights_only: activations stay float, and weights have 8 or 4 *bits*; it
+    needs no samples.
 
-    Raises ModelError where the package is missing, refuses the model, or the file has no signature.
+    Raises ModelError if the package is missing or refuses the model, or if the file has no signature.
     """
     file = parsed(model)
     if any(tensor.scales.size and tensor.dtype in ("int8", "uint8", "int16") for tensor in file.tensors):
@@ -56,7 +56,7 @@ def quantize(
         raise ArgumentError(f"bits is {bits}; it must be 8, or 4 with weights_only")
     quantizer, recipe = package()
     make = getattr(recipe, f"weight_only_wi{bits}_afp32" if weights_only else "static_wi8_ai8")
-    # It prints sizes and warns of its own debugging mode.
+    # The package prints sizes, and warns about its own debugging mode.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore", UserWarning)
         try:
@@ -74,7 +74,7 @@ def quantize(
 
 
 def _given(file: File, samples: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Any]]:
-    """Samples by the names of the signature, which the quantizer asks for, as many as it holds at once."""
+    """Yield samples by the signature's names, as the quantizer requires, as many as it keeps at once."""
     if len(file.signatures) != 1:
         raise ModelError(
             f"the model has {len(file.signatures)} signatures; ai-edge-quantizer finds ranges by the names of"

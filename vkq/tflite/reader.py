@@ -1,4 +1,4 @@
-"""A .tflite file as a `Model`, the form in which ONNX files are read too."""
+"""A .tflite file as a `Model`, the form of ONNX files, too."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def read(
     model: Any, shapes: Mapping[str, Sequence[int]] | None = None, signature: str | None = None,
     apart: Collection[str] = (),
 ) -> Model:  # fmt: skip
-    """A path or bytes of a .tflite file; what `parsed` and this function return is taken, too.
+    """Read a path or bytes of a .tflite file, or a result of `parsed` or of this function.
 
-    shapes: of inputs by name, where they are not those of the file. signature: whose subgraph is read, or a
-    subgraph's name; the first where None. apart: operators that no device shall run, as errors name them.
-    Raises ModelError for what is no such file or breaks its rules, OSError where it cannot be read.
+    shapes: of inputs by name, if they are not the file's. signature: the one whose subgraph is read, or a
+    subgraph's name; the first if None. apart: operators that no device shall run, by their names in errors.
+    Raises ModelError for a file of another kind or one that breaks the rules, OSError if it cannot be read.
     """
     if isinstance(model, Model):
         return model
@@ -49,7 +49,8 @@ def read(
 
 @dataclasses.dataclass(frozen=True)
 class OpenModel(Model):
-    """A model with open sizes: its paddings depend on them, so each set of shapes is read anew."""
+    """A model with open sizes: its paddings depend on them, so the file is read again for each set of
+    shapes."""
 
     file: File | None = None
     read_for: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
@@ -65,7 +66,8 @@ class OpenModel(Model):
 
 
 def opened(file: File, apart: Collection[str] = ()) -> Model:
-    """The model with its open sizes, read for the file's shapes: 1 for each of them, or else TRIAL_SIZES."""
+    """Return the model with its open sizes, read for the file's shapes: 1 for each of them, or else
+    TRIAL_SIZES."""
     names = names_of(file)
     ends = [(names[n], file.tensors[n]) for n in file.inputs]
     if all(-1 not in tensor.signature for _, tensor in ends):
@@ -95,14 +97,14 @@ def opened(file: File, apart: Collection[str] = ()) -> Model:
 
 
 def _open(argument: Argument, signature: Sequence[int]) -> Argument:
-    """With a text for each open size."""
+    """Return the argument with a text for each open size."""
     open_ = [s == -1 for s in signature] if len(signature) == len(argument.shape) else [False] * 8
     shape = tuple(f"{argument.name}.{i}" if open_[i] else d for i, d in enumerate(argument.shape))
     return dataclasses.replace(argument, shape=shape)
 
 
 def parsed(model: Any, signature: str | None = None) -> File:
-    """The file itself; whatever is wrong with it is a ModelError."""
+    """Return the parsed file; every error in it is a ModelError."""
     try:
         return parse(model, signature)
     except ModelError:
@@ -112,7 +114,7 @@ def parsed(model: Any, signature: str | None = None) -> File:
 
 
 def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[str] = ()) -> Model:
-    """The file's operators in the graph's words; those *apart* are foreign ones."""
+    """Return the file's operators as a graph; those in *apart* are unknown operators."""
     sixteen = has_sixteen(file)
     try:
         low = Lowering(file := as_floats(file) if sixteen else file)
@@ -146,8 +148,8 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
 
 
 def _name_results(low: Lowering) -> None:
-    """Each result has the name of its tensor: that which makes it, or a node of its own where it is another
-    result, or an input, too."""
+    """Name each result like its tensor: rename its node, or add a node if it is another result, or an input,
+    too."""
     results = {low.last_of(number): low.names[number] for number in low.file.outputs}
     renamed: dict[str, str] = {}
     made = {node.outputs[0] for node in low.nodes if len(node.outputs) == 1}

@@ -1,5 +1,4 @@
-"""The facts of LiteRT's public schema: tables with the number, type and default of their fields, operators,
-types.
+"""LiteRT's public schema: tables with the number, type and default of their fields, operators, types.
 
 A field's type is a scalar's name, ``string``, a table's name, or one of these in brackets for a vector.
 Source: https://github.com/google-ai-edge/LiteRT, ``tflite/converter/schema/schema.fbs``.
@@ -15,7 +14,7 @@ Fields = dict[str, tuple[int, str, float]]
 
 
 def _fields(*given: str) -> Fields:
-    """Fields from texts ``number name type [default]``."""
+    """Return fields from texts ``number name type [default]``."""
     found = {}
     for text in given:
         number, name, kind, *default = text.split()

@@ -1,4 +1,4 @@
-"""``vkq.tflite.InferenceSession``: a .tflite model on a device, used as ``vkq.onnx``'s."""
+"""``vkq.tflite.InferenceSession``: a .tflite model on a device, with the interface of ``vkq.onnx``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .reader import read
 
 
 def nothing() -> None:
-    """What reading a .tflite file imports."""
+    """Do nothing: reading a .tflite file imports no package."""
 
 
 class InferenceSession(session.InferenceSession):
     """An int8 .tflite model on a Vulkan device, with the bytes of LiteRT and XNNPACK.
 
-    Arguments and methods are those of `vkq.onnx.InferenceSession`: run, map, explain, profile. Data is as the
-    file says, images (N, H, W, C). *model* is a path or bytes.
+    Arguments and methods are those of `vkq.onnx.InferenceSession`: run, map, explain, profile. Data has the
+    file's order, images (N, H, W, C). *model* is a path or bytes.
 
     fallback: "litert" runs what the device cannot on the CPU, through the package ai-edge-litert, with one
     warning; None refuses it with a list.
@@ -38,7 +38,7 @@ class InferenceSession(session.InferenceSession):
     _whole = WholeLitert
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
-        """With a fallback, operators that no device can run stand apart, for LiteRT."""
+        """Read the model. With a fallback, operators that no device can run are separate, for LiteRT."""
         super()._read(model, constant_inputs)
         apart = set[str]()
         while self._fallback and not self._unread:

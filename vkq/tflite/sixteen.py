@@ -1,5 +1,5 @@
-"""Files with int16 activations (16x8) as files of floats: LiteRT sums their products in 64 bits, which a
-device has not. Each value stays within its 16-bit range; it is not rounded to 16 bits."""
+"""Files with int16 activations (16x8), read as files of floats: LiteRT sums their products in 64 bits, which
+a device does not support. Each value stays within its 16-bit range; it is not rounded to 16 bits."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ MOVED = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PACK", "UNPACK", "SP
 
 
 def is_sixteen(tensor: FileTensor) -> bool:
-    """Whether a tensor has quantized 16-bit numbers."""
+    """Return True if a tensor has quantized 16-bit numbers."""
     return tensor.dtype == "int16" and bool(tensor.scales.size)
 
 
 def has_sixteen(file: File) -> bool:
-    """Whether a file has int16 activations; refuses those at its ends."""
+    """Return True if a file has int16 activations; refuses those at its inputs and outputs."""
     if any(file.tensors[n].dtype == "int16" for n in (*file.inputs, *file.outputs)):
         raise UnsupportedModelError(ENDS, [ENDS])
     return any(is_sixteen(tensor) for tensor in file.tensors)
 
 
 def as_floats(file: File) -> File:
-    """The same file with float32 tensors in place of int16 ones, each cut to its range where it is made."""
+    """Return the file with float32 tensors in place of int16 ones, each clipped to its range where it is
+    made."""
     sixteen = [is_sixteen(tensor) for tensor in file.tensors]
     tensors = [_real(tensor) if real else tensor for tensor, real in zip(file.tensors, sixteen, strict=True)]
     operators: list[FileOperator] = []
@@ -51,7 +52,7 @@ def as_floats(file: File) -> File:
 
 
 def _real(tensor: FileTensor) -> FileTensor:
-    """The tensor as float32, without parameters of quantization. A constant's numbers are dequantized."""
+    """Return the tensor as float32, without quantization parameters; a constant is dequantized."""
     data, none = tensor.data, np.zeros(0, np.float32)
     if data is not None and tensor.scales.size and data.dtype.kind == "i":
         along = [1] * data.ndim
@@ -65,7 +66,7 @@ def _real(tensor: FileTensor) -> FileTensor:
 
 
 def _converted(operator: FileOperator, tensors: Sequence[FileTensor]) -> str:
-    """QUANTIZE and DEQUANTIZE between types of which one is floats now."""
+    """Return the operator for QUANTIZE and DEQUANTIZE between types of which one is float now."""
     if operator.op not in ("QUANTIZE", "DEQUANTIZE"):
         return operator.op
     x, y = tensors[operator.inputs[0]], tensors[operator.outputs[0]]
