@@ -12,14 +12,15 @@ from . import emulated
 
 @pytest.fixture(autouse=True)
 def found_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an H200 whose capabilities a test pretends to have: its self-test would run on this device."""
+    """The self-test would run on this device; for a test that pretends to have an H200's capabilities, skip
+    it."""
     found = verdict.Verdict({}, soft_float=False)
     monkeypatch.setitem(verdict._reports, reported("nvidia-h200").key, found)
 
 
 @pytest.fixture
 def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """A device with matrix units: the real ones where it has them, else emulated."""
+    """A device with matrix units: its own if it has them, else emulated ones."""
     if lacking(strict_device.capabilities) is not None:
         emulated.emulate(strict_device, monkeypatch)
     return strict_device
@@ -27,6 +28,6 @@ def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
 
 @pytest.fixture
 def costed_matrices(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """The same with an H200's cores and costs, by which tiles and methods are chosen."""
+    """The device with an H200's cores and costs, which decide tiles and methods."""
     monkeypatch.setattr(matrices, "capabilities", with_h200_costs(matrices.capabilities))
     return matrices

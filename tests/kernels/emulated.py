@@ -1,11 +1,11 @@
-"""Matrix units for a device that has none: the shaders as they are, with matrices in plain GLSL
+"""Emulated matrix units for a device without any: the shaders are unchanged, with matrices in plain GLSL
 (matrix_units.glsl).
 
-Every shape of matrices and every size of subgroups can be had so, whatever the device has. What is missing is
-what only hardware shows: how its matrices are spread over a subgroup, and what its driver makes of the loop.
+Emulation covers every shape of matrices and every size of subgroups. It cannot show what only hardware does:
+how matrices are distributed over a subgroup, and what the driver makes of the loop.
 
-Mesa 22.3's llvmpipe loses private arrays that outlive a barrier where loops index them, so for it loops are
-unrolled, which takes it seconds a shader; for others they are not.
+Mesa 22.3's llvmpipe loses private arrays that live across a barrier if loops index them, so loops are
+unrolled for it, which takes seconds a shader; for other drivers they are not.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
     (r"\S+ = coopMatMulAdd\((\S+), (\S+), (\S+)\);", r"add_product(\3, \1, \2);"),
 )
 
-# Emulation is slow. Whether hardware repeats itself is tested where VKQ_TEST_DEVICE names a GPU.
+# Emulation is slow. Repeated runs on hardware are tested if VKQ_TEST_DEVICE names a GPU.
 REPLAYS = 200 if "VKQ_TEST_DEVICE" in os.environ else 4
 
 Wrong = tuple[str, str] | None  # a pattern, and what is there in its place
@@ -69,7 +69,7 @@ NOTHING = (r"add_product\(.*\);", ";")  # products of matrices that are not in a
 
 
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
-    """The line of a device's list for ``MxNxK``, or ``MxNxK form``."""
+    """Return the entry of a device's list for ``MxNxK``, or ``MxNxK form``."""
     shape, _, own = shape.partition(" ")
     form = own or form
     m, n, k = map(int, shape.split("x"))
@@ -86,7 +86,7 @@ def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
 def capabilities(
     device: vkq.Device, *shapes: str, form: str = "s8s8", subgroup: int = 32, **changes: Any
 ) -> vkq.Capabilities:  # fmt: skip
-    """The device's, as if it had matrix units of these shapes (MxNxK)."""
+    """Return the device's capabilities, with matrix units of these shapes (MxNxK)."""
     forms = ("f16f16", "f16") if form == "f16" else (form,)
     rows = tuple(row(shape, one) for one in forms for shape in shapes or ("16x16x32", "16x8x32"))
     sizes = {"minSubgroupSize": subgroup, "maxSubgroupSize": subgroup}
@@ -98,9 +98,9 @@ def emulate(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, *shapes: str, wrong: Wrong = None,
     **options: Any,
 ) -> None:  # fmt: skip
-    """From now on the device has matrix units: see `capabilities`.
+    """Give the device matrix units: see `capabilities`.
 
-    wrong: what a driver makes of the shaders.
+    wrong: a rewrite that imitates a faulty driver.
     """
     make, dispatch, build = device.program, Recording.dispatch, Builder.dispatch
     made: dict[Any, Program] = {}
@@ -141,7 +141,7 @@ def emulate(
 
 
 def _tile_bytes(program: Program, push: Mapping[str, int | float]) -> int:
-    """Of what stands in for the shared memory of a dispatch's workgroups."""
+    """Return the bytes of the buffer that replaces the shared memory of a dispatch's workgroups."""
     if all(binding.name != "tile" for binding in program.variant.bindings):
         return 0
     workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)
@@ -160,8 +160,8 @@ def _tile(variant: Variant, values: Mapping[str, Value]) -> int:
 
 
 def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
-    """The text with its specialization constants as plain ones, so that the compiler unrolls what a driver
-    with matrix units would."""
+    """Replace specialization constants in the text by plain ones, so that the compiler unrolls loops as a
+    driver with matrix units would."""
 
     def plain(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]
@@ -183,8 +183,8 @@ def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
 def _source(
     variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, wrong: Wrong
 ) -> str:
-    """The variant with emulated matrices, and with its largest array in a buffer: few CPU devices have so
-    much shared memory."""
+    """Return the variant with emulated matrices, and with its largest array in a buffer: few CPU devices have
+    so much shared memory."""
     v = dict(values)
     size = _tile(variant, v)
     source = _frozen(text(variant), variant, v)

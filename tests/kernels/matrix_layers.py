@@ -1,4 +1,4 @@
-"""Layers on matrix units for tests, and every shape of matrices that is taken."""
+"""Layers on matrix units for tests, and every supported shape of matrices."""
 
 import dataclasses
 from typing import Any
@@ -15,7 +15,7 @@ from vkq.probe.matrices import Matrices, advertised, lacking
 from . import emulated
 
 Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
-# of float activations: rows, columns and k beyond whole tiles, steps and runs of 8
+# Float activations: rows, columns and k beyond whole tiles, steps and runs of 8.
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=48,H=7,W=9,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
@@ -36,7 +36,7 @@ def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -
 
 
 def tiled(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
-    """`make`, with a convolution's input pixels in tiles in shared memory where it has several taps."""
+    """Call `make`; a convolution of several taps has its input pixels in tiles in shared memory."""
     p = data.problem
     several = p.name.startswith("conv2d") and ((p.kh, p.kw) != (1, 1) or any(p.padding))
     return make(data, device, y, **({"method": "matrix"} if several else {}), **changes)
@@ -49,7 +49,7 @@ def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) 
 
 
 def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -> None:
-    """From now on products take this tile, and so many parts of k."""
+    """Force this tile for products, and so many parts of k."""
     made = HalfMatrices.__init__
 
     def init(self: HalfMatrices, *args: Any, **options: Any) -> None:
@@ -60,13 +60,13 @@ def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -
 
 
 def known(monkeypatch: pytest.MonkeyPatch, **says: Any) -> None:
-    """From now on the profile says this of products of float activations, in place of its own."""
+    """Override fields of the profile for products of float activations."""
     for module in (half, half_ways):
         monkeypatch.setattr(module, "profile", lambda c: dataclasses.replace(profile(c), **says))
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:
-    """The device's matrix units list these alone: its own where it has them, else emulated ones."""
+    """Give the device only these matrix units: its own if it has them, else emulated ones."""
     shape = f"{matrices.m}x{matrices.n}x{matrices.k}"
     if lacking(device.capabilities) is not None:
         emulated.emulate(device, monkeypatch, shape, form=matrices.form, subgroup=matrices.subgroup)

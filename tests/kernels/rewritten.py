@@ -1,4 +1,4 @@
-"""Programs of shaders whose text the tests rewrite, where a software driver lacks what the shaders need."""
+"""Programs whose shader text the tests rewrite, for software drivers without the shaders' requirements."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from vkq.runtime.program import Later, Program
 from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Binding, Value, Variant
 
-# Of each device, by text and constants: a driver takes up to seconds for one, and many tests share it.
+# Pipelines of each device, by text and constants: compiling one may take seconds, and many tests share it.
 _pipelines: weakref.WeakKeyDictionary[vkq.Device, dict[Any, Later]] = weakref.WeakKeyDictionary()
 
 
 def program(
     device: vkq.Device, variant: Variant, values: dict[str, Value], source: str, *more: Binding
 ) -> Program:
-    """The variant with *source* in place of its text, and *more* bindings behind its own; compiled when it is
-    first recorded."""
+    """Return the variant with *source* instead of its text, and *more* bindings after its own; it is compiled
+    when it is first recorded."""
     variant = dataclasses.replace(variant, bindings=(*variant.bindings, *more))
     made = _pipelines.setdefault(device, {})
     key = source, tuple(values.items()), len(more)

@@ -1,5 +1,5 @@
-"""Storage of 16 bits for a device that has none: kernels that read and write float16 numbers run as they are,
-with words in their place."""
+"""Emulated 16-bit storage for a device without it: kernels that read and write float16 numbers use words
+instead, and are otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = Path(__file__).with_name("sixteen_bits.glsl")
 
 
 def provide(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on the device has it."""
+    """Give the device emulated 16-bit storage."""
     if device.capabilities.features[FEATURE]:
         return
     make = device.program
@@ -47,12 +47,12 @@ def _program(device: vkq.Device, variant: Variant, values: dict[str, Value]) -> 
 
 
 def words() -> str:
-    """What a shader has in place of common/float_numbers.glslh."""
+    """Return the replacement of common/float_numbers.glslh."""
     return (shaders_folder() / "common" / "float16.glslh").read_text() + WORDS.read_text()
 
 
 def check_rows(device: vkq.Device, layer: vkq.Linear, x: npt.NDArray[np.float32], variant: str) -> None:
-    """float16 rows in and out by one kernel: the numbers of float32, rounded once."""
+    """Check float16 rows in and out of one kernel: the results of float32, rounded once."""
     given = vkq.Tensor.from_numpy(x.astype(np.float16), device)
     assert layer.plan(given.spec).variants == (variant,)
     got = layer(given)

@@ -1,5 +1,5 @@
-"""Tables and sums as the last step of a convolution or a linear layer, in every kernel: the bytes of the
-operators apart."""
+"""Tables and sums as the epilogue of a convolution or a linear layer, in every kernel: the bytes are those of
+the separate operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 
 Kind = Literal["lookup", "add", "sub"]
-# (problem, method, path): ragged channels and pixels; each form of the dot product, and each way to store
+# (problem, method, path): ragged channels and pixels; each form of the dot product, and each kind of store.
 KERNELS = [
     ("conv2d[N=1,IC=8,H=5,W=7,OC=10,KH=1,KW=1]", "pointwise", "dot_s8s8"),
     ("conv2d[N=2,IC=5,H=1,W=1,OC=6,KH=1,KW=1]", "pointwise", "dot_u8s8"),  # gemv
@@ -59,7 +59,7 @@ def planned(
     device: vkq.Device, name: str, kind: Kind, method: str, path: str, dtype: Any = "int8",
     first: bool = True, ratio: float = TIES, layout: str | None = None,
 ) -> tuple[Plan, list[Tensor], Any]:  # fmt: skip
-    """The plan of a convolution with a last step, its inputs, and the result by the oracle."""
+    """Return the plan of a convolution with an epilogue, its inputs, and the oracle's result."""
     p, rng = parse(name), np.random.default_rng(len(name))
     data = random_data(p, rng, dtype, "int8")
     own, other = data.y_q, QParams(data.y_q.scale, 7, dtype)
@@ -77,7 +77,7 @@ def planned(
         return b.plan(layer.build(b, x)), tensors, entries[before.astype(int) - own.qmin]
     layer.finish(sum_after(kind, own, other, yq, (0.0, 9e9), first, p.y_shape))
     tensors.append(Tensor.from_numpy(given, device, layout))
-    # a copy: what is added to is written over
+    # A copy, because the residual is overwritten.
     copied = table.looked_up(b, b.input(tensors[1].spec), table_of("identity", other, other), None)
     y = layer.build(b, x, copied)
     assert y.slot == copied.slot or layer.input_layout(p.x_shape) != copied.spec.layout
@@ -96,7 +96,7 @@ def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kin
 @pytest.mark.parametrize("kind", ["lookup", "add"])
 @pytest.mark.parametrize(("name", "method", "path"), [*KERNELS[:2], KERNELS[-1]])
 def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
-    """And texels where the device reads words."""
+    """Force words where the device reads texels, and texels where it reads words."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels, "depthwise_lines": True}
     with preferred(flipped):
@@ -108,7 +108,7 @@ def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, pa
 @pytest.mark.parametrize("kind", ["lookup", "add"])
 @pytest.mark.parametrize(("name", "path"), BLOCKS)
 def test_blocks_of_channels(device: vkq.Device, name: str, path: str, kind: Kind) -> None:
-    """Kernels straight from the image store in kPackedInt8_16C too, whose lines have no padding."""
+    """Direct kernels also store in kPackedInt8_16C, whose lines have no padding."""
     plan, tensors, want = planned(device, name, kind, "auto", path, layout=BLOCKED)
     assert plan.result.layout == BLOCKED
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
@@ -135,7 +135,7 @@ def test_sums_on_a_device_that_rounds_otherwise(
 
 
 def test_one_element(any_device: vkq.Device) -> None:
-    """The operands of a sum of single numbers swap, as in ONNX Runtime."""
+    """The operands of a sum of single numbers are swapped, as in ONNX Runtime."""
     name = "conv2d[N=1,IC=3,H=1,W=1,OC=1,KH=1,KW=1]"
     for first in (True, False):
         plan, tensors, want = planned(any_device, name, "add", "auto", "auto", "int8", first, 1.37)
@@ -177,8 +177,8 @@ Linears = tuple[vkq.Linear, vkq.Linear, np.ndarray]  # without and with a last s
 
 
 def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, last: Any) -> Linears:
-    """A linear layer twice; *last* gives the second's last step of the parameters of y. The activation's
-    bound lies between two of their results."""
+    """Check a linear layer twice; *last* returns the second one's epilogue for the parameters of y. The
+    activation's bound is between two of their results."""
     p, rng = parse(f"linear[M={rows},K=70,N=37]"), np.random.default_rng(rows)
     data = random_data(p, rng, dtype, "int8")
     options: Any = {"x_qparams": data.x_q, "y_qparams": data.y_q, "bias": data.bias, "method": method}
@@ -189,7 +189,7 @@ def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, l
 
 
 def as_numbers(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
-    """A linear layer whose results are what its bytes mean; its kernel."""
+    """Check a linear layer that stores dequantized results; return its kernel."""
     layer, numbers, x = linears(device, rows, method, dtype, path, lambda q: AS_NUMBERS)
     q = layer.y_qparams
     want = dequantize(layer(x), q)
@@ -212,7 +212,7 @@ def test_numbers_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.
 
 
 def through_tables(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
-    """A linear layer with a table for each channel; its kernel."""
+    """Check a linear layer with a table for each channel; return its kernel."""
     entries = np.random.default_rng(rows).integers(0, 256, (37, 256), np.uint8).view(dtype)
     last = through_table(signed(entries), QParams(0.5, 4, dtype))
     layer, ended, x = linears(device, rows, method, dtype, path, lambda q: last)
@@ -235,7 +235,8 @@ def test_tables_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.M
 
 
 def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
-    """The mark of the YAML is what orders a sum after what made its other operand."""
+    """Every kernel with an epilogue has the YAML's mark that it reads what it overwrites: the mark orders a
+    sum after the step that made its other operand."""
     for variant in catalog().variants.values():
         marked = [binding.name for binding in variant.bindings if binding.in_place]
         with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))  # of other taps

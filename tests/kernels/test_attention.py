@@ -1,4 +1,5 @@
-"""Attention in tiles: NumPy's steps are the device's, bit for bit, and near softmax of all scores at once."""
+"""Attention in tiles: the device gives the bits of NumPy's steps, which are near softmax of all scores at
+once."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def run(
     device: vkq.Device, sizes: AttentionSizes, given: list[np.ndarray], seen: Seen, bias: np.ndarray | None,
     scale: float, tokens_first: bool = False,
 ) -> Any:  # fmt: skip
-    """On a device. tokens_first: operands and the result lie as (batch, tokens, heads, numbers)."""
+    """Run attention on a device. tokens_first: operands and the result are (batch, tokens, heads,
+    numbers)."""
     s = sizes
     shapes = [x.shape for x in given] + [(s.batch, s.heads, s.queries, s.width)]
     steps = [Strides.of(shape) for shape in shapes]
@@ -78,7 +80,8 @@ def test_bits(device: vkq.Device, name: str, dtype: str) -> None:
 
 
 def test_hidden_keys_infinities_and_nan(device: vkq.Device) -> None:
-    """Padding by -inf and by the least number, from the left and of whole rows; numbers that are none."""
+    """Masks of -inf and of the lowest number, on the left and for whole rows; infinities and NaN in the
+    operands."""
     sizes = AttentionSizes(1, 6, 6, 3, 70, 8, 12)
     bias, given = np.zeros((1, 6, 1, 70), np.float32), operands(sizes)
     bias[0, 0, 0, :66] = -np.inf
@@ -103,7 +106,7 @@ def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def unfused(given: list[np.ndarray], scale: float, seen: Seen, heads: int) -> tuple[np.ndarray, ...]:
-    """In float64: the result, the terms' magnitudes added up, and how far scores lie apart."""
+    """Return, in float64, the result, the sum of the terms' magnitudes, and the range of the scores."""
     q, k, v = (x.astype(np.float64) for x in given)
     k, v = (np.repeat(x, heads // x.shape[1], 1) for x in (k, v))
     scores = q @ k.swapaxes(2, 3) * scale
@@ -116,7 +119,7 @@ def unfused(given: list[np.ndarray], scale: float, seen: Seen, heads: int) -> tu
 
 @pytest.mark.parametrize("seen", [Seen(), Seen(True, 200, 90)], ids=["all", "window"])
 def test_near_the_real_value(seen: Seen) -> None:
-    """Of exact scores (small whole numbers), so that the bound is that of what follows them."""
+    """Scores are exact (small integers), so that only the steps after them need a bound."""
     sizes, r = AttentionSizes(1, 4, 2, 31, 231, 16, 24), np.random.default_rng(5)
     given = operands(sizes)
     given[:2] = [r.integers(-3, 4, x.shape).astype(np.float32) for x in given[:2]]
@@ -129,7 +132,7 @@ def test_near_the_real_value(seen: Seen) -> None:
 
 
 def test_sizes_of_tiles() -> None:
-    """Every size fits the shared memory that every device has, and has rows for all lanes."""
+    """Every tile fits the shared memory that all devices have, and has rows for all lanes."""
     for width in (1, 40, 64, 65, 128, 129, 256, 512):
         for lines in (1, 2, 3, 5, 9, 17, 100):
             tile = Tile.of(lines, width)

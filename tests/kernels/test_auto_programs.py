@@ -1,4 +1,4 @@
-"""That what is asked of compilers is what layers take."""
+"""The programs shown to compilers are those that layers use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
-    """Of products alone: a convolution straight from the image spills nothing with four."""
+    """This holds for products only: a direct convolution spills nothing with four rows."""
     c = reported(name)
     found = {each.layer: each.variant for each in auto_programs(c)}
     small = found["float32 linear 49x2048x512"].axes.get("tile") == "2x4"
@@ -53,7 +53,7 @@ def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None:
-    """On a Mali and a VideoCore two rows spill."""
+    """With two rows a Mali and a VideoCore spill registers."""
     found = {each.layer: each for each in auto_programs(reported(name))}
     few, many = (found[f"float32 linear {shape}, 4 bits"] for shape in ("1x4096x4096", "49x2048x512"))
     small = name.startswith(("mali", "videocore"))
@@ -83,7 +83,7 @@ def test_an_adreno_6xx_with_packed_dot_products_and_lavapipe_read_texels(name: s
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pools_and_transpositions_are_those_of_the_device(name: str) -> None:
-    """Pools read a window of 3x3 at once where registers are plenty; transpositions are all the same."""
+    """Pools read a 3x3 window at once on devices with many registers; transpositions are the same on all."""
     found = {each.layer: dict(each.constants) for each in auto_programs(reported(name))}
     known = {"LOCAL_X": 128, "KERNEL": 3, "STRIDE": 2, "ASIDE": 3, "THREADS": 1}
     any_window = {"LOCAL_X": 64, "KERNEL": 0, "STRIDE": 1, "ASIDE": 0, "THREADS": 1}
@@ -102,15 +102,15 @@ def test_no_kernel_has_a_workgroup_that_the_device_avoids(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_columns_of_a_workgroup_of_one_row(name: str) -> None:
-    """Of 250 blocks: AMD's cache lines want four at least, a CPU splits no sum."""
+    """For 250 blocks AMD's cache lines need at least four columns, and a CPU does not split the sum."""
     found = {each.layer: each.constants for each in auto_programs(reported(name))}
     known = {"radv": (4, 64), "lavapipe": (16, 1), "swiftshader": (16, 1)}
     one = found["linear 1x1000x2048"]
     assert (one["LOCAL_X"], one["LOCAL_Y"]) == known.get(name.partition("-")[0], (2, 128))
 
 
-# blocks of k that gemv reads at once, direct convolutions one channel after the other, 16 channels quantized
-# at once, the workgroup of a depthwise convolution of 32 channels, and weights of 4 bits for 8 rows
+# Blocks of k that gemv reads at once; direct convolutions one channel at a time; 16 channels quantized at
+# once; the workgroup of a depthwise convolution of 32 channels; and weights of 4 bits for 8 rows.
 ADRENO, MALI = (4, False, False, (2, 32), None), (4, False, False, (8, 8), None)
 VIDEOCORE, CPU = (2, True, False, (8, 8), None), (4, False, True, (8, 8), None)
 LARGE, UNCOUNTED = ((4, False, False, (8, 8), tile) for tile in ("32x32x4", "32x32x2"))

@@ -1,5 +1,5 @@
-"""Every operator with images and matrices in blocks of 16 channels: the reference's bits, and the layout kept
-where it says."""
+"""Every operator on images and matrices in blocks of 16 channels: the reference's bits, and the layout is
+kept where the operator says so."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def table(name: str) -> np.ndarray:
 
 
 def twice(op: str) -> Case:
-    """An operand and itself: equal shapes."""
+    """Apply an operator to an operand and itself, for equal shapes."""
     return (lambda t: getattr(vkq, op)(t, t, Y), lambda x: binary(op, x, x, Q, Q, Y))  # type: ignore[arg-type]
 
 
 def around(shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """The first axis, the last, and all of an image: five axes that move apart are refused."""
+    """Pad the first and the last axis, and all axes of an image: five padded axes would be refused."""
     return [(1, 2) if len(shape) == 4 or i in (0, len(shape) - 1) else (0, 0) for i in range(len(shape))]
 
 

@@ -1,4 +1,4 @@
-"""Chains of element-wise operators: NumPy's steps are the device's, bit for bit."""
+"""Chains of element-wise operators: the device gives the bits of NumPy's steps."""
 
 from typing import Any
 
@@ -39,13 +39,13 @@ def run(device: vkq.Device, chain: Chain, *arrays: np.ndarray) -> list[np.ndarra
 
 
 def one(op: str, dtype: str, result: str, attributes: Any = ()) -> Chain:
-    """A chain of one operator."""
+    """Return a chain of one operator."""
     count = 3 if op in ("Clip", "fixed_point") else 2 if op in TWO else 1
     return Chain((dtype,) * count, (), (Link(op, tuple(range(count)), dtype, result, attributes),), (count,))
 
 
 def reals(seed: int, count: int) -> np.ndarray:
-    """Of every exponent, of the sizes that matter, and edges."""
+    """Return floats of every exponent, of common sizes, and edge cases."""
     r = np.random.default_rng(seed)
     every = r.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
     return np.concatenate([r.permutation(EDGES), every, r.normal(0, 5, count).astype(np.float32)])
@@ -72,7 +72,7 @@ def test_real(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Div", "Gelu", "Less", "Round", *ARCS])
 def test_half(device: vkq.Device, op: str) -> None:
-    """Every float16, an odd number of them."""
+    """Every float16, and an odd number of them."""
     chain = one(op, "float16", "bool" if op in TESTS else "float16")
     every = np.arange(65536, dtype=np.uint16).view(np.float16)[:65535]
     compared(device, chain, *[every, np.random.default_rng(1).permutation(every)][: len(chain.inputs)])
@@ -80,7 +80,7 @@ def test_half(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Div", "Exp", "Cos", "Floor"])
 def test_software(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
-    """Sums and products in whole numbers have the same bits, infinities and NaN too."""
+    """Sums and products computed with integers have the same bits, infinities and NaN included."""
     monkeypatch.setattr(device, "_soft_float", True)
     chain = one(op, "float32", "float32")
     compared(device, chain, *(reals(i, 501) for i in range(len(chain.inputs))))
@@ -107,7 +107,8 @@ def test_logic(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("to", ["float32", "float16", "int32", "bool"])
 def test_cast(device: vkq.Device, to: str) -> None:
-    """Toward zero, to the ends beyond them; NaN is true, and the whole number 0."""
+    """Casts truncate toward zero and saturate at the type's ends; NaN becomes true as a flag and 0 as an
+    integer."""
     chain = Chain(("float32",), (), (Link("Cast", (0,), "float32", to, (("to", to),)),), (1,))
     compared(device, chain, np.append(reals(3, 1001), np.float32([2147483648, -2147483648, 2147483520])))
     whole = np.array([0, 1, -1, 16777217, 2049, -2051, 2**31 - 1, -(2**31), 70000], np.int32)
@@ -117,7 +118,7 @@ def test_cast(device: vkq.Device, to: str) -> None:
 
 
 def gelu_by_hand() -> Chain:
-    """x * 0.5 * (1 + erf(x / 1.4142)) + bias where a flag, with two results."""
+    """Return x * 0.5 * (1 + erf(x / 1.4142)) + bias where a flag is set, with two results."""
     f = "float32"
     return Chain(
         (f, f, "bool"), ((f, 1.4142135), (f, 1.0), (f, 0.5)),
@@ -140,14 +141,15 @@ def gelu_by_hand() -> Chain:
     ],
 )
 def test_broadcast(device: vkq.Device, shapes: list[tuple[int, ...]]) -> None:
-    """One dispatch, whatever broadcasts; the same kernel for other sizes."""
+    """Any broadcast takes one dispatch; other sizes use the same kernel."""
     r = np.random.default_rng(4)
     x, z = (r.normal(0, 2, shape).astype(np.float32) for shape in shapes[:2])
     compared(device, gelu_by_hand(), x, z, r.random(shapes[2]) < 0.5)
 
 
 def test_many(device: vkq.Device) -> None:
-    """Several elements for each invocation, not a multiple of them; float16 beside float32; two results."""
+    """Several elements for each invocation, not a multiple of them; float16 mixed with float32; two
+    results."""
     f, h = "float32", "float16"
     steps = (Link("Mul", (0, 1), f, f), Link("Cast", (2,), f, h, (("to", h),)))
     chain = Chain((f, f), (), steps, (2, 3))
@@ -181,7 +183,8 @@ def test_what_is_described() -> None:
 
 
 def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many numbers are read and written by fours: of one type, of several, with single numbers beside."""
+    """Long arrays are read and written by fours: of one type, of several, and with single numbers as
+    operands."""
     monkeypatch.setattr("vkq.kernels.chain.MANY", 64)
     r = np.random.default_rng(4)
     x, one_number = np.resize(reals(3, 1502), (29, 104)), np.float32([0.75])

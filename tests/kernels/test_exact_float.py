@@ -14,7 +14,7 @@ INFINITY = 0x7F800000
 LARGEST = INFINITY - 1
 Bits = npt.NDArray[np.uint32]
 
-# Zero, the ends of the subnormals and of the normals, powers of two and their neighbours.
+# Zero, the ends of the subnormal and of the normal range, powers of two and their neighbours.
 EDGES = np.array(
     [0, 1, 2, 3, 0x400000, 0x7FFFFE, 0x7FFFFF, 0x800000, 0x800001, 0xFFFFFF, 0x1000000, LARGEST, LARGEST - 1]
     + [(e << 23) + d for e in range(1, 255, 11) for d in (0, 1, 0x400000, 0x7FFFFF)],
@@ -23,7 +23,7 @@ EDGES = np.array(
 
 
 def execute(device: vkq.Device, a: Bits, b: Bits) -> npt.NDArray[np.int32]:
-    """Rows (a / b, a + b, a * b, quantized quotient) as the shader has them."""
+    """Return rows (a / b, a + b, a * b, quantized quotient) computed by the shader."""
     program = device.program(catalog().find("selftest__exact_float"))
     x = vkq.Tensor.from_numpy(np.stack([a, b], axis=1).view(np.int32), device)
     y = vkq.Tensor(device, (a.size, 4), "int32")
@@ -42,7 +42,7 @@ def pairs(seed: int) -> tuple[Bits, Bits]:
     tiny_quotient = np.stack(
         [rng.integers(1, 0x6000000, 50_000), rng.integers(0x3F000000, 0x4D000000, 50_000)], axis=1
     )
-    # sums and products that end in exactly half an ulp: few significant bits
+    # Sums and products that end in exactly half an ulp: few significant bits.
     round_ = rng.integers(0, 1 << 13, (50_000, 2), dtype=np.uint32) * np.uint32(1 << 11) + np.uint32(
         0x3F800000
     )
@@ -69,7 +69,8 @@ def test_division_is_correctly_rounded(device):
 
 
 def test_division_by_255_over_every_fraction_of_two_binades(device):
-    """What a row's scale is: all significands, in a normal binade and where the result is subnormal."""
+    """Division by 255 gives a row's scale: all significands, in a normal binade and where the result is
+    subnormal."""
     fractions = np.arange(1 << 20, dtype=np.uint32) << 3 | np.random.default_rng(2).integers(
         0, 8, 1 << 20, dtype=np.uint32
     )

@@ -1,4 +1,4 @@
-"""The kernels of float activations: each variant, forced on devices that would not choose it, within the
+"""The kernels of float activations: each variant, forced on devices that would not choose it, is within the
 bound of a float32 sum."""
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from . import sixteen_bits
 TILES, CONV_TILES = (
     catalog().shaders[name].axes["tile"] for name in (floats.GEMM_STAGED, floats.CONV_STAGED)
 )
-# rows, columns and k beyond whole tiles and steps; rows of whole vectors, or not
+# Rows, columns and k beyond whole tiles and steps; rows of whole vectors, or not.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=3,K=260,N=5]")
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",  # steps of several taps
@@ -113,7 +113,8 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
     "conv2d[N=1,IC=2,H=5,W=280,OC=2,KH=2,KW=4,padding=0x2x1x1,dilation=2x1,groups=2]",
 ])  # fmt: skip
 def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None:
-    """Within the bound, what is no number as straight from the image, and float16 rounded once."""
+    """Results are within the bound; infinities and NaN are as in the direct kernel; float16 is rounded
+    once."""
     activation: Any = "relu6" if "stride" in name else None
     data, x, _ = expected(name, 4)
     x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # results beyond float16
@@ -137,7 +138,7 @@ def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None
 
 
 def test_lines_that_are_no_whole_vectors(device: vkq.Device) -> None:
-    """Odd lines, in or out, and more taps than there are registers for are read straight from the image."""
+    """Odd lines, in or out, and more taps than fit registers, use the direct kernel."""
     for size, kernel, padding in (((6, 18), 3, 1), ((6, 20), 3, 0), ((9, 20), 9, 4)):
         w = np.ones((2, 1, kernel, kernel), np.int8)
         with preferred(VECTORS):
@@ -171,8 +172,8 @@ def test_every_number_of_rows(
 def test_weights_read_ahead(
     device: vkq.Device, rows: int, k: int, n: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slice of x and a last one that is not whole, steps and parts that have nothing, columns that no
-    workgroup divides."""
+    """A slice of x and a last partial one, steps and parts without work, columns that no workgroup
+    divides."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
     sixteen_bits.provide(device, monkeypatch)
@@ -190,7 +191,7 @@ def test_weights_read_ahead(
 def test_rows_read_ahead_replay_the_same_bytes(
     dtype: Any, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200 times, whatever was there before; infinity and NaN stay in their rows."""
+    """200 runs give the same bytes, whatever memory held before; infinity and NaN stay in their rows."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     sixteen_bits.provide(device, monkeypatch)
     data, x, _ = expected("linear[M=3,K=1030,N=9]", 5)
@@ -207,7 +208,7 @@ def test_rows_read_ahead_replay_the_same_bytes(
 
 @preferred({"float_lanes": False})
 def test_without_16_bit_storage_float16_rows_are_converted(software_device: vkq.Device) -> None:
-    """And where tiles take them; quantized results stay float32 until then."""
+    """float16 rows are converted, also for tiles; quantized results stay float32 until quantized."""
     facts, w = software_device.capabilities, np.ones((9, 64), np.int8)
     few, many = Spec((1, 64), "float16"), Spec((33, 64), "float16")
     casts = ["float32", "float16"]
@@ -236,8 +237,8 @@ def test_every_tile_in_registers(device: vkq.Device, tile: str) -> None:
 
 
 def shared(device: vkq.Device, name: str, variant: str) -> None:
-    """A layer whose lanes or lines share x, in float32 and float16; NaN and infinity reach the sums that
-    they belong to, and all others are what they were."""
+    """Check a layer whose lanes or lines share x, in float32 and float16: NaN and infinity reach only the
+    sums they belong to."""
     data, x, want = expected(name, 7)
     made: Any = vkq.Conv2d if name.startswith("conv2d") else vkq.Linear
     with preferred(SHARING):
@@ -263,8 +264,7 @@ def shared(device: vkq.Device, name: str, variant: str) -> None:
     ("m", "k", "x"), [(11, 37, "any"), (3, 76, "four"), (2, 5, "any"), (11, 64, "four"), (1, 132, "four")]
 )
 def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> None:
-    """Every number of rows; steps of as many blocks of k as there are lanes, what is left of them, or that
-    alone."""
+    """The number of blocks of k is that of the lanes, or leaves a remainder, or is only a remainder."""
     shared(device, f"linear[M={m},K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
 
 
@@ -280,7 +280,7 @@ def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> No
     ],
 )
 def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
-    """Channels enough for subgroups of 32, and lanes that have none."""
+    """Enough channels for subgroups of 32, and lanes without channels."""
     shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
 
 
@@ -336,7 +336,7 @@ def test_large_depthwise_kernels_share_no_lines(device: vkq.Device) -> None:
 
 
 def test_few_lanes_share_nothing(device: vkq.Device) -> None:
-    """Of eight at least six must have channels, and groups their own whole words."""
+    """At least six of eight lanes must have channels, and groups must have whole words."""
     with preferred(SHARING):
         for ic, oc, groups in ((8, 1 + 4 * device.capabilities.properties["subgroupSize"], 1), (12, 48, 6)):
             layer = vkq.Conv2d(np.ones((oc, ic // groups, 3, 3), np.int8), 1.0, groups=groups, device=device)
@@ -344,7 +344,8 @@ def test_few_lanes_share_nothing(device: vkq.Device) -> None:
 
 
 def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -> None:
-    """By the rows and columns; a phone takes none, and a device with little shared memory a small one."""
+    """The choice depends on rows and columns; a phone uses none, and a device with little shared memory a
+    small one."""
     large = doctored.capabilities(
         any_device, device_type="discrete", maxComputeSharedMemorySize=49152,
         maxComputeWorkGroupInvocations=1024,

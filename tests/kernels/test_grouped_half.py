@@ -1,5 +1,5 @@
-"""Rows of float16 with weights in groups along K on matrix units of float16, with matrices in plain GLSL
-where a device has none."""
+"""Float16 rows with weights in groups along K on float16 matrix units, with matrices in plain GLSL on devices
+without them."""
 
 import dataclasses
 import itertools
@@ -22,9 +22,9 @@ from vkq.shader.catalog import catalog
 
 from . import emulated, sixteen_bits
 
-# (rows, K, N, bits, group, symmetric, scales, outputs, shape of matrices): a row alone, one of a workgroup's
-# and one beyond them; a k that ends within a block, of which some subgroups have nothing, and one of which
-# all have several turns; groups of a part of a step, of one, of several; columns beyond matrices
+# (rows, K, N, bits, group, symmetric, scales, outputs, shape of matrices): a single row, one workgroup of
+# rows, and one row more; a k that ends within a block and leaves some subgroups without work, and a k with
+# several turns for all; groups that are a part of a step, one step, or several; columns beyond matrices.
 FEW = [
     (1, 2208, 35, 4, 32, True, "float16", 32, "16x8x16"),
     (1, 1152, 33, 8, 128, False, "float32", 32, "16x8x16"),
@@ -57,7 +57,7 @@ def rows_of(m: int, k: int) -> npt.NDArray[np.float16]:
 
 
 def assert_close(got: Any, x: Any, w: vkq.GroupedWeight, bias: Any = None, activation: Any = None) -> None:
-    """Within the bound of matrix units, rounded once."""
+    """Check that results are within the bound of matrix units, rounded once."""
     want = reference.linear_grouped(x, w, bias, activation)
     size = reference.linear_grouped(x, w, bias, magnitude=True)
     assert (got.dtype, got.shape) == (np.float16, want.shape)
@@ -82,7 +82,7 @@ def test_few_rows(case: Any, strict_device: vkq.Device, monkeypatch: pytest.Monk
 def test_rows_of_a_last_group_that_is_not_full(
     m: int, k: int, bits: int, group: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Are filled with zeros as float16."""
+    """Rows are padded with zeros as float16."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     w, x = weight(35, k, bits, group, False, "float16"), rows_of(m, k)
@@ -94,8 +94,8 @@ def test_rows_of_a_last_group_that_is_not_full(
 
 
 def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """float32 rows read it as it is packed, float16 rows as matrices; other shapes of these share it. Nothing
-    is there before a layer is called."""
+    """float32 rows read the packed weight, float16 rows read it as matrices; other shapes share each. Nothing
+    is on the device before the first call."""
     device = units(strict_device, monkeypatch, "16x8x16")
     layer = vkq.Linear(weight(35, 640, 4, 128, True, "float16"), device=device)
     x = rows_of(5, 640)
@@ -113,7 +113,7 @@ def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch:
 
 
 def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for most subgroups, and nothing for the last; k ends within a turn."""
+    """Most subgroups have one turn, the last has none; k ends within a turn."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     monkeypatch.setattr(grouped_half, "ALONE_SPLITS", ((0, 128),))
@@ -131,8 +131,8 @@ def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pyte
 def test_a_single_row_at_once(
     n: int, k: int, zero: int, late: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each subgroup has one chunk of k, and waits for the one before where there are many workgroups. What is
-    not finite in the last unit is in no other."""
+    """Each subgroup has one chunk of k, and waits for the previous one if there are many workgroups.
+    Infinities and NaN in the last unit reach no other unit."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, matrix_pairs=True, multiprocessors=2 if late else 4)
     monkeypatch.setattr(grouped_half, "WORKGROUPS", 3)
@@ -161,8 +161,8 @@ def test_a_single_row_not_at_once(
     n: int, k: int, bits: int, group: int, symmetric: bool, says: dict[str, bool],
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """More workgroups or chunks; 8 bits; small groups, zero points; few weights; no pairs of elements,
-    or wrong ones."""
+    """It is not used with more workgroups or chunks, 8 bits, small groups, zero points, few weights, or
+    matrices without (correct) pairs of elements."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, **{"matrix_pairs": True, "multiprocessors": 3, **says})
     monkeypatch.setattr(grouped_half, "LEAST", 35 * 1280)
@@ -182,7 +182,8 @@ MANY = [
     for name in (grouped_half.MANY.product, grouped_half.MANY.split)
     for v in catalog().shaders[name].variants
 ]
-# (K, group, symmetric, scales, shape): a k that no step divides; groups of a part of a step, of one and more
+# (K, group, symmetric, scales, shape): a k that no step divides; groups that are a part of a step, one step,
+# or more.
 OPERANDS = [
     (352, 32, True, "float16", "16x16x16"),
     (576, 64, False, "float16", "16x8x16"),
@@ -210,7 +211,7 @@ def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: p
 
 
 def test_elements_hold_codes_16_apart() -> None:
-    """Each code where the shader looks for it, padding zero."""
+    """Each code is where the shader reads it, and padding is zero."""
     for bits, group in ((4, 32), (8, 64)):
         w = weight(19, 3 * group, bits, group, True, "float32")
         k = 256 // bits
@@ -227,7 +228,8 @@ def test_elements_hold_codes_16_apart() -> None:
 def test_replays_infinity_and_nan(
     rows: int, tile: str | None, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200 times the same bytes; what is not finite stays in its row, and times a weight of 0 is NaN."""
+    """200 runs give the same bytes; infinities and NaN stay in their row, and times a weight of 0 give
+    NaN."""
     device = units(strict_device, monkeypatch, "16x8x16")
     if tile:
         profile_says(monkeypatch, grouped_half, straight_tile_cycles={tile: (1, 1)})
@@ -268,7 +270,7 @@ def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_stride_of_0_that_is_not_kept_is_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then no matrices are taken."""
+    """The self-test detects a driver that ignores a stride of 0; then no matrices are used."""
     sixteen_bits.provide(strict_device, monkeypatch)
     emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16", wrong=wrong)
     w, x = weight(36, 288, 4, 32, False, "float16"), rows_of(3, 288)
@@ -282,8 +284,8 @@ def test_a_stride_of_0_that_is_not_kept_is_seen(
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """float32, more rows than there are tiles for, a row of few weights, few columns, no k or rows, zero
-    points that are no codes, small groups, and a method or path asked for by name."""
+    """The matrices are not used for float32, too many rows, a single row with few weights, few columns, no k
+    or rows, zero points that are no codes, small groups, and a method or path requested by name."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={})
     w = weight(36, 64, 4, 32, True, "float16")
@@ -310,7 +312,7 @@ def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.
 def test_devices_without_what_it_takes(
     lacks: str, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """16-bit storage; matrices of 16 outputs and 16 k; subgroups of 32."""
+    """Devices without 16-bit storage, without matrices of 16 outputs and 16 k, or without subgroups of 32."""
     device, w = software_device, weight(36, 64, 4, 32, True, "float16")
     shape = "16x8x8" if lacks == "shape" else "16x8x16"
     changes = {"subgroup": 64 if lacks == "subgroup" else 32}
@@ -331,7 +333,7 @@ def test_devices_without_what_it_takes(
 def test_what_an_h200_takes(
     rows: int, n: int, want: tuple[str, int], software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """benchmarks/log.md"""
+    """The choices measured in benchmarks/log.md."""
     facts = emulated.capabilities(software_device, "16x16x16", "16x8x16", form="f16")
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
     codes = np.zeros((n, 4096 // 128, 64), np.uint8)
@@ -345,7 +347,8 @@ def test_what_an_h200_takes(
 def test_a_single_row_is_split_by_columns(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where its weights are many; with small groups more of them, and without zero points."""
+    """A single row is split if it has many weights; more of them are needed with small groups, and none with
+    zero points."""
     facts = emulated.capabilities(software_device, "16x8x16", form="f16", maxComputeWorkGroupSize_x=1024)
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
 

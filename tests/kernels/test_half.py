@@ -1,5 +1,5 @@
-"""Matrix units of float16. Software drivers have none: there the shaders run with matrices in plain GLSL
-(emulated.py), and as they are where VKQ_TEST_DEVICE names a GPU."""
+"""Float16 matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL
+(emulated.py), and unchanged if VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ from ..ops import doctored
 from . import emulated
 from .matrix_layers import CONVOLUTIONS, known, only
 
-# rows, columns and k beyond whole tiles, steps and runs of 8
+# Rows, columns and k beyond whole tiles, steps and runs of 8.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=35]")
 TILES = catalog().shaders[half_ways.FLOAT16.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
@@ -57,7 +57,7 @@ def check(device: vkq.Device, name: str) -> None:
 
 
 def check_float16_images(layer: vkq.Conv2d, x: Any) -> None:
-    """float16 images in and out: the same numbers, rounded once."""
+    """Check float16 images in and out: the same numbers, rounded once."""
     given = vkq.Tensor.from_numpy(x, layer.device)
     assert not any("cast" in name for name in layer.plan(given.spec).variants)
     got = layer(given)
@@ -84,8 +84,8 @@ def test_every_shape_of_matrices(
 
 
 def test_extremes_float16_tensors_and_replays(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Infinities and NaN reach the rows that they belong to and no others, numbers beyond float16 are
-    infinite; float16 tensors give float16; replays (200 on a real device) give the same bytes."""
+    """Infinities and NaN reach only their own rows, and numbers beyond float16 become infinite; float16
+    tensors give float16; repeated runs (200 on a real device) give the same bytes."""
     only(monkeypatch, "32x32", 2)
     problem, rng = parse(PRODUCTS[1]), np.random.default_rng(3)
     data = random_data(problem, rng, "int8", "int8", w_range=(1, 127))
@@ -114,7 +114,7 @@ def test_extremes_float16_tensors_and_replays(units: vkq.Device, monkeypatch: py
 
 
 def test_parts_that_no_tile_has_are_refused(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile of 128x256 is never split."""
+    """A tile of 128x256 never splits k; requesting parts raises an error."""
     only(monkeypatch, "128x256", 2)
     layer = vkq.Linear(np.ones((64, 32), np.int8), 1.0, compute="float16", device=units)
     with pytest.raises(vkq.PathError, match=r"16 rows x 64 columns x 32 of k \(tile 128x256, 2 parts of k"):

@@ -1,5 +1,4 @@
-"""Few rows of float16 tensors on matrix units whose subgroups have parts of k to themselves; see
-test_half.py."""
+"""Few rows of float16 tensors on matrix units, with k split among subgroups; see test_half.py."""
 
 import dataclasses
 
@@ -21,12 +20,12 @@ from . import emulated, sixteen_bits
 from .matrix_layers import known
 from .test_half import layer_of
 
-# rows beyond whole workgroups and matrices, columns too; a k of which some subgroups have nothing, and one of
-# which all have several steps
+# Rows and columns beyond whole workgroups and matrices; a k that leaves some subgroups without work, and one
+# with several steps for all.
 CASES = [
     (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),
     (29, 328, "16x16x16"), (61, 584, "16x8x16"),
-    # whole chunks: fewer than subgroups, and of which some have one, some none and all several
+    # Whole chunks: fewer than subgroups; one for some subgroups and none for others; several for all.
     (8, 128, "16x8x16"), (1, 1280, "16x8x16"), (13, 1408, "16x16x16"), (16, 2176, "16x8x16"),
     (29, 1408, "16x16x16"), (32, 2176, "16x8x16"), (17, 128, "16x8x16"), (61, 1152, "16x8x16"),
     (64, 640, "16x16x16"),
@@ -70,8 +69,8 @@ def test_rows_as_they_are(
 def test_a_row_of_few_outputs(
     k: int, n: int, signed: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether weights have 7 bits or zero points are taken off, with bias and activation; replays give the
-    same bytes, and what is infinite is so in the end."""
+    """Weights of 7 bits, or with zero points to subtract; bias and activation; repeated runs give the same
+    bytes, and infinities stay."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, half_few, multiprocessors=4, matrix_pairs=True)
     monkeypatch.setattr(
@@ -97,14 +96,15 @@ def test_a_row_of_few_outputs(
 
 
 def test_how_many_rows_and_workgroups_are_worth_it() -> None:
-    """Of a device of 132 multiprocessors; 128 workgroups are of 4096 outputs."""
+    """For a device with 132 multiprocessors; 128 workgroups are 4096 outputs."""
     assert [rows for rows in range(1, 40) if half_few.worth(rows, 32, 132, 4096)] == list(range(3, 17))
     assert [rows for rows in range(1, 33) if half_few.worth(rows, 128, 132, 4096)] == list(range(2, 33))
     assert [rows for rows in range(1, 33) if half_few.worth(rows, 344, 132, 4096)] == list(range(2, 17))
 
 
 def test_how_many_workgroups_of_runs_are_worth_it() -> None:
-    """With more than 32 rows their k counts, too: all multiprocessors have 528 workgroups of 4096."""
+    """With more than 32 rows the k of workgroups counts, too: 528 workgroups of k = 4096 fill all
+    multiprocessors."""
 
     def taken(rows: int, k: int) -> list[int]:
         some = (65, 66, 132, 133, 196, 197, 528, 529, 1056, 1057, 2112, 2113)
@@ -121,7 +121,8 @@ def test_how_many_workgroups_of_runs_are_worth_it() -> None:
 def test_long_rows_of_several_workgroups_are_words(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than two for each multiprocessor, of 4096 k, where WORDS takes weights, and less than others."""
+    """More than two workgroups for each multiprocessor, of k = 4096: WORDS is used if it supports the
+    weights, but not others."""
     device, tiles = units(strict_device, monkeypatch, "16x8x16"), {"64x128": (9, 9, 1)}
     profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)
 
@@ -140,7 +141,7 @@ def test_long_rows_of_several_workgroups_are_words(
 def test_matrices_are_as_wide_as_rows_fill(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those that a device lists, whichever comes first."""
+    """The widest matrices that the rows fill are used, whatever their order in the device's list."""
     profile_says(monkeypatch, half_few, multiprocessors=2)
     for shapes in (("16x8x16", "16x16x16"), ("16x16x16", "16x8x16")):
         emulated.emulate(strict_device, monkeypatch, *shapes, form="f16")
@@ -156,7 +157,7 @@ def test_one_row_where_most_multiprocessors_have_a_workgroup() -> None:
 
 
 def test_a_row_by_subgroups_of_their_own_chunks() -> None:
-    """Where no multiprocessor has two workgroups, of which each is of 16 outputs."""
+    """It is used if no multiprocessor has two workgroups, each of 16 outputs."""
     taken = [half_few.worth(1, workgroups, 132, 4096, half_few.ROW) for workgroups in (1, 132, 133)]
     assert taken == [True, True, False]
     facts = reported("nvidia-h200")
@@ -165,7 +166,8 @@ def test_a_row_by_subgroups_of_their_own_chunks() -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """Of an H200: 4096^2, N=8192, N=11008, K=1024 and 128; 16 rows; k that is not whole chunks; more rows."""
+    """For an H200: 4096^2, N=8192, N=11008, K=1024 and 128; 16 rows; k that is not whole chunks; more
+    rows."""
     facts = reported("nvidia-h200")
     words = [half_few.invocations(facts, half_few.WORDS, tall, w, k) for tall, w, k in (
         (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),
@@ -208,7 +210,8 @@ def test_infinity_and_nan_stay_in_their_rows(
 def test_elements_that_are_no_pairs_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the profile says; few rows then take the kernel that only loads matrices."""
+    """The self-test detects elements that are not in pairs, whatever the profile says; few rows then use the
+    kernel that only loads matrices."""
     for module in (half_few, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     sixteen_bits.provide(strict_device, monkeypatch)
@@ -226,8 +229,8 @@ def test_elements_that_are_no_pairs_are_seen(
 
 
 def test_weights_of_runs() -> None:
-    """Of two matrices of 16 k: of k 0 to 7 the first and the fifth pair of each, of k 8 to 15 the second and
-    the sixth, and so on."""
+    """Weights for two matrices of 16 k: k 0 to 7 are the first and the fifth pair of each matrix, k 8 to 15
+    the second and the sixth, and so on."""
     k = half_weights.in_runs(np.arange(64, dtype=np.int8).reshape(1, 1, 64)).reshape(2, 2, 2, 4, 2)
     assert k[0, 0].reshape(2, 8).tolist() == [[0, 1, 8, 9, 16, 17, 24, 25], [2, 3, 10, 11, 18, 19, 26, 27]]
     np.testing.assert_array_equal(k[0, 1], k[0, 0] + 4)
@@ -245,7 +248,7 @@ def test_pairs_are_asked_for_where_a_profile_says_so(
 
 
 def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of float16 with int8 are exact in float16: compute='float32' takes the same kernel."""
+    """Products of float16 with int8 are exact in float16, so compute='float32' uses the same kernel."""
     sixteen_bits.provide(strict_device, monkeypatch)
     if half_refusal(strict_device) or half_refusal(strict_device, BRAIN):
         emulated.emulate(strict_device, monkeypatch, "16x8x16 f16", "16x16x16 bf16")
@@ -259,8 +262,8 @@ def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: py
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More rows and one, rows of k or results that are not whole runs, few columns, float32, results that are
-    quantized, and a tile that is asked for."""
+    """Other cases use other kernels: more rows, or one; rows of k or results that are not whole runs; few
+    columns; float32; quantized results; and a requested tile."""
     device = units(strict_device, monkeypatch, "16x8x16")
     few = Spec((8, 64), "float16")
     for x, n in (

@@ -1,4 +1,4 @@
-"""Float weights on matrix units of float16: in memory they are float16. See test_half.py."""
+"""Float weights on float16 matrix units, stored as float16. See test_half.py."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ from .matrix_layers import known, only
 from .test_half import check_float16_images
 
 GATHERED, PLANES = half_ways.GATHERED[HALF], half_ways.PLANES[HALF, "float32"]
-# rows, outputs, channels and k beyond whole tiles, steps and runs of 8; two parts of k, groups, strides
+# Rows, outputs, channels and k beyond whole tiles, steps and runs of 8; two parts of k, groups, strides.
 CASES = (
     (half_ways.FLOAT16.split, "32x32", "linear[M=33,K=264,N=35]"),
     (half_ways.FLOAT16.product, "64x64", "linear[M=70,K=37,N=68]"),
@@ -42,7 +42,7 @@ def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Dev
 
 
 def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.NDArray[np.float32]]:
-    """A layer, its operands for the oracle (the weight as float16, with a scale of 1), and x."""
+    """Return a layer, its operands for the oracle (the weight as float16, with a scale of 1), and x."""
     p, rng = parse(name), np.random.default_rng(len(name))
     w = rng.normal(size=p.weight_shape).astype(dtype)
     halves, ones = w.astype(np.float16).astype(np.float32), np.ones(len(w), np.float32)
@@ -58,8 +58,7 @@ def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.N
 def test_weights_direct_from_memory(
     units: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products whose matrices of weights come straight from memory; rows of float16 give the same bytes,
-    rounded once."""
+    """Products that load weights directly into matrices; float16 rows give the same results, rounded once."""
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles={tile: (1, 1)}, matrix_pairs=True)
     only(monkeypatch, tile, parts)
     layer, data, x = layer_of(units, f"linear[M=34,K={k},N={n}]", "float16")
@@ -72,7 +71,7 @@ def test_weights_direct_from_memory(
 
 
 def test_one_row(units: vkq.Device) -> None:
-    """Its alternative reads the weights as float32."""
+    """A single row reads the weights as float32."""
     layer, data, x = layer_of(units, "linear[M=1,K=264,N=36]", "float32")
     assert "coopmat" in layer.explain(x.shape).variants[-1]
     assert data.expected_sum(x, None, "float16").mismatch(layer(x)) is None
@@ -85,7 +84,7 @@ def test_one_row(units: vkq.Device) -> None:
 def test_convolutions_with_weights_direct_from_memory(
     units: vkq.Device, words: bool, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """float16 images, whose pixels are in tiles; a replay gives the same bytes."""
+    """float16 images, whose pixels are in tiles; repeated runs give the same bytes."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=words)
     one_kernel(monkeypatch, half_tiles.TILES, tile)
     layer, data, x = layer_of(units, name, "float16")
@@ -102,7 +101,7 @@ def test_convolutions_with_weights_direct_from_memory(
 
 
 def one_kernel(monkeypatch: pytest.MonkeyPatch, shader: str, tile: str) -> None:
-    """From now on convolutions take this one."""
+    """Force one kernel for convolutions."""
     pixels, planes = shader == half_tiles.TILES, shader == PLANES.product
     made, init = HalfConvolution.__init__, half_planes.Planes.__init__
 
@@ -128,8 +127,8 @@ def one_kernel(monkeypatch: pytest.MonkeyPatch, shader: str, tile: str) -> None:
 def test_every_kernel(
     units: vkq.Device, shader: str, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within the bound of float32 sums of the float16 weight, rounded on the host; float16 in and out is the
-    same, rounded once."""
+    """Results are within the bound of float32 sums for the float16 weight, which the host rounds; with
+    float16 in and out they are rounded once."""
     one_kernel(monkeypatch, shader, tile)
     layer, data, x = layer_of(units, name, "float32")
     assert layer.scheme == "f32_f16"
@@ -143,7 +142,7 @@ def test_every_kernel(
 
 
 def test_replays_and_what_is_no_number(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replays give the same bytes; infinities and NaN stay in their rows."""
+    """Repeated runs give the same bytes; infinities and NaN stay in their rows."""
     shader, tile, name = CASES[0]
     one_kernel(monkeypatch, shader, tile)
     layer, _, x = layer_of(units, name, "float16")
@@ -158,7 +157,7 @@ def test_replays_and_what_is_no_number(units: vkq.Device, monkeypatch: pytest.Mo
 
 
 def test_what_stays_elsewhere(units: vkq.Device) -> None:
-    """Depthwise convolutions, no k."""
+    """Depthwise convolutions and products without k use other kernels."""
     rng = np.random.default_rng(1)
     for shape, x, groups in (
         ((16, 1, 3, 3), (1, 16, 9, 9), 16),

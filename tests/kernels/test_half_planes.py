@@ -1,4 +1,4 @@
-"""1x1 convolutions on matrix units of float16 and bfloat16 that read images as they are; see test_half.py."""
+"""1x1 convolutions on float16 and bfloat16 matrix units, directly from NCHW images; see test_half.py."""
 
 import dataclasses
 from typing import Any
@@ -21,7 +21,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .test_half import check_float16_images
 
-# pixels, outputs and channels beyond whole tiles and steps; images of odd vectors; groups
+# Pixels, outputs and channels beyond whole tiles and steps; images of odd vectors; groups.
 CASES = (
     "conv2d[N=3,IC=20,H=2,W=10,OC=70,KH=1,KW=1]",
     "conv2d[N=1,IC=270,H=8,W=5,OC=40,KH=1,KW=1,groups=2]",
@@ -78,7 +78,7 @@ def test_every_tile(
 def test_what_is_no_number_stays_in_its_pixels(
     strict_device: vkq.Device, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of other groups nothing reaches a result, and of other pixels; replays (of float16) give the same
+    """Infinities and NaN reach no result of other groups or pixels; repeated runs (of float16) give the same
     bytes."""
     prepared(strict_device, form, monkeypatch)
     problem, rng = parse("conv2d[N=1,IC=18,H=4,W=4,OC=40,KH=1,KW=1,groups=2]"), np.random.default_rng(1)
@@ -100,7 +100,8 @@ def test_what_is_no_number_stays_in_its_pixels(
 def test_other_convolutions_are_gathered_or_in_tiles(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of strides, padding, several taps, and pixels that are no whole vectors."""
+    """Convolutions with strides, padding, several taps, or pixels that are not whole vectors use other
+    kernels."""
     prepared(strict_device, BRAIN, monkeypatch)
     w = np.ones((40, 16, 1, 1), np.int8)
 
@@ -120,7 +121,7 @@ def test_other_convolutions_are_gathered_or_in_tiles(
     ("float16", "float16", "N=1,IC=64,H=56,OC=256", "4x8x64"),
     ("float16", "float16", "N=1,IC=64,H=56,OC=64", "4x8x32"),
     ("float16", "float16", "N=32,IC=64,H=56,OC=256", "gathered 128x256"),
-    # float32 images take longer to read as they are
+    # float32 images take longer to read directly.
     ("float16", "float32", "N=1,IC=256,H=56,OC=64", "planes 32x64"),
     ("float16", "float32", "N=8,IC=96,H=56,OC=24", "4x8x32"),
     ("float16", "float32", "N=8,IC=512,H=28,OC=256", "gathered 64x128"),
@@ -134,7 +135,7 @@ def test_other_convolutions_are_gathered_or_in_tiles(
 def test_what_an_h200_takes(
     any_device: vkq.Device, compute: str, dtype: str, name: str, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was the fastest there, or less than 8 % slower."""
+    """The kernel that was the fastest on an H200, or less than 8 % slower."""
     sizes = dict(one.split("=") for one in name.split(","))
     sizes = {"W": sizes["H"], "KH": "1", "KW": "1"} | sizes
     p = parse(f"conv2d[{','.join(f'{key}={value}' for key, value in sizes.items())}]")
@@ -161,7 +162,7 @@ def test_what_an_h200_takes(
 
 
 def with_brain(facts: vkq.Capabilities) -> vkq.Capabilities:
-    """The same with matrices of bfloat16, too, as newer drivers have them."""
+    """Return capabilities with bfloat16 matrices, too, as of newer drivers."""
     more = [
         dataclasses.replace(one, a=BRAIN, b=BRAIN)
         for one in facts.cooperative_matrices

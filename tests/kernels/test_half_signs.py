@@ -1,4 +1,4 @@
-"""Weights of 7 bits and a sign that come straight from memory into matrices of float16; see test_half.py."""
+"""Weights as a sign and 7 bits, loaded directly into float16 matrices; see test_half.py."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ from vkq.select.path import half_refusal
 from . import emulated, sixteen_bits
 from .matrix_layers import known, only
 
-# float16 rows and k, the tile and the parts that are asked for, and who takes them
+# float16 rows and k, the requested tile and parts, and the expected variant.
 PRODUCTS = [
     (3, 256, None, None, f"{half_few.WORDS}:8"),
     (13, 264, None, None, f"{half_few.STEPS}:16"),
@@ -33,7 +33,7 @@ TILES = dict.fromkeys(("64x256", "64x128", "64x64"), (1, 1))
 
 @pytest.fixture
 def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """Weights come straight from memory."""
+    """A device that loads weights directly into matrices."""
     sixteen_bits.provide(strict_device, monkeypatch)
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles=TILES)
     profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)
@@ -43,7 +43,7 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str) -> None:
-    """From now on the self-test found something wrong."""
+    """Make the self-test report a failure."""
     found = dataclasses.replace(selftest.report(device), failures={test: "something"})
     monkeypatch.setattr(selftest, "report", lambda _: found)
 
@@ -53,7 +53,7 @@ def test_products_have_the_bits_of_others(
     rows: int, k: int, tile: str | None, parts: int | None, variant: str, straight: vkq.Device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Of weights that differ from their zero points by up to 127, in every kernel: those that a device makes
+    """In every kernel, weights that differ from their zero points by up to 127 give the bits of a device
     whose matrices lose small numbers."""
     if tile:
         only(monkeypatch, tile, parts)
@@ -79,7 +79,7 @@ def test_products_have_the_bits_of_others(
 def test_convolutions_have_the_bits_of_others(
     groups: int, way: str, straight: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same, with channels beyond a chunk."""
+    """The same for convolutions, with channels beyond a chunk."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=way == "words")
     rng = np.random.default_rng(groups)
     w = rng.integers(-120, 121, (24, 72, 3, 3), np.int8)
@@ -114,7 +114,7 @@ def test_convolutions_have_the_bits_of_others(
     (-128, -1, 2.0**102, True),
 ])  # fmt: skip
 def test_which_weights_fit(weight: int, point: int, scale: float, signed: bool, straight: vkq.Device) -> None:
-    """A single one that has no 7 bits is enough, or a scale that would be infinite."""
+    """A single weight beyond 7 bits rules it out, as does a scale that would become infinite."""
     w = np.zeros((36, 40), np.int8)
     w[35, 39] = weight
     points = np.zeros(36, np.int8)

@@ -1,5 +1,4 @@
-"""Convolutions on matrix units of float16 in tiles of pixels, and products whose k workgroups share; see
-test_half.py."""
+"""Convolutions on float16 matrix units in tiles of pixels, and products with split-K; see test_half.py."""
 
 import dataclasses
 
@@ -22,7 +21,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .test_half import check, check_float16_images, known, layer_of, only
 
-# channels, pixels and outputs beyond whole tiles; two chunks of channels, strides, dilation and groups
+# Channels, pixels and outputs beyond whole tiles; two chunks of channels, strides, dilation and groups.
 CASES = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=140,H=7,W=19,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
@@ -30,22 +29,22 @@ CASES = (
 SHADERS = half_tiles.TILES, half_ways.STRAIGHT_TILES
 TILES, STRAIGHT = (catalog().shaders[name].axes["tile"] for name in SHADERS)
 STRAIGHT_CASES = {  # of each tile, filters whose lines are multiplied together, and
-    # lines of whole vectors; a filter of too many lines
+    # Lines of whole vectors; a filter with too many lines.
     "4x32x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
         "conv2d[N=1,IC=24,H=5,W=36,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=34,OC=20,KH=3,KW=3,padding=1]",
     ),
-    # lines of tiles and of outputs beyond the image; lines of taps apart
+    # Tiles and outputs beyond the image; dilated lines of taps.
     "4x24x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=136,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=11,W=40,OC=24,KH=2,KW=3,padding=1x1x1x1,dilation=2x1]",
         "conv2d[N=1,IC=24,H=5,W=28,OC=136,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=30,OC=136,KH=3,KW=3,padding=0x1x0x1]",
     ),
-    # halos that begin at any pixel of a vector, a filter of one line; lines of outputs that end in a matrix;
-    # halos that begin and end in a vector of two
+    # Halos that begin at any pixel of a vector, a filter of one line; lines of outputs that end in a matrix;
+    # halos that begin and end in a vector of two.
     "8x8x64_straight": (
         "conv2d[N=1,IC=24,H=9,W=12,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=72,H=9,W=14,OC=72,KH=3,KW=3,padding=1]",
@@ -92,8 +91,8 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
 def test_weights_straight_from_memory(
     units: vkq.Device, tile: str, name: str, words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """float16 images, against float32 ones with the same numbers; a replay gives the same bytes; what is too
-    large for float16 is infinite."""
+    """float16 images, compared with float32 ones of the same numbers; repeated runs give the same bytes;
+    numbers beyond float16 become infinite."""
     p, rng = parse(name), np.random.default_rng(len(tile))
     data = random_data(p, rng, "int8", "int8", w_zero_points="channel")
     x = rng.normal(scale=0.1, size=p.x_shape).astype(np.float16)
@@ -129,7 +128,7 @@ def test_weights_straight_from_memory(
 def test_weights_come_in_words_where_elements_are_pairs(
     says: bool, failures: dict[str, str], way: str, units: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a profile says so and the self-test found nothing else."""
+    """They are used if a profile says so and the self-test found nothing else."""
     p = parse("conv2d[N=1,IC=16,H=8,W=40,OC=16,KH=3,KW=3,padding=1]")
     layer = vkq.Conv2d(
         np.ones((16, 16, 3, 3), np.int8), 0.1, padding=1, device=units, compute="float16", method="matrix"
@@ -162,18 +161,18 @@ def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) ->
     ("N=8,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=2,IC=256,H=64,W=64,OC=256,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=1,IC=128,H=72,W=120,OC=128,KH=5,KW=5,padding=2", "4x24x128_straight"),
-    # one tile a multiprocessor or less, then two, three and six
+    # At most one tile a multiprocessor, then two, three and six.
     ("N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=2,IC=64,H=56,W=56,OC=64,KH=7,KW=7,padding=3", "8x8x64_straight"),
     ("N=8,IC=512,H=16,W=16,OC=512,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=4,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=16,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
-    # lines of four and of two
+    # Lines of four and of two.
     ("N=8,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=32,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=8,IC=256,H=20,W=20,OC=256,KH=3,KW=3,padding=1", "4x24x128_straight"),
     ("N=8,IC=256,H=14,W=14,OC=256,KH=3,KW=3,padding=1", "8x8x64_straight"),
-    # every second pixel is gathered
+    # Every second pixel is gathered.
     ("N=1,IC=512,H=28,W=28,OC=1024,KH=1,KW=1,stride=2", None),
     ("N=8,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1,stride=2", None),
     ("N=1,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1,stride=2", None),
@@ -182,7 +181,7 @@ def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) ->
 def test_what_an_h200_takes(
     name: str, taken: str | None, any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was the fastest there, or less than 8 % slower."""
+    """The kernel that was the fastest on an H200, or less than 8 % slower."""
     p = parse(f"conv2d[{name}]")
     layer = vkq.Conv2d(np.zeros(p.weight_shape, np.int8), 1.0, padding=p.padding, device=any_device)
     made = layer._convolution
@@ -232,8 +231,8 @@ SPLIT = half_ways.FLOAT16.split
 
 @pytest.mark.parametrize("tile", [each["tile"] for each in catalog().shaders[SPLIT].having(y="float16_rows")])
 def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows of float16 are read in place, beyond whole tiles and steps; of the smallest tile replays
-    give the same bytes; float32 and more rows go the other way."""
+    """Few float16 rows are read without a copy, beyond whole tiles and steps; with the smallest tile repeated
+    runs give the same bytes; float32 and more rows are packed first."""
     only(monkeypatch, tile, 2)
     rows, k = min(int(tile.split("x")[0]), 32) - 3, 264
     rng = np.random.default_rng(rows)
@@ -259,7 +258,7 @@ def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("k", [72, 77])  # whole runs of 8, or not
 def test_float16_in_and_out(units: vkq.Device, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product writes float16 itself, rounded once; what is quantized stays float32 until then."""
+    """The product writes float16 itself, rounded once; quantized results stay float32 until quantized."""
     only(monkeypatch, "32x32", 2)
     rng = np.random.default_rng(k)
     w, x = rng.integers(-127, 128, (36, k), np.int8), rng.normal(size=(65, k)).astype(np.float16)

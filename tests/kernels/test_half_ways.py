@@ -1,4 +1,4 @@
-"""Weights that come straight from memory into matrices of float16; see test_half.py."""
+"""Weights loaded directly into float16 matrices; see test_half.py."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ TILES = catalog().shaders[STRAIGHT.product].axes["tile"]
 
 @pytest.fixture
 def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """Products take weights straight from memory."""
+    """A device whose products load weights directly into matrices."""
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles=dict.fromkeys(TILES, (1, 1)))
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
@@ -37,8 +37,8 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
 def test_every_tile(
     straight: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows, columns, k and outputs of a matrix beyond whole tiles and steps, each output with a zero point of
-    its own."""
+    """Rows, columns, k and a matrix's outputs beyond whole tiles and steps; each output has its own zero
+    point."""
     only(monkeypatch, tile, parts)
     rows, rng = int(tile.split("x")[0]) + 2, np.random.default_rng(n)
     data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")
@@ -56,9 +56,9 @@ def test_every_tile(
 def test_float16_rows(
     straight: vkq.Device, tile: str, k: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In place, or where they are no whole runs not; what is infinite or no number stays in its row; of the
-    smallest tile replays give the same bytes. A few rows of float32 are read in place, too,
-    unless tiles of columns read them too often."""
+    """float16 rows are read without a copy unless they are not whole runs; infinities and NaN stay in their
+    row; with the smallest tile repeated runs give the same bytes. Few float32 rows are read without a copy,
+    too, unless tiles of columns would read them too often."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(k)
     w, x = rng.integers(-128, 128, (36, k), np.int8), rng.normal(size=(14, k)).astype(np.float16)
@@ -95,7 +95,8 @@ def test_float16_rows(
 def test_the_first_matrices_of_16_outputs_are_taken(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And of 16 k, as weights lie in memory: of the device's list the first; without them none."""
+    """The first matrices of 16 outputs and 16 k in the device's list are used, to fit the weights' order;
+    without any the kernel is not used."""
     known(monkeypatch, straight_tile_cycles={"64x64": (1, 1)})
     for shapes, taken in (
         (("16x8x8", "16x16x16", "16x8x16"), ["16x16x16 f16"]),
@@ -108,7 +109,7 @@ def test_the_first_matrices_of_16_outputs_are_taken(
 
 @pytest.mark.parametrize(("of", "pairs"), [(GATHERED[HALF], True), (PLANES[HALF, "float32"], False)])
 def test_what_convolutions_should_take(of: Elements, pairs: bool) -> None:
-    """Each workgroup of a multiprocessor has an end; of those that gather two start together, so an odd last
+    """Each workgroup of a multiprocessor has an epilogue; gathering workgroups start in pairs, so an odd last
     one takes as long as two."""
     facts = reported("nvidia-h200")
     variant, known = catalog().find(of.product, tile="64x64", y="any"), profile(facts)

@@ -1,4 +1,4 @@
-"""Products whose matrices of weights are put together in registers; see test_half.py."""
+"""Products that assemble their matrices of weights in registers; see test_half.py."""
 
 import dataclasses
 from typing import Any
@@ -32,7 +32,7 @@ SAYS: dict[str, Any] = {
 def words(
     strict_device: vkq.Device, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> vkq.Device:
-    """Products of these sizes are known to be faster so."""
+    """A device whose profile says that products of these sizes are faster this way."""
     known(monkeypatch, **SAYS)
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, request.param, form="f16")
@@ -42,7 +42,7 @@ def words(
 
 
 def layer_of(device: vkq.Device, k: int, n: int = N, points: int = 0, **options: Any) -> vkq.Linear:
-    """Weights that differ from their zero points by 7 bits."""
+    """Return a layer with weights that differ from their zero points by 7 bits."""
     w = np.random.default_rng(k + n).integers(-127 + points, 128, (n, k)).astype(np.int8)
     if points:
         options["w_zero_point"] = np.arange(n).astype(np.int8) % (points + 1)
@@ -61,8 +61,8 @@ def variants_of(layer: vkq.Linear, rows: int, dtype: str = "float16") -> tuple[s
 def test_results_are_those_of_matrices_from_memory(
     tile: str, k: int, parts: int, points: int, words: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows and outputs beyond whole tiles; bias and activation; what is infinite or no number stays in its
-    row; replays give the same bytes."""
+    """Rows and outputs beyond whole tiles; bias and activation; infinities and NaN stay in their row;
+    repeated runs give the same bytes."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(parts)
     x = rng.normal(size=(70, k)).astype(np.float16)
@@ -91,7 +91,8 @@ def test_results_are_those_of_matrices_from_memory(
 
 
 def test_what_is_taken_so(words: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """float16 rows of whole turns, where the self-test found elements in pairs and weights have 7 bits."""
+    """It is used for float16 rows of whole turns, if the self-test found elements in pairs and weights have 7
+    bits."""
     so = f"{WORDS.product}:{TILE}"
     only(monkeypatch, TILE, 1)
     assert variants_of(layer_of(words, K), 66) == (so,)
@@ -107,7 +108,7 @@ def test_what_is_taken_so(words: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_subgroups_have_32_outputs(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as lie beside each other in memory, or twice as many, in matrices of 16."""
+    """A subgroup has the 32 outputs that are contiguous in memory, or twice as many, in matrices of 16."""
     known(monkeypatch, **SAYS)
     for shape, subgroup, able in (("16x16x16", 32, 3), ("16x16x16", 8, 1), ("8x16x16", 32, 0)):
         device = emulated.capabilities(strict_device, shape, form="f16", subgroup=subgroup)
@@ -125,7 +126,7 @@ def test_subgroups_have_32_outputs(strict_device: vkq.Device, monkeypatch: pytes
      (128, 8192, 8192, "64x128", 2), (512, 8192, 8192, "64x256", 1), (1024, 4096, 1152, "64x256", 1)],
 )  # fmt: skip
 def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int) -> None:
-    """As it was timed: the fastest tile, or one within 5 % of it, in so many parts of k, or none."""
+    """The fastest tile as timed on an H200, or one within 5 % of it, in so many parts of k, or none."""
     facts = reported("nvidia-h200")
     says, sizes = profile(facts), (rows, n, k, 1)
     ways = [
@@ -141,7 +142,7 @@ def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int)
 
 
 def test_the_order_of_words(words: vkq.Device) -> None:
-    """32 outputs beside each other, of 32 k, and those that are not there."""
+    """32 contiguous outputs and 32 k, including padding."""
     layer = layer_of(words, K)
     matrices = HalfMatrices(layer._gemm, K)
     pairs, found = (

@@ -1,4 +1,4 @@
-"""A k longer than float lanes sum exactly: the portable form adds to int32 from time to time."""
+"""A k longer than float lanes can sum exactly: the portable form regularly adds to int32."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ EXACT = 4 * FLOAT_WORDS  # of k, at the largest products
 
 
 def extreme(rows: int, k: int, sign: int) -> np.ndarray:
-    """Rows whose every product with the weights below is as large as it can be."""
+    """Return rows whose every product with the weights below is as large as possible."""
     return np.full((rows, k), -128 if sign < 0 else 127, np.int8)
 
 

@@ -1,6 +1,5 @@
-"""What an invocation would loop over for longer than a driver lets it: the work is shared, or takes several
-dispatches. The limit here is a sixteenth of lavapipe's, so that problems are small, and both drivers have
-it."""
+"""Work that would loop longer in one invocation than a driver allows: it is shared, or takes several
+dispatches. The limit here is a sixteenth of lavapipe's, for both drivers, so that problems are small."""
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ ONE = vkq.QParams(1.0, 3)
 
 @pytest.fixture
 def ending(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """The device, whose driver ends loops early and whose profile shares no sum over k."""
+    """A device whose driver ends loops early and whose profile does not share sums over k."""
     monkeypatch.setattr(type(device), "loop_limit", EVERYWHERE)
     for module in (gemm, floats, gemv, grouped):
         profile_says(
@@ -28,7 +27,7 @@ def ending(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
 
 
 def small(*shape: int) -> npt.NDArray[np.int8]:
-    """Numbers whose sums float32 holds exactly in any order."""
+    """Return numbers whose sums float32 holds exactly in any order."""
     return RNG.integers(-3, 4, shape).astype(np.int8)
 
 
@@ -74,7 +73,7 @@ def test_weights_in_groups_of_a_long_k(ending: vkq.Device) -> None:
 
 @pytest.mark.parametrize("groups", [1, 3, 6])  # 6: depthwise
 def test_int8_convolutions_of_large_kernels(ending: vkq.Device, groups: int) -> None:
-    """As products of im2col matrices, as kernels that see the image would loop too long."""
+    """They are computed as products of im2col matrices, because direct kernels would loop too long."""
     w, x = small(6, 6 // groups, 67, 61), small(1, 6, 69, 64)
     layer = vkq.Conv2d(w, np.float32(1), x_qparams=vkq.QParams(1.0), groups=groups, device=ending)
     np.testing.assert_array_equal(layer(x), convolved(x, w, groups))

@@ -1,5 +1,5 @@
-"""What compilers of matrix units are known to get wrong is literal where a device's profile says so: shapes,
-strides, and the trip counts of loops as constants of a pipeline."""
+"""Constructs that compilers of matrix units are known to get wrong are literals if a device's profile says
+so: shapes, strides, and the trip counts of loops as constants of a pipeline."""
 
 import dataclasses
 
@@ -41,8 +41,8 @@ def of_vendor(device: vkq.Device, vendor: int, *shapes: str, kind: str = "integr
 
 
 def literal(variant: Variant, matrices: Matrices, c: Capabilities) -> tuple[set[int], int, set[int]]:
-    """Of a module as the driver gets it: the rows and columns of its matrices' types and the strides of their
-    loads and stores that are literals, how many are none, and the constants that it is given beside."""
+    """Return, for a module as the driver gets it: the literal rows and columns of its matrices' types and
+    literal strides of their loads and stores, how many are not literal, and its other constants."""
     trips = {"TRIPS": 5} if "TRIPS" in variant.specialization else {}
     constants = variant.constants({**matrices.constants(variant), **trips})
     module, given = code(variant, spirv(variant), constants, c)
@@ -86,7 +86,7 @@ CASES = (
 def test_trip_counts_are_constants(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """The same bytes, by matrices of 8x8x16, and no product is split along k."""
+    """The same bytes with matrices of 8x8x16, and no product splits k."""
     emulated.emulate(strict_device, monkeypatch, "8x8x16")
     changed = dataclasses.replace(strict_device.capabilities, vendor_id=XCLIPSE)
     monkeypatch.setattr(strict_device, "capabilities", changed)
@@ -111,7 +111,7 @@ def test_trip_counts_are_constants(
 def test_no_subgroup_of_32_is_asked_of_an_xclipse(
     any_device: vkq.Device, vendor: int, sizes: tuple[int, int], size: int
 ) -> None:
-    """Its compiler crashes on int8 matrices at a forced size of 32."""
+    """Its compiler crashes on int8 matrices with a required subgroup size of 32."""
     c = of_vendor(any_device, vendor, "16x16x16", "8x8x16")
     ranged = {**c.properties, "minSubgroupSize": sizes[0], "maxSubgroupSize": sizes[1]}
     found = advertised(dataclasses.replace(c, properties=ranged))
@@ -131,7 +131,8 @@ def test_others_have_one_pipeline_for_every_k(
 
 
 def test_loops_that_are_not_counted_stay_off_such_devices(any_device: vkq.Device) -> None:
-    """Matrices of floats and the integer correlation, whose trip counts are push constants."""
+    """Matrices of floats and the integer correlation are not used there, because their trip counts are push
+    constants."""
     for vendor, able in ((ADRENO, True), (XCLIPSE, False)):
         halves = of_vendor(any_device, vendor, "16x16x16 f16")
         assert (lacking_half(halves) is None) == able

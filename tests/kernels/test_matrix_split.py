@@ -1,5 +1,4 @@
-"""The sum over k shared by workgroups or subgroups, and convolutions whose pixels are gathered, on matrix
-units."""
+"""Split-K among workgroups or subgroups, and convolutions with gathered pixels, on matrix units."""
 
 from typing import Any
 
@@ -25,7 +24,7 @@ GATHERED = "conv2d[N=2,IC=40,H=9,W=7,OC=70,KH=3,KW=2,stride=2x1,padding=1x0x2x1]
 
 
 def with_tiling(layer: Any, shape: tuple[int, ...], tiling: Tiling) -> Any:
-    """The layer, with this tiling for inputs of this shape."""
+    """Return the layer with this tiling for inputs of this shape."""
     problem = layer._problem(shape)
     gemm = layer._matrix if len(shape) == 2 else layer._kernel(layer._method(problem)[0], problem).gemm
     gemm.tiling = tiling
@@ -44,7 +43,7 @@ def with_tiling(layer: Any, shape: tuple[int, ...], tiling: Tiling) -> Any:
     ],
 )
 def test_exact(matrices: vkq.Device, name: str, zero_points: Any, parts: int) -> None:
-    """A second run finds the counters as the first did."""
+    """A second run finds the counters unchanged."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(parts), w_zero_points=zero_points)
     options = {} if name.startswith("linear") else {"method": "implicit"}
@@ -68,7 +67,7 @@ def test_other_shapes(strict_device: vkq.Device, shape: Matrices, monkeypatch: p
 
 @pytest.mark.parametrize("tile", SPLIT_TILES)
 def test_every_tile(matrices: vkq.Device, tile: str) -> None:
-    # 768 k with the padding: the deep tile is for whole turns of 256
+    # k is padded to 768: the deep tile needs whole turns of 256.
     data = random_data(parse("linear[M=133,K=700,N=69]"), np.random.default_rng(13))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling(tile, 2))
     assert layer.explain(data.x.shape).variants == (f"{SPLIT}:q8to.s8s8.{tile}",)
@@ -83,7 +82,7 @@ def test_every_tile(matrices: vkq.Device, tile: str) -> None:
 def test_subgroups_that_share_k(
     strict_device: vkq.Device, matrices: Matrices, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three steps, and a part of one; what is loaded beyond the end of k counts nothing."""
+    """Three steps, and a part of one; loads beyond the end of k do not count."""
     units(strict_device, monkeypatch, matrices)
     data = random_data(parse(name), np.random.default_rng(21))
     for y in (data.y_q, None):
@@ -93,7 +92,7 @@ def test_subgroups_that_share_k(
 
 
 def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> None:
-    """A tile whose subgroups share k has no sums of rows."""
+    """A tile with slice-K has no sums of rows, so weight zero points need other tiles."""
     for zero_points, wide in (("none", True), ("channel", False)):
         problem = parse("linear[M=49,K=960,N=40]")
         data = random_data(problem, np.random.default_rng(22), w_zero_points=zero_points)
@@ -102,7 +101,7 @@ def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> N
 
 
 def test_one_layer_twice_in_a_recording(matrices: vkq.Device) -> None:
-    """They share counters, and so take turns."""
+    """The two dispatches share counters, and so run one after the other."""
     data = random_data(parse("linear[M=70,K=300,N=10]"), np.random.default_rng(5))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling("64x64", 2))
     xs = [vkq.Tensor.from_numpy(x, matrices, BLOCKED) for x in (data.x, data.x[::-1].copy())]
@@ -153,8 +152,8 @@ def test_taps_are_whole_steps_of_channels() -> None:
 
 
 def test_gathering_workgroups_that_start_together() -> None:
-    """Tiles of 128 rows go two and two, so three of a multiprocessor take as long as four, but for their
-    ends."""
+    """Tiles of 128 rows start in pairs, so three on a multiprocessor take as long as four, except for their
+    epilogues."""
     known = profile(reported("nvidia-h200"))
     for tile, at_once in (("128x128", 2), ("64x64", 1)):
         rows = int(tile.split("x")[0]) * known.multiprocessors

@@ -27,7 +27,7 @@ RESNET = "conv2d[N=2,IC=3,H=37,W=45,OC=64,KH=7,KW=7,stride=2,padding=3]"  # on a
     ],
 )
 def test_exact(matrices: vkq.Device, name: str, dtype: Any, zero_points: Any) -> None:
-    """Of 8-bit images, and of float32 ones, which are quantized as `vkq.quantize` does it."""
+    """8-bit images, and float32 images, which are quantized as by `vkq.quantize`."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(len(name)), dtype, w_zero_points=zero_points)
     floats = data.x_q.scale * np.random.default_rng(7).normal(0, 90, problem.x_shape).astype(np.float32)
@@ -51,7 +51,7 @@ def test_every_shape(strict_device: vkq.Device, shape: Matrices, monkeypatch: py
 
 
 def test_one_dispatch_from_floats(matrices: vkq.Device) -> None:
-    """A float32 image goes in as it is, and what comes out is as matrix units take it."""
+    """A float32 image is read without a conversion, and the result has the layout of matrix units."""
     layer = make(random_data(parse(RESNET), np.random.default_rng(3)), matrices, vkq.QParams(0.5))
     image = vkq.Tensor.from_numpy(np.zeros((2, 3, 37, 45), np.float32), matrices)
     assert layer.plan(image.spec).variants == (f"{STEM}:q8to.s8s8.f32.8x16x64",)

@@ -1,5 +1,5 @@
 """Matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL
-(matrix_units.py), and as they are where VKQ_TEST_DEVICE names a GPU."""
+(matrix_units.py), and unchanged if VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
 import itertools
@@ -45,7 +45,7 @@ def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
 
 
 def test_order_of_preference(any_device: vkq.Device) -> None:
-    """The device's own, after the signs."""
+    """The device's own order decides, after the signedness."""
     unsigned = dataclasses.replace(ROW, a="u8", b="u8", c="u32", d="u32")
     listed = with_matrices(any_device, unsigned, ROW, dataclasses.replace(ROW, n=16), ROW)
     assert [str(matrices) for matrices in advertised(listed)] == ["16x8x32", "16x16x32", "16x8x32 u8u8"]
@@ -86,7 +86,7 @@ def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("chunk", [32, 64, 128])
 def test_chunks_of_channels_keep_every_weight(chunk: int) -> None:
-    """The order of k is free: what counts is that x is read in the same one, (chunk, kh, kw, channel)."""
+    """The order of k is free, if x is read in the same order: (chunk, kh, kw, channel)."""
     weight = np.random.default_rng(3).integers(-128, 128, (5, 170, 3, 3), dtype=np.int8)
     chunks, k = -(-170 // chunk), 9 * chunk
     got = chunked(weight, chunk, 64).reshape(5, chunks, -1)
@@ -137,8 +137,8 @@ def test_tiles_keep_the_rules_of_the_shaders() -> None:
 
 @pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
 def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup: int) -> None:
-    """With the least shared memory that is asked for; each subgroup has whole lines of a convolution tile, or
-    runs of one."""
+    """With the least shared memory that is required; each subgroup has whole lines of a convolution's tile,
+    or runs of one line."""
     p = parse("conv2d[N=1,IC=32,H=30,W=30,OC=100,KH=3,KW=3]")
     assert isinstance(p, Conv2dProblem)
     for m, n, k in itertools.product((4, 8, 16, 32, 64), (8, 16), (16, 32)):
@@ -204,13 +204,13 @@ def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) ->
     ],
 )
 def test_tile_of_a_product_with_a_sum(rows: int, n: int, k: int, tile: str) -> None:
-    """Smaller ones, as the end takes longer."""
+    """A product with a residual uses smaller tiles, because its epilogue takes longer."""
     known = profile(reported("nvidia-h200"))
     assert tilings(known, rows, n, k, split=False, summed=True)[0] == Tiling(tile)
 
 
 def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
-    """The input pixels of the first tile that comes to mind leave no room for them."""
+    """The input pixels of the preferred tile leave no room for zero points."""
     p = parse("conv2d[N=1,IC=5,H=9,W=10,OC=1,KH=2,KW=5,stride=3x2,padding=1x3x0x0,dilation=1x2]")
     for zero_points in ("none", "channel"):
         data = random_data(p, np.random.default_rng(20), w_zero_points=zero_points)
@@ -330,7 +330,8 @@ def test_layout_and_method(
 
 
 def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -> None:
-    """And those of a long k on small images; the others have them in tiles. All as measured to be faster."""
+    """Strided convolutions gather their pixels, and so do those with a long k on small images; the others use
+    tiles. All choices were measured to be faster."""
     for n, channels, size, stride, method in (
         (32, 64, 56, 1, "matrix"), (32, 128, 56, 2, "implicit"), (32, 512, 7, 1, "matrix"),
         (1, 64, 56, 1, "matrix"), (1, 128, 28, 1, "matrix"), (1, 512, 7, 1, "implicit"),
@@ -341,8 +342,7 @@ def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -
 
 
 def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
-    """A layer that has run on matrix units takes the kernels that are being tuned while it is tuned, and
-    their layout."""
+    """While a layer that has run on matrix units is tuned, it uses the tuned kernels and their layout."""
     setting = registers.Setting("4x4", 16, 4)
     for layer, shape in (
         (layer_of(matrices, (8, 16)), (64, 16)),
@@ -359,7 +359,7 @@ def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
 
 
 def test_a_chain_keeps_the_layout(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolution, 1x1 convolution, linear layer: nothing is repacked between them, nor images of one pixel
+    """Convolution, 1x1 convolution, linear layer: nothing is repacked between them, not even one-pixel images
     as rows."""
     x = np.random.default_rng(9).integers(-128, 128, (40, 24, 3, 3), dtype=np.int8)
     layers = [
@@ -418,7 +418,7 @@ LARGE = 20_000_000  # multiply-adds
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", EXACT)
 def test_exact(matrices: vkq.Device, name: str, dtype: Any) -> None:
-    """Of what takes a CPU seconds, one type gives bytes and the other floats."""
+    """In cases that take a CPU seconds, one type gives bytes and the other floats."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(len(name)), dtype)
     both = [data.y_q, None]
@@ -448,8 +448,8 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Every shape with a third of the tiles that it can have (in the shared memory of `matrix_units`), every
-    form of a tile with a shape; all of them under VKQ_EVERY_DRIVER=1."""
+    """Return every shape with a third of its possible tiles (in the shared memory of `matrix_units`), and
+    every form of a tile with a shape; all of them under VKQ_EVERY_DRIVER=1."""
     found = legal_tiles(shader)
     if EVERY:
         return found
@@ -461,7 +461,7 @@ def tiles(shader: str) -> list[tuple[Matrices, str]]:
 
 
 def legal_tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Every shape with every tile that it can have."""
+    """Return every shape with each of its possible tiles."""
     found = []
     for matrices, tile in itertools.product(SHAPES, catalog().shaders[shader].axes["tile"]):
         axes = {"tile": tile, "dot": matrices.form, **({} if shader == coopmat.DYNAMIC else {"out": "q8to"})}
@@ -482,7 +482,7 @@ def legal_tiles(shader: str) -> list[tuple[Matrices, str]]:
 def test_what_matrices_compute(
     strict_device: vkq.Device, matrices: Matrices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test finds every shape right, and wrong where it computes nothing."""
+    """The self-test finds every shape right, and wrong if it computes nothing."""
     units(strict_device, monkeypatch, matrices)
     assert selftest.stages(strict_device)["matrices"]() is None
 
@@ -495,7 +495,7 @@ def test_matrices_that_compute_nothing_are_found(
 
 
 def k_of(tile: str) -> int:
-    """Two steps, or a turn of the deep tile too."""
+    """Return two steps, or a turn of the deep tile."""
     return 37 if Tiling(tile).short else 217
 
 
@@ -547,14 +547,14 @@ def test_every_tile_and_shape_of_rows_quantized_on_the_device(
 def test_rows_quantized_on_the_device_take_tiles_of_their_shader(
     costed_matrices: vkq.Device, shape: tuple[int, int], n: int, tile: str
 ) -> None:
-    """Which has none of those for a long k, or whose subgroups share k."""
+    """Their shader has no tiles for a long k, and none with slice-K."""
     layer = vkq.Linear(np.ones((n, shape[1]), np.int8), 0.01, x_qparams="dynamic", device=costed_matrices)
     assert layer.explain(shape).variants[-1] == f"{coopmat.DYNAMIC}:s8s8.{tile}"
 
 
 @pytest.mark.parametrize("shape", [(2, 40, 37), (33, 16), (1, 5, 7, 130)])
 def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ...]) -> None:
-    """Batch dims, and four axes, which are no image."""
+    """Batch dims, and four axes that are no image."""
     rng = np.random.default_rng(18)
     x = rng.standard_normal(shape).astype(np.float32)
     w = rng.integers(-127, 128, (11, shape[-1]), dtype=np.int8)
@@ -591,7 +591,7 @@ def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pyte
 
 
 def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
-    """The tile may change with the size, and the packing of the weights with it."""
+    """The tile may change with the size, and with it the packing of the weights."""
     w = np.random.default_rng(15).integers(-128, 128, (130, 150, 3, 3), dtype=np.int8)
     layer = vkq.Conv2d(
         w,

@@ -1,5 +1,5 @@
-"""float32 in three parts on matrix units of bfloat16. Software drivers have none: there the shaders run with
-matrices in plain GLSL (emulated.py), and as they are where VKQ_TEST_DEVICE names a GPU."""
+"""float32 in three parts on bfloat16 matrix units. Software drivers have none: there the shaders run with
+matrices in plain GLSL (emulated.py), and unchanged if VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .matrix_layers import CONVOLUTIONS, only
 
-# rows, columns and k beyond whole tiles, steps and runs of 8
+# Rows, columns and k beyond whole tiles, steps and runs of 8.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=36]")
 TILES = catalog().shaders[half_ways.PARTS_OF_FLOAT32.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]

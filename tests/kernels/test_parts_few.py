@@ -1,5 +1,5 @@
-"""Few rows of float32, cut in registers into three parts for matrix units whose subgroups have parts of k to
-themselves; see test_parts.py and test_half_few.py."""
+"""Few float32 rows, split in registers into three parts, on matrix units, with k split among subgroups; see
+test_parts.py and test_half_few.py."""
 
 import dataclasses
 from typing import Any
@@ -33,13 +33,13 @@ def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Dev
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said: str = "something") -> None:
-    """From now on the self-test found something wrong."""
+    """Make the self-test report a failure."""
     found = dataclasses.replace(selftest.report(device), failures={test: said})
     monkeypatch.setattr(selftest, "report", lambda _: found)
 
 
-# rows beyond halves of matrices, whole ones and tiles of them, columns beyond workgroups; fewer chunks than
-# subgroups, of which some have one and some none, and of which all have several
+# Rows beyond halves of matrices, whole matrices and tiles of them; columns beyond workgroups; fewer chunks
+# than subgroups, one chunk for some subgroups, and several for all.
 @pytest.mark.parametrize(("rows", "tall", "k"), [
     (8, 8, 128), (5, 8, 1280), (13, 16, 1408), (16, 16, 2176), (17, 32, 256), (29, 32, 1408), (33, 48, 256),
     (64, 64, 640),
@@ -65,7 +65,7 @@ def test_rows_as_they_are(
 
 
 def test_rows_of_both_types(units: vkq.Device) -> None:
-    """Of one layer, which has its weights once, as a sign and 7 bits."""
+    """One layer stores its weights once for both types, as a sign and 7 bits."""
     rng = np.random.default_rng(7)
     w, x = rng.integers(-127, 128, (36, 256), np.int8), rng.normal(size=(6, 256)).astype(np.float16)
     layer = vkq.Linear(w, 1e-3, device=units)
@@ -82,7 +82,7 @@ def test_rows_of_both_types(units: vkq.Device) -> None:
     (8, 0, -128), (8, -128, -128), (16, 127, -128), (32, 0, -128), (8, 0, -127), (16, 0, -127),
 ])  # fmt: skip
 def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
-    """What is infinite or no number stays in its row, and is what a sum in float64 is."""
+    """Infinities and NaN stay in their row, and are those of a sum in float64."""
     k, rng = 256, np.random.default_rng(rows)
     w = rng.integers(least, 128, (36, k)).astype(np.int8)
     w[0], w[1], w[2, 9] = least, 127, point  # the last times infinity is no number
@@ -101,15 +101,15 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     finite = np.isfinite(want)
     np.testing.assert_array_equal(got[np.isinf(want)], want[np.isinf(want)])
-    # a device may flush parts below 2^-126, which are 2^-24 of numbers where weights have signs
+    # A device may flush parts below 2^-126, which are 2^-24 of the numbers if weights have signs.
     bound = (k + 4) * 2.0**-24 * np.abs(terms).sum(-1) + (2.0**-98 if least == -127 else 2.0**-122)
     assert (np.abs(got[finite] - want[finite]) <= bound[finite]).all()
 
 
 def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer rows and more, a k that is not whole chunks, and too many of them, results that are not whole
-    blocks, few columns, float16, layers of float16 with more rows or few outputs, a tile that is asked for,
-    and a device of which nothing is known."""
+    """Other cases use other kernels: fewer or more rows; a k that is not whole chunks, or too many chunks;
+    results that are not whole blocks; few columns; float16; float16 layers with more rows or few outputs; a
+    requested tile; and a device without a profile."""
     few, more = Spec((8, 256), "float32"), Spec((16, 256), "float32")
     taken = (few, 36, "float32"), (few, 100, "float16"), (more, 36, "float32")
     for x, n, compute in (
@@ -136,7 +136,8 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
 def test_elements_that_lie_elsewhere_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the profile says; few rows then take other kernels."""
+    """The self-test detects elements in other places, whatever the profile says; few rows then use other
+    kernels."""
     for module in (half_few, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="bf16", wrong=wrong)
@@ -153,7 +154,7 @@ def test_elements_that_lie_elsewhere_are_seen(
 def test_elements_that_lose_small_numbers_are_seen(
     wrong: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few rows then take other kernels."""
+    """The self-test detects lost small numbers; few rows then use other kernels."""
     for module in (half_few, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     flushed = (r"(#define brains_of\(two\) upper_halves\(floatBitsToUint\()\(two\).x",
@@ -173,7 +174,7 @@ def test_the_self_test(test: str, units: vkq.Device) -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """Of an H200: 4096^2, N=8192 (or more rows) with that k and twice as much, N=11008, and k that is not
+    """For an H200: 4096^2, N=8192 (or more rows) with that k and twice as much, N=11008, and k that is not
     whole chunks."""
     facts = reported("nvidia-h200")
     for tall, want in ((8, [512, 256, 256, 128, None]), (16, [256, 128, 256, 128, None])):
@@ -185,8 +186,8 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 
 def test_rows_that_are_worth_it() -> None:
-    """Of an H200: by fewer workgroups than half of its multiprocessors, and by as many; by as many as chunks
-    of k, and by fewer; by few where gemv is faster and where it is not; by as many as are not too many."""
+    """For an H200: fewer workgroups than half of its multiprocessors, and as many; as many as chunks of k,
+    and fewer; few workgroups where gemv is faster and where it is not; and the most that are not too many."""
 
     def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
         return [m for m in range(65) if half_few.worth_parts(m, workgroups, 132, k, form)]

@@ -1,4 +1,4 @@
-"""Functions of rows: NumPy's steps are the device's, bit for bit, and near the real value."""
+"""Functions of rows: the device gives the bits of NumPy's steps, which are near the real value."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def run(device: vkq.Device, name: str, x: np.ndarray, axis: int, count: int = 1,
 
 
 def expected(name: str, x: np.ndarray, axis: int, count: int, **attributes: float) -> np.ndarray:
-    """With the axes last, as one, and back."""
+    """Return the expected result: move the axes last, as one, and back."""
     shape, axes = x.shape, tuple(range(axis, axis + count))
     kept = [i for i in range(x.ndim) if i not in axes]
     moved = x.transpose(*kept, *axes)
@@ -45,7 +45,7 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bits(device: vkq.Device, name: str) -> None:
-    """Rows of one, few and many lanes, not multiples of them; apart; of two axes; infinities and NaN."""
+    """Rows of one, few and many lanes, not multiples of them; strided; of two axes; infinities and NaN."""
     for shape, axis, count in (((5, 7), 1, 1), ((3, 37, 5), 1, 1), ((2, 3, 11, 13), 2, 2), ((3, 1031), 1, 1)):
         x = values(len(shape), *shape)
         if name == "ReduceProd":
@@ -91,7 +91,8 @@ def test_lanes() -> None:
 
 
 def scaled() -> tuple[Chain, tuple[int, ...]]:
-    """(result * a + b) * c, of one number, one for each place in a row, and an array like the rows."""
+    """Return (result * a + b) * c with one number, one for each place in a row, and an array like the
+    rows."""
     steps = (("Mul", 0, 1), ("Add", 4, 2), ("Mul", 5, 3))
     links = tuple(Link(op, (one, two), "float32", "float32") for op, one, two in steps)
     return Chain(("float32",) * 4, (), links, (6,)), (RESULT, ONE, PLACES, LIKE)
@@ -100,7 +101,8 @@ def scaled() -> tuple[Chain, tuple[int, ...]]:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
 def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: str) -> None:
-    """Quantized rows through a chain, quantized again: each layout in and out; rows no multiple of four."""
+    """Quantized rows through a chain, quantized again: each layout in and out; row lengths that are no
+    multiple of four."""
     read, write = (LAYOUTS[i] for i in layouts)
     rng, shape = np.random.default_rng(5), (3, 5, 48 if BLOCKED in (read, write) else 36)
     chain, ways = scaled()

@@ -1,4 +1,4 @@
-"""How many invocations share a row, on devices of several kinds."""
+"""The number of invocations that share a row, on devices of several kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_many_numbers_are_shared_and_few_are_not() -> None:
 
 @pytest.mark.parametrize("name", ["adreno-650", "nvidia-h200"])
 def test_a_gpu_reads_32_bytes_together(name: str) -> None:
-    """More share a row where rows are few; never more than one for two words."""
+    """More invocations share a row if rows are few; never more than one for two words."""
     c = reported(name)
     busy = profile(c).busy_workgroups * sharing.SHARERS
     assert sharing.sharers_of_rows(c, rows=10 * busy, words=128) == 8

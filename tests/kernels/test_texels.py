@@ -1,5 +1,5 @@
-"""Products whose operands are uniform texel buffers, forced on devices that would not read them so, and
-words where they would."""
+"""Products that read operands as uniform texel buffers, forced on devices that would read words, and the
+reverse."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from vkq.select.path import FORMS
 from vkq.shader.catalog import catalog
 
 TEXELS = catalog().shaders["gemm_q8ta_q8csw__texels"]
-# every edge ragged; k a word and a part of one, an odd number of words, and above what floats sum exactly;
-# weight zero points where the form sums the rows of x
+# Every edge is ragged; k is a word and a part of one, an odd number of words, and more than floats sum
+# exactly; weight zero points where the form sums the rows of x.
 PATH = {form: path for path, form in FORMS.items()}
 SHAPES = {
     "s8s8": "linear[M=9,K=27,N=33]",
@@ -44,7 +44,7 @@ def texels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
-    """Words where the device reads texels, and texels where it reads words: which."""
+    """Force words where the device reads texels, and texels where it reads words; return which."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels}
     profile_says(monkeypatch, gemm, **flipped, tile_unroll=3 - known.tile_unroll, staged=None)
@@ -114,7 +114,7 @@ def test_convolutions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
-    """What one dispatch wrote as words the next one reads as texels."""
+    """What one dispatch wrote as words, the next one reads as texels."""
     first = layer(device, SHAPES["u8s8"], "u8s8")
     q, w = first.layer.y_qparams, np.arange(5 * 21).astype(np.int8).reshape(5, 21)
     second = vkq.Linear(w, 0.1, x_qparams=q, y_qparams=work.Y, path="dot_u8s8", device=device)
@@ -129,7 +129,7 @@ def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
 
 
 def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
-    """From both sides of the limit: 37 rows are ten blocks of 18 texels, 21 columns six."""
+    """Both sides of the limit: 37 rows are ten blocks of 18 texels, 21 columns six."""
     for most, shader in ((180, "texels"), (179, "tiled")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
         with vkq.Device(capabilities=limited) as small:
@@ -140,7 +140,7 @@ def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
 
 
 def test_a_depthwise_convolution_whose_image_is_too_long(device: vkq.Device) -> None:
-    """From both sides of the limit: five lines of two vectors each."""
+    """Both sides of the limit: five lines of two vectors each."""
     for most, read in ((10, "texels"), (9, "4w4c")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
         with (

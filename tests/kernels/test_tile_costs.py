@@ -1,4 +1,5 @@
-"""What tiles of matrix units cost is measured with these tiles, and reaches the choice among them."""
+"""The cost of tiles of matrix units is measured with the tiles themselves, and decides the choice among
+them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ TILE = "64x32"
 
 @pytest.fixture
 def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """Two cores, and little k."""
+    """A device with two cores, and little k."""
     c = matrices.capabilities
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 2})
     monkeypatch.setattr(matrices, "capabilities", told)
@@ -39,7 +40,7 @@ def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
 
 
 def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that takes 500 ns for a call and 3 for each k of each workgroup of the busiest core."""
+    """A clock that takes 500 ns for a call, and 3 for each k of each workgroup of the busiest core."""
     asked: list[tuple[int, int, int]] = []
 
     def clock(device: object, subject: Any, pick: object, tile: str, shape: Any, dtype: object) -> float:
@@ -57,7 +58,8 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
 
 
 def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at first sight, on a device with matrix units; a tile that the device has no room for is out."""
+    """As at first sight, on a device with matrix units; a tile that the device has no room for is left
+    out."""
     ran: list[str] = []
     run = Recording.run
 
@@ -97,7 +99,8 @@ def test_a_tile_that_computes_wrong_has_no_cost(small: vkq.Device, monkeypatch: 
 def test_tiles_of_float16_are_measured_too(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By layers that take them; a kernel for few rows in a tile's place is not measured as the tile."""
+    """They are measured with layers that use them; a kernel for few rows that replaces a tile is not measured
+    as the tile."""
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     monkeypatch.setattr(tile_costs, "DEPTHS", (64, 128))
     monkeypatch.setattr(tile_costs, "LEAST", 1)
@@ -123,7 +126,7 @@ def test_tiles_of_float16_are_measured_too(
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
-    """Of a device whose 64x64 is as fast as twice its area elsewhere; of others the seed stays."""
+    """For a device whose 64x64 is as fast as twice its area elsewhere; other tiles keep the seed's cost."""
     c = reported("nvidia-h200", device_id=0x2882)
     seed = SEED[INT8]
     found = {tile: (1e3 * seed[tile][0], 1e3 * seed[tile][1]) for tile in ("128x64", "128x128", "64x32")}
