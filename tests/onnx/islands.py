@@ -1,7 +1,7 @@
-"""Random graphs of floats, 8-bit numbers, whole numbers and flags, of changing sizes, against ONNX Runtime.
+"""Random graphs of floats, 8-bit numbers, integers and flags, with changing sizes, compared with ONNX Runtime.
 
 python -m tests.onnx.islands 5000          so many graphs, on the default device
-python -m tests.onnx.islands 5000 20000    from this seed on
+python -m tests.onnx.islands 5000 20000    the same, from this seed on
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .networks import onnxruntime_results
 K, ROWS = 6, 11
 FLOATS, INTS, FLAGS = "float", "int", "flag"
 TYPES = {FLOATS: TensorProto.FLOAT, INTS: TensorProto.INT64, FLAGS: TensorProto.BOOL}
-# (operator, types of its operands, of its result); each on (N, L, K) numbers.
+# (operator, types of its operands, type of its result); each on (N, L, K) numbers.
 ELEMENTS = [
     ("Add", [INTS, INTS], INTS), ("Sub", [INTS, INTS], INTS), ("Max", [INTS, INTS], INTS),
     ("Mul", [INTS, INTS], INTS), ("Neg", [INTS], INTS), ("Abs", [INTS], INTS), ("Min", [INTS, INTS], INTS),
@@ -74,7 +74,7 @@ class Island:
         return name
 
     def _pick(self, kind: str) -> str:
-        """A value, or now and then a constant that broadcasts."""
+        """Return a value, or sometimes a constant that broadcasts."""
         if self.random.random() < 0.25 and kind != FLAGS:
             shape = [(), (K,), (1, 1, K)][self.random.integers(3)]
             numbers = self.random.integers(-4, 5, shape)
@@ -103,7 +103,7 @@ class Island:
             self._chosen()
 
     def _quantized(self) -> None:
-        """Through 8 bits, and a sum there."""
+        """Quantize to 8 bits, and add there."""
         scale, zero = self._constant(np.float32(0.05)), self._constant(np.int8(self.random.integers(-9, 9)))
         x = self._pick(FLOATS)
         x = self._new("Add", [x, "x"]) if x in self.constants else x
@@ -113,7 +113,7 @@ class Island:
         self._new("DequantizeLinear", [again, scale, zero], FLOATS)
 
     def _rows(self) -> None:
-        """Rows of a table, chosen by ids, as an embedding."""
+        """Gather rows of a table by ids, as an embedding."""
         table = self._constant(self.random.standard_normal((ROWS, K)).astype(np.float32))
         if self.random.random() < 0.5:
             codes = self.random.integers(-128, 128, (ROWS, K)).astype(np.int8)
@@ -122,7 +122,7 @@ class Island:
         self._new("Gather", [table, "ids"], FLOATS)
 
     def _moved(self) -> None:
-        """Back and forth, or an end of one value before the other end of another, along any axis."""
+        """Move a value back and forth, or concatenate parts of two values along any axis."""
         kind = str(self.random.choice([FLOATS, INTS, FLAGS]))
         x, y = (str(self.random.choice(self.values[kind][-4:])) for _ in range(2))
         if self.random.random() < 0.5:
@@ -136,7 +136,7 @@ class Island:
         self._new("Concat", parts, kind, axis=int(self.constants[axis][0]))
 
     def _over_rows(self) -> None:
-        """A function of rows of floats, or a running sum of whole numbers."""
+        """Apply a function of rows of floats, or a running sum of integers."""
         x, axis = str(self.random.choice(self.values[FLOATS][-4:])), int(self.random.integers(-2, 0))
         how = self.random.integers(4)
         if how == 0:
@@ -152,7 +152,7 @@ class Island:
             self._new("CumSum", [i, self._constant(np.array(axis))], INTS)
 
     def _chosen(self) -> None:
-        """A branch by the second size, and rounds of a loop."""
+        """Add an If that the second size decides, and rounds of a Loop."""
         x = str(self.random.choice(self.values[FLOATS][-4:]))
         info = helper.make_tensor_value_info
         size = self._new("Gather", [self._new("Shape", ["x"]), self._constant(np.array(1))])
@@ -197,7 +197,7 @@ def feed(seed: int, n: int, length: int) -> dict[str, np.ndarray]:
 
 
 def attempt(device: vkq.Device, seed: int) -> str:
-    """Compares a graph's results for three sizes; where it ran."""
+    """Compare a graph's results for three sizes; return where it ran."""
     island = Island(seed)
     data = island.model()
     with warnings.catch_warnings():
@@ -219,7 +219,7 @@ def attempt(device: vkq.Device, seed: int) -> str:
 
 
 def _floats_decide(island: Island) -> bool:
-    """Whether flags come of floats that functions rounded."""
+    """Return True if flags depend on rounded floats."""
     ops = {node.op_type for node in island.nodes}
     return "Less" in ops and bool(ops & ROUNDED)
 

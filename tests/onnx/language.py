@@ -1,4 +1,4 @@
-"""A Llama with random weights as onnxruntime-genai's model builder writes it (int4, for the CPU): its nodes,
+"""A Llama with random weights in the form of onnxruntime-genai's model builder (int4, for the CPU): nodes,
 names and folder."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Net:
         return self.op("MatMulNBits", inputs, f"{name}/output_0", MICROSOFT, **a)
 
     def norm(self, x: str, skip: str, name: str, last: bool = False) -> tuple[str, str]:
-        """Normalized, and the sum that goes on."""
+        """Add a normalization; return its result and the sum before it."""
         scale = self.constant(f"{name}.weight", self.random.normal(1, 0.2, self.sizes.hidden))
         if not skip:
             a = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
@@ -76,7 +76,7 @@ class _Net:
 
 
 def _reformatted(net: _Net) -> tuple[str, str]:
-    """The attention mask as places of last tokens and a total length."""
+    """Compute the positions of last tokens and a total length from the attention mask."""
     axis, one = net.constant("axis", np.array([1])), net.constant("one", np.array([1]))
     sums = net.op("ReduceSum", ["attention_mask", axis], "mask/ReduceSum", keepdims=1)
     last = net.op("Cast", [net.op("Sub", [sums, one], "mask/Sub")], "seqlens_k", to=TensorProto.INT32)
@@ -152,7 +152,7 @@ def llama(s: Sizes = Sizes()) -> onnx.ModelProto:
 
 
 def config(s: Sizes) -> dict[str, Any]:
-    """What genai_config.json says."""
+    """Return the content of genai_config.json."""
     names = {"past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"}
     results = {"present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}
     decoder = {
@@ -175,7 +175,7 @@ def config(s: Sizes) -> dict[str, Any]:
 
 
 def folder(path: Path, s: Sizes = Sizes()) -> Path:
-    """The model's folder: weights beside the graph, as external data."""
+    """Write the model's folder, with weights as external data."""
     onnx.save(
         llama(s), path / "model.onnx", save_as_external_data=True, location="model.onnx.data",
         size_threshold=64,

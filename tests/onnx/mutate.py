@@ -1,7 +1,7 @@
-"""Broken models out of good ones: bytes flipped, and fields of the protobuf changed, dropped and swapped.
+"""Broken models made from good ones: flipped bytes, and changed, dropped and swapped fields of the protobuf.
 
-python -m tests.onnx.mutate 100000      tries so many; prints what was neither taken nor refused by a
-ModelError
+python -m tests.onnx.mutate 100000      tries so many; prints those that were neither accepted nor refused
+                                        by a ModelError
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUMBERS = [-(2**63), -(2**31), -129, -2, -1, 0, 1, 2, 3, 7, 255, 2**31 - 1, 2**3
 
 
 def sources() -> list[Any]:
-    """Small good models of several kinds, quantized and float."""
+    """Return small good models of several kinds, quantized and float."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for kind, form in (
@@ -42,7 +42,7 @@ def sources() -> list[Any]:
 
 
 def mutated(proto: Any, seed: int) -> bytes:
-    """A model with one to three faults."""
+    """Return a model with one to three faults."""
     r = random.Random(seed)
     if r.random() < 0.25:
         data = bytearray(proto.SerializeToString())
@@ -109,7 +109,7 @@ def _change(model: Any, r: random.Random) -> None:
 
 
 def attempt(data: bytes) -> None:
-    """Reads and lowers a model; nothing but a ModelError may come out."""
+    """Read and lower a model; only a ModelError may be raised."""
     try:
         model = vkq.onnx.read(data)
         lower(model.at(trial_shapes(model)))
@@ -118,7 +118,7 @@ def attempt(data: bytes) -> None:
 
 
 def main(count: int, first: int = 0) -> int:
-    """How many of *count* mutants made something else than a ModelError."""
+    """Return how many of *count* mutants raised something other than a ModelError."""
     protos, bad = sources(), 0
     for seed in range(first, first + count):
         try:

@@ -1,4 +1,4 @@
-"""Networks of known kinds, built by hand with random weights and quantized by ONNX Runtime's own tool."""
+"""Small networks of known kinds with random weights, quantized by ONNX Runtime's own tool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMS = {
 
 @dataclasses.dataclass
 class Net:
-    """A float network in the making. Each method adds a node and returns the name of its result."""
+    """A float network in the making. Each method adds a node and returns its result's name."""
 
     seed: int
     shape: tuple[int, ...] = (1, 3, 16, 16)
@@ -120,7 +120,7 @@ def mobilenet_v2(net: Net) -> list[str]:
 
 
 def mobilenet_v3(net: Net) -> list[str]:
-    """Squeeze-and-excite, HardSwish whole and in parts."""
+    """Squeeze-and-excite; HardSwish as one node and as several."""
     x = net.op("HardSwish", net.conv("x", 8, 3, 2))
     y = net.conv(x, 16, 1)
     three, six = net.constant(np.float32(3)), net.constant(np.float32(6))
@@ -189,7 +189,8 @@ def densenet(net: Net) -> list[str]:
 
 
 def unet(net: Net) -> list[str]:
-    """Down, up by a transposed convolution and by nearest Resize, concatenated with what was before."""
+    """Downsampling, upsampling by a transposed convolution and by nearest Resize, concatenation with earlier
+    values."""
     a = net.relu(net.conv("x", 6))
     b = net.relu(net.conv(net.op("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2]), 10))
     c = net.relu(net.conv(net.op("MaxPool", b, kernel_shape=[2, 2], strides=[2, 2]), 12))
@@ -236,7 +237,7 @@ class Pictures(CalibrationDataReader):  # type: ignore[misc]
 
 
 def quantized(model: Any, form: str, folder: Path, shape: Sequence[int], per_op: Any = None) -> bytes:
-    """The model quantized by onnxruntime.quantization, in one of FORMS."""
+    """Return the model quantized by onnxruntime.quantization, in one of FORMS."""
     layout, activations, per_channel = FORMS[form]
     target = folder / f"{form}.onnx"
     quantize_static(
@@ -247,5 +248,5 @@ def quantized(model: Any, form: str, folder: Path, shape: Sequence[int], per_op:
 
 
 def onnxruntime_results(model: bytes, feed: dict[str, Any], names: Sequence[str] | None = None) -> list[Any]:
-    """What ONNX Runtime's CPU provider gives, with int8 activations fused as on every other machine."""
+    """Return the results of ONNX Runtime's CPU provider, with int8 activations fused as on other machines."""
     return list(cpu_session(model, "comparing").run(names, feed))

@@ -1,4 +1,4 @@
-"""com.microsoft's Attention and MultiHeadAttention on the device, against ONNX Runtime."""
+"""com.microsoft's Attention and MultiHeadAttention on the device, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.onnx.test_operators import MICROSOFT, model
 from vkq.onnx.cpu import cpu_session
 
 MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # padded to the right
-# Scores of size 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's, weights within as
-# much of themselves; they are of values of size 3, added up.
+# Scores of size 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's, and so are weights, relative to
+# themselves; they multiply values of size 3, which are added.
 BOUND = 1e-4
 
 
@@ -34,7 +34,7 @@ def test_attention(device: vkq.Device, names: str, unidirectional: int) -> None:
 
 @pytest.mark.parametrize("names", ["qkv", "qkvb", "qkvbm", "qkv-ma", "qkv--a"])
 def test_multi_head_attention(device: vkq.Device, names: str) -> None:
-    """Of three queries to five keys."""
+    """Three queries and five keys."""
     fed = {"q": normal(2, 3, 26), "k": normal(2, 5, 26, seed=1), "v": normal(2, 5, 26, seed=2)}
     fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3)}
     fed = {name: array for name, array in fed.items() if name in names}
@@ -46,8 +46,8 @@ def test_multi_head_attention(device: vkq.Device, names: str) -> None:
 
 @pytest.mark.parametrize("unidirectional", [0, 1])
 def test_padding_to_the_left(device: vkq.Device, unidirectional: int) -> None:
-    """Also where the first tokens see hidden ones alone: -10000 + score is rounded to 2^-10, and weights are
-    within as much of themselves."""
+    """The first tokens may see only hidden keys: then -10000 + score is rounded to 2^-10, and weights have
+    that relative error."""
     fed, a = {"x": normal(2, 5, 19), "m": MASK[:, ::-1].copy()}, {"unidirectional": unidirectional}
     constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
     ((y, want),) = both(device, "Attention", fed, constants, "xwbm", num_heads=2, **a)
@@ -62,7 +62,7 @@ def test_causal_multi_head_attention(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("form", ["ends", "ends and starts", "queries", "widths"])
 def test_masks_and_widths(device: vkq.Device, form: str) -> None:
-    """Masks that are lengths, of each query; values of another width than keys."""
+    """Masks as lengths, or for each query; values with another width than keys."""
     masks = {
         "ends": np.int32([5, 3]),
         "ends and starts": np.int32([5, 4, 0, 2]),
@@ -78,7 +78,7 @@ def test_masks_and_widths(device: vkq.Device, form: str) -> None:
 @pytest.mark.parametrize("held", [0, 3])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> None:
-    """GPT-2's: past and present of keys and values in one, causal behind the past."""
+    """GPT-2's cache: past and present of keys and values in one tensor, causal after the past."""
     fed = {"x": normal(2, 5, 19), "c": normal(2, 2, 2, held, 13, seed=3)}
     if masked:
         fed["m"] = np.int32([[0] * 2 + [1] * (held + 3), [1] * (held + 5)])
@@ -93,7 +93,7 @@ def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> No
 
 @pytest.mark.parametrize("names", ["qkv---yz", "qkvbmayz"])
 def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None:
-    """Of two past keys; present keys are those and the new ones."""
+    """Two past keys; present keys are the past and the new ones."""
     fed = {"q": normal(2, 3, 26), "k": normal(2, 3, 26, seed=1), "v": normal(2, 3, 26, seed=2)}
     fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3), "b": normal(78, seed=4)}
     fed |= {"y": normal(2, 2, 2, 13, seed=5), "z": normal(2, 2, 2, 13, seed=6)}
@@ -108,8 +108,9 @@ def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None
 
 @pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
 def test_float16(device: vkq.Device, op: str) -> None:
-    """ONNX Runtime has it on other devices alone: as its float32 for the same numbers. q, k and v of size 4
-    are rounded to 2^-9, which their scores of 13 terms add up; results are rounded once."""
+    """ONNX Runtime supports float16 only on other devices: compare with its float32 for the same numbers. q,
+    k and v of size 4 are rounded to 2^-9, which accumulates in their scores of 13 terms; results are rounded
+    once."""
     fed = (
         {"x": normal(2, 5, 19)}
         if op == "Attention"
@@ -131,8 +132,8 @@ def test_float16(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("form", ["all in q", "k and v in k", "by head"])
 def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
-    """One value has q, k and v of each head, which ONNX Runtime has on other devices alone; keys and values
-    by head are those of an encoder."""
+    """q, k and v of each head are in one value, which ONNX Runtime supports only on other devices; keys and
+    values by head are those of an encoder."""
     q, k, v = (normal(2, 5, 2, 13, seed=i) for i in range(3))
     apart = {name: x.reshape(2, 5, 26) for name, x in zip("qkv", (q, k, v), strict=True)}
     ((plain, want),) = both(device, "MultiHeadAttention", apart, {}, "qkv", num_heads=2)
@@ -149,7 +150,7 @@ def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("case", ["rotary", "heads", "megatron"])
 def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str) -> None:
-    """Rotary embeddings inside, heads that do not divide, a mask of four axes."""
+    """Rotary embeddings inside, numbers of heads that do not divide the width, a mask of four axes."""
     fed: dict[str, Any] = {"x": normal(2, 5, 19)}
     constants: dict[str, Any] = {"w": normal(19, 96), "b": normal(96), "m": np.ones((2, 1, 8, 8), np.int32)}
     a = {"num_heads": 5 if case == "heads" else 2, "do_rotary": int(case == "rotary")}
@@ -160,7 +161,7 @@ def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str)
 
 
 def fused_encoder(width: int = 64) -> bytes:
-    """Two layers as ONNX Runtime's optimizer leaves them, of any batch and length."""
+    """Return two layers in the form of ONNX Runtime's optimizer, for any batch and length."""
     random, constants, nodes = np.random.default_rng(0), dict[str, np.ndarray](), list[Any]()
 
     def c(name: str, *shape: int) -> str:
@@ -192,7 +193,7 @@ def fused_encoder(width: int = 64) -> bytes:
 
 
 def test_a_fused_encoder(device: vkq.Device) -> None:
-    """Whole, with other lengths in turn."""
+    """The encoder runs entirely on the device, with alternating lengths."""
     data, random = fused_encoder(), np.random.default_rng(1)
     session, other = vkq.onnx.InferenceSession(data, device), cpu_session(data, "comparing")
     for batch, tokens in ((1, 7), (2, 12), (1, 7)):

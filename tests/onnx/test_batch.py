@@ -1,4 +1,5 @@
-"""`InferenceSession.map`: axis 0 of the first output is the batch, or the batch is refused before it runs."""
+"""`InferenceSession.map`: axis 0 of the first output must be the batch, or the batch is refused before it
+runs."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def images() -> np.ndarray:
 def test_what_mixes_a_batch_is_refused_first(
     any_device: vkq.Device, images: np.ndarray, kind: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 3, the transposed shape is that of a batch."""
+    """With a batch of 3 the transposed shape is that of a batch, too."""
     opened = session(any_device, MIXED[kind])
     monkeypatch.setattr(opened, "_executable", lambda arrays: pytest.fail("it ran"))
     with pytest.raises(vkq.ArgumentError, match=r"map: output 'y' has shape \[.*for a batch of"):
@@ -111,6 +112,6 @@ def test_what_keeps_images_apart_is_mapped(
 
 
 def test_a_model_of_one_batch(any_device: vkq.Device, images: np.ndarray) -> None:
-    """Whose shapes allow no other."""
+    """A model whose shapes allow no other batch."""
     opened = session(any_device, [node("Reshape", ["q", "row"], ["y"])], 1)
     assert [y.shape for y in opened.map(images, 1)] == [(12,)] * 5

@@ -1,4 +1,4 @@
-"""Results that stay on the device and go back in; inputs and outputs that are bound, as ONNX Runtime's."""
+"""Results that stay on the device and become inputs; bound inputs and outputs, as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HEADS, WIDTH = 2, 5
 
 
 def decoder() -> onnx.ModelProto:
-    """A step: a token's key joins those of the past; y has a number for each of them. `same` is an input by
-    another name, `flags` and `next` are types that a device holds otherwise."""
+    """Return one step: a token's key is appended to the past keys; y has a number for each of them. `same` is
+    an alias of an input; `flags` and `next` have types that a device stores differently."""
     nodes = [
         node("Concat", ["past", "key"], ["present"], axis=2),
         node("Transpose", ["present"], ["keys"], perm=[0, 1, 3, 2]),
@@ -57,7 +57,7 @@ def feed(past: int, seed: int = 0) -> dict[str, Any]:
 
 @pytest.fixture
 def crossings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many bytes went up and came down, through tensors."""
+    """Count the bytes uploaded and downloaded through tensors."""
     count: Counter[str] = Counter()
     put, get = vkq.runtime.tensor.put, vkq.runtime.tensor.get
 
@@ -97,7 +97,7 @@ def test_a_cache_that_grows_never_crosses(device: vkq.Device, crossings: Counter
 
 
 def test_results_have_memory_of_their_own(device: vkq.Device) -> None:
-    """What is an input by another name, and what later runs do, changes nothing that was returned."""
+    """Returned results do not change, whether they are aliases of inputs or later runs write."""
     session = vkq.onnx.InferenceSession(MODEL, device)
     first, second = feed(3, 0), feed(3, 1)
     past = vkq.Tensor.from_numpy(first["past"], device)
@@ -150,7 +150,7 @@ def test_wrong_tensors_are_refused(device: vkq.Device) -> None:
 
 
 def test_bound_memory(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop of ONNX Runtime's users: one value is read and written, the other made anew."""
+    """A loop of ONNX Runtime's users: one value is read and written, another made anew."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     session, referee = vkq.onnx.InferenceSession(MODEL), onnxruntime.InferenceSession(MODEL)
     given = feed(3, 4)
@@ -245,7 +245,7 @@ def test_parts_on_the_cpu_give_tensors_too(any_device: vkq.Device) -> None:
 
 
 def test_quantized_results_are_repacked_where_they_go_back(device: vkq.Device) -> None:
-    """8-bit results keep the layout of their kernel, and go in and into bound memory in any layout."""
+    """8-bit results keep their kernel's layout; as inputs and in bound memory any layout is accepted."""
     u = TensorProto.UINT8
     graph = helper.make_graph(
         [node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])],

@@ -1,5 +1,5 @@
-"""Constants of 4 bits, and products with weights that DequantizeLinear makes in blocks, against ONNX
-Runtime's CPU provider: both within the bound of float64."""
+"""Constants of 4 bits, and products with weights from DequantizeLinear in blocks, compared with ONNX
+Runtime's CPU provider: both are within the bound of float64."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def model(nodes: list[Any], x: np.ndarray, constants: dict[str, np.ndarray]) -> 
 
 
 def onnxruntime(data: bytes, x: np.ndarray) -> Any:
-    """Step by step: fused, it would round x to 8 bits."""
+    """Run ONNX Runtime without fusion, which would round x to 8 bits."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
@@ -44,7 +44,7 @@ def onnxruntime(data: bytes, x: np.ndarray) -> Any:
 def product(
     op: str, x: np.ndarray, n: int, dtype: str, block: int, points: bool, axis: int, **options: Any
 ) -> tuple[bytes, np.ndarray, np.ndarray | None]:
-    """The model, its weight (N, K) in float64, and its bias."""
+    """Return the model, its weight (N, K) in float64, and its bias."""
     k, transposed = x.shape[-1], bool(options.get("transB", 0))
     shape = (n, k) if transposed else (k, n)
     blocks = tuple(-(-d // block) if i == axis else d for i, d in enumerate(shape))
@@ -79,7 +79,7 @@ def compare(
     op: str, shape: tuple[int, ...], n: int, dtype: str, block: int, points: bool, options: dict[str, int],
     x_dtype: str, device: vkq.Device,
 ) -> None:  # fmt: skip
-    """A product on the device, and ONNX Runtime's."""
+    """Compare a product on the device with ONNX Runtime's."""
     x = np.random.default_rng(1).standard_normal(shape, np.float32).astype(x_dtype)
     data, weight, bias = product(op, x, n, dtype, block, points, options.get("transB", 0), **options)
     session = vkq.onnx.InferenceSession(data, device)
@@ -97,8 +97,8 @@ def compare(
     assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
 
 
-# One row, few and many, leading axes; each type with zero points and without; blocks of the least size and
-# beyond the largest group; a Gemm's matrix either way around.
+# One row, few and many, leading axes; each type with and without zero points; the smallest blocks and blocks
+# larger than the largest group; a Gemm's matrix in both orders.
 @pytest.mark.parametrize(
     ("op", "shape", "n", "dtype", "block", "points", "options"),
     [
@@ -140,7 +140,7 @@ def test_last_blocks_that_are_not_full(
 
 
 def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
-    """As Gemm broadcasts it: shaped (1, N)."""
+    """A bias of shape (1, N), which Gemm broadcasts."""
     x = np.random.default_rng(1).standard_normal((3, 64), np.float32)
     data, _, bias = product("Gemm", x, 8, "int4", 32, True, 1, transB=1)
     row = onnx.load_from_string(data)
@@ -153,8 +153,8 @@ def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(*found)
 
 
-# Blocks that no group has, also with half a byte at their ends, one much longer than K, and along N, as many
-# as along K.
+# Block sizes that are no group size, also with half a byte at the end of a block, one much longer than K, and
+# blocks along N, as many as along K.
 @pytest.mark.parametrize(
     ("k", "n", "block", "axis"),
     [(40, 8, 20, 0), (33, 8, 11, 0), (72, 8, 1024, 0), (64, 8, 4, 1), (256, 256, 256, 1)],
@@ -175,7 +175,8 @@ def test_blocks_that_no_group_has_are_float_weights(
 
 @pytest.mark.parametrize("options", [{"transA": 1}, {"alpha": 2.0}, {"beta": 0.5}, {}])
 def test_gemm_in_another_form(options: dict[str, Any], device: vkq.Device) -> None:
-    """What a product has not stands before and behind it; one number is a bias for all columns."""
+    """The options that a product does not have become nodes before and after it; a single number is a bias
+    for all columns."""
     x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
     constants = {
         "w": codes("int4", (64, 32)),
@@ -196,7 +197,7 @@ def test_gemm_in_another_form(options: dict[str, Any], device: vkq.Device) -> No
 
 @pytest.mark.parametrize("block", [1 << 40, 16, -32])
 def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) -> None:
-    """Before a scale is repeated so often."""
+    """They are refused before the scale is repeated."""
     data = onnx.load_from_string(product("MatMul", np.ones((1, 64), np.float32), 8, "int4", 32, True, 0)[0])
     data.graph.node[0].attribute[1].i = block
     with pytest.raises(vkq.ModelError, match=rf"\(2, 8\) scales for \(64, 8\) in blocks of {block}"):
@@ -207,7 +208,7 @@ def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4), (0, 3), ()])
 def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_path: Path) -> None:
-    """An odd number leaves half a byte; every number is there."""
+    """An odd count leaves half a byte; all numbers are read."""
     want = np.resize(np.arange(*RANGES[dtype]), shape).astype(codes(dtype, (1,)).dtype)
     tensor = numpy_helper.from_array(want, "w")
     if stored == "as int32":
@@ -249,7 +250,8 @@ def test_quantized_activations_take_them_as_8_bits(op: str, dtype: str, device: 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_nothing_else_takes_them(dtype: str, any_device: vkq.Device) -> None:
-    """Which would take them for numbers of 8 bits: movement, the result, a zero point that says the type."""
+    """Other operators would read them as 8-bit numbers: movement, the result, a zero point that gives the
+    type."""
     x, w = np.ones((2, 3), np.float32), codes(dtype, (2, 3))
     moved = model([helper.make_node("Transpose", ["w"], ["y"], "t")], x, {"w": w})
     result = model([helper.make_node("Relu", ["x"], ["y"])], x, {"w": w})

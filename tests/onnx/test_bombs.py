@@ -1,4 +1,4 @@
-"""Small models that ask for much: refused by their sizes, before memory is taken."""
+"""Small models that ask for much memory: refused by their sizes, before memory is allocated."""
 
 import tracemalloc
 from typing import Any
@@ -77,7 +77,7 @@ def test_a_small_model_that_asks_for_much_is_refused(software_device: vkq.Device
 def test_what_is_computed_ahead_is_bounded_in_all(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of many constants is small enough; together they are not computed."""
+    """Each of many constants is small enough; together they are too large to fold."""
     monkeypatch.setattr(sweep, "LEAST_ROOM_BYTES", 1 << 22)
     nodes, last = [], "f"
     for i in range(64):

@@ -1,4 +1,4 @@
-"""Branches and loops that constants and shapes decide run written out, on the device alone."""
+"""Branches and loops that constants and shapes decide are inlined, and run entirely on the device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .test_stages import BOOL, FLOAT, INT, X, branch, info, node
 
 
 def model(nodes: Any, constants: dict[str, Any], sizes: Any = X.shape, outputs: str = "y") -> bytes:
-    """Of x, with open sizes."""
+    """Return a model of x with open sizes."""
     given = [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()]
     results = [info(name, FLOAT, None) for name in outputs.split()]
     graph = helper.make_graph(nodes, "g", [info("x", FLOAT, sizes)], results, given)
@@ -30,7 +30,7 @@ def model(nodes: Any, constants: dict[str, Any], sizes: Any = X.shape, outputs: 
 
 
 def compared(device: vkq.Device, data: bytes, *arrays: np.ndarray) -> list[str]:
-    """The operators that ran, all of them on the device."""
+    """Return the operators that ran, all of them on the device."""
     session = vkq.onnx.InferenceSession(data, device)
     for x in arrays:
         for got, want in zip(session.run(None, {"x": x}), onnxruntime_results(data, {"x": x}), strict=True):
@@ -43,7 +43,7 @@ def compared(device: vkq.Device, data: bytes, *arrays: np.ndarray) -> list[str]:
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_constant_decides(device: vkq.Device, flag: bool) -> None:
-    """The branch reads a value from outside; the other branch's operators are gone."""
+    """The branch reads an outer value; the other branch's operators are removed."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
@@ -54,8 +54,8 @@ def test_a_constant_decides(device: vkq.Device, flag: bool) -> None:
 
 
 def test_a_shape_decides(device: vkq.Device) -> None:
-    """As PyTorch exports squeeze(1): without the axis where it has one element. Results of several names, one
-    of which is a value from outside, an initializer inside, and a choice in a choice."""
+    """PyTorch's export of squeeze(1): the axis is removed if it has one element. Results with several names,
+    one of them an outer value, an initializer inside, and a nested If."""
     squeezed = helper.make_graph(
         [node("Squeeze", "r axis", "s"), node("Identity", "r", "q")], "then", [],
         [info("s", FLOAT, None), info("q", FLOAT, None)],
@@ -78,7 +78,7 @@ def test_a_shape_decides(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("condition", ["none", "given", "constant"])
 def test_rounds(device: vkq.Device, condition: str) -> None:
-    """A value that grows, a sum of every round, a choice by the round's number, a value from outside."""
+    """A growing value, a sum of every round, an If by the round's number, an outer value."""
     add = helper.make_graph([node("Add", "a0 r", "t")], "then", [], [info("t", FLOAT)])
     keep = helper.make_graph([node("Mul", "a0 r", "e")], "else", [], [info("e", FLOAT)])
     on = [node("Identity", "k0", "k")]
@@ -108,7 +108,7 @@ def test_rounds(device: vkq.Device, condition: str) -> None:
 def test_what_numbers_decide_is_the_fallbacks(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """A choice by numbers of the run, a loop that may stop, one of no rounds or of too many."""
+    """An If by run-time numbers, a loop that may stop, a loop of no rounds and one of too many."""
     if form == "data":
         choice = {"then_branch": branch("Neg", "t"), "else_branch": branch("Abs", "e")}
         nodes = [node("ReduceSum", "x", "s", keepdims=0), node("Less", "zero s", "c"), node("Relu", "x", "r")]
@@ -134,7 +134,7 @@ def test_what_numbers_decide_is_the_fallbacks(
 
 
 def test_a_broken_branch_is_told(any_device: vkq.Device) -> None:
-    """An operator in it that vkq does not know is refused by its name, not by the branch's."""
+    """An unknown operator in a branch is refused by its own name, not by the branch's."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "y", then_branch=branch("Det", "t"), else_branch=branch("Abs", "e")),

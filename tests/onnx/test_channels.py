@@ -1,5 +1,5 @@
-"""Depthwise convolutions of activations with a scale for each channel (as NNCF quantizes them): exact
-integers, whose scale is that of the channel times that of the weight."""
+"""Depthwise convolutions of activations with a scale for each channel (NNCF's form): exact integers, scaled
+by the product of the channel's and the weight's scale."""
 
 import numpy as np
 import onnx

@@ -1,5 +1,5 @@
-"""Choices that are known only at run time, comparisons, places of largest numbers, and integer products with
-a zero point for each row and column, against ONNX Runtime."""
+"""Where with run-time conditions, comparisons, ArgMax and ArgMin, and integer products with a zero point for
+each row and column, compared with ONNX Runtime."""
 
 from typing import Any
 
@@ -26,14 +26,14 @@ def flags(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def operands(dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """a and b of different parameters, and those of y."""
+    """Return a and b with different parameters, and the parameters of y."""
     inputs = {"a": bytes_of(SHAPE, dtype), "b": bytes_of(SHAPE, dtype, 1)}
     return inputs, q("a", 0.03, 100, dtype) | q("b", 0.07, 140, dtype) | q("y", 0.1, 120, dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_quantized_where(device: vkq.Device, dtype: str) -> None:
-    """The flags are an input that broadcasts; also another choice with the same executable."""
+    """The flags are an input that broadcasts; another input uses the same executable."""
     inputs, constants = operands(dtype)
     names = ["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"]
     node = helper.make_node("QLinearWhere", names, ["y"], domain=MICROSOFT)
@@ -63,8 +63,8 @@ def test_where(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_where_by_a_comparison(device: vkq.Device, dtype: str) -> None:
-    """a > b chooses between reals, with and without a QuantizeLinear behind them; and the flags are a
-    result."""
+    """a > b selects between floats, with and without a QuantizeLinear behind it; the flags are a result,
+    too."""
     inputs, constants = operands(dtype)
     nodes = [*REAL, helper.make_node("Greater", ["ra", "rb"], ["c"]), helper.make_node("Not", ["c"], ["n"])]
     chosen = helper.make_node("Where", ["n", "ra", "rb"], ["r"])
@@ -87,7 +87,8 @@ def test_flags_by_flags(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_places(device: vkq.Device, dtype: str, op: str) -> None:
-    """Of a score for each pixel's class, as a segmentation ends: int64, the first of equal ones."""
+    """The class of each pixel by its score, as at the end of a segmentation: int64, the first of equal
+    scores."""
     x = bytes_of((2, 21, 5, 3), dtype) // 8
     constants = q("a", 0.03, 100, dtype)
     for options in ({"axis": 1, "keepdims": 0}, {"axis": -1, "select_last_index": 1}):
@@ -97,7 +98,7 @@ def test_places(device: vkq.Device, dtype: str, op: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_integer_product_by_columns(device: vkq.Device, dtype: str) -> None:
-    """A zero point for each column, some of them equal: ONNX Runtime has those."""
+    """A zero point for each column, some of them equal; ONNX Runtime supports these."""
     a, rng = bytes_of((2, 5, 19), dtype), np.random.default_rng(0)
     constants = {
         "az": np.array(3, dtype), "b": rng.integers(0, 256, (19, 7)).astype(np.uint8),
@@ -108,7 +109,7 @@ def test_integer_product_by_columns(device: vkq.Device, dtype: str) -> None:
 
 
 def test_integer_product_by_rows(device: vkq.Device) -> None:
-    """A zero point for each row too, which ONNX has and ONNX Runtime has not."""
+    """A zero point for each row, which ONNX supports and ONNX Runtime does not."""
     a, b = bytes_of((5, 19), "uint8"), bytes_of((19, 7), "int8", 1)
     az, bz = np.array([0, 255, 4, 255, 9], np.uint8), np.array([3, -128, 127, 3, 0, 0, 5], np.int8)
     node = helper.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])
@@ -120,7 +121,7 @@ def test_integer_product_by_rows(device: vkq.Device) -> None:
 
 
 def test_flags_of_both(any_device: vkq.Device) -> None:
-    """Comparisons of quantized numbers and of floats, one of them of what the CPU makes."""
+    """Comparisons of quantized numbers and of floats, one of them on a result of the CPU."""
     inputs, constants = operands("uint8")
     feed = inputs | {"x": np.random.default_rng(0).normal(0, 1, SHAPE).astype(np.float32)}
     nodes = [

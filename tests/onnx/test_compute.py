@@ -1,4 +1,4 @@
-"""Sessions whose products of float activations are made of float16, on matrix units of the tests."""
+"""Sessions that compute products of float activations in float16, on the tests' matrix units."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkq.onnx import InferenceSession
 
 
 def model() -> bytes:
-    """An 8-bit weight in a Conv of floats, and in a Conv of bytes behind it."""
+    """Return a model with an 8-bit weight in a float Conv, and in an 8-bit Conv behind it."""
     rng = np.random.default_rng(5)
     constants = {
         "w": rng.integers(-127, 128, (24, 16, 1, 1), np.int8), "w_scale": np.float32(0.01),
@@ -87,7 +87,7 @@ def test_the_command_line_asks_for_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A CPU has no float16 arithmetic, and says what it takes instead."""
+    """A CPU has no float16 arithmetic, and reports what it uses instead."""
     (tmp_path / "m.onnx").write_bytes(model())
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.delenv("VKQ_DEVICE", raising=False)
@@ -100,7 +100,7 @@ def test_the_command_line_asks_for_it(
 def test_float_weights_run_on_matrix_units(
     strict_device: vkq.Device, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a Conv, of float32 and of float16 in a model of such tensors; explain says so."""
+    """Conv weights of float32, and of float16 in a model of float16 tensors; explain reports it."""
     rng = np.random.default_rng(2)
     w, x = rng.normal(size=(24, 16, 1, 1)).astype(dtype), rng.normal(size=(1, 16, 4, 8)).astype(dtype)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

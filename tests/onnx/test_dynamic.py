@@ -1,4 +1,4 @@
-"""Models by onnxruntime.quantization.quantize_dynamic: zero points and scales of activations are found in
+"""Models of onnxruntime.quantization.quantize_dynamic: zero points and scales of activations are computed in
 each run."""
 
 import itertools
@@ -28,7 +28,8 @@ FORMS = {
 
 
 def cnn() -> tuple[Net, str]:
-    """Stride, padding, a pool, a depthwise kernel that dilates, a 1x1; images are not square."""
+    """Return a network with stride, padding, a pool, a dilated depthwise kernel and a 1x1 convolution; images
+    are not square."""
     net = Net(seed=2, shape=(2, 3, 10, 23))
     y = net.relu(net.conv("x", 6, 3, 2))
     y = net.op("MaxPool", y, kernel_shape=[3, 3], strides=[1, 2], pads=[1, 1, 1, 1])
@@ -38,7 +39,7 @@ def cnn() -> tuple[Net, str]:
 
 
 def mlp() -> tuple[Net, str]:
-    """Rows in batches, and one product that nothing is added to."""
+    """Return a network with batches of rows, and one product without a bias."""
     net = Net(seed=3, shape=(2, 5, 9))
     bias = net.constant(net.random.normal(0, 0.1, 7).astype(np.float32))
     y = net.relu(net.op("Add", net.op("MatMul", "x", net.weight(9, 7)), bias))
@@ -48,7 +49,7 @@ def mlp() -> tuple[Net, str]:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("make", [cnn, mlp])
 def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> None:
-    """ONNX Runtime's outputs, of images whose zero points are in the middle and at both ends."""
+    """ONNX Runtime's outputs, for images whose zero points are in the middle and at both ends."""
     net, result = make()
     kind, per_channel = FORMS[form]
     quantize_dynamic(net.model(result), tmp_path / "q.onnx", weight_type=kind, per_channel=per_channel)
@@ -61,8 +62,8 @@ def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> N
 
 @pytest.mark.parametrize(("name", "bound"), [("unet", 0), ("inception", 2**-22), ("densenet", 2**-22)])
 def test_known_networks(any_device: vkq.Device, tmp_path: Path, name: str, bound: float) -> None:
-    """With pools, movement and BatchNormalization between products, and with means, which ONNX Runtime adds
-    in another order."""
+    """Pools, movement and BatchNormalization between products, and means, which ONNX Runtime adds in another
+    order."""
     net = Net(seed=7)
     model = net.model(*KINDS[name](net))
     quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8, per_channel=True)
@@ -79,8 +80,7 @@ DYNAMIC = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
-    """Margins of other sizes at every side count as the zero point, whatever it is; a zero point for each
-    channel."""
+    """Different margins on every side are the zero point, whatever it is; a zero point for each channel."""
     x = np.random.default_rng(5).normal(0.4, 1, (2, 4, 5, 7)).astype(np.float32)
     w, zero = bytes_of((6, 4 // groups, 3, 2), dtype), bytes_of((6,), dtype, 6)
     options = {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 2], "group": groups}
@@ -101,7 +101,7 @@ def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
 
 
 def test_product_of_two(device: vkq.Device) -> None:
-    """Both operands are found in each run, as attention has them; ONNX Runtime's sums."""
+    """Both operands are quantized in each run, as in attention; the sums are ONNX Runtime's."""
     feed = {
         "x": bytes_of((2, 5, 9), "int8").astype(np.float32),
         "v": bytes_of((2, 9, 6), "int8", 1) / np.float32(3),
@@ -112,7 +112,7 @@ def test_product_of_two(device: vkq.Device) -> None:
 
 
 def test_refused(any_device: vkq.Device) -> None:
-    """A zero point for each channel of the image, which ONNX has not."""
+    """A zero point for each channel of an image is refused, because ONNX does not allow it."""
     x, w = bytes_of((1, 3, 4, 4), "uint8"), bytes_of((2, 3, 1, 1), "uint8")
     node = helper.make_node("ConvInteger", ["x", "w", "z"], ["y"])
     data = model([node], {"x": x}, {"w": w, "z": np.zeros(3, np.uint8)}, "int32")
@@ -125,8 +125,7 @@ FAR = [np.inf, -np.inf, 3.4e38, -3.4e38, 2e38, np.finfo(np.float32).max, -1e-45]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ranges_that_are_infinite(device: vkq.Device, seed: int) -> None:
-    """Every pair of large numbers, between others: ONNX Runtime's scale is infinity where their difference
-    is."""
+    """All pairs of large numbers, among others: ONNX Runtime's scale is infinite if their difference is."""
     outputs = [("y", TensorProto.UINT8), ("s", TensorProto.FLOAT), ("z", TensorProto.UINT8)]
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])
     graph = helper.make_graph(

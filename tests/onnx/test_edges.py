@@ -1,5 +1,5 @@
-"""Attributes at the edge of what ONNX allows, where the shape or the last bit is easily another: against ONNX
-Runtime."""
+"""Attributes at the limits of ONNX's rules, where the shape or the last bit is easily wrong, compared with
+ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .test_operators import MICROSOFT, around, bytes_of, check, model, q
 
 
 def many(nodes: list[Any], constants: dict[str, Any], x: np.ndarray, results: list[str]) -> bytes:
-    """A model with several results of the type of x."""
+    """Return a model with several results of the type of x."""
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     info = helper.make_tensor_value_info
     stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
@@ -34,14 +34,14 @@ def many(nodes: list[Any], constants: dict[str, Any], x: np.ndarray, results: li
 
 
 def all_equal(device: vkq.Device, data: bytes, x: np.ndarray) -> None:
-    """Every result as ONNX Runtime's."""
+    """Check that every result equals ONNX Runtime's."""
     got = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
     for number, (a, b) in enumerate(zip(got, ort.InferenceSession(data).run(None, {"x": x}), strict=True)):
         np.testing.assert_array_equal(a, b, err_msg=f"result {number}")
 
 
 def test_slices_that_begin_and_end_outside(any_device: vkq.Device) -> None:
-    """A start before the data counts as its first element where the step is negative."""
+    """A start before the data is its first element if the step is negative."""
     x, nodes, constants = np.arange(1, 6, dtype=np.uint8), [], {"ax": np.array([0])}
     cases = list(itertools.product((-9, -5, 0, 2, 9), (-99, -6, -5, -1, 0, 3, 99), (-1, -2, 1, 3)))
     for i, numbers in enumerate(cases):
@@ -55,7 +55,7 @@ CROPS = [(3, -3), (-3, 3), (-4, 3), (3, -4), (-3, 6), (4, -2), (-1, 2), (5, -6),
 
 
 def test_pads_that_cut_off_more_than_the_data(any_device: vkq.Device) -> None:
-    """What is cut off may be the margin of the other end."""
+    """The cropped part may include the margin of the other end."""
     for x in (np.array([1, 2], np.uint8), np.arange(6, dtype=np.uint8).reshape(2, 3)):
         nodes, constants = [], {"v": np.uint8(9)}
         for i, (before, after) in enumerate(CROPS):
@@ -86,7 +86,7 @@ def test_pads_that_no_data_allows_name_their_node(
 @pytest.mark.parametrize("auto", ["NOTSET", "SAME_LOWER", "SAME_UPPER"])
 @pytest.mark.parametrize("size", [(4, 9), (5, 10)])
 def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size: tuple[int, int]) -> None:
-    """It belongs to the start, but for SAME_UPPER."""
+    """The odd padding goes to the start, except with SAME_UPPER."""
     x = bytes_of((1, 2, 2, 5), "uint8")
     constants = q("x", 0.05, 100, "uint8") | {
         "w": bytes_of((2, 3, 3, 2), "int8", 1), "ws": np.float32(0.01), "wz": np.int8(0),
@@ -99,8 +99,8 @@ def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size:
 
 
 def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> None:
-    """In the fallback: an optimizer of ONNX Runtime quantizes float weights, also those that were dequantized
-    before it saw them, anew for the whole tensor."""
+    """In the fallback an optimizer of ONNX Runtime would quantize float weights per tensor, even weights that
+    were dequantized before."""
     rng = np.random.default_rng(0)
     x, scales = rng.standard_normal((1, 3, 8, 8)).astype(np.float32), np.array([1e-3, 1e-4, 5e-3, 3e-5])
     constants = {
@@ -132,7 +132,7 @@ def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> N
 
 
 def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
-    """The real convolution of the activations as 16 bits have them, in float64."""
+    """Return the convolution of 16-bit activations, in float64."""
     step = float(c["s"])
     seen = (np.clip(np.rint(x / np.float32(step)) + 32767, 0, 65535) - 32767) * step
     weight = c["w"].astype(np.float64) * c["ws"].astype(np.float64).reshape(-1, 1, 1, 1)
@@ -142,7 +142,7 @@ def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
 
 @pytest.mark.parametrize("given", [True, False])
 def test_integer_products_of_any_length(any_device: vkq.Device, given: bool) -> None:
-    """Sums modulo 2**32: of 33,026 products of 255 and 255 and more they leave int32."""
+    """Sums are modulo 2**32: 33,026 and more products of 255 and 255 exceed int32."""
     k = 33100
     a, b = np.full((2, k), 255, np.uint8), np.full((k, 3), 255, np.uint8)
     a[1], b[:, 1] = bytes_of((k,), "uint8"), bytes_of((k,), "uint8", 1)
@@ -222,7 +222,7 @@ def test_scales_of_the_rows_of_each_matrix_go_to_the_fallback(any_device: vkq.De
 
 
 def test_a_scale_that_is_none_is_named(any_device: vkq.Device) -> None:
-    """By its channel, with what helps."""
+    """The error names its channel, and the remedy."""
     x = np.zeros((2, 3), np.float32)
     scales = np.array([0.1, 1e-42, 0.2], np.float32)
     nodes = [
@@ -250,7 +250,7 @@ def test_a_dead_node_may_be_anything(any_device: vkq.Device) -> None:
 
 
 def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:
-    """ONNX: those of a and y belong to rows, though there are as many columns."""
+    """In ONNX the scales of a and y belong to rows, even if there are as many columns."""
     a, b = bytes_of((4, 4), "uint8"), bytes_of((4, 4), "uint8", 1)
     scales, points = np.array([0.1, 0.2, 0.4, 0.8], np.float32), np.array([3, 120, 200, 90], np.uint8)
     constants = {
@@ -271,7 +271,8 @@ def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:
 
 
 def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
-    """As PT2E writes it: rounded to the scale of the sums, which explain says; an int32 bias is as it is."""
+    """PT2E writes a float bias: it is rounded to the scale of the sums, which explain reports; an int32 bias
+    is unchanged."""
     rng = np.random.default_rng(2)
     x = rng.normal(0, 1, (1, 3, 5, 6)).astype(np.float32)
     constants = q("x", 0.02, 131, "uint8") | q("y", 0.05, 123, "uint8")
@@ -300,7 +301,7 @@ def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("size", [(5, 4), (9,)], ids=["image", "line"])
 @pytest.mark.parametrize("strides", [1, 3])
 def test_averages_of_the_image(any_device: vkq.Device, size: tuple[int, ...], strides: int) -> None:
-    """A kernel that is the image has another formula in ONNX Runtime than other kernels: bytes at ties."""
+    """In ONNX Runtime a kernel of the image's size has another formula: bytes differ at ties."""
     x = bytes_of((2, 300, *size), "uint8")
     how = {"kernel_shape": size, "strides": [strides] * len(size)}
     constants = q("x", 1 / 16, 128, "uint8") | q("y", 1 / 60, 83, "uint8")

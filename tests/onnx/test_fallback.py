@@ -1,4 +1,4 @@
-"""What ONNX Runtime is given of a model: nodes as the model has them, with names that it takes."""
+"""The parts of a model that ONNX Runtime gets: nodes in the model's form, with acceptable names."""
 
 import dataclasses
 import warnings
@@ -43,7 +43,7 @@ def check(device: vkq.Device, data: bytes, feed: dict[str, np.ndarray]) -> None:
 def test_operators_are_as_the_opset_of_the_model_has_them(
     any_device: vkq.Device, op: str, opset: int, attributes: dict[str, Any], more: dict[str, np.ndarray]
 ) -> None:
-    """Between others, which are handed over in their newest form."""
+    """The node is between others, which are given in their newest form."""
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     nodes = [
         helper.make_node("Erf", ["x"], ["a"]),
@@ -63,7 +63,7 @@ def test_nodes_that_stand_for_one_have_names_of_their_own(any_device: vkq.Device
 
 @pytest.mark.parametrize("between", [False, True], ids=["int8", "float32"])
 def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None:
-    """No table of two numbers: a bound is one for all."""
+    """No table of two numbers: a bound is one number for all elements."""
     feed = {"x": bytes_of((3, 4), "int8"), "low": np.array(-5, np.int8)}
     clip = [helper.make_node("Clip", ["x", "low"], ["y"])]
     constants: dict[str, Any] = {}
@@ -93,7 +93,7 @@ def test_what_onnx_runtime_cannot_run_is_said(any_device: vkq.Device) -> None:
 
 
 def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
-    """Which asks for margins below 0."""
+    """The output shape asks for negative margins."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 1, 3, 3), (1, 2, 3, 3)))
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[3, 2], output_shape=[10, 8])
@@ -101,7 +101,7 @@ def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
 
 
 def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
-    """vkq's own operator on 8-bit numbers, said in ONNX's words."""
+    """vkq's own operator on 8-bit numbers, in ONNX's form."""
     x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
     nodes = [
         helper.make_node("SampleOp", ["x"], ["s"], domain=MICROSOFT),
@@ -116,7 +116,7 @@ def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("between", ["quantized", "float32"])
 def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
-    """As PyTorch writes it: a softmax of 8-bit numbers is never NaN."""
+    """PyTorch writes guards: a softmax of 8-bit numbers is never NaN."""
     x = bytes_of((2, 3, 5), "int8")
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["d"]),
@@ -138,14 +138,14 @@ def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
 
 
 def elsewhere(session: vkq.onnx.InferenceSession) -> dict[str, str]:
-    """The operators that run on the CPU, each with its reason."""
+    """Return the operators that run on the CPU, each with its reason."""
     rows = session.explain().rows
     assert any(row.where == "device" for row in rows), rows
     return {row.operator: row.why for row in rows if row.where == "CPU"}
 
 
 def between_bytes(op: str, **attributes: Any) -> list[Any]:
-    """An operator and a Relu, each between DequantizeLinear and QuantizeLinear."""
+    """Return an operator and a Relu, each between DequantizeLinear and QuantizeLinear."""
     nodes = [helper.make_node("QuantizeLinear", ["x", "qs", "qz"], ["a"])]
     for i, (kind, more) in enumerate(((op, attributes), ("Relu", {}))):
         nodes += [
@@ -160,8 +160,8 @@ def between_bytes(op: str, **attributes: Any) -> list[Any]:
 def test_what_a_device_refuses_runs_alone(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """An operator of vkq that ONNX has no word for is the model's again, with its neighbours on the device;
-    also where planning alone finds that the device cannot run it."""
+    """An operator of vkq without an ONNX form becomes the model's again, while its neighbours stay on the
+    device; also if only planning finds that the device cannot run it."""
 
     def refused(*given: Any) -> Any:
         if when == "planned":
@@ -182,7 +182,7 @@ def test_what_a_device_refuses_runs_alone(
 
 
 def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
-    """A softmax of 400,000 numbers, whose rounds a driver may end: the same bytes wherever it runs."""
+    """A softmax of 400,000 numbers, whose loop a driver may end: the bytes are the same wherever it runs."""
     x = np.random.default_rng(4).standard_normal((1, 400_000)).astype(np.float32)
     x *= np.float32(5e-6)
     data = model(between_bytes("Softmax", axis=-1), {"x": x}, q("q", 1e-7, 100, "int8"), "int8")
@@ -200,7 +200,7 @@ def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
 def test_a_form_of_resize_leaves_the_others_on_the_device(
     any_device: vkq.Device, rank: int, dtype: str
 ) -> None:
-    """Also of lines (N, C, L), which are images elsewhere."""
+    """Also for lines (N, C, L), which are reshaped to images elsewhere."""
     x = bytes_of((1, 2, 3, 5)[-rank:], "uint8").astype(dtype)
     symmetric = {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}
     nodes = [
@@ -219,7 +219,7 @@ def test_a_form_of_resize_leaves_the_others_on_the_device(
 
 
 def test_a_bias_of_int32_that_is_computed(any_device: vkq.Device) -> None:
-    """Its numbers are no 8-bit numbers, although their zero point is left out."""
+    """An int32 bias is not read as 8-bit numbers, although its zero point is omitted."""
     x, bias = bytes_of((1, 3, 4, 5), "uint8"), np.array([700, -900], np.int32)
     constants = q("x", 0.02, 100, "uint8") | q("w", 0.03, 90, "uint8") | q("y", 0.1, 120, "uint8")
     constants["w"] = bytes_of((2, 3, 3, 3), "uint8")

@@ -1,5 +1,4 @@
-"""Operators that ONNX defines by others: their definitions run on the device, and are what ONNX Runtime
-computes."""
+"""Operators that ONNX defines by others: their definitions run on the device, with ONNX Runtime's results."""
 
 from typing import Any
 
@@ -53,7 +52,7 @@ def test_definitions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_definition_whose_shape_is_open(any_device: vkq.Device) -> None:
-    """It stays one node, which is computed where its input is known: once for each value."""
+    """It stays one node, which is computed when its input is known, once for each value."""
     node = helper.make_node("HannWindow", ["n"], ["y"])
     for size in (5, 8):
         inputs = {"n": np.array(size, np.int32)}

@@ -1,4 +1,5 @@
-"""Operators of com.microsoft into which ONNX Runtime's optimizer fuses transformers, against ONNX Runtime."""
+"""Operators of com.microsoft that ONNX Runtime's optimizer fuses from transformers, compared with ONNX
+Runtime."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 def both(
     device: vkq.Device, op: str, fed: Arrays, constants: Arrays, names: str, results: str = "y", **a: Any
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of vkq's results and ONNX Runtime's. *names* and *results* have a letter each; "-" is none."""
+    """Return pairs of vkq's and ONNX Runtime's results. *names* and *results* have one letter each; "-" is
+    none."""
     inputs, outputs = (["" if name == "-" else name for name in text] for text in (names, results))
     domain = "" if op.startswith("Simplified") else MICROSOFT
     proto = onnx.ModelProto.FromString(
@@ -42,8 +44,8 @@ def both(
 @pytest.mark.parametrize("names", ["xsgbc", "xsgb", "xsg-c", "xtg"])
 @pytest.mark.parametrize("results", ["y", "y--z"])
 def test_skip_layer_normalization(device: vkq.Device, names: str, results: str) -> None:
-    """2e-6 for numbers of size 1, as LayerNormalization; the sum is of at most two additions. t is the same
-    for all of the batch."""
+    """2e-6 for numbers of size 1, as for LayerNormalization; the sum has at most two additions. t is the same
+    for the whole batch."""
     fed = {"x": normal(2, 5, 37), **{k: normal(2, 5, 37, seed=1) for k in "s" if k in names}}
     fed |= {k: normal(1, 5, 37, seed=1) for k in "t" if k in names}
     constants = {name: normal(37, seed=i) for i, name in enumerate("gbc", 2)}
@@ -66,7 +68,7 @@ def test_skip_simplified_layer_normalization(device: vkq.Device, names: str) -> 
 
 @pytest.mark.parametrize("names", ["iswpegbm", "i-wp-gb", "iswpegb-l", "iswpegbml"])
 def test_embed_layer_normalization(device: vkq.Device, names: str) -> None:
-    """Tokens, places and segments are data; the sum of three is within two roundings."""
+    """Tokens, positions and segments are data; the sum of three has two roundings."""
     random = np.random.default_rng(5)
     fed = {
         name: random.integers(0, most, (2, 5)).astype(np.int32)
@@ -91,7 +93,7 @@ def test_embed_layer_normalization(device: vkq.Device, names: str) -> None:
 
 
 def test_skip_normalization_of_halves(device: vkq.Device) -> None:
-    """Computed in float32: a half of difference at most, 8e-6 beside a tie."""
+    """Computed in float32: the results differ by at most one half float step, or by 8e-6 near a tie."""
     fed = {"x": normal(2, 5, 37).astype(np.float16), "s": normal(2, 5, 37, seed=1).astype(np.float16)}
     constants = {name: normal(37, seed=i).astype(np.float16) for i, name in enumerate("gbc", 2)}
     node = helper.make_node("SkipLayerNormalization", list("xsgbc"), ["y"], domain=MICROSOFT)
@@ -103,7 +105,7 @@ def test_skip_normalization_of_halves(device: vkq.Device) -> None:
 
 
 def test_what_is_left_to_the_fallback(any_device: vkq.Device) -> None:
-    """Means as results, batches that are not in front."""
+    """Means as results, and batches that are not first."""
     fed, constants = {"x": normal(2, 5, 37), "s": normal(2, 5, 37, seed=1)}, {"g": normal(37)}
     for op, names, results, a in (
         ("SkipLayerNormalization", ["x", "s", "g"], ["y", "m"], {}),
@@ -124,7 +126,7 @@ def test_missing_inputs_are_refused(any_device: vkq.Device) -> None:
 
 
 def test_simplified_layer_normalization(device: vkq.Device) -> None:
-    """ONNX Runtime's older name of RMSNormalization."""
+    """ONNX Runtime's older name for RMSNormalization."""
     fed, a = {"x": normal(2, 5, 37)}, {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     ((y, want),) = both(device, "SimplifiedLayerNormalization", fed, {"g": normal(37)}, "xg", **a)
     np.testing.assert_allclose(y, want, rtol=0, atol=8e-6)
@@ -142,7 +144,7 @@ def test_gelu(device: vkq.Device, op: str, names: str) -> None:
 @pytest.mark.parametrize("second", [0, 1])
 @pytest.mark.parametrize("constant", [False, True])
 def test_fused_matmul(device: vkq.Device, first: int, second: int, constant: bool) -> None:
-    """Each sum of K products is within (K + 4) units of its magnitudes, in vkq and in ONNX Runtime."""
+    """In vkq and in ONNX Runtime each sum of K products is within (K + 4) units of its magnitudes."""
     a, b = normal(2, 3, 5, 37), normal(37, 7, seed=1) if constant else normal(2, 3, 37, 7, seed=1)
     bound = 2 * (37 + 4) * 2**-24 * 0.3 * (np.abs(a) @ np.abs(b))
     fed = {"a": np.ascontiguousarray(np.swapaxes(a, -1, -2)) if first else a}

@@ -1,4 +1,4 @@
-"""com.microsoft's GatherBlockQuantized on the device: ONNX Runtime's numbers, of ids that are data."""
+"""com.microsoft's GatherBlockQuantized on the device: ONNX Runtime's numbers, with ids as data."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def check(device: vkq.Device, constants: list[Any], dtype: Any, ids: np.ndarray 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_bytes(device: vkq.Device, bits: int, dtype: Any, points: bool) -> None:
-    """Codes packed in bytes; three blocks of 16 and a part of one; a product of at most 8 bits and a scale of
-    11 is exact before it is rounded to float16."""
+    """Codes packed in bytes; three blocks of 16 and a partial one; a product of at most 8 bits and a scale of
+    11 bits is exact before the rounding to float16."""
     random, width, blocks = np.random.default_rng(bits), 56, 4
     constants = {
         "w": random.integers(0, 256, (11, width * bits // 8), np.uint8),

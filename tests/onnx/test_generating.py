@@ -1,4 +1,5 @@
-"""A language model's folder, and the loop over its tokens: ONNX Runtime's tokens, text as it is known."""
+"""A language model's folder, and the loop over its tokens: ONNX Runtime's tokens, and text as soon as it is
+known."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int], list[np.ndarray]]:
-    """The likeliest tokens, with caches that grow, and all scores."""
+    """Return the most likely tokens, with growing caches, and all scores."""
     session = onnxruntime.InferenceSession(str(path / "model.onnx"), providers=["CPUExecutionProvider"])
     names = [f"past_key_values.{i}.{part}" for part in ("key", "value") for i in range(SIZES.layers)]
     past, ids, seen = [np.zeros((1, SIZES.kv_heads, 0, SIZES.width), np.float32)] * len(names), prompt, 0
@@ -45,7 +46,7 @@ def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int
 
 
 def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
-    """Weights of 4 bits, sums of float32; nothing is prepared for a token but the first."""
+    """Weights of 4 bits, sums in float32; only the first token prepares anything."""
     want, scores = by_onnx_runtime(path, PROMPT, 64)
     gaps = [float(np.diff(np.sort(one)[-2:])[0]) for one in scores]
     assert min(gaps) > 1e-3  # far more than what the order of sums changes
@@ -61,7 +62,7 @@ def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
 
 
 def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:
-    """Where past and present are no buffer of one length; a text ends at tokens that the model names."""
+    """Past and present are not one buffer of fixed length; a text ends at the model's end tokens."""
     for name in ("model.onnx", "model.onnx.data"):
         (tmp_path / name).write_bytes((path / name).read_bytes())
     want, _ = by_onnx_runtime(path, PROMPT, 6)
@@ -74,7 +75,7 @@ def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) ->
 
 
 def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:
-    """A seed decides them; each is among the likeliest."""
+    """The seed decides the tokens; each is among the most likely."""
     model = vkq.onnx.LanguageModel(path, any_device)
 
     def drawn(seed: int, **a: Any) -> list[int]:
@@ -92,10 +93,12 @@ def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:
 def test_text(
     any_device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the package tokenizers: a token may be a part of a character, which is told when it is whole."""
+    """Text by the package tokenizers: a token may be a part of a character, which is returned once
+    complete."""
 
     class Bytes:
-        """A token is a byte of UTF-8; those of the model are made to be of one that has two."""
+        """A tokenizer whose tokens are bytes of UTF-8; the model's tokens are made to be those of a two-byte
+        character."""
 
         def encode(self, text: str) -> Any:
             return SimpleNamespace(ids=[ord(letter) for letter in text])

@@ -1,5 +1,5 @@
-"""com.microsoft's GroupQueryAttention on the device, against ONNX Runtime: prompts, single tokens and batches
-of several lengths."""
+"""com.microsoft's GroupQueryAttention on the device, compared with ONNX Runtime: prompts, single tokens and
+batches of several lengths."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from vkq.onnx.cpu import cpu_session
 
 Arrays = dict[str, Any]
 HEADS, KV_HEADS, WIDTH = 6, 2, 16
-# Of float16: results of size 4 are rounded once here; ONNX Runtime also rounds q and k after their rotation.
+# For float16: results of size 4 are rounded once here; ONNX Runtime also rounds q and k after their rotation.
 HALF_BOUND = 2.0**-8
 
 
 def compared(
     device: vkq.Device, node: Any, fed: Arrays, constants: Arrays, opset: int = 21
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of vkq's results and ONNX Runtime's of one node, of the type of its first input."""
+    """Return pairs of vkq's and ONNX Runtime's results of one node, of its first input's type."""
     kind = helper.np_dtype_to_tensor_dtype(fed[node.input[0]].dtype)
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
@@ -51,7 +51,8 @@ def grouped(
     device: vkq.Device, tokens: int, held: int, lengths: list[int], *, packed: bool = False,
     dtype: Any = np.float32, rotary: bool = True, more: Arrays | None = None, **a: Any,
 ) -> None:  # fmt: skip
-    """*tokens* new ones of each batch, which then has these lengths, behind a cache of *held* places."""
+    """Compute *tokens* new ones for each batch, which then has these lengths, after a cache with *held*
+    places."""
     batch, total = len(lengths), max(lengths)
     widths = (HEADS + 2 * KV_HEADS,) if packed else (HEADS, KV_HEADS, KV_HEADS)
     fed = {
@@ -82,7 +83,7 @@ TOKENS = [(1, 5, [6]), (1, 12, [6]), (1, 12, [6, 4]), (1, 12, [12, 1]), (3, 5, [
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("sizes", PROMPTS + TOKENS)
 def test_caches(device: vkq.Device, sizes: tuple[int, int, list[int]], packed: bool) -> None:
-    """Present is past and the new tokens, or as long as past; batches end where they end."""
+    """Present is past and the new tokens, or as long as past; each batch has its own length."""
     grouped(device, *sizes, packed=packed)
 
 
@@ -93,7 +94,7 @@ def test_float16(device: vkq.Device, sizes: tuple[int, int, list[int]]) -> None:
 
 @pytest.mark.parametrize("sizes", [(5, 12, [5]), (1, 12, [9]), (3, 12, [12])])
 def test_a_cache_of_a_window(device: vkq.Device, sizes: tuple[int, int, list[int]]) -> None:
-    """Which has room for every token still, as those of models with windows in some layers."""
+    """The cache still has room for every token, as in models with windows in some layers."""
     grouped(device, *sizes, local_window_size=4, sliding_window_cache=1)
 
 
@@ -115,7 +116,7 @@ def test_forms(device: vkq.Device, name: str, sizes: tuple[int, int, list[int]])
 
 @pytest.mark.parametrize("name", ["place", "bias", "sink"])
 def test_further_inputs(device: vkq.Device, name: str) -> None:
-    """Places of the tokens other than those behind the cache, scores that are added, one more score."""
+    """Token positions other than those after the cache, added scores, and an extra score."""
     more = {
         "place": np.int64([[3, 4, 9]]),
         "bias": normal(1, HEADS, 3, 8, seed=9),
@@ -125,7 +126,7 @@ def test_further_inputs(device: vkq.Device, name: str) -> None:
 
 
 def test_a_total_of_the_run(any_device: vkq.Device) -> None:
-    """It decides a shape, so it is an input whose numbers prepare the model; masks say it by their shape."""
+    """The total decides a shape, so each new value prepares the model; a mask gives it by its shape."""
     fed = {"q": normal(1, 1, 160), "y": normal(1, 2, 4, 16), "z": normal(1, 2, 4, 16)}
     node = helper.make_node(
         "GroupQueryAttention", ["q", "", "", "y", "z", "last", "total"], ["o", "py", "pz"],
@@ -142,7 +143,7 @@ def test_a_total_of_the_run(any_device: vkq.Device) -> None:
 def test_lengths_that_a_cache_cannot_have(
     any_device: vkq.Device, tokens: int, held: int, last: list[int]
 ) -> None:
-    """Fewer than the new tokens, more than there are places: an error, not another token's keys."""
+    """Shorter than the new tokens, or longer than the cache: an error, not another token's keys."""
     fed = {"q": normal(1, tokens, 160), "last": np.int32(last)}
     fed |= {n: normal(1, 2, held, 16) for n in "yz"} if held else {}
     names = ["q", "", "", *("yz" if held else ("", "")), "last", "total"]

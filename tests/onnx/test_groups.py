@@ -1,4 +1,5 @@
-"""com.microsoft's MatMulNBits against ONNX Runtime's CPU provider: both within the bound of float64."""
+"""com.microsoft's MatMulNBits compared with ONNX Runtime's CPU provider: both are within the bound of
+float64."""
 
 from typing import Any
 
@@ -37,10 +38,9 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
     return given if w.zero_point is None else given | {"zeros": w.zero_point.reshape(-1)}
 
 
-# An odd number of groups leaves half a byte of zero points; a row alone, few and many; leading axes; the
-# smallest groups; a bias; the groups' numbers, which say that they are neighbours (g_idx); a last group that
-# is not full, whose codes beyond k are any. float16 is what x, scales, bias and results are: sums of float32,
-# rounded once.
+# An odd number of groups leaves half a byte of zero points; one row, few and many; leading axes; the smallest
+# groups; a bias; group indices of consecutive groups (g_idx); a partial last group, whose codes beyond k are
+# arbitrary. With float16, x, scales, bias and results are float16: sums are in float32, rounded once.
 @pytest.mark.parametrize(
     ("dtype", "shape", "n", "bits", "group", "symmetric"),
     [
@@ -94,7 +94,7 @@ def test_as_onnx_runtime_within_the_bound(
 
 
 def test_float16_beside_others(any_device: vkq.Device) -> None:
-    """A Cast and what follows it in float32 run on the device, beside a product of float16."""
+    """A Cast and the float32 operators after it run on the device, next to a float16 product."""
     k, n = 64, 12
     w, x = weight(n, k, 4, 32, True), np.random.default_rng(2).standard_normal((5, k), np.float32)
     x = x.astype(np.float16)
@@ -111,7 +111,8 @@ def test_float16_beside_others(any_device: vkq.Device) -> None:
 
 
 def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
-    """Is a constant of each run: here what is quantized, whose numbers go to the device."""
+    """A float16 input that a device cannot take is a constant of each run: here it is quantized, and its
+    8-bit numbers go to the device."""
     x, constants = np.linspace(-6, 6, 64).astype(np.float16), {"s": np.float16(0.05), "z": np.int8(3)}
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
     nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
@@ -128,8 +129,8 @@ def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
 def test_blocks_beyond_the_largest_group(
     bits: int, block: int, blocks: int, k: int, points: str, device: vkq.Device
 ) -> None:
-    """Groups of 128 share their scales and zero points; an odd number leaves half a byte of these; groups
-    beyond K are left out."""
+    """Groups of 128 share scales and zero points; an odd number leaves half a byte of zero points; groups
+    beyond K are removed."""
     rng, n = np.random.default_rng(block), 9
     w = weight(n, 32 * blocks, bits, 32, points == "none")  # whose groups become blocks
     packed = rng.integers(0, 256, (n, blocks, block * bits // 8), np.uint8)
@@ -156,7 +157,7 @@ def test_blocks_beyond_the_largest_group(
 @pytest.mark.parametrize(("k", "block"), [(160, 32), (200, 128), (300, 256), (48, 16)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Device) -> None:
-    """Are four on the device: the same numbers."""
+    """Two bits become four on the device: the same numbers."""
     rng, n, blocks = np.random.default_rng(k), 9, -(-k // block)
     b = rng.integers(0, 256, (n, blocks, block // 4), np.uint8)
     scales = rng.uniform(0.5, 1, (n, blocks)).astype(dtype)
@@ -182,7 +183,8 @@ def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Devic
 
 
 def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) -> None:
-    """ONNX Runtime 1.32's CPU provider takes 8 in place of packed ones then."""
+    """With g_idx, ONNX Runtime 1.32's CPU provider uses 8 instead of packed zero points; vkq uses the zero
+    points."""
     w, x = weight(5, 160, 4, 32, False), np.random.default_rng(1).standard_normal((3, 160), np.float32)
     found = []
     for more in ({}, {"groups": np.arange(160, dtype=np.int32) // 32}):
@@ -232,7 +234,7 @@ def test_what_cannot_run_is_listed(
 @pytest.mark.parametrize("name", ["K", "N", "block_size", "bits"])
 @pytest.mark.parametrize("value", [None, 4.0, "4", [4]])
 def test_sizes_are_whole_numbers(name: str, value: Any, any_device: vkq.Device) -> None:
-    """Bits may be left out."""
+    """Sizes must be integers; bits may be omitted."""
     given = inputs_of(weight(3, 64, 4, 32, True))
     product = node(64, 3, 4, 32, given)
     product.attribute.remove(next(a for a in product.attribute if a.name == name))
@@ -249,7 +251,7 @@ def test_sizes_are_whole_numbers(name: str, value: Any, any_device: vkq.Device) 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_cannot_run_the_fallback_runs(dtype: str, any_device: vkq.Device) -> None:
-    """Groups that are permuted."""
+    """Permuted groups run in the fallback."""
     rng, k, block, blocks = np.random.default_rng(1), 64, 32, 2
     given = {
         "b": rng.integers(0, 256, (3, blocks, block // 2), np.uint8),

@@ -1,5 +1,5 @@
-"""Language models as onnxruntime-genai's model builder writes them: whole on the device, at lengths of
-prompts and of single tokens."""
+"""Language models of onnxruntime-genai's model builder: entirely on the device, for prompts and for single
+tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FORMS = {
     "float16": Sizes(dtype="float16"),
 }
 
-# Of scores of size 16: one product of 96 numbers is within 100 * 2^-24 of its terms' size on either side,
-# and norms take the size out of what went before. float16: eight roundings of 2^-11 on the way.
+# For scores of size 16: a product of 96 numbers is within 100 * 2^-24 of its terms' size on either side, and
+# norms remove the size of what was before. float16: eight roundings of 2^-11 on the way.
 BOUND = {"float32": 2 * 16 * 100 * 2.0**-24, "float16": 16 * 8 * 2.0**-11}
 
 
 def fed(sizes: Sizes, ids: list[int], past: list[np.ndarray], total: int) -> dict[str, Any]:
-    """*ids* behind what *past* holds, under a mask of that length."""
+    """Return the inputs for *ids* after the tokens in *past*, with a mask of that length."""
     names = [f"past_key_values.{i}.{part}" for part in ("key", "value") for i in range(sizes.layers)]
     mask = np.ones((1, total), np.int64)
     return {"input_ids": np.int64([ids]), "attention_mask": mask, **dict(zip(names, past, strict=True))}

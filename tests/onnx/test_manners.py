@@ -1,4 +1,4 @@
-"""Code written for ONNX Runtime, run with both libraries; what a session says of itself, and its end."""
+"""Code written for ONNX Runtime, run with both libraries; a session's information, and its end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vkq.onnx.fallback import FallbackWarning
 from vkq.onnx.options import changed
 
 node, info = helper.make_node, helper.make_tensor_value_info
-# Each leaves what is compared in `result`. `ort` is the library, `path` a model, `x` an input.
+# Each script leaves its results in `result`. `ort` is the library, `path` a model, `x` an input.
 SCRIPTS = {
     "load and predict": """
 session = ort.InferenceSession(path, providers=ort.get_available_providers())
@@ -135,7 +135,8 @@ result += [len(runs), runs[0]["ph"], runs[0]["dur"] > 0]
 
 
 def model() -> onnx.ModelProto:
-    """Two results of different shapes, metadata, an initializer that is an input, an open batch."""
+    """Return a model with two results of different shapes, metadata, an initializer that is an input, and an
+    open batch."""
     rng = np.random.default_rng(5)
     stored = {
         "s": np.float32(0.1), "z": np.uint8(120), "w": rng.integers(-90, 90, (6, 3, 3, 3)).astype(np.int8),
@@ -184,7 +185,7 @@ def ran(script: str, library: ModuleType, path: str, x: np.ndarray, folder: Path
 
 
 def compared(script: str, path: str, folder: Path) -> None:
-    """A script's results with ONNX Runtime and with vkq, equal."""
+    """Run a script with ONNX Runtime and with vkq, and check that the results are equal."""
     folders = [folder / library for library in ("theirs", "own")]
     for one in folders:
         one.mkdir()
@@ -206,7 +207,7 @@ def compared(script: str, path: str, folder: Path) -> None:
 def test_scripts_of_onnxruntime_run(
     device: vkq.Device, path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the import changed alone: on the default device, whatever providers they name."""
+    """Only the import is changed: on the default device, whatever providers the scripts name."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     compared(SCRIPTS[name], path, tmp_path)
 
@@ -222,7 +223,7 @@ def told(call: Any) -> list[str]:
 
 @pytest.mark.parametrize("library", [vkq.onnx, onnxruntime], ids=["vkq", "onnxruntime"])
 def test_what_is_ignored_is_told_once(any_device: vkq.Device, path: str, library: Any) -> None:
-    """Of vkq's option objects and of ONNX Runtime's, which session and run take alike."""
+    """Session and run accept vkq's and ONNX Runtime's option objects alike."""
     options, run = library.SessionOptions(), library.RunOptions()
     assert not changed(options, vkq.onnx.SessionOptions)
     assert not changed(run, vkq.onnx.RunOptions)
@@ -250,7 +251,7 @@ def test_what_is_ignored_is_told_once(any_device: vkq.Device, path: str, library
 
 
 def test_providers_choose(any_device: vkq.Device, path: str) -> None:
-    """A device by its index; the CPU beside it, where it is named."""
+    """A device by its index; the CPU as well, if it is named."""
     index = any_device.capabilities.index
     given = [("VulkanExecutionProvider", {"device_id": str(index)}), "CPUExecutionProvider"]
     with warnings.catch_warnings():
@@ -301,7 +302,7 @@ def test_available() -> None:
 
 
 def slow(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """(is inside, may go on): of a run that waits."""
+    """Make runs wait; return the events (is inside, may continue)."""
     begun, go = threading.Event(), threading.Event()
     run = Executable.run
 
@@ -317,7 +318,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Ev
 def test_a_timeout_ends_the_wait_alone(
     any_device: vkq.Device, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run goes on, one behind it is taken back, and the session works after it."""
+    """The run continues, one behind it is cancelled, and the session works afterwards."""
     session, feed = vkq.onnx.InferenceSession(path, any_device), {"x": images(2)}
     want = session.run(None, feed)
     for got, one in zip(session.run(None, feed, timeout=60), want, strict=True):
@@ -342,7 +343,7 @@ def test_a_timeout_ends_the_wait_alone(
 def test_errors_of_asynchronous_runs(
     any_device: vkq.Device, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arguments are refused at once; what fails later is told to the callback."""
+    """Errors in arguments are raised at once; later failures are given to the callback."""
     session, done = vkq.onnx.InferenceSession(path, any_device), threading.Event()
     said: list[Any] = []
 
@@ -365,7 +366,7 @@ def test_errors_of_asynchronous_runs(
 
 
 def test_close(any_device: vkq.Device, path: str) -> None:
-    """Memory is free at once, the device stays open, and whoever comes later is told."""
+    """Memory is freed at once, the device stays open, and later calls get an error."""
     for _ in range(2):  # the first leaves tables that the device keeps for everybody
         before = any_device.memory_used_bytes
         opened_and_closed(any_device, path)
@@ -411,7 +412,7 @@ def test_closed_while_others_run(any_device: vkq.Device, path: str, monkeypatch:
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_map_gives_every_output(device: vkq.Device, path: str, batch: int) -> None:
-    """In the order in which they are named, one of them twice, with and without the axis of the batch."""
+    """In the order of the names, one of them twice, with and without the batch axis."""
     session, x = vkq.onnx.InferenceSession(path, device), images(5, seed=2)
     y, second = session.run(None, {"x": x})
     got = list(session.map(x, batch, []))

@@ -1,5 +1,5 @@
-"""What the Python examples of ONNX Runtime's documentation do, with its own models: each script runs with
-ONNX Runtime and, the import changed alone, with vkq."""
+"""The Python examples of ONNX Runtime's documentation, with their own models: each script runs with ONNX
+Runtime and, with only the import changed, with vkq."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import vkq.onnx
 from vkq.onnx import backend, datasets
 from vkq.onnx.fallback import FallbackWarning
 
-# Each leaves what is compared in `result`.
+# Each script leaves its results in `result`.
 SCRIPTS = {
     "load and predict": """
 import numpy as np

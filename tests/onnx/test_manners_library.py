@@ -1,5 +1,5 @@
-"""What ONNX Runtime's API page and examples use of its module, run with both libraries; what vkq refuses or
-ignores of it."""
+"""The module functions of ONNX Runtime's API page and examples, run with both libraries, and those that vkq
+refuses or ignores."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ result += [*prepared.run(x), *prepared.run([x])]
 def test_scripts_of_onnxruntime_run(
     any_device: vkq.Device, path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:  # fmt: skip
-    """With the import changed alone."""
+    """Only the import is changed."""
     monkeypatch.setattr("vkq.runtime.opened._default", any_device)
     compared(SCRIPTS[name], path, tmp_path)
 
@@ -196,7 +196,7 @@ def test_refused(any_device: vkq.Device, path: str) -> None:  # noqa: F811
 
 
 def test_given_initializers_stay_with_a_fallback(any_device: vkq.Device, path: str) -> None:  # noqa: F811
-    """Also from bytes and a ModelProto, which the session leaves unchanged."""
+    """Also for bytes and a ModelProto, which the session does not change."""
     proto = model()
     before, options = proto.SerializeToString(), vkq.onnx.SessionOptions()
     options.add_initializer("w", vkq.onnx.OrtValue(np.full((6, 3, 3, 3), -2, np.int8)))

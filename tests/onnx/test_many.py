@@ -1,5 +1,4 @@
-"""Sessions that are opened and closed again and again leave nothing behind: on the device, in Python, as
-threads or files."""
+"""Opening and closing sessions repeatedly leaks nothing: on the device, in Python, as threads or files."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def model(op: str) -> bytes:
 
 
 def state(device: vkq.Device) -> tuple[int, int, int]:
-    """Bytes on the device, threads, open files."""
+    """Return bytes on the device, threads, open files."""
     gc.collect()
     for thread in threading.enumerate():
         if thread.name.startswith(WORKER):  # one that was told to end

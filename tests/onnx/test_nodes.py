@@ -1,7 +1,7 @@
-"""ONNX's own tests of single nodes: through the backend on a device, and through the oracle.
+"""ONNX's own tests of single nodes, through the backend on a device, and through the oracle.
 
-Tests of operators that are quantized, or move 8-bit numbers, must pass by name. Of all others that vkq takes,
-none may be wrong; the totals are stated (docs/models.md says the first).
+Tests of quantized operators, and of movement of 8-bit numbers, must pass by name. Of the other tests that vkq
+accepts, none may be wrong; the totals are stated (the first also in docs/models.md).
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ def arrays(folder: Path, kind: str, count: int) -> list[Any]:
 
 
 def cases(name: str) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """(model, inputs, expected outputs) of a test; none where they are no tensors."""
+    """Yield (model, inputs, expected outputs) of a test; none if they are not tensors."""
     model = onnx.load(FOLDER / f"test_{name}" / "model.onnx")
     values = [*model.graph.input, *model.graph.output]
     if not all(value.type.HasField("tensor_type") for value in values):
@@ -107,8 +107,8 @@ def test_quantized(device: vkq.Device, name: str) -> None:
 
 
 def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
-    """What the device does not take is refused by a ModelError, and nothing that it takes is wrong. Tests
-    whose inputs all count as constants are computed when the model is loaded, and do not count."""
+    """What the device cannot run is refused by a ModelError, and no result is wrong. Tests whose inputs all
+    count as constants are computed when the model is loaded, and do not count."""
     count: Counter[str] = Counter()
     for name in NAMES:
         for model, inputs, outputs in cases(name):
@@ -127,7 +127,7 @@ def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
 
 
 def test_every_node_in_numpy() -> None:
-    """The oracle computes what ONNX says, also of the real operators around quantized ones."""
+    """The oracle gives ONNX's results, also for the float operators around quantized ones."""
     count: Counter[str] = Counter()
     for name in NAMES:
         for model, inputs, outputs in cases(name):

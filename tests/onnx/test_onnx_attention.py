@@ -1,4 +1,4 @@
-"""ONNX's Attention and RMSNormalization (opset 23, 24) on the device, against ONNX Runtime."""
+"""ONNX's Attention and RMSNormalization (opset 23, 24) on the device, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMS: dict[str, Any] = {
 def attended(
     device: vkq.Device, form: str, flat: bool, held: int, dtype: Any = np.float32, opset: int = 23
 ) -> None:
-    """Three queries of six heads to two heads of five keys, of which *held* are past."""
+    """Three queries of six heads to two heads of five keys, *held* of which are past."""
     a = dict(FORMS[form])
     sizes = {"q": (6, 3, 8), "k": (2, 5 - held, 8), "v": (2, 5 - held, 7)}
     fed = {
@@ -67,7 +67,7 @@ def test_float16(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("causal", [0, 1])
 def test_lengths(device: vkq.Device, causal: int) -> None:
-    """Opset 24: a cache that other nodes write, of which each batch uses so many keys."""
+    """Opset 24: other nodes write a cache, of which each batch uses so many keys."""
     fed = {"q": normal(2, 6, 3, 8), "k": normal(2, 2, 9, 8, seed=1), "v": normal(2, 2, 9, 8, seed=2)}
     fed["n"] = np.int64([4, 9])
     node = helper.make_node("Attention", ["q", "k", "v", "", "", "", "n"], ["o"], is_causal=causal)
@@ -89,7 +89,7 @@ def test_the_scores_as_a_result(any_device: vkq.Device, mode: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_rms_normalization(device: vkq.Device, dtype: Any, axis: int) -> None:
-    """As LayerNormalization: 2e-6 for numbers of size 1; float16 rounds before and behind the scale."""
+    """As for LayerNormalization: 2e-6 for numbers of size 1; float16 rounds before and after the scale."""
     x = normal(2, 5, 37).astype(dtype)
     scale = normal(*x.shape[axis:], seed=1).astype(dtype)
     node = helper.make_node("RMSNormalization", ["x", "s"], ["y"], axis=axis, epsilon=1e-4)

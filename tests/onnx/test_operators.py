@@ -1,6 +1,6 @@
-"""Each form of an operator that the reader knows, alone, against ONNX Runtime: com.microsoft's quantized
-operators, element-wise functions between DequantizeLinear and QuantizeLinear, and the forms of older
-opsets."""
+"""Each form of an operator that the reader knows, alone, compared with ONNX Runtime: com.microsoft's
+quantized operators, element-wise functions between DequantizeLinear and QuantizeLinear, and the forms of
+older opsets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(
     result: str,
     opset: int = 17,
 ) -> bytes:
-    """A model with one result "y"."""
+    """Return a model with one result "y"."""
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
         for name, x in inputs.items()
@@ -44,7 +44,7 @@ def model(
 
 
 def check(device: vkq.Device, data: bytes, inputs: dict[str, np.ndarray]) -> None:
-    """The same bytes as ONNX Runtime's."""
+    """Check for the same bytes as ONNX Runtime's."""
     want = cpu_session(data, "comparing").run(None, inputs)[0]
     got = vkq.onnx.InferenceSession(data, device).run(None, inputs)[0]
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
@@ -56,7 +56,7 @@ def bytes_of(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
 
 
 def q(name: str, scale: float, zero: int, dtype: str) -> dict[str, Any]:
-    """Scale and zero point as constants; the zero point counts from the type's least."""
+    """Return scale and zero point as constants; the zero point is counted from the type's minimum."""
     return {f"{name}s": np.float32(scale), f"{name}z": np.array(zero + np.iinfo(dtype).min, dtype)}
 
 
@@ -81,7 +81,7 @@ def test_quantized_unary(device: vkq.Device, op: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("opset", [11, 13])
 def test_quantized_softmax_of_older_opsets(device: vkq.Device, opset: int) -> None:
-    """Before opset 13 all axes from the one given count as one."""
+    """Before opset 13 all axes from the given one on count as one."""
     x = bytes_of((3, 4, 5), "uint8")
     constants = q("x", 0.02, 100, "uint8") | q("y", 1 / 256, 0, "uint8")
     inputs = ["x", "xs", "xz", "ys", "yz"]
@@ -166,8 +166,8 @@ FUNCTIONS = [
 
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_functions(any_device: vkq.Device, op: str) -> None:
-    """A table of 256: what ONNX Runtime's float operator gives, but for its approximations, by one at
-    most."""
+    """A table of 256 entries gives ONNX Runtime's float results, except for its approximations, which differ
+    by at most one."""
     for dtype in TYPES:
         x = np.arange(256).astype(np.uint8).view(dtype).reshape(4, 64)
         constants = q("x", 0.037, 117, dtype) | q("y", 0.011, 120, dtype)
@@ -180,8 +180,8 @@ def test_functions(any_device: vkq.Device, op: str) -> None:
 
 
 def test_hard_swish_multiplies_by_a_sixth(device: vkq.Device) -> None:
-    """As ONNX defines it: division by 6 rounds -45 * 0.02 to the other side of a tie, and one float32 in
-    seven otherwise."""
+    """ONNX defines a product with 1/6: dividing by 6 would round -45 * 0.02 to the other side of a tie, and
+    one float32 in seven differently."""
     x = np.arange(256).astype(np.uint8)
     constants = q("x", 0.02, 128, "uint8") | q("y", 0.03, 20, "uint8")
     nodes = [
@@ -208,7 +208,7 @@ def test_functions_of_two(device: vkq.Device, op: str) -> None:
 
 
 def test_square(any_device: vkq.Device) -> None:
-    """A table of floats: not the integer product of a number with itself, which may round elsewhere."""
+    """A table of floats: not the integer product of a number with itself, which may round differently."""
     x = np.arange(256).astype(np.uint8)
     constants = q("x", 0.0371, 117, "uint8") | q("y", 0.0113, 3, "uint8") | {"two": np.float32(2)}
     nodes = [
@@ -225,7 +225,7 @@ def test_square(any_device: vkq.Device) -> None:
 
 
 def around(node: Any, more: Sequence[Any] = ()) -> list[Any]:
-    """A node from "a" to "b" between DequantizeLinear and QuantizeLinear of the same parameters."""
+    """Return a node from "a" to "b" between DequantizeLinear and QuantizeLinear with the same parameters."""
     return [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
         *more,
@@ -259,7 +259,7 @@ def test_older_opsets(any_device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("mode", ["edge", "reflect"])
 def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str) -> None:
-    """A value that is given all the same need not be one of the 8-bit numbers."""
+    """If a value is given nevertheless, it need not be an 8-bit number."""
     x = bytes_of((1, 3, 4, 5), "uint8")
     node = helper.make_node("Pad", ["a", "pads", "value"], ["b"], mode=mode)
     more = {"pads": np.array([0, 0, 1, 2, 0, 0, 0, 1], np.int64), "value": np.float32(0.37)}
@@ -269,7 +269,7 @@ def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str)
 
 @pytest.mark.parametrize("include", [0, 1])
 def test_dilated_means(device: vkq.Device, include: int) -> None:
-    """ONNX Runtime makes a QLinearAveragePool of them, which has no dilations, where it optimizes."""
+    """When it optimizes, ONNX Runtime turns them into QLinearAveragePool, which has no dilations."""
     x = bytes_of((1, 2, 7, 8), "int8")
     window = {"kernel_shape": [2, 3], "dilations": [2, 1], "pads": [1, 0, 1, 1]}
     node = helper.make_node("AveragePool", ["a"], ["b"], **window, count_include_pad=include)
@@ -282,7 +282,7 @@ def test_dilated_means(device: vkq.Device, include: int) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_softmax_that_stays_float32(device: vkq.Device, axis: int) -> None:
-    """Along any axis, as the last step of a segmentation has it."""
+    """Along any axis, as the last step of a segmentation."""
     x = bytes_of((3, 4, 5), "int8")
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
@@ -313,8 +313,7 @@ def test_products_of_activations_of_another_type(device: vkq.Device, given: str,
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm", "MatMul", "Softmax", "GlobalAveragePool"])
 @pytest.mark.parametrize(("given", "result"), MIXED)
 def test_results_of_another_type(device: vkq.Device, op: str, given: str, result: str) -> None:
-    """As training for quantization makes them, with unsigned results of Relu: ONNX Runtime computes them in
-    floats."""
+    """Quantization-aware training gives unsigned results of Relu: ONNX Runtime computes these in floats."""
     x = bytes_of((5, 6) if op in ("Gemm", "MatMul", "Softmax") else (1, 6, 5, 4), given)
     shapes = {"Conv": (3, 6, 2, 2), "ConvTranspose": (6, 3, 2, 2), "Gemm": (6, 3), "MatMul": (6, 3)}
     weighted = ["w"] if op in shapes else []
@@ -350,7 +349,7 @@ def test_split_of_opset_11(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_a_part_without_elements(any_device: vkq.Device, dtype: str) -> None:
-    """Which no step writes or reads."""
+    """No step writes or reads it."""
     x = bytes_of((2, 3), dtype) if dtype == "uint8" else np.ones((2, 3), np.float32)
     split = helper.make_node("Split", ["x", "sizes"], ["a", "b"], axis=1)
     both = helper.make_node("Concat", ["b", "a"], ["y"], axis=1)
@@ -388,7 +387,7 @@ def test_every_rule_is_an_operator_of_onnx() -> None:
 @pytest.mark.parametrize("number", [-0.02, 0.0, 1e-40])
 @pytest.mark.parametrize("which", ["ys"])
 def test_what_is_no_scale_goes_to_the_fallback(any_device: vkq.Device, which: str, number: float) -> None:
-    """ONNX takes any number."""
+    """ONNX allows any number."""
     x = bytes_of((3, 8), "uint8")
     constants = q("x", 0.03, 100, "uint8") | q("y", 0.1, 120, "uint8") | {
         "w": bytes_of((8, 4), "int8", 1), "ws": np.array([0.01, 0.02, 0.03, 0.04], np.float32),

@@ -1,5 +1,5 @@
-"""What ONNX Runtime's transformer optimizer makes of BERT, ViT and GPT-2 (`written_out`) runs whole on the
-device, as what it is made of does."""
+"""The output of ONNX Runtime's transformer optimizer for BERT, ViT and GPT-2 (`written_out`) runs entirely on
+the device, and so do its inputs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def feeds(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", list(FUSED))
 def test_fused(device: vkq.Device, name: str) -> None:
-    """GPT-2's first rows see hidden keys alone, where -10000 + score is rounded to 2^-10."""
+    """GPT-2's first rows see only hidden keys, where -10000 + score is rounded to 2^-10."""
     check(device, optimized(name), feeds(name), 2.0**-8 if name == "gpt2" else BOUND)
 
 

@@ -1,4 +1,4 @@
-"""Numbers and attributes of ONNX files, beside what the package onnx makes of them."""
+"""Numbers and attributes of ONNX files, compared with the package onnx."""
 
 import subprocess
 import sys

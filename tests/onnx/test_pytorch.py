@@ -1,4 +1,4 @@
-"""PyTorch's way in, where PyTorch is installed; and its words for what is none of it."""
+"""PyTorch's programs and tensors, if PyTorch is installed; and the errors for other values."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own
 
 
 class _Fake:
-    """A class that says to be of torch."""
+    """A class that claims to be torch's."""
 
 
 def fake(name: str, **methods: Any) -> Any:
@@ -27,7 +27,7 @@ def test_what_is_none_of_it_stays_as_it_is() -> None:
 
 
 def test_programs_and_tensors_by_their_names() -> None:
-    """Without PyTorch: by the names of its classes."""
+    """Without PyTorch: recognized by the names of its classes."""
     assert model_of(fake("ONNXProgram", model_proto=b"model")) == b"model"
     with pytest.raises(vkq.ModelError, match=r"a torch Module; give torch\.export\.export"):
         model_of(fake("Module"))
@@ -51,7 +51,7 @@ def network(torch: Any) -> Any:
 
 
 def test_programs(any_device: vkq.Device, torch: Any) -> None:
-    """Of both kinds, by tensors and arrays; results as tensors on request."""
+    """Programs of both kinds, with tensors and arrays as inputs; results as tensors on request."""
     net, x = network(torch), torch.randn(2, 3, 17, 13)
     program = torch.export.export(net, (x,))
     for model in (program, torch.onnx.export(program, dynamo=True)):
@@ -70,7 +70,7 @@ def test_programs(any_device: vkq.Device, torch: Any) -> None:
 
 
 def test_pt2e(any_device: vkq.Device, torch: Any) -> None:
-    """A network that torchao quantized runs in 8 bits, whole."""
+    """A network quantized by torchao runs entirely in 8 bits."""
     pytest.importorskip("torchao", reason="torchao is no dependency of the tests")
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86

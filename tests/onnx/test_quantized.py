@@ -1,4 +1,5 @@
-"""What `quantize` writes, vkq runs: models with dead channels, numbers too small or too large for a scale."""
+"""vkq runs the models that `quantize` writes, also with dead channels, and numbers too small or too large for
+a scale."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def saved(path: Path, nodes: list[Any], constants: dict[str, Any]) -> Path:
 
 
 def loads(source: Path, device: vkq.Device, activations: str, per_channel: bool) -> None:
-    """Quantizes a model and runs it, without the fallback: ONNX Runtime's bytes."""
+    """Quantize a model and run it without the fallback: the bytes are ONNX Runtime's."""
     target = source.with_name("quantized.onnx")
     quantize(source, target, [{"x": X * k} for k in (1, 0.5, 2)], activations, per_channel)
     (got,) = vkq.onnx.InferenceSession(target, device).run(None, {"x": X})
@@ -80,7 +81,7 @@ def test_activations(any_device: vkq.Device, factor: float, activations: str, tm
 
 @pytest.mark.parametrize("op", ["Gemm", "MatMul", "ConvTranspose", "depthwise Conv"])
 def test_operators(any_device: vkq.Device, op: str, tmp_path: Path) -> None:
-    """One dead output channel of each."""
+    """One dead output channel for each operator."""
     x, w = "f", RNG.normal(size=(126, 5)).astype(np.float32)
     nodes = [helper.make_node("Flatten", ["x"], ["f"])]
     if "Conv" in op:

@@ -1,5 +1,5 @@
-"""Models that are broken, or mean harm: a typed error that names what and why; nothing else is read or
-run."""
+"""Broken and malicious models: a typed error names the place and the reason; nothing else is read or
+executed."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -111,7 +111,7 @@ def test_nodes_that_are_none_of_onnx(
     error: str,
     fallback: str | None,
 ) -> None:
-    """Inputs that are missing, and attributes of another type."""
+    """Missing inputs, and attributes of another type."""
     arrays = {
         "a": np.ones(3, np.float32), "f": np.ones(4, bool), "z": np.int8(0), "i": np.zeros(1, np.int64),
         "p": np.ones(8, np.int64),
@@ -159,7 +159,7 @@ def test_shapes_are_refused_with_the_node() -> None:
 
 
 def external(folder: Path, location: str, **entries: str):
-    """A model whose constant lies in a file."""
+    """Write a model whose constant is in a file."""
     tensor = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3), "w")
     data = tensor.raw_data
     tensor.ClearField("raw_data")
@@ -228,7 +228,7 @@ def test_other_types_of_inputs() -> None:
 
 
 def test_functions_are_read(any_device: vkq.Device) -> None:
-    """Functions of the model itself are put where they are called."""
+    """The model's own functions are inlined."""
     function = helper.make_function(
         "own", "Twice", ["a"], ["b"], [helper.make_node("Concat", ["a", "a"], ["b"], axis=1)],
         [helper.make_opsetid("", 17)],
@@ -242,7 +242,7 @@ def test_functions_are_read(any_device: vkq.Device) -> None:
 
 
 def calling(levels: int, times: int, lowest: str) -> Any:
-    """A model of so many functions, each of which calls the one below so many times."""
+    """Return a model with so many functions, each of which calls the next one so many times."""
     names = ["a", *(f"t{i}" for i in range(times - 1)), "b"]
     steps = list(pairwise(names))
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -268,14 +268,14 @@ def test_functions_that_call_each_other() -> None:
 
 
 def test_mutants_are_taken_or_refused() -> None:
-    """More of them: python -m tests.onnx.mutate 100000."""
+    """For more of them: python -m tests.onnx.mutate 100000."""
     protos = mutate.sources()
     for seed in range(400):
         mutate.attempt(mutate.mutated(protos[seed % len(protos)], seed))
 
 
 def test_mutants_differ() -> None:
-    """The mutants reach deep: some are taken, and many different things are refused."""
+    """The mutants reach deep: some are accepted, and many different faults are refused."""
     protos, taken, said = mutate.sources(), 0, set()
     for seed in range(150):
         try:

@@ -1,5 +1,5 @@
-"""Float operators of transformers beside quantized ones, against ONNX Runtime: LayerNormalization, norms,
-means of float32 values; pools and BatchNormalization."""
+"""Float operators of transformers next to quantized ones, compared with ONNX Runtime: LayerNormalization,
+norms, means of float32 values; pools and BatchNormalization."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from tests.onnx.test_operators import check, model
 
 
 def run(device: vkq.Device, nodes: list[Any], x: np.ndarray, constants: dict[str, Any]) -> tuple[Any, Any]:
-    """vkq's result and ONNX Runtime's."""
+    """Return vkq's result and ONNX Runtime's."""
     data, feed = model(nodes, {"x": x}, constants, "float32", opset=18), {"x": x}
     return vkq.onnx.InferenceSession(data, device).run(None, feed)[0], onnxruntime_results(data, feed)[0]
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_layer_normalization(device: vkq.Device, axis: int) -> None:
-    """Each step rounded, its means within 2^-23: as near to the real one as ONNX Runtime's."""
+    """Each step is rounded, and means are within 2^-23: as near to the real value as ONNX Runtime's."""
     x = np.random.default_rng(7).normal(3, 2, (2, 5, 37)).astype(np.float32)
     scale, bias = (np.random.default_rng(s).normal(1, 0.3, x.shape[axis:]).astype(np.float32) for s in (8, 9))
     node = helper.make_node("LayerNormalization", ["x", "s", "b"], ["y"], axis=axis, epsilon=1e-4)
@@ -34,7 +34,7 @@ def test_layer_normalization(device: vkq.Device, axis: int) -> None:
 
 
 def test_instance_normalization(any_device: vkq.Device) -> None:
-    """As ONNX Runtime, whose sums round elsewhere."""
+    """ONNX Runtime's sums round differently."""
     x = np.random.default_rng(7).normal(3, 2, (2, 5, 7, 6)).astype(np.float32)
     scale, bias = (np.random.default_rng(s).normal(1, 0.3, 5).astype(np.float32) for s in (8, 9))
     node = helper.make_node("InstanceNormalization", ["x", "s", "b"], ["y"])
@@ -44,8 +44,8 @@ def test_instance_normalization(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 def test_pools_of_float16(device: vkq.Device, op: str) -> None:
-    """Between a convolution and an addition, as in a float16 ResNet: the maximum of rounded numbers, the mean
-    rounded once."""
+    """Between a convolution and an addition, as in a float16 ResNet: the maximum of rounded numbers, and the
+    mean rounded once."""
     random = np.random.default_rng(7)
     x = random.normal(0, 2, (2, 3, 9, 11)).astype(np.float16)
     w = random.normal(0, 0.2, (5, 3, 3, 3)).astype(np.float16)
@@ -72,7 +72,7 @@ def test_norms(any_device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("ops", [["Reciprocal"], ["Abs", "Reciprocal"], ["Sqrt", "Reciprocal"]], ids=str)
 def test_what_divides_by_zeros_and_subnormal_numbers(device: vkq.Device, ops: list[str]) -> None:
-    """Infinities of ONNX Runtime's signs; subnormal numbers count as zeros."""
+    """Infinities have ONNX Runtime's signs; subnormal numbers count as zeros."""
     x = np.float32([0.0, -0.0, 1e-38, -6e-39, 3.0])
     zeros = np.float32([0.0, -0.0, 0.0, -0.0, 3.0])
     names = ["x", "t", "y"] if len(ops) > 1 else ["x", "y"]
@@ -82,7 +82,7 @@ def test_what_divides_by_zeros_and_subnormal_numbers(device: vkq.Device, ops: li
 
 @pytest.mark.parametrize("form", ["qdq_int8", "qoperator_uint8"])
 def test_a_transformer_block(device: vkq.Device, tmp_path, form: str) -> None:
-    """ConvNeXt's: a depthwise convolution, LayerNormalization, products, GELU, a residual sum."""
+    """ConvNeXt's block: a depthwise convolution, LayerNormalization, products, GELU, a residual sum."""
     net = Net(seed=11, shape=(1, 8, 6, 6))
     x = net.conv("x", 8, 3, groups=8)
     last = net.op("Transpose", x, perm=[0, 2, 3, 1])
@@ -114,7 +114,7 @@ WINDOWS = {
 @pytest.mark.parametrize("options", WINDOWS.values(), ids=WINDOWS.keys())
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool with margins"])
 def test_pools(device: vkq.Device, op: str, options: dict[str, Any]) -> None:
-    """ONNX Runtime's numbers, also of windows beyond the margins, and where none sees a row or column."""
+    """ONNX Runtime's numbers, also for windows beyond the margins, and windows that read no row or column."""
     x = np.random.default_rng(8).normal(-3, 1, (2, 3, 9, 32)).astype(np.float32)
     more: dict[str, Any] = {"count_include_pad": 1} if op.endswith("margins") else {}
     node = helper.make_node(op.partition(" ")[0], ["x"], ["y"], **options, **more)

@@ -1,4 +1,4 @@
-"""What is refused says its cause and what to do about it: whole sentences, for each kind of refusal."""
+"""Refusals state their cause and the remedy: whole sentences, for each kind of refusal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def runtime_weight() -> Any:
 
 
 def detector() -> Any:
-    """Boxes and scores of an image's rows, NonMaxSuppression, and a Cast of what it finds."""
+    """Return a model with boxes and scores of an image's rows, NonMaxSuppression, and a Cast of its
+    result."""
     nodes = [
         node("MatMul", "x w", "boxes"),
         node("MatMul", "x ones", "sums"),

@@ -1,4 +1,4 @@
-"""Sessions as people use them: names, shapes, threads, processes, streams, reports, what falls back."""
+"""Typical uses of sessions: names, shapes, threads, processes, streams, reports, the fallback."""
 
 import pickle
 import threading
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def resnet(folder: Path) -> bytes:
-    """With an open batch."""
+    """Return a model with an open batch."""
     net = Net(seed=3)
     results = KINDS["resnet"](net)
     return quantized(net.model(*results, batch="N"), "qdq_int8", folder, net.shape)
@@ -36,7 +36,7 @@ def resnet(folder: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def filter_(folder: Path) -> bytes:
-    """Fully convolutional, with open sizes."""
+    """Return a fully convolutional model with open sizes."""
     net = Net(seed=4)
     result = net.conv(net.relu(net.conv("x", 6)), 3)
     proto = net.model(result)
@@ -91,7 +91,7 @@ def test_every_batch_and_size(any_device: vkq.Device, resnet: bytes, filter_: by
 
 
 def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: bytes) -> None:
-    """Where all take more memory than they may; one is kept whatever it takes."""
+    """When all take more memory than allowed; one is kept in any case."""
     session = vkq.onnx.InferenceSession(filter_, any_device)
     made = session._executables
 
@@ -154,7 +154,7 @@ def test_pickle(any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.Monke
 def test_what_is_wrong_with_the_model_is_said_before_what_is_with_the_device(
     any_device: vkq.Device, resnet: bytes
 ) -> None:
-    """The device is opened beside the reading."""
+    """The device is opened while the model is read."""
     with pytest.raises(vkq.NoDeviceError, match="'none of them'"):
         vkq.onnx.InferenceSession(resnet, "none of them")
     with pytest.raises(vkq.onnx.ModelError, match="not an ONNX model"):
@@ -167,7 +167,8 @@ def test_what_is_wrong_with_the_model_is_said_before_what_is_with_the_device(
 def test_sums_are_prepared_before_the_first_run(
     any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the driver is opened, but for sums that a device may not run: those stay the fallback's."""
+    """They are prepared while the driver is opened, except for sums that a device may not run: those are left
+    to the fallback."""
     made: list[object] = []
     monkeypatch.setattr(binary, "binary_table", lambda *which: (made.append(which), binary_table(*which))[1])
     for fallback, ahead in ((None, True), ("onnxruntime", False)):
@@ -238,7 +239,7 @@ def test_map_again_prepares_nothing(any_device: vkq.Device, resnet: bytes) -> No
 
 
 def test_map_on_the_cpu_too(any_device: vkq.Device, folder: Path) -> None:
-    """What cannot run beside others runs at once: parts on the CPU."""
+    """Parts on the CPU cannot overlap, and run at once."""
     model, x = partly(folder), images(2, 3, 16, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
@@ -260,7 +261,7 @@ def test_explain(any_device: vkq.Device, resnet: bytes) -> None:
 
 
 def partly(folder: Path) -> bytes:
-    """A network with operators in its middle that vkq does not know."""
+    """Return a network with unknown operators in its middle."""
     net = Net(seed=5)
     x = net.relu(net.conv("x", 8, 3, 2))
     x = net.op("LpPool", net.conv(net.op("LpPool", x, kernel_shape=[1, 1]), 4, 3), kernel_shape=[1, 1])
@@ -290,7 +291,7 @@ def test_arguments_are_told_as_by_onnxruntime(any_device: vkq.Device) -> None:
 
 
 def steps(inputs: str, outputs: str, given: str = "x") -> bytes:
-    """A model that quantizes and dequantizes with the scale 1/2."""
+    """Return a model that quantizes and dequantizes with the scale 1/2."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => ({outputs})
       <float s = {{0.5}}, int8 z = {{0}}, float[3] c = {{1, 2, 3}}>
       {{ q = QuantizeLinear({given}, s, z) y = DequantizeLinear(q, s, z) }}"""
@@ -308,7 +309,7 @@ def test_a_result_that_is_named_twice(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("op", ["Relu", "com.microsoft.SampleOp"], ids=["device", "fallback"])
 @pytest.mark.filterwarnings("ignore::vkq.onnx.fallback.FallbackWarning")
 def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
-    """Those that are constants and inputs of the model, too."""
+    """Also results that are constants or inputs of the model."""
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[3] x) => (float[3] y, int64[1] k, float[2] c, float[3] x) <float[2] c = {{1, 2}}>
@@ -324,7 +325,7 @@ def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
 
 
 def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
-    """What was made of the numbers of a first run is kept by them, not by the array."""
+    """Whatever was made for a first run is cached by the numbers, not by the array."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (int64[2] k) => (int64[2, 1] y)
         <int64[1] axis = {1}> { y = Unsqueeze(k, axis) }"""
@@ -336,7 +337,7 @@ def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
 
 
 def test_results_that_depend_on_no_input(any_device: vkq.Device) -> None:
-    """There is nothing to run, and no time of it."""
+    """There is nothing to run, and no time to report."""
     session = vkq.onnx.InferenceSession(steps("", "float[3] y", "c"), any_device)
     assert session.run(None, {})[0].tolist() == [1, 2, 3]
     assert session.profile({}) == []
@@ -351,7 +352,7 @@ def test_refused_with_the_whole_list(any_device: vkq.Device, folder: Path) -> No
 
 
 def test_nodes_refused_for_one_reason_are_told_together(any_device: vkq.Device) -> None:
-    """Nodes that are refused for the same reason are told together; `refusals` has each."""
+    """Nodes refused for the same reason are reported together; `refusals` has each."""
     net = Net(seed=3)
     x = "x"
     for _ in range(5):
@@ -367,7 +368,7 @@ def test_nodes_refused_for_one_reason_are_told_together(any_device: vkq.Device) 
 
 
 def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:
-    """An exporter may leave the batch open and write its size into a Reshape all the same."""
+    """An exporter may leave the batch open and still write its size into a Reshape."""
     net = Net(seed=6, shape=(1, 2, 4, 4))
     proto = net.model(net.op("Reshape", "x", net.constant(np.array([3, 8, 4], np.int64))))
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
@@ -403,7 +404,8 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
 
 
 def test_forms_that_the_graph_has_not_fall_back(any_device: vkq.Device) -> None:
-    """A pool with indices is valid ONNX: told in the list of refusals, and run where that is asked for."""
+    """A pool with indices is valid ONNX: reported in the list of refusals, and run by the fallback if it is
+    allowed."""
     net = Net(seed=6, shape=(1, 2, 4, 4))
     proto = net.model(net.op("MaxPool", net.op("Neg", "x"), kernel_shape=[2, 2]))
     next(node for node in proto.graph.node if node.op_type == "MaxPool").output.append("indices")
@@ -417,7 +419,7 @@ def test_forms_that_the_graph_has_not_fall_back(any_device: vkq.Device) -> None:
 
 
 def test_map_beside_runs(any_device: vkq.Device, resnet: bytes) -> None:
-    """A stream that is only begun disturbs neither other streams nor runs."""
+    """A stream that has only begun disturbs neither other streams nor runs."""
     session = vkq.onnx.InferenceSession(resnet, any_device)
     inputs = [images(3, 16, 16, seed=i) for i in range(6)]
     want = [onnxruntime_results(resnet, {"x": x[None]})[0][0] for x in inputs]

@@ -24,7 +24,7 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> list[Resident]:
 
 
 def stored(**changes: int) -> bytes:
-    """The model's bytes, with these bytes of the weight changed."""
+    """Return the model's bytes, with these bytes of the weight changed."""
     proto = model()
     (weight,) = (t for t in proto.graph.initializer if t.name == "w")
     data = bytearray(weight.raw_data)
@@ -35,7 +35,7 @@ def stored(**changes: int) -> bytes:
 
 
 def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) -> None:
-    """For other shapes too, and kept while any of the sessions is open."""
+    """They are uploaded once for all shapes, and stay while any of the sessions is open."""
     feed, own = {"x": images(2)}, stored(b7=2)  # weights that no session of another test has
     first = vkq.onnx.InferenceSession(own, device)
     want = first.run(None, feed)
@@ -57,7 +57,7 @@ def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) 
 
 
 def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
-    """A session with weights of its own takes as many more than one that shares them."""
+    """A session with its own weights takes as many more bytes than one that shares them."""
     taken, sessions = [], []
     for data in (stored(b11=2), stored(b11=2), stored(b12=2)):
         before = device.memory_used_bytes
@@ -76,7 +76,7 @@ def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
 
 
 def test_other_weights_are_not_shared(any_device: vkq.Device, uploads: list[Resident]) -> None:
-    """One bit of one weight; another device."""
+    """One bit of one weight differs; or the device does."""
     feed = {"x": images(1)}
     first = vkq.onnx.InferenceSession(stored(), any_device)
     want = first.run(None, feed)[0]
@@ -117,7 +117,7 @@ def test_threads_open_and_run_together(any_device: vkq.Device, uploads: list[Res
 
 
 def test_sessions_opened_and_closed_leave_nothing(any_device: vkq.Device) -> None:
-    """Without a collection: memory is free when a session is closed, whatever it did."""
+    """Memory is freed when a session is closed, without the garbage collector, whatever the session did."""
     data, x = stored(), images(4)
     gc.collect()
     gc.disable()

@@ -1,4 +1,5 @@
-"""Models that run in parts and in stages: branches, loops, sequences, shapes that a part finds."""
+"""Models that run in parts and in stages: branches, loops, sequences, shapes known only after a part has
+run."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def branch(op: str, result: str, shape: Any = X.shape) -> Any:
 
 
 def check(device: vkq.Device, data: bytes, *feeds: dict[str, np.ndarray]) -> Any:
-    """The last executable, after the results for all feeds were compared with ONNX Runtime's."""
+    """Compare the results for all feeds with ONNX Runtime's; return the last executable."""
     session = vkq.onnx.InferenceSession(data, device, fallback="onnxruntime")
     for feed in feeds:
         (got,), (want,) = session.run(None, feed), onnxruntime_results(data, feed)
@@ -47,7 +48,7 @@ def check(device: vkq.Device, data: bytes, *feeds: dict[str, np.ndarray]) -> Any
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_branch_that_an_input_decides(any_device: vkq.Device, flag: bool) -> None:
-    """Its graphs read a value that the device made."""
+    """Its graphs read a value made on the device."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
@@ -79,7 +80,7 @@ def test_a_loop_whose_results_grow(any_device: vkq.Device) -> None:
 
 
 def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device) -> None:
-    """As NonZero finds it: each count of elements that are not 0 is a shape of its own."""
+    """The result of NonZero: each count of elements other than 0 is another shape."""
     nodes = [
         node("Round", "x", "r"),
         node("NonZero", "r", "i"),
@@ -95,7 +96,7 @@ def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device)
 
 
 def test_a_length_that_the_device_counts(any_device: vkq.Device) -> None:
-    """Needs no CPU: Range takes a number that an earlier stage makes."""
+    """No CPU is needed: Range takes a number from an earlier stage."""
     nodes = [
         node("Max", "x zero", "m"),
         node("ReduceSum", "m", "s", keepdims=0),
@@ -135,7 +136,7 @@ def test_texts_run_whole_on_the_cpu(any_device: vkq.Device) -> None:
 
 
 def test_operators_of_microsoft(any_device: vkq.Device) -> None:
-    """Shapes and all from ONNX Runtime."""
+    """ONNX Runtime infers the shapes, too."""
     nodes = [
         node("Relu", "x", "r"),
         helper.make_node("Trilu", ["r"], ["g"], domain=MICROSOFT),
@@ -153,7 +154,7 @@ def test_operators_of_microsoft(any_device: vkq.Device) -> None:
 def test_unknown_operators_on_constants_are_computed_at_load(
     any_device: vkq.Device, installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By ONNX Runtime, or onnx's reference where that is not installed: pads of a Swin."""
+    """By ONNX Runtime, or onnx's reference if that is not installed: the pads of a Swin."""
     if not installed:
         monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     nodes = [
@@ -168,8 +169,8 @@ def test_unknown_operators_on_constants_are_computed_at_load(
 
 
 def test_arithmetic_on_constants_ends(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endless loop is stopped, and is then one of the nodes that cannot run; a random number is none that
-    is computed ahead."""
+    """An endless loop is stopped, and counts as a node that cannot run; random numbers are not computed in
+    advance."""
     monkeypatch.setattr(alone, "SECONDS", 0.2)
     body = helper.make_graph(
         [node("Identity", "k0", "k"), node("Mul", "a0 a0", "a")], "body",
@@ -207,7 +208,7 @@ def test_sessions_on_the_cpu_serve_all_shapes(
 
 
 def test_half_precision_normalization(any_device: vkq.Device) -> None:
-    """In float32 up to the scale, as ONNX says it."""
+    """In float32 up to the scale, as in ONNX's definition."""
     x = X.astype(np.float16)
     constants = {"g": np.linspace(1, 2, 5, dtype=np.float16), "b": np.ones(5, np.float16)}
     data = model([node("LayerNormalization", "x g b")], {"x": x}, constants, "float16")
@@ -249,7 +250,7 @@ def test_what_neither_can_run_is_told(any_device: vkq.Device) -> None:
 
 
 def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
-    """A sequence that a later stage takes."""
+    """A sequence that a later stage reads."""
     nodes = [
         node("NonZero", "x", "i"),
         node("SplitToSequence", "i one", "s", axis=1),
@@ -268,7 +269,7 @@ def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
 
 
 def test_a_shape_that_no_stage_finds_is_an_error(any_device: vkq.Device) -> None:
-    """Sizes that are floats: each stage would leave the same nodes to the next one, for ever."""
+    """Sizes that are floats: each stage would leave the same nodes to the next one, without end."""
     constants = {"q": np.array([2, 3], np.int8), "s": np.float32(1), "z": np.int8(0)}
     nodes = [node("Relu", "x", "r"), node("DequantizeLinear", "q s z", "sizes"), node("Expand", "r sizes")]
     session = vkq.onnx.InferenceSession(model(nodes, {"x": X[0, :1, :3]}, constants, "float32"), any_device)

@@ -1,8 +1,8 @@
-"""Conv, ConvTranspose, MatMul and Gemm of floats, with constants of floats, or DequantizeLinear of constants
-(weight-only).
+"""Conv, ConvTranspose, MatMul and Gemm of floats with constant weights: floats, or DequantizeLinear of
+constants (weight-only).
 
-Device and ONNX Runtime each lie within the bound of float32 sums, (K + 4) units of the sum of magnitudes
-(`vkq.reference.floats`), of the float64 result.
+The results of the device and of ONNX Runtime are each within the bound of float32 sums, (K + 4) units of the
+sum of magnitudes (`vkq.reference.floats`), of the float64 result.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def codes(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 class Weighted:
-    """A model: x times or under a dequantized weight, and its float64 form."""
+    """A model of x and a dequantized weight, and its float64 result."""
 
     def __init__(
         self, op: str, x: tuple[int, ...], w: tuple[int, ...], dtype: str = "int8", axis: int | None = None,
@@ -75,7 +75,8 @@ class Weighted:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
     def real(self, magnitude: bool = False) -> np.ndarray:
-        """The result in float64, or of the magnitudes of all terms, without what follows."""
+        """Return the result in float64, or the sum of all terms' magnitudes, without the operators after
+        it."""
         size = np.abs if magnitude else np.asarray
         wide = {"s": np.ones(()), **{n: a.astype(np.float64) for n, a in self.data.items() if n in "swz"}}
         axis = next((a.i for a in self.nodes[0].attribute if a.name == "axis"), 0)
@@ -122,7 +123,7 @@ def compared(device: vkq.Device, model: Weighted, ops: list[str]) -> None:
     if y.dtype == np.float16:
         bound = bound + HALF_UNIT * np.abs(wanted) + 2.0**-25
     assert (np.abs(y - wanted) <= bound).all(), (np.abs(y - wanted) / bound).max()
-    # ONNX Runtime rounds float16 weights, and float16 sums as it goes
+    # ONNX Runtime rounds float16 weights, and float16 sums as it goes.
     loose = 4 * (terms(model) + 4) * HALF_UNIT * magnitude if y.dtype == np.float16 else bound
     assert (np.abs(w - wanted) <= loose).all()
 

@@ -1,4 +1,4 @@
-"""A small transformer for texts: token ids, a mask and kinds of tokens are its inputs, lengths are open."""
+"""A small transformer for texts: token ids, a mask and token types are its inputs, lengths are open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORDS, WIDTH, HEADS, LONGEST = 53, 24, 3, 40
 
 
 class Bert:
-    """Layers of attention and GELU behind embeddings; names of nodes as exporters give them."""
+    """Layers of attention and GELU behind embeddings; node names are those of exporters."""
 
     def __init__(self, layers: int, seed: int = 0):
         self.random = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ class Bert:
 
 
 def text(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """What the model is fed; the last words of each text but the first are masked."""
+    """Return the model's inputs; the last words of each text but the first are masked."""
     r = np.random.default_rng(seed)
     mask = np.arange(length)[None] < (length - np.minimum(np.arange(batch) * 2, length - 1))[:, None]
     shape = (batch, length)
@@ -103,7 +103,7 @@ class _Texts(CalibrationDataReader):  # type: ignore[misc]
 
 
 def quantized(model: Any, folder: Path) -> bytes:
-    """Every operator, int8."""
+    """Quantize every operator to int8."""
     path = folder / "q.onnx"
     types = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
     quantize_static(model, path, _Texts(), quant_format=QuantFormat.QDQ, **types)

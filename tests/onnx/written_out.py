@@ -1,5 +1,5 @@
-"""Transformers as torch's exporter writes them, every step a node, with random weights: what ONNX Runtime's
-transformer optimizer takes."""
+"""Transformers in the form of torch's exporter, every step a node, with random weights: the input of ONNX
+Runtime's transformer optimizer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Net:
 
 
 def bert() -> onnx.ModelProto:
-    """Two layers, norms behind them, a mask of padding."""
+    """Return two layers with norms after them and a padding mask."""
     net = Net()
     mask = net.op("Unsqueeze", net.op("Unsqueeze", "attention_mask", net.constant([1])), net.constant([2]))
     mask = net.op("Sub", net.number(1), net.op("Cast", mask, to=TensorProto.FLOAT))
@@ -93,7 +93,7 @@ def bert() -> onnx.ModelProto:
 
 
 def vit() -> onnx.ModelProto:
-    """Two layers, norms before them, nine patches and a token of its own."""
+    """Return two layers with norms before them, nine patches and a class token."""
     net = Net()
     kernel, bias = net.weight(WIDTH, 3, 4, 4, size=0.1), net.weight(WIDTH, size=0.1)
     x = net.op("Conv", "pixel_values", kernel, bias, kernel_shape=[4, 4], strides=[4, 4])
@@ -113,7 +113,7 @@ class Gpt2(Net):
     """Norms before each part; keys and values of a layer are one input and one result."""
 
     def gemm(self, x: str, k: int, n: int) -> str:
-        """Of rows, as transformers' Conv1D."""
+        """Multiply rows, as transformers' Conv1D."""
         lead = self.op("Slice", self.op("Shape", x), self.constant([0]), self.constant([2]))
         y = self.op("Gemm", self.reshape(x, -1, k), self.weight(k, n), self.weight(n, size=0.1))
         return self.op("Reshape", y, self.op("Concat", lead, self.constant([n]), axis=0))
@@ -129,7 +129,7 @@ class Gpt2(Net):
         return self.op("Squeeze", self.op("Slice", self.op("Shape", x), *ends), self.constant([0]))
 
     def causal(self, scores: str) -> str:
-        """The part of a table of flags for these queries and keys."""
+        """Return the part of a table of flags for these queries and keys."""
         keys, queries = (self.size(scores, axis) for axis in (3, 2))
         zero = self.constant([0])
         first = self.op("Unsqueeze", self.op("Sub", keys, queries), zero)
@@ -160,7 +160,7 @@ class Gpt2(Net):
 
 
 def gpt2() -> onnx.ModelProto:
-    """Two layers with a cache and a mask of padding."""
+    """Return two layers with a cache and a padding mask."""
     net = Gpt2()
     mask = net.op("Unsqueeze", net.op("Unsqueeze", "attention_mask", net.constant([1])), net.constant([2]))
     mask = net.op("Mul", net.op("Sub", net.number(1), mask), net.number(-10000))
