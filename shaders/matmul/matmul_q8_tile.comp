@@ -5,7 +5,8 @@
 //
 // Memory    a: rows (batch * m, k), b: rows (batch * n, k), y: rows (batch * m, n): ivec4 blocks
 //           [row/4][k/4] of 4 rows x 4 k in kPackedInt8_4H4W. Padding may hold anything: bytes beyond k are
-//           masked.
+//           masked. With A_HEADS above 1, a has the columns of so many matrices side by side: rows
+//           (batch / heads * m, heads * k), where k is a multiple of 4. So have b and y (n is one) by theirs.
 // Threads   one invocation computes four rows x four columns; neighbours share the rows:
 //
 //             b:  columns 4c .. 4c+3      an ivec4 of b is 4 columns x 4 k
@@ -22,6 +23,9 @@
 #include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 1) const uint A_HEADS = 1;
+layout(constant_id = 2) const uint B_HEADS = 1;
+layout(constant_id = 3) const uint Y_HEADS = 1;
 
 layout(set = 0, binding = 0) readonly buffer A { ivec4 a[]; };
 layout(set = 0, binding = 1) readonly buffer B { ivec4 b[]; };
@@ -74,12 +78,18 @@ void add_up(uint a_at, uint b_at) {
   }
 }
 
+// The first block of row `four` of blocks; a matrix has `fours` rows, each of `wide` blocks.
+uint row_at(uint four, uint fours, uint heads, uint wide) {
+  uint matrix = four / fours, first = (matrix / heads * fours + four % fours) * heads + matrix % heads;
+  return (heads == 1u ? four : first) * wide;
+}
+
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   uint m4 = ceil_div(p.m, 4u), n4 = ceil_div(p.n, 4u), k4 = ceil_div(p.k, 4u);
   uint four = i / n4, column = i % n4;
   if (four >= p.batch * m4) return;
-  add_up(four * k4, (four / m4 * n4 + column) * k4);
+  add_up(row_at(four, m4, A_HEADS, k4), row_at(four / m4 * n4 + column, n4, B_HEADS, k4));
   int both = int(p.k) * p.a_zero * p.b_zero;
   ivec4 words;
   [[unroll]] for (uint r = 0u; r < 4u; r++) {
@@ -94,6 +104,6 @@ void main() {
 #endif
   }
 #if OUT == OUT_Q8
-  y[four * n4 + column] = words;
+  y[row_at(four, m4, Y_HEADS, n4) + column] = words;
 #endif
 }

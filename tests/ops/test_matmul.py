@@ -1,5 +1,7 @@
 """Products of two 8-bit activations: exact sums, and ONNX Runtime's QLinearMatMul byte for byte."""
 
+from typing import Any
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -9,6 +11,7 @@ import vkq
 from vkq.numerics.requantize import multipliers, requantize
 from vkq.ops import operand
 from vkq.ops.matmul import _kernel, multiplied
+from vkq.problem.heads import put_together
 from vkq.select.path import Choice
 
 CASES = [
@@ -139,3 +142,44 @@ def test_refused(any_device: vkq.Device) -> None:
         )
     with pytest.raises(vkq.DTypeError, match="make them the same"):
         vkq.matmul(a, a.T, vkq.QParams(0.1, 0, "uint8"), a_qparams=q, b_qparams=q, device=any_device)
+
+
+HEADS = [(3, 1, 1), (1, 3, 1), (1, 1, 3), (3, 3, 3)]
+SIZES = [(8, 12, 4), (4, 70, 8), (5, 8, 4)]  # m, k, n: whole blocks; half a block of k; of rows
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("form", ["s8s8", "u8u8", "float"])
+def test_heads_side_by_side(
+    device: vkq.Device,
+    form: str,
+    heads: tuple[int, int, int],
+    sizes: tuple[int, int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In operands and result, read and written where they lie if blocks of four are of one matrix."""
+    monkeypatch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", form, "asked for"))
+    (m, k, n), q = sizes, vkq.QParams(0.03 + 0.001 * len(form), 3)
+    yq = vkq.QParams(2.0, -4)
+    x, z = operands(((2, 3, m, k), (2, 3, n, k)), "int8", 11)
+    acc = np.matmul(x.astype(np.int64) - 3, z.swapaxes(2, 3).astype(np.int64) - 3)
+    want = put_together(requantize(acc, multipliers(q.scale, q.scale, yq.scale)[0], yq), heads[2])
+    given = {"a": put_together(x, heads[0]), "b": put_together(z, heads[1])}
+    ran: list[str] = []
+    program = vkq.Device.program
+    monkeypatch.setattr(
+        vkq.Device,
+        "program",
+        lambda self, variant, *a: ran.append(variant.shader) or program(self, variant, *a),
+    )
+
+    def build(b: Any, a: Any, c: Any) -> Any:
+        return multiplied(b, a, c, yq, q, q, rows=True, heads=heads)
+
+    got = operand.apply(f"heads {form} {heads}", build, given, (), device, None, ("int8",))
+    np.testing.assert_array_equal(got, want, strict=True)
+    tiled = form != "float" and m % 4 == n % 4 == 0
+    in_place = tiled and not any(many > 1 and size % 4 for many, size in zip(heads, (k, k, n), strict=True))
+    assert ("move_q8__word" in ran) == (not in_place)
+    assert f"matmul_q8__{'tile' if tiled else 'row'}" in ran

@@ -22,6 +22,7 @@ from ..numerics.qparams import QParams
 from ..numerics.quantize import quantize
 from ..numerics.requantize import multipliers, requantize, wrapped
 from ..problem.conv2d import Conv2dProblem
+from ..problem.heads import ONE_EACH, put_together, taken_apart
 from ..problem.transposed import TransposedConv2dProblem
 from ..reference import floats, layers, linear_grouped, transposed
 from ..reference import operators as reference_ops
@@ -137,10 +138,12 @@ def _matmul_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     a: QParams = node.attributes["a"]
     b: QParams = node.attributes["b"]
     y: QParams | None = node.attributes["y"]
-    left, right = there(x[0]).astype(np.float64) - a.zero_point, there(x[1]).astype(np.float64) - b.zero_point
+    heads = node.attributes.get("heads", ONE_EACH)
+    left = taken_apart(there(x[0]), heads[0]).astype(np.float64) - a.zero_point
+    right = taken_apart(there(x[1]), heads[1]).astype(np.float64) - b.zero_point
     if node.attributes.get("rows"):
         right = right.swapaxes(-1, -2)
-    acc = wrapped(np.matmul(left, right).astype(np.int64))
+    acc = put_together(wrapped(np.matmul(left, right).astype(np.int64)), heads[2])
     multiplier = multipliers(a.scale, b.scale, y.scale if y else None)
     if y is None:
         return one(acc.astype(np.float32) * multiplier[0])

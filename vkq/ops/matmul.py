@@ -10,11 +10,13 @@ import numpy as np
 
 from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
+from ..kernels.move import permuted
 from ..kernels.repack import reshaped
 from ..layout.extent import MATRIX, Spec
 from ..numerics.qparams import QParams
 from ..numerics.requantize import multipliers
 from ..numerics.stored import signed_zero_point
+from ..problem.heads import ONE_EACH, Heads, apart, together
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -27,6 +29,7 @@ from .shape import transposed
 from .take import gather, numbers
 
 Kernel = tuple[Variant, Mapping[str, int | float]]  # and its push constants beside the sizes
+HEADS = ("A_HEADS", "B_HEADS", "Y_HEADS")
 SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # of a and b in the forms of a dot product
 MOST_K = (2**31 - 1) // (255 * 255)  # of an accumulator that int32 holds whatever the numbers
 
@@ -68,9 +71,15 @@ def multiplied(
     z_qparams: QParams | None = None,
     overflow: str = "refuse",
     rows: bool = False,
+    heads: Heads = ONE_EACH,
 ) -> Value:
     """Add `matmul` to a plan. overflow: "wrap" allows any K, with sums modulo 2**32. rows: z is (..., N, K),
-    the transpose of the operand."""
+    the transpose of the operand. heads: of x, z (with *rows*) and the result; one that has more than 1 is
+    (B, rows, heads * columns) where (B, heads, rows, columns) is meant."""
+    if max(heads) > 1 and not _in_place(b.device, x.spec.shape, z.spec.shape, heads, yq):
+        x, z = (_apart(b, value, n) for value, n in zip((x, z), heads, strict=False))
+        y = multiplied(b, x, z, yq, x_qparams, z_qparams, overflow, rows)
+        return _together(b, y, heads[2])
     if overflow == "refuse" and (k := math.prod(x.spec.shape[-1:])) > MOST_K:
         raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
     xq, zq = (
@@ -90,7 +99,31 @@ def multiplied(
         return variant, {**push, "a_zero": zeros[0] + shifts[0], "b_zero": zeros[1] + shifts[1]}
 
     columns = z if rows else _columns(b, z)
-    return _product(b, x, columns, kernel, yq or "float32", [])
+    return _product(b, x, columns, kernel, yq or "float32", [], heads)
+
+
+def _in_place(
+    device: Device, x: tuple[int, ...], z: tuple[int, ...], heads: Heads, yq: QParams | None
+) -> bool:
+    """Return whether the kernel reads and writes matrices whose columns lie side by side."""
+    (*leading, m, k), (*others, n, _) = apart(x, heads[0]), apart(z, heads[1])
+    whole = [n for size, n in zip((k, k, n), heads, strict=True) if n > 1 and size % 4]
+    same = leading == others and len(leading) == 2
+    return same and not whole and yq is not None and _tiled(device, math.prod(leading), m, n)
+
+
+def _apart(b: Builder, x: Value, heads: int) -> Value:
+    if heads == 1:
+        return x
+    n, rows, columns = x.spec.shape
+    to = apart(x.spec.shape, heads)
+    return permuted(b, x, (n, rows, heads, columns // heads), (0, 2, 1, 3), to, MATRIX)
+
+
+def _together(b: Builder, y: Value, heads: int) -> Value:
+    if heads == 1:
+        return y
+    return permuted(b, y, y.spec.shape, (0, 2, 1, 3), together(y.spec.shape, heads), MATRIX)
 
 
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
@@ -115,9 +148,15 @@ def _columns(b: Builder, z: Value) -> Value:
 def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Variant, tuple[int, int]]:
     """Return the shader, and the offsets that its dot form adds to the operands."""
     form = without_matrices(device).form
-    if form == "float" or (batch > 1 and (m % 4 or n % 4)):
+    if not _tiled(device, batch, m, n):
         return catalog().find("matmul_q8__row", out=out), (0, 0)
     return catalog().find("matmul_q8__tile", dot=form, out=out), SHIFTS[form]
+
+
+def _tiled(device: Device, batch: int, m: int, n: int) -> bool:
+    """Return whether blocks of four rows and four columns are of one matrix, and the device has a dot product
+    for them."""
+    return without_matrices(device).form != "float" and (batch == 1 or m % 4 == n % 4 == 0)
 
 
 def _product(
@@ -127,22 +166,25 @@ def _product(
     kernel: Callable[[int, int, int], Kernel],
     to: QParams | Literal["float32", "int32"],
     more: Sequence[Value],
+    heads: Heads = ONE_EACH,
 ) -> Value:
     """Add a product with (..., N, K), in the layout of matrices. kernel: for a batch of so many m x n
     products; *more* are bindings after the operands and the result."""
-    leading, m, n, k = _sizes(x.spec.shape, (*z.spec.shape[:-2], *z.spec.shape[:-3:-1]))
-    shape = (*leading, m, n)
+    columns = apart(z.spec.shape, heads[1])
+    leading, m, n, k = _sizes(apart(x.spec.shape, heads[0]), (*columns[:-2], *columns[:-3:-1]))
+    shape = together((*leading, m, n), heads[2])
     if len(z.spec.shape) == 2:  # one right operand for all matrices: their rows are those of one
         leading, m = (), math.prod(leading) * m
     batch = math.prod(leading)
-    x = reshaped(b, x, (m, k), MATRIX) if not leading else _rows(b, x, leading, (m, k))
-    z = _rows(b, z, leading, (n, k))
-    rows = (batch * m, n)
+    x = reshaped(b, x, (m, k), MATRIX) if not leading else _rows(b, x, leading, (m, k), heads[0])
+    z = _rows(b, z, leading, (n, k), heads[1])
+    rows = (batch // heads[2] * m, heads[2] * n)
     y = b.new(Spec(rows, to.dtype, MATRIX, to) if isinstance(to, QParams) else Spec(rows, to))
     if y.spec.size:
         variant, push = kernel(batch, m, n)
         push = {"batch": batch, "m": m, "n": n, "k": k, **push}
-        b.dispatch(b.device.program(variant), [x, z, y, *more], push, y.spec.size * k)
+        constants = dict(zip(HEADS, heads, strict=True)) if max(heads) > 1 else {}
+        b.dispatch(b.device.program(variant, constants), [x, z, y, *more], push, y.spec.size * k)
     return reshaped(b, y, shape, MATRIX)
 
 
@@ -162,9 +204,12 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
     return leading, m, n, k
 
 
-def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> Value:
-    """Return (batch * rows, K) in the layout of matrices, repeated where the leading axes broadcast."""
+def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int], heads: int = 1) -> Value:
+    """Return (batch * rows, K) in the layout of matrices, repeated where the leading axes broadcast; of
+    *heads* side by side (batch / heads * rows, heads * K)."""
     shape = x.spec.shape
+    if heads > 1:
+        return reshaped(b, x, (shape[0] * shape[1], shape[2]), MATRIX)
     if shape[:-2] != leading and math.prod(shape[:-2]) != math.prod(leading):
         wide = (*leading, *last)
         x = gather(b, x, np.broadcast_to(numbers(b, shape, math.prod(wide)), wide))

@@ -14,6 +14,7 @@ from ...ops import elementwise, pool, quantize, softmax, table, tables
 from ...ops.choose import argmax_of, chosen
 from ...ops.matmul import multiplied
 from ...ops.real import pooled
+from ...problem.heads import ONE_EACH
 from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
@@ -87,9 +88,8 @@ def _conv(context: Context, node: Node) -> Value:
 def _matmul(context: Context, node: Node) -> Value:
     a, b = (context.value(name) for name in node.inputs)
     at = node.attributes
-    return unnamed(
-        context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"], "wrap", at.get("rows", False))
-    )
+    form = at.get("rows", False), at.get("heads", ONE_EACH)
+    return unnamed(context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"], "wrap", *form))
 
 
 def _binary(context: Context, node: Node) -> Value:

@@ -14,6 +14,7 @@ from ...numerics.qparams import SMALLEST_SCALE, QParams
 from ...numerics.quantize import dequantize, quantize
 from ...numerics.tables import table_of
 from ...problem.conv2d import Conv2dProblem
+from ...problem.heads import ONE_EACH, apart, together
 from ...problem.linear import LinearProblem
 from ...problem.transposed import TransposedConv2dProblem
 from ...problem.window import Window
@@ -131,12 +132,13 @@ def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
 
 
 def _matmul(x: Inputs) -> list[Spec]:
-    a, b = x.spec(0).shape, x.spec(1).shape
+    heads = x.node.attributes.get("heads", ONE_EACH)
+    a, b = (apart(x.spec(i).shape, heads[i]) for i in range(2))
     if x.node.attributes.get("rows"):
         b = (*b[:-2], *b[:-3:-1])
     if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
         raise ModelError(f"{x.node}: {a} and {b} cannot be multiplied")
-    return _result(x, (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]))
+    return _result(x, together((*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]), heads[2]))
 
 
 def _binary(node: Node, x: Sequence[Array | None]) -> list[Array]:
