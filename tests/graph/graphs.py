@@ -1,9 +1,8 @@
-"""Random graphs as models have them: real operators between DequantizeLinear and QuantizeLinear.
+"""Random graphs in the form of models: float operators between DequantizeLinear and QuantizeLinear.
 
-Scales are powers of two and numbers small, so that every real result is exact in float32: then a graph before
-a pass and after it must give the same bytes, and not nearly the same. Zero points are even: ONNX Runtime's
-sums, products and means add them before they round (and so does vkq), which moves a tie only where they are
-odd.
+Scales are powers of two and numbers small, so that every real result is exact in float32: a graph before and
+after a pass must then give the same bytes, not nearly the same. Zero points are even: ONNX Runtime's (and
+vkq's) sums, products and means add them before rounding, and odd ones would move ties.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ MOVEMENTS = [
 
 
 class Builder:
-    """A graph in the making, in ONNX's words."""
+    """A graph in the making, with ONNX's operators."""
 
     def __init__(self, draw: Any, dtype: str, shape: tuple[int, ...] = SHAPE):
         self.draw, self.dtype = draw, dtype
@@ -97,7 +96,7 @@ class Builder:
 
 
 def elementwise(b: Builder, x: str, shape: tuple[int, ...]) -> str:
-    """A chain of real functions of one value."""
+    """Add a chain of real functions of one value."""
     for _ in range(b.draw(st.integers(1, 4))):
         kind = b.draw(st.sampled_from(FUNCTIONS))
         if kind in ("Relu", "Abs", "Neg", "Sigmoid", "HardSwish", "Identity"):
@@ -115,7 +114,7 @@ def elementwise(b: Builder, x: str, shape: tuple[int, ...]) -> str:
 
 
 def movement(b: Builder, x: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """A movement of one value, and the new shape."""
+    """Add a movement of one value; return the new shape, too."""
     n, c, h, w = shape
     kind = b.draw(st.sampled_from(MOVEMENTS))
     ints = lambda *v: b.constant(np.array(v, np.int64))  # noqa: E731
@@ -150,7 +149,7 @@ def movement(b: Builder, x: str, shape: tuple[int, ...]) -> tuple[str, tuple[int
 
 
 def residual(b: Builder, x: str, shape: tuple[int, ...]) -> str:
-    """A convolution, and the sum of its result with x, or with another convolution's."""
+    """Add a convolution, and the sum of its result with x, or with another convolution's."""
     sides = [x]
     for _ in range(b.draw(st.integers(1, 2))):
         y = b.op("Conv", x, b.weight(shape[1], shape[1], 3, 3), pads=(1, 1, 1, 1))
@@ -163,7 +162,7 @@ def residual(b: Builder, x: str, shape: tuple[int, ...]) -> str:
 
 @st.composite
 def models(draw: Any) -> Graph:
-    """A graph from 8-bit to 8-bit or float32, through everything that the passes know."""
+    """Draw a graph from 8-bit to 8-bit or float32, with all operators that the passes handle."""
     b = Builder(draw, draw(st.sampled_from(["int8", "uint8"])))
     q, shape, scale = "x", SHAPE, 0.25
     for _ in range(draw(st.integers(1, 4))):

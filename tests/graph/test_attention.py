@@ -1,4 +1,5 @@
-"""Attention that is written out becomes one node, with the bits of its NumPy steps, near ONNX Runtime's."""
+"""Attention that is written out becomes one node, with the bits of its NumPy steps, near ONNX Runtime's
+results."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from vkq.numerics.attention import Seen
 from vkq.onnx.cpu import cpu_session
 
 LOW = np.finfo(np.float32).min
-# Scores of size 8 are within 2 (16 + 8) 2^-24 8 of ONNX Runtime's, weights as much of themselves and of their
-# sum, for values of size 3.
+# Scores of size 8 are within 2 (16 + 8) 2^-24 8 of ONNX Runtime's; weights have that error relative to
+# themselves and to their sum, for values of size 3.
 BOUND = 1e-4
 
 
@@ -35,13 +36,13 @@ def values(seed: int, *shape: int) -> np.ndarray:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention of every size becomes one node."""
+    """Fuse attention of every size into one node."""
     monkeypatch.setattr("vkq.graph.passes.attention.SCORES_BYTES", 1)
     monkeypatch.setattr("vkq.graph.passes.attention.ROWS", 1)
 
 
 def plain(middle: list[Any], softmax: str = "s") -> list[Any]:
-    """q, k, v (2, 3, 7 or 11, 8) with something done to the scores "s0"."""
+    """Return the nodes for q, k, v (2, 3, 7 or 11, 8) with *middle* applied to the scores "s0"."""
     return [
         op("Transpose", "k", "kt", perm=[0, 1, 3, 2]), op("MatMul", "q kt", "s0"), *middle,
         op("Softmax", softmax, "p", axis=-1), op("MatMul", "p v", "y"),
@@ -81,7 +82,8 @@ FORMS["rows without a key"] = (  # as PyTorch exports it: NaN weights are 0
 
 
 def compared(device: vkq.Device, data: bytes, fed: dict[str, np.ndarray], bound: float = BOUND) -> Any:
-    """The node that it became, where the device has the bits of NumPy's steps, near ONNX Runtime's."""
+    """Return the fused node, after checking that the device has the bits of NumPy's steps, near ONNX
+    Runtime's."""
     session = vkq.onnx.InferenceSession(data, device)
     (got,) = session.run(None, fed)
     (want,) = cpu_session(data, "comparing").run(None, fed)
@@ -110,7 +112,8 @@ def test_forms(device: vkq.Device, name: str) -> None:
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_operands_lie_as_they_are(device: vkq.Device, dtype: str) -> None:
-    """From (batch, tokens, heads, numbers) and back, keys shared by heads: no Transpose, no repetition."""
+    """From (batch, tokens, heads, numbers) and back, with keys shared by heads: no Transpose, no
+    repetition."""
     fed = {"q": values(1, 2, 7, 32), "k": values(2, 2, 7, 16), "v": values(3, 2, 7, 16)}
     fed = {name: x.astype(dtype) for name, x in fed.items()}
     nodes = [op("Reshape", "q qs", "q4"), op("Transpose", "q4", "qt", perm=[0, 2, 1, 3])]
@@ -193,7 +196,7 @@ def test_quantized_attention_keeps_its_bytes(any_device: vkq.Device, tmp_path: P
 
 @pytest.mark.usefixtures("always")
 def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
-    """Other passes may make integers of them. ONNX Runtime adds numbers of 8 bits up otherwise here."""
+    """Other passes may turn them into integer products. ONNX Runtime sums 8-bit numbers differently here."""
     fed = {f"{x}8": (FED[x] * 30).astype(np.int8) for x in "qk"} | {"v": FED["v"]}
     nodes = [op("DequantizeLinear", f"{x}8 c", x) for x in "qk"] + plain([op("Mul", "s0 c", "s")])
     session = vkq.onnx.InferenceSession(model(nodes, fed, {"c": np.float32(0.05)}, "float32"), any_device)
@@ -206,7 +209,8 @@ def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
 
 
 def test_long_contexts_take_little_memory(any_device: vkq.Device) -> None:
-    """4,096 tokens and 32 heads: no value has more than 64 MiB, and the mask is a rule. Small ones stay."""
+    """4,096 tokens and 32 heads: no value has more than 64 MiB, and the mask is a rule. Small attention is
+    not fused."""
 
     def causal(tokens: int) -> vkq.onnx.InferenceSession:
         fed = {x: np.broadcast_to(np.float32(0), (1, 32 if x == "q" else 8, tokens, 64)) for x in "qkv"}

@@ -1,4 +1,4 @@
-"""Chains of element-wise operators: what becomes one node, and that it computes what its operators do."""
+"""Chains of element-wise operators: which nodes are fused, and that results stay the same."""
 
 from typing import Any
 
@@ -26,13 +26,13 @@ def model(nodes: list[Any], inputs: dict[str, np.ndarray], outputs: dict[str, in
 
 
 def chains(data: Any, inputs: dict[str, np.ndarray]) -> list[tuple[str, ...]]:
-    """The operators of each node of the lowered graph."""
+    """Return the operators of each node of the lowered graph."""
     graph = lower(read(data).at({name: array.shape for name, array in inputs.items()}))
     return [node.attributes.get("ops", (node.op,)) for node in graph.nodes]
 
 
 def compared(device: vkq.Device, data: Any, inputs: dict[str, np.ndarray]) -> list[Any]:
-    """The device's bits, which are those of the operators one by one in NumPy."""
+    """Check that the device gives the bits of the separate operators in NumPy."""
     graph = read(data).at({name: array.shape for name, array in inputs.items()})
     want = oracle.run(graph, inputs)
     session = vkq.onnx.InferenceSession(data, device)
@@ -54,7 +54,7 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def test_a_gelu_by_hand_is_one_dispatch(device: vkq.Device) -> None:
-    """With a bias for each channel, and as two results."""
+    """With a bias for each channel, and with two results."""
     nodes = [
         op("Add", "x bias", "a"), op("Div", "a root", "b"), op("Erf", "b", "c"), op("Add", "c one", "d"),
         op("Mul", "a d", "e"), op("Mul", "e half", "y"), op("Sqrt", "d", "z"),
@@ -69,7 +69,7 @@ def test_a_gelu_by_hand_is_one_dispatch(device: vkq.Device) -> None:
 
 
 def test_what_reads_between_ends_a_chain(device: vkq.Device) -> None:
-    """A sum of rows stands between: what it reads is kept, and what follows is a chain of its own."""
+    """A sum of rows is between: its input is stored, and what follows is another chain."""
     nodes = [
         op("Exp", "x", "a"), op("ReduceSum", "a axes", "s", keepdims=1), op("Neg", "a", "b"),
         op("Div", "b s", "c"), op("Abs", "c", "y"),
@@ -81,7 +81,7 @@ def test_what_reads_between_ends_a_chain(device: vkq.Device) -> None:
 
 
 def test_flags(device: vkq.Device) -> None:
-    """Comparisons, logic and choices; flags that go in, come out, and change places between."""
+    """Comparisons, logic and selections; flags as inputs, as results, and moved between."""
     nodes = [
         op("Less", "x z", "a"), op("IsNaN", "x", "n"), op("Or", "a n", "o"), op("And", "o f", "p"),
         op("Where", "p x zero", "y"), op("Transpose", "o", "t", perm=[1, 0]), op("Not", "t", "u"),
@@ -98,7 +98,8 @@ def test_flags(device: vkq.Device) -> None:
 
 
 def test_half_and_normalization(device: vkq.Device) -> None:
-    """float16 rounds after each operator; BatchNormalization joins the chain; usual powers are products."""
+    """float16 is rounded after each operator; BatchNormalization joins the chain; common powers are
+    products."""
     nodes = [
         op("BatchNormalization", "x s b m v", "a"), op("HardSwish", "a", "c"), op("Pow", "c two", "d"),
         op("Cast", "d", "e", to=HALF), op("Sigmoid", "e", "f"), op("Mul", "f e", "y"),
@@ -111,7 +112,7 @@ def test_half_and_normalization(device: vkq.Device) -> None:
 
 
 def test_many_operands(device: vkq.Device) -> None:
-    """More buffers than a kernel has: several chains, the same sum."""
+    """More buffers than a kernel has: several chains give the same sum."""
     inputs = {name: normal(i, 3, 4) for i, name in enumerate("abcdefg")}
     nodes = [op("Sum", "a b c d e f g", "s"), op("Mean", "a b c", "m"), op("Max", "s m d", "y")]
     data = model(nodes, inputs, {"y": FLOAT})
@@ -125,7 +126,7 @@ TWO = ["Add", "Mul", "Sub", "Div", "Max", "Min"]
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs(device: vkq.Device, seed: int) -> None:
-    """Of operators that read any values before them, of three shapes; a transposition between some."""
+    """Operators that read any earlier values, of three shapes; some with a transposition between."""
     r = np.random.default_rng(seed)
     shapes = [(3, 5), (1, 5), (3, 1)]
     inputs = {f"v{i}": normal(seed + i, *shapes[i]) for i in range(3)}
@@ -143,7 +144,7 @@ def test_random_graphs(device: vkq.Device, seed: int) -> None:
 
 
 def test_what_is_left_alone() -> None:
-    """Numbers of 64 bits, and values without elements."""
+    """64-bit numbers, and values without elements, are not fused."""
     x = np.zeros((0, 3), np.float32)
     assert chains(model([op("Exp", "x", "y")], {"x": x}, {"y": FLOAT}), {"x": x}) == [("Exp",)]
     wide = np.zeros((2, 3), np.float64)

@@ -1,4 +1,4 @@
-"""Tables are computed once, whatever sizes follow."""
+"""Tables are computed once for all sizes of inputs."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ X = {"x": np.arange(-128, 128).astype(np.int8).astype(np.float32)}
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The operators that are computed from here on; nothing is kept before."""
+    """Record the operators that are computed from here on, with an empty cache."""
     monkeypatch.setattr(cones, "_kept", {})
     done: list[str] = []
     compute = cones.compute
@@ -49,7 +49,7 @@ def node(op: str, *inputs: str, **attributes: Any) -> list[Node]:
 
 
 def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
-    """Attributes and constants that are equal and not the same, another order, other numbers."""
+    """Attributes and constants that compare equal but differ, another order, other numbers."""
     zeros = {"c": np.float32([0.0]), "d": np.float32([-0.0])}
     asked = [
         node("LeakyRelu", "x", alpha=0.0), node("LeakyRelu", "x", alpha=-0.0), node("Mul", "x", "c"),
@@ -69,7 +69,7 @@ def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
 
 
 def test_few_are_kept(computed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest goes first; large results and what is no plain attribute are not kept."""
+    """The oldest is dropped first; large results, and those with unhashable attributes, are not cached."""
     monkeypatch.setattr(cones, "MOST_KEPT", 3)
     for alpha in (0.1, 0.2, 0.3, 0.4, 0.2, 0.1):
         evaluated(node("LeakyRelu", "x", alpha=alpha), "y", X, {})

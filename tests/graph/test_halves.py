@@ -19,7 +19,7 @@ X = (2, 3, 9, 7)
 
 
 def quantized(dtype: Any, network: list[Any], **more: Any) -> Any:
-    """A convolution in QDQ form, its scales of a type, then *network*, of a float32 or float16 x."""
+    """Return a convolution in QDQ form, with scales of a type, then *network*, for float32 or float16 x."""
     random = np.random.default_rng(3)
     constants: dict[str, Any] = {name: np.asarray(np.float16(value), dtype) for name, value in SCALES.items()}
     constants |= {"zp": np.uint8(117), "w": random.integers(-128, 128, (5, 3, 3, 3)).astype(np.int8)}
@@ -49,7 +49,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_quantized(device: vkq.Device, name: str) -> None:
-    """The same 8-bit numbers as the float32 form, by the same quantized operators."""
+    """The 8-bit numbers of the float32 form, by the same quantized operators."""
     x = normal(7, *X).astype(np.float16)
     ops, results = [], []
     for dtype in (np.float16, np.float32):
@@ -63,7 +63,8 @@ def test_quantized(device: vkq.Device, name: str) -> None:
 
 
 def test_a_meeting_with_halves(device: vkq.Device) -> None:
-    """Where a dequantized value meets float16 numbers, and where a result is float16, it is rounded."""
+    """A dequantized value is rounded to float16 where it meets float16 numbers, and where a result is
+    float16."""
     x = normal(8, *X).astype(np.float16)
     nodes = [op("Add", "xd x", "a"), op("Identity", "c", "y2"), op("Cast", "xd", "s", to=TensorProto.FLOAT)]
     data = quantized(np.float16, [*nodes, op("Add", "a two", "y")], two=np.float16(2))
@@ -81,7 +82,7 @@ def test_a_meeting_with_halves(device: vkq.Device) -> None:
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "MatMul"])
 def test_layers_in_chains(device: vkq.Device, kind: str, groups: int) -> None:
-    """What follows a layer of float weights reads float16 numbers, as the graph says."""
+    """The operators after a layer of float weights read float16 numbers, as in the graph."""
     x = normal(1, 2, 4, 3, 11).astype(np.float16)
     shape = {"Conv": (4, 4 // groups, 1, 3), "ConvTranspose": (4, 4 // groups, 1, 3), "MatMul": (11, 5)}[kind]
     options = {} if kind == "MatMul" else {"group": groups}
@@ -110,7 +111,7 @@ MOVED = {
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("name", list(MOVED))
 def test_movement(device: vkq.Device, name: str, dtype: str) -> None:
-    """Bit for bit, of odd numbers of elements too."""
+    """Bit for bit, also with odd numbers of elements."""
     x = normal(9, 1, 4, 3, 5).astype(dtype)
     constants = {
         "starts": np.array([4, 0]), "ends": np.array([-9, 3]), "axes": np.array([3, 1]),

@@ -1,4 +1,4 @@
-"""What goes into a function of rows, and heads of attention in one movement: the results stay."""
+"""Fusion into functions of rows, and heads of attention in one movement: results stay the same."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def bytes_of(*shape: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("width", "ops"), [(24, ["rows"]), (22, ["dequantize", "rows", "quantize"])])
 def test_normalization_of_bytes(device: vkq.Device, width: int, ops: list[str]) -> None:
-    """One dispatch where rows are whole words."""
+    """One dispatch if rows are whole words."""
     nodes = [
         op("DequantizeLinear", "x s z", "r"),
         op("LayerNormalization", "r gamma beta", "n", axis=-1),
@@ -37,7 +37,7 @@ def test_normalization_of_bytes(device: vkq.Device, width: int, ops: list[str]) 
 
 
 def test_the_chain_alone(any_device: vkq.Device) -> None:
-    """Float rows with a residual behind them; another reader keeps what is between."""
+    """Float rows followed by a residual; another reader prevents the fusion."""
     nodes = [
         op("Softmax", "x", "n", axis=-1),
         op("Mul", "n gamma", "m"),
@@ -55,8 +55,8 @@ def test_the_chain_alone(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize(("tokens", "width", "movements"), [(8, 24, 1), (8, 18, 4), (5, 24, 4)])
 def test_heads(device: vkq.Device, tokens: int, width: int, movements: int) -> None:
-    """Products read and write heads that lie side by side in whole blocks; else each operand and the result
-    is moved once, by words or by bytes. The third operand is turned."""
+    """Products read and write heads that are side by side in whole blocks; else each operand and the result
+    is moved once, by words or by bytes. The third operand is transposed."""
     q, k = (0, 2, 1, 3), (0, 2, 3, 1)
     nodes = [
         *(op("Reshape", "x shape", f"x{i}") for i in range(3)),

@@ -1,4 +1,4 @@
-"""Large graphs: planning looks at each node a few times, however many there are."""
+"""Large graphs: planning visits each node a few times, however many there are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK = 7  # operators of vkq in each block of `Long`, at least
 
 
 class Counted(list[Any]):
-    """A list that counts what is looked at one by one."""
+    """A list that counts its visited elements."""
 
     looked_at = 0
 
@@ -47,8 +47,8 @@ CONSTANTS = {
 
 
 class Long:
-    """Blocks of what asks for its neighbours when it is planned: sums in convolutions, joined branches,
-    gates, means, products and rows."""
+    """Blocks of operators that look at their neighbours during planning: sums in convolutions, joined
+    branches, gates, means, products and rows."""
 
     def __init__(self, blocks: int):
         self.nodes: list[Any] = []
@@ -67,7 +67,7 @@ class Long:
         return self.op("DequantizeLinear", self.op("QuantizeLinear", x, "s", "z"), "s", "z")
 
     def q(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """An operator on 8-bit numbers."""
+        """Add an operator on 8-bit numbers."""
         return self.quantized(self.op(kind, *inputs, **attributes))
 
     def conv(self, x: str) -> str:
@@ -94,7 +94,7 @@ class Long:
 
 
 def test_planning_looks_at_each_node_a_few_times(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four times the nodes are looked at four times as often, and so are the steps of the plan."""
+    """Four times the nodes give four times the visits, and four times the steps of the plan."""
     made = Builder.__init__
 
     def counted(builder: Builder, device: vkq.Device) -> None:
@@ -116,7 +116,7 @@ def test_planning_looks_at_each_node_a_few_times(device: vkq.Device, monkeypatch
 
 
 def test_names_of_one_hint_are_found_soon() -> None:
-    """A thousand names of one hint are told apart by a few looks each."""
+    """A thousand names with one hint take a few lookups each."""
 
     class Taken(set[str]):
         looks = 0

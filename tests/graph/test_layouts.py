@@ -1,4 +1,4 @@
-"""One layout for each value: what is repacked in networks, on devices that are not here; shared copies."""
+"""One layout for each value: the repacks in networks, on simulated devices; shared copies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Q = QParams(0.05, 3)
 
 
 class Planned(vkq.Device):
-    """A device of which only the capabilities are there: plans are made for it, and nothing else."""
+    """A device with capabilities only: plans are made for it, and nothing runs."""
 
     def __init__(self, name: str):
         self.capabilities = reported(name)
@@ -133,7 +133,7 @@ def test_gates_come_with_the_means_that_nobody_else_reads(
 
 
 def first_of_gates(graph: Graph) -> str:
-    """The hidden outputs of squeeze-and-excite."""
+    """Return the hidden outputs of squeeze-and-excite."""
     means = {node.outputs[0] for node in graph.nodes if node.op == "global_avg_pool2d"}
     return next(node.outputs[0] for node in graph.nodes if node.op == "conv2d" and node.inputs[0] in means)
 
@@ -165,7 +165,7 @@ def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of:
     tensor = Tensor.from_numpy(x, device, of)
     plain, table = Builder(device), Builder(device)
     mean = pool.globally_averaged(plain, plain.input(tensor.spec), Q, QParams(0.1, 5), to)
-    # that kernel reads blocks to write them; rows are (N, C)
+    # That kernel reads blocks only to write them; rows are (N, C).
     assert mean.spec.layout == (of if to == BLOCKED else to)
     got = run(plain.plan(mean), [tensor]).numpy()
     want = operators.global_avg_pool(x, QParams(0.1, 5), Q)
@@ -178,7 +178,7 @@ def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of:
 
 
 def branches(net: Net, last: int, result: bool) -> list[str]:
-    """Branches side by side, one of which is also a residual."""
+    """Return parallel branches, one of which is also a residual."""
     x = net.relu(net.conv("x", 16))
     one, two, three = net.relu(net.conv(x, 32, 1)), net.relu(net.conv(x, 16, 3)), net.conv(x, last, 1)
     both = net.concat(one, two, three)
@@ -246,7 +246,7 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
 
 
 def heads(net: Net) -> list[str]:
-    """Two heads of 12 over 20 tokens, as exporters write them."""
+    """Return two heads of 12 over 20 tokens, in the form of exporters."""
     tokens, width = net.shape[1:]
     split, joined = (net.constant(np.array(s, np.int64)) for s in ((1, tokens, 2, 12), (1, tokens, width)))
 
@@ -261,7 +261,7 @@ def heads(net: Net) -> list[str]:
 
 
 def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_path: Path) -> None:
-    """v is turned; products read q and k, and write the result, with their heads side by side: nothing else
+    """v is transposed; products read q and k, and write the result, with heads side by side: nothing else
     moves."""
     net = Net(4, (1, 20, 24))
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)

@@ -1,4 +1,4 @@
-"""Operators on lines (N, C, L), as networks on sound have them, against ONNX Runtime."""
+"""Operators on lines (N, C, L), as in audio networks, compared with ONNX Runtime."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ POOLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_convolution(device: vkq.Device, dtype: str) -> None:
-    """Dilated, grouped and strided; the pads of both ends differ, as a causal convolution's do."""
+    """Dilated, grouped and strided; different padding at both ends, as in a causal convolution."""
     x, rng = bytes_of((2, 6, 19), dtype), np.random.default_rng(0)
     constants = q("x", 0.03, 100, dtype) | q("y", 0.1, 120, dtype) | {
         "w": rng.integers(-127, 128, (4, 3, 3)).astype(np.int8), "wz": np.zeros(4, np.int8),
@@ -50,7 +50,7 @@ def test_nearest_resize(any_device: vkq.Device) -> None:
 
 
 def dequantized(axis: int, scales: tuple[int, ...], **blocks: int) -> tuple[list[Any], dict[str, Any]]:
-    """Nodes and constants of a convolution of 6 and 4 channels whose weight is dequantized."""
+    """Return nodes and constants of a convolution of 6 and 4 channels whose weight is dequantized."""
     rng = np.random.default_rng(3)
     constants = q("x", 0.03, 100, "uint8") | q("y", 0.1, 120, "uint8") | {
         "w": rng.integers(-127, 128, (4, 6, 3)).astype(np.int8),
@@ -67,7 +67,7 @@ def dequantized(axis: int, scales: tuple[int, ...], **blocks: int) -> tuple[list
 
 @pytest.mark.parametrize("axis", [0, -3])
 def test_scales_along_an_axis_that_counts_from_either_end(any_device: vkq.Device, axis: int) -> None:
-    """Of a weight that gets an axis more."""
+    """The weight gets one more axis."""
     x = bytes_of((2, 6, 19), "uint8")
     nodes, constants = dequantized(axis, (4,))
     check(any_device, model(nodes, {"x": x}, constants, "uint8"), {"x": x})
@@ -89,8 +89,8 @@ def test_scales_of_blocks_are_a_float_weight(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("real", [False, True], ids=["bytes", "numbers"])
 def test_linear_resize(device: vkq.Device, real: bool, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime takes lines for volumes, and sums those of the last channel and image in other parts. Of
-    8-bit numbers and of real ones, where many are near ties."""
+    """ONNX Runtime treats lines as volumes, and sums those of the last channel and image in other parts. With
+    8-bit and with real numbers, many of them near ties."""
     monkeypatch.setattr(device, "_soft_float", soft)
     rng = np.random.default_rng(4)
     for shape, size in (((2, 3, 7), 19), ((1, 1, 5), 12), ((3, 18, 13), 4), ((2, 5, 1), 3), ((1, 6, 9), 26)):

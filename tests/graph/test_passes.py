@@ -1,4 +1,4 @@
-"""Every pass leaves every result as it was: random graphs in NumPy, before and after."""
+"""Every pass keeps every result: random graphs in NumPy, before and after."""
 
 import numpy as np
 import pytest
@@ -44,8 +44,8 @@ def test_a_pass_changes_no_result(number: int, graph: Graph) -> None:
 @MANY
 @given(graph=models())
 def test_lowered_graphs_run_whole(graph: Graph) -> None:
-    """Nothing real is left between 8-bit values, and a second time changes nothing but the order of branches,
-    of which tables in convolutions made some shorter."""
+    """No float operator remains between 8-bit values, and a second lowering changes only the order of
+    branches, some of which became shorter by tables in convolutions."""
     lowered = lower(graph)
     assert refusals(lowered) == []
     again = lower(lowered)
@@ -61,20 +61,21 @@ def test_the_device_agrees(device: vkq.Device, graph: Graph) -> None:
 
 
 def by_hand(dtype: str = "int8", shape: tuple[int, ...] = SHAPE) -> tuple[Builder, str]:
-    """A builder that draws nothing (zero points 0, weights per tensor), and its input as real numbers."""
+    """Return a builder that draws nothing (zero points 0, weights per tensor), and its input as real
+    numbers."""
     b = Builder(lambda strategy: 0, dtype, shape)
     return b, b.real("x", 0.25)[0]
 
 
 def unchanged(graph: Graph) -> Graph:
-    """The graph lowered, after its results were compared."""
+    """Return the lowered graph after comparing its results."""
     lowered = lower(graph)
     same(oracle.run(graph, numbers(graph)), oracle.run(lowered, numbers(graph)))
     return lowered
 
 
 def test_a_fill_that_no_number_stands_for() -> None:
-    """Pad stays real where its value is none of the quantized ones."""
+    """Pad stays a float operator if its value is not a quantized number."""
     b, x = by_hand()
     pads = b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
     for fill, op in ((0.1, "dequantize"), (0.5, "Pad")):
@@ -84,7 +85,7 @@ def test_a_fill_that_no_number_stands_for() -> None:
 
 
 def test_bounds_add_up() -> None:
-    """Relu, then Clip below and above it: the layer has both."""
+    """Relu, then Clip below and above it: the layer has both bounds."""
     b, x = by_hand()
     y = b.op("Relu", b.op("Conv", x, b.weight(3, 4, 3, 3)))
     y = b.op("Clip", y, b.constant(np.float32(-1)), b.constant(np.float32(4)))
@@ -108,7 +109,7 @@ def test_a_linear_layer_stores_numbers_where_nothing_reads_its_bytes(
 
 @pytest.mark.parametrize("factor", [1.0, 1.004, 1.5, 8.0])
 def test_the_scale_of_a_bias(factor: float) -> None:
-    """Within 1 % of x * w the integers are taken as they are, as ONNX Runtime does; else the real bias
+    """Within 1 % of x * w the integers are used unchanged, as in ONNX Runtime; otherwise the real bias
     counts."""
     b, x = by_hand()
     bias = b.constant(np.array([100, -50, 7], np.int32))
@@ -136,7 +137,7 @@ def test_transposes_join_in_their_order() -> None:
 
 
 def test_constants_that_make_a_value_larger() -> None:
-    """No table: each number of x becomes several."""
+    """No table is made: each number of x becomes several."""
     b, x = by_hand(shape=(2, 4, 1, 6))
     y = b.op("Add", x, b.constant(np.arange(5, dtype=np.float32).reshape(5, 1)))
     lowered = unchanged(b.graph(b.stored(y, 0.5)))
@@ -147,7 +148,7 @@ def test_constants_that_make_a_value_larger() -> None:
     ("shape", "op"), [((4, 1, 1), "mean_lookup"), ((5, 1), "lookup"), ((), "mean_lookup")]
 )
 def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
-    """One table, or one a channel; tables along another axis stay apart from the mean."""
+    """One table, or one for each channel; tables along another axis are not fused with the mean."""
     b, x = by_hand()
     constant = b.constant((np.arange(np.prod(shape)) / 4).astype(np.float32).reshape(shape))
     y = b.op("GlobalAveragePool", b.op("Relu", b.op("Add", x, constant)))
@@ -161,7 +162,7 @@ def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
 
 
 def test_branches_stand_side_by_side() -> None:
-    """The first nodes of both before the second; what is left out is no input."""
+    """The first nodes of both branches come before the second ones; an omitted operand is no input."""
     chain = (("x", "a"), ("a", "b"), ("b", "c"), ("x", "side"))
     nodes = [Node("Identity", (one, ""), (two, "")) for one, two in chain]
     nodes.append(Node("add", ("c", "side"), ("y",)))

@@ -1,4 +1,4 @@
-"""Operators that are said in others of the graph: the bits of NumPy, and ONNX Runtime's results."""
+"""Operators that are rewritten as others: the bits of NumPy, and ONNX Runtime's results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,8 @@ def checked(
     device: vkq.Device, nodes: Sequence[Any], inputs: dict[str, Any], results: dict[str, int],
     exact: bool = True, **constants: Any,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Runs on the device whole, with the oracle's bits; equal to ONNX Runtime, or near it."""
+    """Run on the device without a fallback, with the oracle's bits; compare with ONNX Runtime exactly or
+    within a bound."""
     data = model(list(nodes), inputs, results, **constants)
     got = compared(device, data, inputs)
     want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
@@ -44,7 +45,7 @@ def ids(seed: int, low: int, high: int, *shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_gathers(device: vkq.Device, known: bool) -> None:
-    """By indices of the run and constants, negative ones too."""
+    """Run-time and constant indices, negative ones too."""
     x = normal(0, 3, 5, 7)
     cases = [
         (op("GatherElements", "x i", "y", axis=1), ids(1, -5, 5, 3, 4, 6)),
@@ -61,7 +62,7 @@ def test_gathers(device: vkq.Device, known: bool) -> None:
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
-    """Each place once, as ONNX wants it of "none", else several times: one after the other."""
+    """Each index once, as ONNX requires for "none", else several times: one after the other."""
     x = normal(6, 4, 5, 3)
     once = np.argsort(normal(7, 4, 5, 3), axis=1)[:, :4]
     often = once if reduction == "none" else ids(8, -5, 5, 4, 6, 3)
@@ -76,7 +77,7 @@ def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
 
 
 def test_a_cache(device: vkq.Device) -> None:
-    """Rows of a cache at a position of the run; int64 numbers too."""
+    """Rows of a cache at a run-time position; int64 numbers too."""
     cache, row, at = normal(11, 2, 3, 9, 4), normal(12, 2, 3, 1, 4), np.array([[[[6]]]])
     nodes = [op("Expand", "at shape", "i"), op("ScatterElements", "cache i row", "y", axis=2)]
     inputs = {"cache": cache, "row": row, "at": at}
@@ -110,7 +111,7 @@ def test_places(device: vkq.Device, dtype: Any) -> None:
 
 @pytest.mark.parametrize("largest", [1, 0])
 def test_top_k(device: vkq.Device, largest: int) -> None:
-    """Of equal numbers the first; infinities; all of a line."""
+    """The first of equal numbers; infinities; all numbers of a line."""
     x = np.round(normal(17, 3, 37, 5))
     x[0, 3], x[1, 5, 2] = np.inf, -np.inf
     for axis, k in ((1, 6), (0, 1), (-1, 5)):
@@ -123,7 +124,7 @@ def test_top_k(device: vkq.Device, largest: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_running_sums(device: vkq.Device, dtype: Any) -> None:
-    """In order, as ONNX Runtime adds; masks become positions."""
+    """In ONNX Runtime's order of additions; masks become positions."""
     x = normal(18, 2, 11, 3) if dtype == np.float32 else ids(18, 0, 2, 2, 11, 3)
     for axis, exclusive, reverse in ((1, 0, 0), (0, 1, 0), (-1, 0, 1), (1, 1, 1)):
         nodes = [op("CumSum", "x axis", "y", exclusive=exclusive, reverse=reverse)]
@@ -135,7 +136,7 @@ def test_running_sums(device: vkq.Device, dtype: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMax", "ReduceMin"])
 def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
-    """Of masks and lengths, along any axes; flags of "any" and "all"."""
+    """Masks and lengths, along any axes; flags for "any" and "all"."""
     x = ids(19, 0, 9, 3, 7, 5)
     for axes, keep in (([1], 0), ([0, 2], 1), ([-1], 1), ([0, 1, 2], 0)):
         nodes = [op(kind, "x axes", "y", keepdims=keep)]
@@ -209,7 +210,8 @@ def test_reversed_lines(device: vkq.Device) -> None:
 
 
 def test_indices_beyond_an_axis(any_device: vkq.Device) -> None:
-    """Refused where they are given, with what they may be; constants when the model is read."""
+    """Run-time indices are refused when they are given, with their allowed range; constant ones when the
+    model is read."""
     x, u = normal(36, 3, 5), normal(37, 1, 5)
     for nodes in (
         [op("GatherElements", "x i", "y", axis=0)],
@@ -228,7 +230,7 @@ def test_indices_beyond_an_axis(any_device: vkq.Device) -> None:
 
 
 def test_what_is_too_long_stays_as_it_is() -> None:
-    """A driver may end a loop of more rounds: such a TopK is refused by its name."""
+    """A driver may end longer loops: such a TopK is refused by its name."""
     x = np.zeros((1, MOST_ROUNDS + 1), np.float32)
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", "i"])]
     data = model(nodes, {"x": x}, {"y": FLOAT}, k=np.array([3]))
@@ -280,7 +282,7 @@ def test_a_crop(device: vkq.Device) -> None:
 
 
 def test_a_resize_between_quantized_values_has_bytes() -> None:
-    """As ONNX Runtime has it: no weighted sum of floats."""
+    """ONNX Runtime's bytes: no weighted sum of floats is used."""
     x = np.zeros((1, 2, 5, 6), np.float32)
     nodes = [
         op("QuantizeLinear", "x s z", "q"), op("DequantizeLinear", "q s z", "d"),
@@ -320,7 +322,7 @@ def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 def test_grids(device: vkq.Device, mode: str, padding: str) -> None:
-    """Places inside, beyond and on the borders, of images that are no squares."""
+    """Points inside, beyond and on the borders of images that are not square."""
     x, grid = normal(60, 2, 3, 5, 7), normal(61, 2, 4, 9, 2) / 2
     for align in (0, 1):
         nodes = [op("GridSample", "x grid", "y", mode=mode, padding_mode=padding, align_corners=align)]

@@ -1,4 +1,4 @@
-"""Reductions along any axes of 8-bit values, against ONNX Runtime and the exact sums."""
+"""Reductions along any axes of 8-bit values, compared with ONNX Runtime and the exact sums."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import vkq
 import vkq.onnx
 from tests.onnx.test_operators import around, bytes_of, check, model, q
 
-# channels, tokens, several that do not follow each other, all
+# Channels, tokens, several axes that are not adjacent, all.
 AXES = [(1,), (-2,), (0, 3), (0, 1, 2, 3)]
 
 
@@ -36,7 +36,7 @@ def test_mean(device: vkq.Device, axes: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum"])
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_real_results(device: vkq.Device, axes: tuple[int, ...], op: str) -> None:
-    """An exact sum times one float32 factor: two roundings, of 2^-24 each, and the scale's."""
+    """An exact sum times one float32 factor: two roundings of 2^-24 each, and that of the scale."""
     x = bytes_of((2, 5, 6, 7), "int8")
     constants = q("x", 0.05, 100, "int8") | {"axes": np.array(axes, np.int64)}
     nodes = [

@@ -1,5 +1,5 @@
-"""Reductions, softmax and normalizations of real numbers as functions of rows: which nodes they become, and
-the operators' own results."""
+"""Reductions, softmax and normalizations of floats as functions of rows: the fused nodes, and the operators'
+own results."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from .test_chains import FLOAT, HALF, chains, compared, model, normal, op
     "kind", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceLogSumExp", "ReduceL2"]
 )
 def test_reductions(device: vkq.Device, kind: str) -> None:
-    """Of neighbouring axes, axes apart, and all; kept or not; float16 too."""
+    """Adjacent axes, separate axes, and all; kept or not; float16 too."""
     x = normal(1, 3, 5, 7) / 4
     for axes, keep in (([1], 0), ([0, 2], 1), ([0, 1, 2], 0), ([-1], 1)):
         data = model([op(kind, "x axes", "y", keepdims=keep)], {"x": x}, {"y": FLOAT}, axes=np.array(axes))
@@ -36,7 +36,7 @@ def test_reductions(device: vkq.Device, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
 def test_softmax(device: vkq.Device, kind: str) -> None:
-    """Along any axis, in a chain with what stands around it; what follows rows is in their dispatch."""
+    """Along any axis, in a chain with neighbouring operators; operators after rows are in their dispatch."""
     x = normal(2, 4, 9, 13)
     for axis in (-1, 1):
         nodes = [op("Mul", "x s", "a"), op(kind, "a", "b", axis=axis), op("Neg", "b", "y")]
@@ -55,7 +55,7 @@ def spelled_out(square: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("square", [[op("Mul", "d d", "q")], [op("Pow", "d two", "q")]], ids=["mul", "pow"])
 def test_a_normalization_by_hand(device: vkq.Device, square: list[Any]) -> None:
-    """What exporters spell out is one node, with the bits of LayerNormalization."""
+    """A normalization written out by exporters becomes one node, with the bits of LayerNormalization."""
     x, scale, bias = normal(3, 2, 7, 33), normal(4, 33), normal(5, 33)
     constants = {"axes": np.array([-1]), "eps": np.float32(1e-5), "scale": scale, "bias": bias}
     constants |= {"two": np.float32(2)} if square[0].op_type == "Pow" else {}
@@ -72,7 +72,7 @@ def test_a_normalization_by_hand(device: vkq.Device, square: list[Any]) -> None:
 
 
 def test_normalizations(device: vkq.Device) -> None:
-    """Groups of channels, channels, and a middle axis on."""
+    """Groups of channels, channels, and from a middle axis on."""
     x, s, b = normal(6, 2, 6, 5, 3), normal(7, 6), normal(8, 6)
     nodes = [op("InstanceNormalization", "x s b", "y")]
     compared(device, model(nodes, {"x": x}, {"y": FLOAT}, s=s, b=b), {"x": x})

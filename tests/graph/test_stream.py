@@ -1,5 +1,5 @@
-"""Batches side by side: each array is where it belongs, whatever memory the device has, and nothing is
-allocated between them."""
+"""Parallel batches: each array is in its place, whatever memory the device has, and nothing is allocated
+between batches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def mine(device: vkq.Device, request: pytest.FixtureRequest) -> Iterator[vkq.Dev
 
 
 def pooled(device: vkq.Device, *shapes: tuple[int, ...], dtype: str = "uint8") -> Plan:
-    """A plan that pools each of its inputs, packed arrays of bytes."""
+    """Return a plan that pools each of its inputs, packed arrays of bytes."""
     b = Builder(device)
     inputs = [b.input(Spec(shape, dtype)) for shape in shapes]
     return b.plan(*(max_pooled(b, x, 3, 2, 1, 1, False) for x in inputs))
@@ -81,7 +81,7 @@ def test_one_result_of_several_inputs(mine: vkq.Device) -> None:
 
 
 def test_many_rows_are_copied_by_several_threads(mine: vkq.Device) -> None:
-    """More than 2 MiB, in rows that no thread's part ends with; and a row larger than a thread's part."""
+    """More than 2 MiB, in rows that span the threads' parts, and a row larger than a thread's part."""
     for shape in ((37, 3, 150, 163), (2, 9, 410, 401)):
         lane = Lane(mine, pooled(mine, shape), [0], deque())
         x = batch(7, shape=shape)

@@ -1,4 +1,4 @@
-"""Passes look at what they may change, and give back a graph that they leave alone."""
+"""Passes visit only the nodes that they may change, and return an unchanged graph itself."""
 
 from collections.abc import Container
 from pathlib import Path
@@ -15,7 +15,7 @@ from vkq.onnx import read
 
 
 def counted(patch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many nodes all walks from here on come by, and how many of these they visit."""
+    """Count the nodes that all walks pass, and those that they visit."""
     count, walk = {"nodes": 0, "visits": 0}, Sweep.walk
 
     def walked(sweep: Sweep, visit: Any, ops: Container[str] | None = None) -> None:
@@ -32,7 +32,8 @@ def counted(patch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @pytest.mark.parametrize("form", ["float", "QDQ"])
 def test_a_new_length(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str) -> None:
-    """Of 22 passes and the fold before them, each node sees at most 11.5 and is looked at by 4.6."""
+    """Over 22 passes and the fold before them, each node is passed at most 11.5 times and visited 4.6
+    times."""
     data = texts.Bert(2).model()
     model = read(data if form == "float" else texts.quantized(data, tmp_path))
     for length in (7, 11):
@@ -51,7 +52,7 @@ def graph_of(*nodes: Node, **constants: Any) -> Graph:
 
 
 def test_what_is_left_alone_is_the_same_graph() -> None:
-    """Without an operator of the pass, with one that it keeps, and where nothing but a name is asked for."""
+    """Graphs without an operator of the pass, with one that it keeps, and with only a renamed value."""
     graph = graph_of(Node("Relu", ("x",), ("a",)), Node("Add", ("a", "c"), ("y",)), c=np.float32([1, 2, 3]))
     seen: list[str] = []
 
@@ -68,7 +69,7 @@ def test_what_is_left_alone_is_the_same_graph() -> None:
 
 
 def test_what_follows_a_change_is_inferred_again() -> None:
-    """Another type, a constant in place of a node, and an input that is held otherwise."""
+    """Another type, a constant instead of a node, and an input with another stored type."""
     relu, add = Node("Relu", ("x",), ("a",)), Node("Add", ("a", "c"), ("y",))
     graph = graph_of(relu, add, c=np.float32([[1, 2, 3]]))
 

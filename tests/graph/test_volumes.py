@@ -16,7 +16,7 @@ from vkq.onnx.reader import read
 from .test_chains import FLOAT, model, normal, op
 
 X = normal(0, 2, 6, 5, 7, 6)  # every axis odd or of another size than its neighbours
-# attributes, and the weight's shape: strides, dilations, paddings that differ on each axis and side
+# Attributes and the weight's shape: strides, dilations, and paddings that differ on each axis and side.
 CONVOLUTIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "plain": ({}, (4, 6, 3, 3, 3)),
     "everything": (
@@ -107,7 +107,7 @@ def test_around_them(device: vkq.Device) -> None:
 
 
 def linear(*nodes: Any, per_channel: bool = False, **attributes: Any) -> list[Any]:
-    """Between a dequantize of x, a dequantize of w, and a quantize of y."""
+    """Return the nodes between a dequantize of x, a dequantize of w, and a quantize of y."""
     axes = [{"axis": axis} if per_channel else {} for axis in (attributes["axis"], 0)]
     return [
         op("DequantizeLinear", "x xs xz", "dx"), op("DequantizeLinear", "w ws wz", "dw", **axes[0]),
@@ -118,7 +118,7 @@ def linear(*nodes: Any, per_channel: bool = False, **attributes: Any) -> list[An
 @pytest.mark.parametrize("per_channel", [False, True], ids=["tensor", "channel"])
 @pytest.mark.parametrize(("kind", "name"), WEIGHTED)
 def test_int8_convolutions(device: vkq.Device, kind: str, name: str, per_channel: bool) -> None:
-    """QDQ: one layer of images, its integers exact, with movement in 8 bits around it."""
+    """QDQ: one layer of images with exact integers, and movement in 8 bits around it."""
     attributes, shape = weighted(kind, name)
     group = attributes.get("group", 1)
     per_channel = per_channel and (kind == "Conv" or group == 1)  # else it is no axis of the weight
@@ -144,7 +144,7 @@ def test_int8_convolutions(device: vkq.Device, kind: str, name: str, per_channel
 
 
 def exact(kind: str, x: Any, c: dict[str, Any], attributes: dict[str, Any]) -> Any:
-    """ONNX Runtime's sums of whole numbers below 2^24 in float32, requantized."""
+    """Return ONNX Runtime's sums of integers below 2^24 in float32, requantized."""
     feed = {"x": x.astype(np.float32) - np.float32(c["xz"])}
     weights = {name: c[name].astype(np.float32) for name in "wb"}
     data = model([op(kind, "x w b", "y", **attributes)], feed, {"y": FLOAT}, **weights)

@@ -1,4 +1,4 @@
-"""Random graphs of floats, 8-bit numbers, integers and flags, with changing sizes, compared with ONNX Runtime.
+"""Random graphs of floats, 8-bit numbers, integers and flags, with changing sizes, against ONNX Runtime.
 
 python -m tests.onnx.islands 5000          so many graphs, on the default device
 python -m tests.onnx.islands 5000 20000    the same, from this seed on

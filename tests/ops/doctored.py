@@ -1,5 +1,4 @@
-"""Devices and reports that are not what they are: capabilities replaced, and what the probe found
-replaced."""
+"""Modified devices and reports: capabilities and the probe's findings are replaced."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from vkq.probe import selftest
 SIGNED, MIXED, UNSIGNED = (
     f"integerDotProduct4x8BitPacked{sign}Accelerated" for sign in ("Signed", "MixedSignedness", "Unsigned")
 )
-# What every Vulkan device has at least, and many have no more.
+# The minimum limits of every Vulkan device; many have no more.
 SMALLEST_LIMITS = {
     "maxComputeWorkGroupInvocations": 128,
     "maxComputeWorkGroupSize_x": 128,
@@ -32,9 +31,10 @@ SMALLEST_LIMITS = {
 
 
 def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
-    """The device's, with features, properties (by Vulkan's names) and fields of `vkq.Capabilities` replaced.
+    """Return the device's capabilities with features, properties (by Vulkan's names) and fields of
+    `vkq.Capabilities` replaced.
 
-    Without matrix units, unless they are asked for: they win everywhere.
+    Matrix units are removed unless requested: they would be chosen everywhere.
     """
     real = of.capabilities
     changes.setdefault("cooperativeMatrix", False)
@@ -48,7 +48,7 @@ def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
 def report(
     monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] | None = None, **failures: str
 ) -> None:
-    """Every device's report from now on: rates in TOPS by dot form, failures by test."""
+    """Replace every device's report: rates in TOPS by dot form, failures by test."""
     found = selftest.Verdict(
         failures, False, {form: 1e12 * rate for form, rate in (rates or {}).items()}, "gpu"
     )

@@ -1,5 +1,4 @@
-"""Every shape of the list, on every path and driver, with both outputs, equal to the reference bit for
-bit."""
+"""Every shape of the list, on every path and driver, with both outputs, equals the reference bit for bit."""
 
 import numpy as np
 import pytest
@@ -82,7 +81,7 @@ def test_float_bias_with_float_output(device: vkq.Device) -> None:
 
 
 def test_chunked_im2col_is_the_same(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scratch of one row block at a time: the chunks' edges fall everywhere."""
+    """Scratch memory of one row block at a time: chunks end at every position."""
     rng = np.random.default_rng(15)
     monkeypatch.setattr("vkq.kernels.im2col.SCRATCH_BYTES", 300)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Choices by flags, and places of largest numbers, against NumPy."""
+"""Selection by flags, and ArgMax and ArgMin, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from vkq.ops import operand
 from vkq.ops.choose import argmax_of, chosen
 
 ANY = ("int8", "uint8", "float32", "int32")
-# ragged channels, rows and columns that are no multiple of a vector; more axes than a layout has; one number
-# and axes that invocations share
+# Ragged channels; rows and columns that are no multiple of a vector; more axes than a layout has; one number;
+# and axes that invocations share.
 SHAPES = [(2, 5, 3, 7), (3, 13), (2, 3, 2, 2, 3), (1,)]
 LONG = [(1, 65_546), (257, 3)]
 
@@ -36,7 +36,7 @@ def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("shape", SHAPES + LONG, ids=str)
 def test_argmax(device: vkq.Device, shape: tuple[int, ...], least: bool, last: bool) -> None:
-    """Few different numbers, so that many are equal; the ends of the type among them."""
+    """Few different numbers, so that many are equal; the type's extremes are among them."""
     for dtype in ("int8", "uint8"):
         info = np.iinfo(dtype)
         x = np.random.default_rng(0).choice([info.min, info.min + 1, info.max], shape).astype(dtype)

@@ -37,7 +37,7 @@ def layer_of(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: A
 
 
 def check(data: Data, device: vkq.Device, **options: Any) -> None:
-    """Both outputs of a layer with these options against the reference."""
+    """Check both outputs of a layer with these options against the reference."""
     for y in (data.y_q, None):
         got = layer_of(data, device, y, **options)(data.x)
         np.testing.assert_array_equal(
@@ -46,7 +46,7 @@ def check(data: Data, device: vkq.Device, **options: Any) -> None:
 
 
 def check_blocked(data: Data, device: vkq.Device, **options: Any) -> None:
-    """A layer that takes kPackedInt8_16C, and gives it, without a repack."""
+    """Check that a layer reads and writes kPackedInt8_16C without a repack."""
     layer = layer_of(data, device, data.y_q, **options)
     x = vkq.Tensor.from_numpy(data.x, device, BLOCKED)
     y = layer(x)
@@ -56,7 +56,7 @@ def check_blocked(data: Data, device: vkq.Device, **options: Any) -> None:
 
 
 def methods_for(problem: Conv2dProblem) -> list[str]:
-    """The methods that the problem's sizes allow, told apart from the refusals that the code itself gives."""
+    """Return the methods that the problem's sizes allow, derived independently of the code's own refusals."""
     found = ["im2col"]
     if problem.ic:
         found.append("direct")
@@ -143,8 +143,8 @@ def test_depthwise_on_dot_products(device, name, path):
 
 @pytest.mark.parametrize("name", [*COLUMNS, LARGE_BIAS])
 def test_depthwise_on_dot_products_of_lines(device, name):
-    """The same in both layouts, and with every number of lines of an invocation, beside the padding and
-    inside; a bias with which sums are not small."""
+    """Both layouts, and every number of lines of an invocation, next to the padding and inside; the bias
+    makes sums large."""
     strided = parse(name).stride[0] == 2
     for lines, shares in ((2 if strided else 4, ()), (2, ((2, 1 << 20),)), (1, ((1, 1 << 20),))):
         ways = (("channel", IMAGE, True), ("channel", IMAGE, False), ("none", BLOCKED, True))
@@ -348,7 +348,7 @@ def test_a_chain_of_convolutions_shares_its_scratch(any_device):
 def test_narrow_images_are_few_rows(
     software_device: vkq.Device, images: int, width: int, rows: str | None
 ) -> None:
-    """Squeeze-and-excite: a block of four rows holds one pixel, and three of padding."""
+    """Squeeze-and-excite: a block of four rows holds one pixel and three of padding."""
     problem = parse(f"conv2d[N={images},IC=37,H=1,W={width},OC=10,KH=1,KW=1]")
     data = random_data(problem, np.random.default_rng(images))
     layer = vkq.Conv2d(

@@ -1,4 +1,4 @@
-"""Transposed convolutions against the reference, the definition and ONNX Runtime's float operator."""
+"""Transposed convolutions compared with the reference, the definition and ONNX Runtime's float operator."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +56,7 @@ def operands(
 
 
 def scattered(o: Operands) -> npt.NDArray[np.int64]:
-    """The definition: every input pixel spread over the output."""
+    """Compute the definition: every input pixel is spread over the output."""
     p = o.problem
     points = np.zeros(p.oc, np.int64) if o.options["w_zero_point"] is None else o.options["w_zero_point"]
     x = o.x.astype(np.int64) - o.options["x"].zero_point
@@ -84,7 +84,7 @@ def check(o: Operands, device: vkq.Device, **options: Any) -> None:
 
 
 def check_blocked(o: Operands, device: vkq.Device) -> None:
-    """Images in kPackedInt8_16C, which stay so."""
+    """Check that images in kPackedInt8_16C keep their layout."""
     given = {("x_qparams" if k == "x" else k): v for k, v in o.options.items()}
     x = vkq.Tensor.from_numpy(o.x, device, BLOCKED)
     y = vkq.conv_transpose2d(x, o.w, y_qparams=o.y, **given, **o.sizes)

@@ -1,4 +1,5 @@
-"""Activations quantized by rows: bit for bit with the reference, and the reference with ONNX Runtime."""
+"""Activations quantized by rows: the device equals the reference bit for bit, and the reference equals ONNX
+Runtime."""
 
 from typing import Any
 
@@ -40,7 +41,7 @@ def odd_rows(rng: np.random.Generator, k: int) -> npt.NDArray[np.float32]:
 
 
 def on_device(device: vkq.Device, x: npt.NDArray[np.float32], layout: str = MATRIX) -> tuple[Any, Any, Any]:
-    """(q, scale, zero point) as the device quantizes the rows of x."""
+    """Return (q, scale, zero point) of the rows of x, quantized on the device."""
     tensor = vkq.Tensor.from_numpy(x, device)
     results = []
     for i in (0, 1):
@@ -66,8 +67,8 @@ def test_rows_are_quantized_as_the_reference_does(device, monkeypatch, k, layout
 
 @pytest.mark.parametrize("seed", range(12))
 def test_onnx_runtime_agrees_with_the_reference(seed):
-    """DynamicQuantizeLinear of one row is the same as uint8; its scale may be off by the order of its
-    operations, not here."""
+    """DynamicQuantizeLinear of one row gives the same numbers as uint8. Its scale may differ by the order of
+    its operations, but not for these rows."""
     rng = np.random.default_rng([2, seed])
     x = (rng.standard_normal((1, 300)) * 10.0 ** rng.uniform(-30, 30) + rng.choice([0, 5, -5])).astype(
         np.float32
@@ -188,7 +189,7 @@ def test_weights_that_could_overflow_with_any_zero_point_are_refused(any_device)
 
 @pytest.mark.parametrize("path", PATHS)
 def test_sums_that_wrap(device, path):
-    """The first row is all at the far end of its range from a zero point at the other."""
+    """The first row is at one end of its range, the zero point at the other."""
     k = 2**31 // (255 * 127) + 5
     x, w = np.full((2, k), 1.0, np.float32), np.full((3, k), 127, np.int8)
     x[1], w[1] = np.random.default_rng(1).standard_normal(k), -127

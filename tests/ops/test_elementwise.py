@@ -62,7 +62,7 @@ def test_every_shape(device: vkq.Device, op: BinaryOp, dtype: QDType) -> None:
 @pytest.mark.parametrize("op", OPS)
 def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None:
     """Exact ties (powers of two), ratios that come close to ties, and scales so far apart that only the table
-    serves."""
+    is exact."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     tensors = [Tensor.from_numpy(v, device) for v in (a, b)]
@@ -92,7 +92,8 @@ def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None
 def test_every_product_where_ties_are_frequent(
     device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One in 28 is a tie; the soft form, which looks them up, is for a device that rounds another way."""
+    """One product in 28 is a tie; the soft form, which looks them up, is for devices that round
+    differently."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     values = np.arange(256, dtype=np.uint8).view(dtype)
@@ -103,8 +104,8 @@ def test_every_product_where_ties_are_frequent(
 
 
 def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Array]:
-    """What devices may make of the formula where they round to nearest even: each product fused with its sum
-    or not, the operands in either order."""
+    """Yield the possible results of the formula on devices that round to nearest even: each product fused
+    with its sum or not, the operands in either order."""
     ra, rb, offset = (np.float32(v) for v in (numbers.ra, numbers.rb, numbers.offset))
     for x, rx, z, rz in ((a, ra, b, rb), (b, rb, a, ra)):
         for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):
@@ -114,7 +115,8 @@ def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Arra
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
-    """Nearly all: a neighbour of one of the numbers serves where they themselves do not."""
+    """Nearly all sums need no table: a neighbour of one of the numbers works where the numbers themselves do
+    not."""
     rng, values, moved = np.random.default_rng(3), np.arange(-128, 128), 128 * (dtype == "uint8")
     a, b = (v.astype(np.float32) for v in np.meshgrid(values, values))
     sure = 0
@@ -137,7 +139,7 @@ def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
 def test_the_table_is_asked_only_where_a_sum_may_need_it(
     device: vkq.Device, scales: tuple[float, float, float], sure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exact ties; near ties that no numbers decide; scales so far apart that the table is all there is."""
+    """Exact ties; near ties that no numbers decide; scales so far apart that only the table is exact."""
     asked = []
     make = device.program
     monkeypatch.setattr(device, "program", lambda v, c, *more: asked.append(c["SURE"]) or make(v, c, *more))
@@ -150,8 +152,8 @@ def test_the_table_is_asked_only_where_a_sum_may_need_it(
 
 
 def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
-    """The formula alone, even in float64, is wrong near ties; it is right wherever the shader trusts it. So
-    it is in float32, rounded to nearest even, and there nearly always."""
+    """The formula alone is wrong near ties, even in float64; it is right wherever the shader uses it. In
+    float32 with rounding to nearest even it is nearly always right."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     rng = np.random.default_rng(14)

@@ -1,4 +1,4 @@
-"""Layers from the user's side: what goes in and comes out, what is refused, what is explained."""
+"""Layers from the user's side: inputs and results, errors, explanations."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -238,7 +238,7 @@ def test_same_padding(device: vkq.Device) -> None:
 
 
 def in_blocks(b: Builder, x: Value, y: Value, other: str, build: Callable[[Value, Value], None]) -> None:
-    """*build* on x and y in another layout than blocks of channels."""
+    """Run *build* on x and y in a layout other than blocks of channels."""
     inside = y if y.spec.dtype == "float32" else b.new(Spec(y.spec.shape, "int8", other, y.spec.qparams))
     build(repacked(b, x, other), inside)
     if inside is not y:
@@ -246,7 +246,7 @@ def in_blocks(b: Builder, x: Value, y: Value, other: str, build: Callable[[Value
 
 
 class BlockedConv:
-    """Im2col that takes and gives blocks of channels."""
+    """An im2col convolution that reads and writes blocks of channels."""
 
     def __init__(self, c: conv_methods.Convolution, p: Conv2dProblem):
         self.kernel = conv_methods.Im2col(c.gemm, p.kh * p.kw)
@@ -256,7 +256,7 @@ class BlockedConv:
 
 
 def blocked_linear(layer: vkq.Linear, monkeypatch: pytest.MonkeyPatch) -> vkq.Linear:
-    """The layer with kernels that take and give blocks of channels."""
+    """Return the layer with kernels that read and write blocks of channels."""
 
     def build(b: Builder, x: Value, y: Value, pixels: Pixels, extra: object) -> None:
         in_blocks(b, x, y, MATRIX, lambda x, y: layer._gemm.build(b, x, y, Rows(pixels.rows)))
@@ -267,8 +267,8 @@ def blocked_linear(layer: vkq.Linear, monkeypatch: pytest.MonkeyPatch) -> vkq.Li
 
 
 def given(x: np.ndarray, device: vkq.Device) -> list[Any]:
-    """The same input as a layer may get it, int8 and float32: an array, and Tensors in every layout that
-    holds it."""
+    """Return the same input in all forms that a layer accepts, int8 and float32: an array, and Tensors in
+    every layout."""
     layouts = [BLOCKED, MATRIX] + ([IMAGE] if x.ndim == 4 else [])
     real = dequantize(x, Q)
     return [
@@ -316,7 +316,7 @@ def test_a_chain_keeps_the_layout_and_another_converts(
         repacks.append(sum(name.startswith("repack") for name in layer.plan(y.spec).variants))
         y, want = layer(y), reference.conv2d(want, w, x=Q, w_scale=0.01, y=Q)
     assert_same_bits(y.numpy(), want)
-    # The kernel in blocks of channels repacks to and from them itself; the rest is what the layers add.
+    # The kernel in blocks of channels repacks from and to them itself; the layers add the other repacks.
     assert repacks == [2 + 1, 2 + 0, 0 + 1, 2 + 1]
 
 
@@ -325,7 +325,7 @@ def test_a_chain_keeps_the_layout_and_another_converts(
 def test_a_linear_layer_in_blocks_of_channels(
     device: vkq.Device, lead: tuple[int, ...], y: vkq.QParams | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of four axes, which as a Tensor in that layout are an image."""
+    """Also with four axes, which are an image as a Tensor in that layout."""
     for n, k in ((17, 35), (16, 16), (5, 1)):
         w = RNG.integers(-128, 128, (n, k)).astype(np.int8)
         x = RNG.integers(-128, 128, (*lead, k)).astype(np.int8)
@@ -350,7 +350,7 @@ def test_a_layout_is_chosen_once(any_device: vkq.Device, monkeypatch: pytest.Mon
 
 
 def test_a_float_bias_is_rounded_for_an_8_bit_result(device: vkq.Device) -> None:
-    """As ONNX Runtime's quantizer does it: the same layer as with the rounded int32 bias."""
+    """As in ONNX Runtime's quantizer: the same layer as with the rounded int32 bias."""
     rng = np.random.default_rng(4)
     x = rng.integers(-128, 128, (3, 7), dtype=np.int8)
     w, scale = vkq.quantize_weight(rng.normal(0, 0.2, (5, 7)))
@@ -379,7 +379,7 @@ def test_reprs_fit_a_line(device: vkq.Device) -> None:
 
 
 def zeroed(call: Callable[..., Any], arrays: dict[str, np.ndarray], x: np.ndarray) -> Any:
-    """What a layer gives whose arrays were all changed when it was made, and before it ran."""
+    """Return a layer's result after all its arrays were overwritten, between its construction and its run."""
     given = {name: array.copy() for name, array in arrays.items()}
     layer = call(**given)
     for array in given.values():
@@ -389,7 +389,7 @@ def zeroed(call: Callable[..., Any], arrays: dict[str, np.ndarray], x: np.ndarra
 
 @pytest.mark.parametrize("scheme", ["int8", "dynamic", "weight-only", "uint8"])
 def test_arrays_may_be_changed_when_a_layer_is_made(any_device: vkq.Device, scheme: str) -> None:
-    """Though weights are packed and uploaded when they are first used."""
+    """Weights are copied, though they are packed and uploaded only at their first use."""
     rng = np.random.default_rng(6)
     dtype = np.uint8 if scheme == "uint8" else np.int8
     q = {"int8": Q, "uint8": Q, "dynamic": "dynamic"}.get(scheme)

@@ -35,7 +35,7 @@ def layer_of(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: A
 
 
 def check(data: Data, device: vkq.Device, **options: Any) -> None:
-    """Both outputs of a layer with these options against the reference."""
+    """Check both outputs of a layer with these options against the reference."""
     for y in (data.y_q, None):
         got = layer_of(data, device, y, **options)(data.x)
         np.testing.assert_array_equal(
@@ -50,7 +50,7 @@ def test_the_shapes_with_a_reason(device, problem):
 
 @pytest.fixture
 def shared(monkeypatch):
-    """The split of a GPU, which sums parts in shared memory, on the CPU devices of the tests."""
+    """A GPU's split, which sums parts in shared memory, on the tests' CPU devices."""
     monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, *_, **__: gemv.shared_split(256, n4, k4))
 
 
@@ -63,7 +63,7 @@ def test_every_path_on_random_problems(device, path):
         check(data, device, method="tiled", path=path, activation=(None, "relu", (-0.5, 0.25))[i])
 
 
-# A pipeline with barriers takes a software driver long to compile: the paths are spread over the shapes.
+# A pipeline with barriers takes a software driver long to compile: the paths are distributed over the shapes.
 FEW_ROWS = {
     "linear[M=1,K=4099,N=9]": PATHS,  # parts of unequal length, and a last word of three
     "linear[M=7,K=96,N=20]": PATHS,  # two blocks of rows
@@ -119,8 +119,7 @@ def test_every_split_gives_the_same(device, monkeypatch, columns, parts, unroll)
 
 
 def test_a_cpu_device_needs_no_barrier(device):
-    """One part of k on a CPU: checked through the results of one row, two, and of a last workgroup that is
-    not full."""
+    """A CPU has one part of k: tested with the results of one row, two rows, and a partial last workgroup."""
     assert (gemv.split(device.capabilities, 100, 100, 1)["LOCAL_Y"] == 1) == (
         device.capabilities.device_type == "cpu"
     )

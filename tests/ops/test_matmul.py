@@ -111,7 +111,8 @@ def test_onnxruntime(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_a_long_k_wraps(device: vkq.Device, dtype: str) -> None:
-    """Longer than lavapipe lets a loop be that takes four numbers a round; sums modulo 2**32."""
+    """k is longer than lavapipe allows a loop to be that takes four numbers a round; sums are modulo
+    2**32."""
     a, b = operands(((2, 262_155), (262_155, 3)), dtype)
     q = vkq.QParams(0.25, 3, dtype)
     got = operand.apply("matmul", multiplied, {"x": a, "z": b}, (None, q, q, "wrap"), device, None, (dtype,))

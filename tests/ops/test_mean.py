@@ -1,4 +1,4 @@
-"""Means over axes: the reference's global average of what is left."""
+"""Means over axes: the reference's global average over the reduced axes."""
 
 from __future__ import annotations
 

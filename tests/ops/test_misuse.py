@@ -1,5 +1,5 @@
-"""Every argument of every public callable, given what it cannot take: a VkqError or TypeError that names
-it, at once."""
+"""Every argument of every public callable gets invalid values: a VkqError or TypeError must name it, at
+once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = np.arange(-4, 4, dtype=np.int8).reshape(2, 4)
 IMAGE = np.arange(-16, 16, dtype=np.int8).reshape(1, 2, 4, 4)
 KERNEL = np.ones((2, 2, 3, 3), np.int8)
 
-# What each callable is given where it works; Tensor stands for x on the device.
+# Working arguments of each callable; Tensor stands for x on the device.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "linear": (vkq.linear, {"x": ROWS, "weight": np.ones((3, 4), np.int8), "w_scale": 0.5, "x_qparams": Q}),
     "conv2d": (vkq.conv2d, {"x": IMAGE, "weight": KERNEL, "w_scale": 0.5, "x_qparams": Q, "y_qparams": Y}),
@@ -94,7 +94,7 @@ SECONDS = 10.0
 
 @contextlib.contextmanager
 def soon() -> Iterator[None]:
-    """A TimeoutError where a call goes on for more than `SECONDS`."""
+    """Context manager: raise TimeoutError if a call takes longer than `SECONDS`."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"it took more than {SECONDS} s")
@@ -109,7 +109,7 @@ def soon() -> Iterator[None]:
 
 
 def outcome(call: Callable[..., Any], arguments: dict[str, Any], name: str) -> str:
-    """ "" for a result or a typed error that names the argument, else what was raised."""
+    """Return "" for a result or a typed error that names the argument, else the exception."""
     try:
         with warnings.catch_warnings(), soon():
             warnings.simplefilter("ignore")
@@ -125,7 +125,7 @@ def outcome(call: Callable[..., Any], arguments: dict[str, Any], name: str) -> s
 
 
 def given(name: str, device: vkq.Device) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The callable and what it works with, on a device."""
+    """Return the callable and its working arguments, on a device."""
     call, arguments = CALLS[name]
     filled = {
         key: Tensor.from_numpy(ROWS, device) if value is Tensor else device if value is vkq.Device else value
@@ -191,7 +191,7 @@ def test_a_type_checker_knows_what_a_device_may_be(name: str) -> None:
 
 
 def test_a_tensor_to_write_into_says_where(device: vkq.Device) -> None:
-    """Also where all operands are arrays, whichever device is the default."""
+    """Also if all operands are arrays, whatever the default device."""
     out = Tensor(device, (4, 2), "int8")
     assert vkq.transpose(ROWS, out=out) is out
     np.testing.assert_array_equal(out.numpy(), ROWS.T)

@@ -1,7 +1,7 @@
-"""The ONNX node tests of integer and quantization operators, each run on a device by a thin backend and equal
-to its outputs.
+"""The ONNX node tests of integer and quantization operators: a thin backend runs each on a device, and the
+outputs must be equal.
 
-QLinearConv and QLinearMatMul have theirs in test_onnxruntime.py, on every path.
+The tests of QLinearConv and QLinearMatMul are in test_onnxruntime.py, on every path.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ def by_block(op: Any, inputs: list[Array], attributes: dict[str, Any], device: v
 
 
 def dynamic(inputs: list[Array], device: vkq.Device) -> list[Array]:
-    """DynamicQuantizeLinear: uint8, the range widened to hold 0."""
+    """DynamicQuantizeLinear: uint8, with the range extended to contain 0."""
     x = inputs[0]
     q = vkq.QParams.from_range(min(0.0, float(x.min())), max(0.0, float(x.max())), "uint8")
     return [

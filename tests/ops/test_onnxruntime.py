@@ -1,4 +1,4 @@
-"""vkq on a device against ONNX Runtime's CPU provider, byte for byte: a seeded corpus and the ONNX node
+"""vkq on a device compared with ONNX Runtime's CPU provider, byte for byte: a seeded corpus and the ONNX node
 tests."""
 
 import numpy as np

@@ -24,7 +24,8 @@ def run(device: vkq.Device, op: RealOp, x: np.ndarray, z: np.ndarray) -> Any:
 
 
 def numbers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Of all sizes whose products and quotients are mostly normal; zeros and equal ones among them."""
+    """Return numbers whose products and quotients are mostly normal, of all sizes, with zeros and equal
+    numbers among them."""
     r = np.random.default_rng(seed)
     x = r.normal(0, 1, shape) * 2.0 ** r.integers(-62, 62, shape)
     return np.where(r.random(shape) < 0.1, r.integers(-1, 2, shape), x).astype(np.float32)
@@ -33,8 +34,8 @@ def numbers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("op", get_args(RealOp))
 def test_exact(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool) -> None:
-    """A row, a number and a whole operand broadcast; near numbers, whose sums cancel; subnormal results are
-    theirs or zero."""
+    """A row, a number and a whole operand broadcast; nearly equal numbers, whose differences cancel;
+    subnormal results are exact or zero."""
     monkeypatch.setattr(device, "_soft_float", soft)
     x = numbers(1, (3, 5, 7, 11))
     near = (x * np.float32(1 + 2**-20)).astype(np.float32)
@@ -66,8 +67,8 @@ SUBNORMAL = np.float32([2.0**-149, 3 * 2.0**-130, 2.0**-126 - 2.0**-149])
 def test_zeros_have_signs(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool
 ) -> None:
-    """Of two max takes the positive, min the negative one. Subnormal numbers are themselves in quotients,
-    elsewhere they may count as zeros; software floats know no infinity."""
+    """max returns the positive zero of two, min the negative one. Quotients keep subnormal numbers; elsewhere
+    they may count as zeros. Software floats have no infinity."""
     monkeypatch.setattr(device, "_soft_float", soft)
     known = [ZEROS, SUBNORMAL] if op == "div" else [ZEROS]
     edges = np.concatenate([*known, np.float32([] if soft else [np.inf])])
@@ -91,7 +92,8 @@ def test_refused(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_square_root(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Every exponent, odd and even; squares and their neighbours; subnormal ones; zeros; no numbers."""
+    """Every exponent, odd and even; squares and their neighbours; subnormal numbers; zeros; infinities and
+    NaN."""
     monkeypatch.setattr(device, "_soft_float", soft)
     squares = (np.arange(1, 200, dtype=np.float32) ** 2)[:, None] * np.float32([1, 1 - 2**-24, 1 + 2**-23])
     powers = np.ldexp(np.float32([1, 1.9999999, 1.5]), np.arange(-126, 128)[:, None]).astype(np.float32)
@@ -107,7 +109,7 @@ def test_square_root(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: 
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Within 2^-23 of the sum of magnitudes, also where nearly all of it cancels."""
+    """Within 2^-23 of the sum of magnitudes, also if nearly everything cancels."""
     monkeypatch.setattr(device, "_soft_float", soft)
     monkeypatch.setattr("vkq.ops.real.PART", 64 * 300)  # longer ones in several dispatches
     for kept, shape in ((0, (37,)), (1, (5, 3, 1001)), (2, (2, 3, 7)), (1, (3, 127)), (1, (2, 65_537))):
@@ -122,8 +124,8 @@ def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft:
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """One sign's are infinite, in the first place and later ones, as is a sum beyond float32; both signs'
-    and NaN are NaN, which software floats do not know."""
+    """Infinities of one sign, in the first and later positions, give infinity, as does a sum beyond float32;
+    both signs, and NaN, give NaN, which software floats do not have."""
     monkeypatch.setattr(device, "_soft_float", soft)
     inf, nan = np.inf, np.nan
     rows = [[inf, 1, 2], [1, -inf, -inf], [3, 1, inf], [3e38, 3e38, 0], [inf, 0, -inf], [1, nan, 2]]
@@ -149,7 +151,7 @@ def test_casts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) 
 
 
 # x, kernel, stride, padding, dilation, ceil_mode: one tap, ragged, padded on one side, dilated so that some
-# windows see margins alone, a last window beyond the padding, whole images that invocations share
+# windows read only margins, a last window beyond the padding, whole images that invocations share.
 WINDOWS: list[tuple[Any, ...]] = [
     ((2, 3, 5, 7), (1, 1), 1, 0, 1, False),
     ((1, 2, 9, 11), (3, 2), (2, 1), (1, 0, 0, 1), 1, False),
@@ -161,7 +163,7 @@ WINDOWS: list[tuple[Any, ...]] = [
 
 
 def by_hand(x: np.ndarray, window: Window, of: str, count_padding: bool, lanes: int) -> np.ndarray:
-    """Window by window, in the order of the kernel."""
+    """Compute window by window, in the order of the kernel."""
     (_, _, h, w), (top, left, bottom, right) = window.x_shape, window.padding
     y = np.zeros(window.y_shape, np.float32)
     for n, c, i, j in np.ndindex(y.shape):

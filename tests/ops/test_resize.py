@@ -1,4 +1,4 @@
-"""Resize: the reference against ONNX Runtime in every mode, and the device against the reference."""
+"""Resize: the reference equals ONNX Runtime in every mode, and the device equals the reference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEAREST = get_args(NearestMode)
 
 
 def random_resizes(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
-    """(shape, size or scale): up and down, to and from one pixel, exact doubling, the same size."""
+    """Return (shape, size or scale): up and down, to and from one pixel, exact doubling, the same size."""
     cases: list[tuple[tuple[int, ...], dict[str, Any]]] = [
         ((1, 3, 4, 5), {"scale": 2.0}),
         ((1, 2, 3, 4), {"size": (3, 4)}),
@@ -52,7 +52,8 @@ def onnx_resize(x: np.ndarray, how: dict[str, Any], **attributes: Any) -> np.nda
 
 @functools.cache
 def referee_takes_near_halves_as_halves() -> bool:
-    """ONNX Runtime 1.31 does; one row in 3.4999998 tells (see vkq.problem.resize.HALF_WITHIN)."""
+    """Return True if ONNX Runtime treats near halves as halves (1.31 does); one row in 3.4999998 shows it
+    (see vkq.problem.resize.HALF_WITHIN)."""
     x = np.arange(7, dtype=np.int8).reshape(1, 1, 7, 1)
     mode = {
         "mode": "nearest",
@@ -68,7 +69,7 @@ def near_halves(how: Resize) -> bool:
 
 
 def test_sizes_in_pairs_equal_onnxruntime() -> None:
-    """Every pair of lengths up to 20 x 30: all the near halves there are."""
+    """Every pair of lengths up to 20 x 30, which includes all near halves."""
     compared = 0
     for coordinates, nearest_mode in itertools.product(COORDINATES, NEAREST[:2]):
         for given in range(1, 20):
@@ -150,7 +151,8 @@ REAL = {  # shape, size: parameters of x, and of y
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_between_real_numbers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Linear, of what DequantizeLinear gives, to QuantizeLinear: ONNX Runtime's floats; in both layouts."""
+    """Linear interpolation between DequantizeLinear and QuantizeLinear gives ONNX Runtime's floats, in both
+    layouts."""
     monkeypatch.setattr(device, "_soft_float", soft)
     for (shape, size), (xq, yq) in REAL.items():
         for dtype, coordinates in itertools.product(("int8", "uint8"), COORDINATES):
@@ -169,7 +171,7 @@ def test_between_real_numbers(device: vkq.Device, monkeypatch: pytest.MonkeyPatc
 
 
 def onnx_between(x: np.ndarray, how: Resize, xq: QParams, yq: QParams) -> np.ndarray:
-    """ONNX Runtime's."""
+    """Compute the same with ONNX Runtime."""
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
         helper.make_node(
@@ -190,8 +192,7 @@ def onnx_between(x: np.ndarray, how: Resize, xq: QParams, yq: QParams) -> np.nda
 
 
 def test_a_flat_image_may_lose_one_by_truncation(device: vkq.Device) -> None:
-    """The four weights need not add up to one in float32: that is why every step is exact, and why "even" is
-    offered."""
+    """The four weights need not add up to one in float32: so every step is exact, and "even" is offered."""
     x = np.full((1, 4, 7, 7), 100, np.int8)
     cut = vkq.resize(x, scale=1.37, mode="linear", device=device)
     np.testing.assert_array_equal(

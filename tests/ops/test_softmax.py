@@ -1,4 +1,4 @@
-"""Softmax on the device: the reference's bits along every axis, and the reference's distance from the real
+"""Softmax on the device: the reference's bits along every axis, and the reference's error against the real
 softmax."""
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
 @pytest.mark.parametrize("x", [random_bytes((9, 1001), "int8"), random_bytes((2, 1001, 1, 5), "int8")])
 @pytest.mark.parametrize("sure", [True, False])
 def test_long_rows(device: vkq.Device, x: np.ndarray, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four side by side, in matrices and along channels; also where the short formula is sure of no result,
-    and where floats are not trusted."""
+    """Four rows side by side, in matrices and along channels; also if the short formula is never certain, and
+    if floats are not trusted."""
     device._plans.clear()
     if not sure:
         monkeypatch.setattr(quantize, "SAFE", -1.0)
@@ -102,8 +102,8 @@ def test_reference_is_near_the_real_softmax(n: int, scale: float) -> None:
 
 
 def test_reference_is_near_onnxruntime() -> None:
-    """QLinearSoftmax takes floor(1 / y_scale) and sums floats: with 256 steps the two differ by one at
-    most."""
+    """QLinearSoftmax uses floor(1 / y_scale) and sums floats: with 256 steps the two differ by at most
+    one."""
     x, q, yq = random_bytes((50, 33), "uint8"), QParams(0.05, 128, "uint8"), QParams(1 / 256, 0, "uint8")
     inputs = [x, *ort_ops.parameters(q), *ort_ops.parameters(yq)]
     want = ort_ops.run("QLinearSoftmax", inputs, "uint8", axis=-1, opset=13)
@@ -135,8 +135,8 @@ def test_refusals(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
-    """QLinearSoftmax, whose order of additions decides its bytes: the reference is ONNX Runtime's, and every
-    device the reference's."""
+    """The order of QLinearSoftmax's additions decides its bytes: the reference equals ONNX Runtime, and every
+    device equals the reference."""
     low = -128 if dtype == "int8" else 0
     for seed, (shape, reason) in enumerate(SHAPES.items()):
         random = np.random.default_rng(seed)
@@ -153,7 +153,7 @@ def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
 def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_long(
     device: vkq.Device,
 ) -> None:
-    """lavapipe ends loops after 65,535 rounds: 16,759 numbers of one invocation, 240,000 of 64."""
+    """lavapipe ends loops after 65,535 rounds: 16,759 numbers for one invocation, 240,000 for 64."""
     xq = QParams(0.01, 0, "uint8")
     for length, scale in ((20_001, 1.5e-4), (262_145, 1.1e-5)):
         x, yq = random_bytes((1, length), "uint8"), QParams(scale, 0, "uint8")
@@ -184,7 +184,8 @@ def test_onnxruntime_form_along_every_axis(device: vkq.Device, axis: int, name: 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["floats", "integers"])
 def test_litert_form(device: vkq.Device, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernel is held to LiteRT itself in tests/tflite: here every length and both types."""
+    """The kernel is compared with LiteRT itself in tests/tflite; this test has every length and both
+    types."""
     monkeypatch.setattr(device, "_soft_float", soft)
     for seed, (shape, reason) in enumerate(SHAPES.items()):
         dtype: QDType = "uint8" if seed % 2 else "int8"

@@ -83,8 +83,8 @@ def test_functions_with_parameters(device: vkq.Device) -> None:
 
 
 def test_more_tables_than_a_device_keeps(device: vkq.Device) -> None:
-    """Nothing is read before all is asked for: a table that is dropped meanwhile still serves what was asked
-    with it."""
+    """Results are read only after all calls: a table that is dropped from the cache in between still works
+    for its call."""
     x = np.arange(-128, 128).astype(np.int8)
     tensor = Tensor.from_numpy(x, device)
     tables = [np.roll(x, i) for i in range(CONSTANTS_KEPT + 10)]

@@ -1,4 +1,4 @@
-"""Tables for each channel, with float32 results, and of two numbers: NumPy's indexing decides."""
+"""Tables for each channel, with float32 results, and of two numbers, compared with NumPy's indexing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""take, slice and split: NumPy's own indexing decides."""
+"""take, slice and split compared with NumPy's indexing."""
 
 import numpy as np
 import pytest
@@ -89,7 +89,7 @@ def test_concat_words(device: vkq.Device, axis: int, dtype: str) -> None:
 
 
 def test_every_fill_of_a_type(any_device: vkq.Device) -> None:
-    """The plan of one is not that of another that is equal to it: 0.0 and -0.0."""
+    """Plans distinguish fills that compare equal: 0.0 and -0.0."""
     places = np.array([-1, 0])
     for fill in (0.0, -0.0, 0, np.inf, -np.inf, np.nan, np.finfo(np.float32).max):
         got = vkq.take(np.float32([1]), places, fill, device=any_device)

@@ -1,4 +1,5 @@
-"""Layers from PyTorch's modules, and its tensors in and out, where PyTorch is installed; refusals without."""
+"""Layers from PyTorch's modules, and its tensors as inputs and results, if PyTorch is installed; errors
+without it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ rng = np.random.default_rng(43)
 
 
 def module(name: str, **attributes: Any) -> Any:
-    """What is a module by its class's name alone."""
+    """Return an object that looks like a module only by its class's name."""
     return type(name, (), {"__module__": "torch.nn.fake", **attributes})()
 
 
