@@ -3,8 +3,8 @@ times in a row, under random chains of every operator and method (operators.py) 
 mapped memory and with staging copies; with ``--matrix-units`` under what takes those, emulated where the
 device has none.
 
-Each call must raise the typed error or give the right bytes, and afterwards each of the chain's must give
-them on the same device; after a lost device, on a new one. The validation layer must stay silent.
+Each call must raise the typed error or give the right bytes, and afterwards every call of the chain must give
+them on the same device (after a lost device, on a new one). The validation layer must stay silent.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # what a d
 
 
 def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
-    """Whole networks, whose operators are steps of one plan, with the shape of their input: every row of the
-    graph's table, sums and tables as last steps, gates with their means, branches that lie side by side."""
+    """Return whole networks, whose operators are steps of one plan, with their input's shape: every row of
+    the graph's table, epilogues with sums and tables, gates with their means, parallel branches."""
     from tests.onnx.networks import KINDS, Net, quantized
 
     found = {"seldom": (seldom.model(), seldom.SHAPE), "real": (seldom.real(), seldom.SHAPE)}
@@ -53,7 +53,7 @@ def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
 
 
 def networks() -> Units:
-    """The models with an input each."""
+    """Return the models with an input each."""
     return {f"network {kind}": network(*model) for kind, model in models().items()}
 
 
@@ -70,7 +70,7 @@ def _session(model: bytes) -> Make:
 
 
 class Life:
-    """A device, and the calls that were made on it."""
+    """A device, and its calls so far."""
 
     def __init__(self, name: str, units: Units, staging: bool, fit: Fit):
         self.units = units
@@ -83,7 +83,7 @@ class Life:
         self._ends.close()
 
     def start(self, name: str, on_device: bool) -> Any:
-        """The result, which may still be on its way."""
+        """Return the result, which may still be pending."""
         make, x = self.units[name]
         if name not in self.calls:
             self.calls[name] = make(self.device)
@@ -98,14 +98,15 @@ def _array(y: Any) -> Any:
 
 
 def takes_tensors(name: str) -> bool:
-    """Whether an operator takes one, and gives one that is not read yet."""
+    """Return True if an operator accepts a Tensor, and returns an unread one."""
     return not name.startswith(("integer", "network", "flatten", "reshape"))
 
 
 def run(
     name: str, units: Units, count: int, seed: int, fit: Fit = contextlib.nullcontext
 ) -> collections.Counter[str]:
-    """So many faults on a device; what they did. Raises AssertionError at a wrong number or another error."""
+    """Inject *count* faults on a device; return their outcomes. Raises AssertionError for a wrong number or
+    another error."""
     rng, told = np.random.default_rng(seed), collections.Counter[str]()
     with vkq.Device(name) as healthy, fit(healthy):
         want = {unit: make(healthy)(x) for unit, (make, x) in units.items()}

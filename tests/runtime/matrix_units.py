@@ -1,5 +1,5 @@
-"""What takes matrix units, as calls on a device, for faults under each. A device that has none gets emulated
-ones."""
+"""The users of matrix units, as calls on a device, for tests that inject faults. A device without matrix
+units gets emulated ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OPERATORS: dict[str, tuple[Make, Any]] = {
 
 @contextlib.contextmanager
 def fitted(device: vkq.Device) -> Iterator[None]:
-    """While it is open, the device has matrix units, of int8 and of float16."""
+    """Context manager: while it is open, the device has matrix units for int8 and float16."""
     with pytest.MonkeyPatch.context() as patch:
         if lacking(device.capabilities) is not None:
             emulated.emulate(device, patch, "16x8x32")

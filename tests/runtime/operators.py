@@ -1,5 +1,5 @@
-"""Every public operator, scheme and method that a software driver runs, as calls on a device: for tests that
-let something fail under each of them."""
+"""Every public operator, scheme and method that a software driver runs, as calls on a device, for tests that
+inject faults."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def _linear(*weight: Any, **options: Any) -> Make:
 
 
 def _of(function: Callable[..., Any], *more: Any, **options: Any) -> Make:
-    """A function of x."""
+    """Return a call of a function of x."""
     return lambda d: lambda x: function(x, *more, device=d, **options)
 
 
 def _twice(function: Callable[..., Any], *more: Any, **options: Any) -> Make:
-    """A function of x and x."""
+    """Return a call of a function of x and x."""
     return lambda d: lambda x: function(x, x, *more, device=d, **options)
 
 
 def _of_tensor(function: Callable[..., Any], *more: Any) -> Make:
-    """A function of a `Tensor`, which knows its device."""
+    """Return a call of a function of a `Tensor`, which knows its device."""
     return lambda d: lambda x: function(Tensor.from_numpy(x, d), *more).numpy()
 
 

@@ -1,4 +1,4 @@
-"""Models of the graph operators that networks seldom have, for faults under each of them."""
+"""Models of graph operators that are rare in networks, for tests that inject faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Nodes:
         return name
 
     def rounded(self, real: str) -> str:
-        """Quantized and back."""
+        """Quantize a value and dequantize it."""
         quantized = self.op("QuantizeLinear", real, self.scale, self.zero)
         return self.op("DequantizeLinear", quantized, self.scale, self.zero)
 
@@ -75,7 +75,7 @@ def model() -> bytes:
 
 
 def _whole_numbers(n: Nodes) -> None:
-    """QuantizeLinear along an axis, and products of zero points that are constants."""
+    """QuantizeLinear along an axis, and products with constant zero points."""
     each = [n.constant(np.linspace(0.02, 0.3, 8, dtype=np.float32)), n.constant(np.arange(8, dtype=np.int8))]
     n.out(n.op("DequantizeLinear", n.op("QuantizeLinear", "x", *each, axis=1), *each, axis=1))
     x, zero = n.op("QuantizeLinear", "x", n.scale, n.constant(np.uint8(100))), n.constant(np.uint8(7))
@@ -88,7 +88,7 @@ def _whole_numbers(n: Nodes) -> None:
 
 
 def real() -> bytes:
-    """Operators on numbers that stay float32, choices, and weights of few bits in groups."""
+    """Return operators on values that stay float32, selections, and weights of few bits in groups."""
     n = Nodes()
     for kind in ("Relu", "Neg", "Abs", "Sqrt", "Reciprocal", "HardSigmoid", "HardSwish", "LeakyRelu"):
         n.out(n.op(kind, "x"))
@@ -128,7 +128,7 @@ def _choices(n: Nodes, x: str, other: str) -> None:
 
 
 def _in_order(n: Nodes) -> None:
-    """Lines of numbers one after the other, and whole numbers."""
+    """Lines of numbers in order, and integers."""
     n.out(n.op("CumSum", "x", n.constant(np.array(2))))
     n.out(n.op("Resize", "x", "", n.constant(np.float32([1, 1, 1.5, 2])), mode="linear"))
     n.out(n.op("TopK", "x", n.whole(3), axis=2))

@@ -1,6 +1,6 @@
-"""Shaders read and write within their buffers: nothing checks it for them (a device is opened without
-robustBufferAccess). In a process of its own, as the validation layer looks there instead of at what is
-synchronized."""
+"""Shaders read and write within their buffers, which nothing else checks (a device is opened without
+robustBufferAccess). This runs in a separate process, because the validation layer then checks bounds instead
+of synchronization."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ import sys
 
 import vkq
 
-# Channels that leave lanes of a subgroup without any, k and rows beyond blocks, images whose lines are whole
-# texels and others.
+# Channels that leave lanes of a subgroup idle, k and rows beyond blocks, images whose lines are whole texels
+# and others.
 CODE = """
 import re, sys
 import numpy as np

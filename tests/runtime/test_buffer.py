@@ -1,4 +1,4 @@
-"""The arena: ranges never overlap, are aligned, join again, and nothing is lost of what was handed out."""
+"""The arena: ranges never overlap, are aligned and merge again, and every freed byte can be used again."""
 
 import gc
 import itertools
@@ -62,7 +62,7 @@ def test_ranges_are_disjoint_aligned_and_accounted_for(
     usual = any(b.block_bytes == BLOCK for b in held)
     held.clear()
     assert arena.used_bytes == 0
-    # Every free range joins its neighbours: a whole block can be had without a new allocation.
+    # Every free range merges with its neighbours: a whole block can be allocated without a new allocation.
     if usual:
         before = arena.allocated_bytes
         whole = arena.allocate(BLOCK)

@@ -31,8 +31,7 @@ def test_a_chain_of_layers_is_one_submission(device: vkq.Device) -> None:
 
 
 def test_results_never_read_do_not_pile_up(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that reads no result: chains are submitted, and at most a few are kept in flight with their
-    memory."""
+    """A loop that reads no result: chains are submitted, and only a few are in flight with their memory."""
     monkeypatch.setattr(device.queue, "operations_per_chain", 8)
     x = vkq.Tensor.from_numpy(np.ones((4, 256), np.float32), device)  # 1024 bytes as int8
     device.synchronize()
@@ -178,8 +177,7 @@ def test_a_device_that_fails_to_open_is_closed(device: vkq.Device) -> None:
 
 
 def test_a_device_that_is_forgotten_is_freed(device: vkq.Device) -> None:
-    """Not closed, with work pending and in flight: collected with everything, in whatever order, and no
-    message."""
+    """Not closed, with pending work and work in flight: garbage-collected in any order without a message."""
     for _ in range(5):
         gone = vkq.Device(device.name)
         one = work.linear(gone)

@@ -26,16 +26,15 @@ CALLS = [
     "vkCreateComputePipelines",
 ]  # fmt: skip
 FAST = "llvmpipe"
-# Where memory is short, what has run lets go of its own and the call is made again: one failure is not seen
-# at all.
+# If memory is short, finished work is freed and the call repeated: a single failure is then invisible.
 RETRIED = {"vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory"}
 
 
 def open_and_run(name: str, staging: bool) -> None:
-    """Opens a device, runs a layer of one and a layer of two dispatches twice (a fence is used again), and
-    closes it.
+    """Open a device, run a layer of one dispatch and a layer of two dispatches twice (which reuses a fence),
+    and close it.
 
-    The driver that takes a tenth of a second for each pipeline runs the first layer alone.
+    The driver that takes a tenth of a second for each pipeline runs only the first layer.
     """
     with vkq.Device(name, staging=staging) as device:
         for make in (work.linear, work.conv2d) if FAST in name else (work.linear,):
@@ -53,7 +52,7 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
         times = counted()
     assert times > 0 or (call, staging) == ("vkWaitForFences", False), "the test does not reach this call"
     seen = 0
-    # Each of the first calls, where they differ, and the last; the slower driver's first and last.
+    # The first calls, where they differ, and the last one; for the slower driver the first and the last.
     many = range(1, min(times, 8) + 1) if FAST in device.name else (1,)
     for nth in sorted({n for n in (*many, times) if n}):
         told = None
@@ -73,7 +72,7 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
 
 @pytest.fixture
 def fresh(device: vkq.Device) -> Iterator[vkq.Device]:
-    """The device once more, without memory that others have left."""
+    """The device opened again, without memory of other tests."""
     with vkq.Device(device.name) as one:
         yield one
 
@@ -100,8 +99,8 @@ def test_one_failed_allocation_is_made_again(fresh: vkq.Device) -> None:
 
 
 def test_an_allocation_that_fails_inside_an_operation_does_not_split_it(device: vkq.Device) -> None:
-    """The scratch of a convolution is allocated between its dispatches; waiting for memory must not submit
-    half of them."""
+    """The scratch memory of a convolution is allocated between its dispatches; waiting for memory must not
+    submit half of them."""
     with vkq.Device(device.name) as mine:
         one = work.conv2d(mine)
         x = vkq.Tensor.from_numpy(one.x, mine)

@@ -24,7 +24,8 @@ from vkq.runtime.plan import grids
 
 
 def covered(total: int, limits: tuple[int, int, int], most: int) -> list[tuple[int, int, int]]:
-    """The dispatches, after checking that they cover exactly [0, total) in order and keep the limits."""
+    """Return the dispatches after checking that they cover exactly [0, total) in order and keep the
+    limits."""
     out = list(grids(total, limits, most))
     following = 0
     for first, x, y in out:
@@ -55,7 +56,7 @@ def test_no_dispatch_where_there_is_nothing() -> None:
 
 
 def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device of unknown speed gets as much in one dispatch as a slow phone does in 100 ms."""
+    """A dispatch on a device of unknown speed has at most the work that a slow phone does in 100 ms."""
     c = work.doctored(any_device.capabilities)
     slow = vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated"))
     monkeypatch.delitem(verdict._reports, c.key, raising=False)
@@ -108,8 +109,8 @@ def test_a_watchdog_split_gives_the_same_bytes(device: vkq.Device, monkeypatch: 
 
 def test_slow_drivers_get_short_dispatches(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that multiplies so slowly that a layer takes seconds: no dispatch is longer than 100 ms at an
-    eighth of its rate, and the bytes are the same. Discrete devices are not held to it; of ones that are not
-    measured a low rate is assumed."""
+    eighth of its rate, and the bytes are the same. Discrete devices are exempt; unmeasured devices are
+    assumed to be slow."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     plain = dataclasses.replace(verdict.verdict({}, {}, isolated=True), failures={}, soft_float=False)
     macs = 67 * 33 * 190
@@ -148,7 +149,7 @@ MOVERS: dict[str, Callable[[Any, vkq.Device], Any]] = {
 def test_slow_memory_gets_short_dispatches(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, copy: float, splits: bool
 ) -> None:
-    """Operators that only move bytes are split by the rate of a copy; the bytes are the same."""
+    """Operators that only copy bytes are split by the rate of a copy; the bytes are the same."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     report = Verdict({}, soft_float=False, rates={"float": 1e15, "copy": copy}, isolated=True, tuning={})
     monkeypatch.setitem(verdict._reports, c.key, report)
@@ -175,7 +176,7 @@ def test_slow_memory_gets_short_dispatches(
 
 
 def test_rates_of_a_device_that_is_not_here(any_device: vkq.Device) -> None:
-    """A file's rates decide how a model is split for it; where it has none, a low rate is assumed."""
+    """A file's rates decide how a model is split for its device; without rates, low ones are assumed."""
     c = dataclasses.replace(any_device.capabilities, device_type="integrated")
     for rates, most, size in (
         ({"float": 3.2e9, "s8s8": 1.6e9, "copy": 8e8}, 10_000_000, 10_000_000),

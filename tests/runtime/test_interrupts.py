@@ -7,8 +7,8 @@ from tests.runtime.test_process import ends, python
 
 COUNT = int(os.environ.get("VKQ_INTERRUPTS", "150"))
 
-# Interrupts at random times while layers run, tensors are written and recordings replayed. After each,
-# everything must be there: same bytes, nothing in flight that is not known, no lock that stays held.
+# Interrupts at random times while layers run, tensors are written and recordings run again. After each, the
+# bytes are the same, nothing unknown is in flight, and no lock is held.
 RANDOM = """
 import random
 rng = random.Random(7)

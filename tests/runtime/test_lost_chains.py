@@ -1,5 +1,5 @@
-"""A chain whose commands are lost (vkEndCommandBuffer failed) takes with it what it computed, and nothing
-else: for every operator and method, with and without staging copies."""
+"""A chain whose commands are lost (vkEndCommandBuffer failed) invalidates its results, and nothing else: for
+every operator and method, with and without staging copies."""
 
 import numpy as np
 import pytest

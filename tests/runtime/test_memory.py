@@ -1,4 +1,4 @@
-"""The choice of memory types, on tables like those of real devices."""
+"""The choice of memory types, for tables like those of real devices."""
 
 import dataclasses
 

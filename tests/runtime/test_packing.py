@@ -1,4 +1,4 @@
-"""The extension packs as `vkq.layout.pack` says: every layout, every remainder, every lane."""
+"""The extension packs as `vkq.layout.pack`: every layout, every remainder, every lane."""
 
 import itertools
 

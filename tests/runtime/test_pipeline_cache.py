@@ -1,4 +1,4 @@
-"""The pipeline cache: damaged or foreign, it is ignored with one warning, and the results are right."""
+"""The pipeline cache: if it is damaged or foreign, it is ignored with one warning, and results are right."""
 
 import struct
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from vkq.runtime import pipeline_cache
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place for pipelines of the test's own; shaders and self-tests stay where they are."""
+    """A folder for this test's pipelines; shaders and self-tests keep theirs."""
     monkeypatch.setattr(pipeline_cache, "path", lambda c: tmp_path / "pipelines" / f"{c.key}.bin")
     return tmp_path / "pipelines"
 
@@ -28,13 +28,13 @@ def run(device: vkq.Device) -> Path:
 
 
 def header(data: bytes, **fields: Any) -> bytes:
-    """The data with other fields in its header."""
+    """Return the data with other fields in its header."""
     names = ("size", "version", "vendor", "device", "uuid")
     values = dict(zip(names, struct.unpack_from("<IIII16s", data), strict=True)) | fields
     return struct.pack("<IIII16s", *values.values()) + data[32:]
 
 
-# What happens to the file's bytes, seal and all, or to the data inside a valid seal.
+# Changes to the file's bytes, seal included, or to the data inside a valid seal.
 FILES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda blob: b"",
     "truncated": lambda blob: blob[:-1],

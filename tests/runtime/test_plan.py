@@ -1,4 +1,4 @@
-"""Plans: made without running anything, kept, the same for eager calls, recordings and explanations; and
+"""Plans: made without running anything, cached, the same for eager calls, recordings and explanations; and
 ``out=``."""
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(30)
 IMAGE = RNG.integers(-128, 128, (1, 6, 7, 5)).astype(np.int8)
 W = RNG.integers(-128, 128, (9, 6, 3, 3)).astype(np.int8)
 
-# What is called on one tensor of images, by name.
+# The calls on one tensor of images, by name.
 OPERATORS: dict[str, Callable[..., Any]] = {
     "add": lambda x, **o: vkq.add(x, x, Y, **o),
     "sub": lambda x, **o: vkq.sub(x, x, Y, **o),
@@ -97,7 +97,7 @@ def test_eager_calls_recordings_and_explanations_use_one_plan(any_device: vkq.De
 
 
 def test_weights_are_there_once(any_device: vkq.Device) -> None:
-    """Of a layer that has run with one row and with many: both kernels read one copy."""
+    """For a layer that has run with one row and with many: both kernels read one copy."""
     w = RNG.integers(-128, 128, (512, 512)).astype(np.int8)
     layer = vkq.Linear(w, 0.01, x_qparams=Q, y_qparams=Y, device=any_device)
     x = [Tensor.from_numpy(np.zeros((rows, 512), np.int8), any_device) for rows in (1, 200)]
@@ -119,7 +119,8 @@ def test_the_same_data_is_one_slot(any_device: vkq.Device) -> None:
 def test_a_kernel_whose_loops_the_driver_would_end_is_refused(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the rounds that its YAML declares, before anything runs: a driver says nothing when it ends them."""
+    """It is refused by the rounds that its YAML declares, before anything runs: a driver ends loops
+    silently."""
     monkeypatch.setattr("vkq.runtime.device.probed", lambda device: Verdict({}, False, loop_limit=60))
     monkeypatch.setattr("vkq.runtime.builder.EVERYWHERE", 0)
     program = any_device.program(catalog().find("matmul_q8_int32__row"))

@@ -1,4 +1,4 @@
-"""Pipelines made side by side: all are there at the block's end, one that fails is told and not kept."""
+"""Pipelines compiled in parallel: all are ready at the block's end; a failure is reported and not cached."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def fresh(device: vkq.Device) -> Iterator[vkq.Device]:
 
 
 def variants() -> list[Variant]:
-    """A few small shaders."""
+    """Return a few small shaders."""
     names = [name for name in sorted(catalog().shaders) if name.startswith(("quantize", "dequantize"))]
     return [catalog().shaders[name].variants[0] for name in names][:3]
 
@@ -110,7 +110,8 @@ def test_what_the_block_raises_is_not_hidden_by_a_pipeline_that_fails() -> None:
 
 
 def test_they_are_made_while_the_block_goes_on() -> None:
-    """The block waits for what a thread does: were the pipeline made at the end, it would wait forever."""
+    """The block waits for another thread's work: if pipelines were compiled at the end, it would wait
+    forever."""
     done = threading.Event()
     with Together() as together:
         together.submit(done.set)
@@ -118,7 +119,7 @@ def test_they_are_made_while_the_block_goes_on() -> None:
 
 
 def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device) -> None:
-    """A loop of a literal number of turns is unrolled by SwiftShader: 7 x 2 taps took it 90 seconds."""
+    """SwiftShader unrolls loops with a literal number of turns: 7 x 2 taps took it 90 seconds."""
     for name, own in (("conv2d_q8csw__depthwise:texels", "KW"), ("conv2d_q8csw__direct:4x4.float32", "KW")):
         variant = catalog().variants[name]
         module, constants = code(variant, spirv(variant), variant.constants({own: 7}), device.capabilities)

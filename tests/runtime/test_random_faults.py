@@ -1,4 +1,4 @@
-"""A slice of the random faults, with the same ones every time; `python -m tests.runtime.faults` goes on."""
+"""A fixed part of the random faults; `python -m tests.runtime.faults` runs more."""
 
 import pytest
 
@@ -13,8 +13,8 @@ NO_OPERATORS = {
     "clamp", "default_device", "devices", "empty_pinned", "explain", "integer", "leaky_relu", "load",
     "quantize_weight", "table_of",
 }  # fmt: skip
-# Of graphs made by hand. A model's become lookup2, dequantize, chains, and rows of up to 8 million numbers.
-# attention is taken for 16 MiB of scores or more.
+# Rows of hand-made graphs. A model's operators become lookup2, dequantize, chains, and rows of up to 8
+# million numbers; attention is fused from 16 MiB of scores on.
 OTHER_ROWS = {"sub", "DequantizeLinear", "Where", "GlobalAveragePool", "ReduceSum", "CumProd", "attention"}
 
 
@@ -48,7 +48,7 @@ def test_matrix_units_too(strict_device: vkq.Device) -> None:
 
 
 def test_a_wrong_number_would_be_seen(any_device: vkq.Device) -> None:
-    """An operator whose result after a fault is another."""
+    """An operator whose result differs after a fault is detected."""
     calls = iter(range(100))
     units = {"integer counts": (lambda device: lambda x: next(calls), None)}
     with pytest.raises(AssertionError):

@@ -1,5 +1,4 @@
-"""Recordings: barriers exactly where data depends on data, replays, timestamps, and what a recording
-refuses."""
+"""Recordings: barriers exactly at data dependences, repeated runs, timestamps, and refused operations."""
 
 import dataclasses
 import time
@@ -16,7 +15,7 @@ from vkq.runtime.tensor import Tensor
 
 
 def recorded(recording: Recording, ask: Any) -> list[str]:
-    """What *ask* records, barriers included."""
+    """Return what *ask* records, barriers included."""
     before = recording.position
     ask()
     return ["operation", "barrier and operation"][recording.position - before - 1 :][:1]
@@ -26,7 +25,7 @@ ALONE, AFTER_A_BARRIER = ["operation"], ["barrier and operation"]
 
 
 def test_barriers_stand_where_ranges_meet_and_nowhere_else(device: vkq.Device) -> None:
-    """Validated with synchronization validation, too, when the recording runs."""
+    """Also checked by synchronization validation when the recording runs."""
     r = Recording(device)
     a, b, c, d = (Tensor(device, (64,), "int32") for _ in range(4))
     assert recorded(r, lambda: r.fill(a.buffer, 1)) == ALONE
@@ -180,7 +179,7 @@ def test_a_wrapping_counter_gives_the_difference(any_device: vkq.Device) -> None
 
 
 def test_a_dropped_recording_is_waited_for(device: vkq.Device) -> None:
-    """Freeing what the device works on would be a message of the validation layer, or a crash."""
+    """Freeing memory in use by the device would cause a message of the validation layer, or a crash."""
     one = work.linear(device, 64, 512, 512)
     x = vkq.Tensor.from_numpy(one.x, device)
     device.flush()
@@ -219,8 +218,7 @@ def test_ranges_outside_their_buffer_are_refused(any_device: vkq.Device) -> None
 def test_chains_are_ordered_by_either_kind_of_barrier(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, wide: bool
 ) -> None:
-    """Under synchronization validation: fill, copy, dispatches and the host's reading, each after the
-    other."""
+    """Under synchronization validation: fill, copy, dispatches and the host's read, one after the other."""
     known = dataclasses.replace(profile(device.capabilities), wide_barriers=wide)
     monkeypatch.setattr("vkq.runtime.context.profile", lambda capabilities: known)
     with vkq.Device(device.capabilities.index) as own:

@@ -1,4 +1,4 @@
-"""Recordings that repeat what they hold, run it on other buffers, and take the time between marks."""
+"""Recordings that repeat operations, run them on other buffers, and measure the time between marks."""
 
 import gc
 

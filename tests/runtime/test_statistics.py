@@ -1,5 +1,4 @@
-"""What Mesa's compiler for an AMD GPU makes of the shaders. It needs no such GPU: RADV compiles for one that
-is named to it."""
+"""The statistics of Mesa's compiler for an AMD GPU. No such GPU is needed: RADV compiles for a named one."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 @cache
 def navi21(pattern: str) -> dict[str, dict[str, Any]]:
-    """`vkq shaders stats` for gfx1030, in a process of its own: the loader is told its drivers when it
+    """Run `vkq shaders stats` for gfx1030, in a separate process: the loader chooses its drivers when it
     starts."""
     environment = {
         **os.environ,
@@ -48,7 +47,7 @@ def radv() -> None:
 
 @pytest.mark.parametrize(("family", "name"), [("navi21", "gfx1030"), ("gfx1100", "gfx1100")])
 def test_what_auto_takes_is_no_worse_than_what_is_kept(family: str, name: str) -> None:
-    """benchmarks/results, from Debian 12's RADV; another version of it may compile otherwise."""
+    """benchmarks/results, from Debian 12's RADV; another version of it may compile differently."""
     kept = Path(__file__).parents[2] / "benchmarks" / "results" / f"compiled-radv-{name}.json"
     environment = {
         **os.environ, "VK_DRIVER_FILES": str(RADV), "RADV_FORCE_FAMILY": family, "VKQ_VALIDATION": "0"

@@ -1,5 +1,5 @@
-"""What takes long on a slow driver is several submissions, so that none runs into a watchdog: the same bytes,
-times and replays."""
+"""Long work on a slow driver is split into several submissions, so that none triggers a watchdog: the same
+bytes, times and repeated runs."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ RATE = 2 * 8 * MACS * 10 * 2.5  # at which a layer takes 40 ms, as `watchdog` es
 
 @pytest.fixture
 def slow(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vkq.Device]:
-    """The device as an integrated one whose probe measured next to nothing."""
+    """The device as an integrated one with very low measured rates."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     report = verdict.Verdict({}, soft_float=False, rates={"float": RATE}, isolated=True, tuning={})
     monkeypatch.setitem(verdict._reports, c.key, report)
@@ -47,7 +47,7 @@ def chain(some: list[vkq.Linear], x: Any) -> Any:
 
 
 def wanted(some: list[vkq.Linear], seed: int) -> npt.NDArray[Any]:
-    """What layers give that are submitted one by one."""
+    """Return the results of layers submitted one by one."""
     x = given(seed)
     for layer in some:
         x = layer(x)
@@ -55,8 +55,8 @@ def wanted(some: list[vkq.Linear], seed: int) -> npt.NDArray[Any]:
 
 
 def test_a_replayed_chain_is_split(slow: vkq.Device) -> None:
-    """Five layers of 40 ms are three submissions. Replays with other inputs give the same bytes, every layer
-    has its time, and where the second submission fails the next run does all of them."""
+    """Five layers of 40 ms are three submissions. Runs with other inputs give the same bytes, every layer has
+    its time, and if the second submission fails the next run repeats all of them."""
     some, x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = [wanted(some, seed) for seed in range(3)]
     with slow.record(timestamps=LAYERS) as recording:
@@ -82,7 +82,7 @@ def test_a_replayed_chain_is_split(slow: vkq.Device) -> None:
 
 @pytest.mark.parametrize("nth", [0, 1, 2, 3])
 def test_an_eager_chain_is_split(slow: vkq.Device, nth: int) -> None:
-    """Where a submission fails, the next one goes on behind those that ran."""
+    """If a submission fails, the next one continues after those that ran."""
     some, x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = wanted(some, 0)
     y = chain(some, x)
@@ -119,7 +119,7 @@ def test_repeated_operations_count(slow: vkq.Device) -> None:
 
 
 def test_who_is_split(device: vkq.Device, slow: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply-adds and bytes both take time; a device that shares no screen is left alone."""
+    """Multiply-adds and bytes both take time; a device that does not draw the screen is not split."""
     c = slow.capabilities
     assert 0.039 < seconds_of(c, MACS, 0) < 0.041
     report = verdict._reports[c.key]

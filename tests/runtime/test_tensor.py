@@ -1,4 +1,4 @@
-"""Tensors from every kind of array, and what they refuse."""
+"""Tensors from every kind of array, and refused values."""
 
 import copy
 import gc
@@ -21,7 +21,7 @@ DTYPES = ["int8", "uint8", "float32", "int32"]
 
 
 def values(dtype: str, shape: tuple[int, ...] = (3, 5, 6, 7)) -> Array:
-    """Every kind of bits of the type, its extremes first."""
+    """Return every kind of bit pattern of the type, its extremes first."""
     rng = np.random.default_rng(5)
     size = int(np.prod(shape))
     out = rng.integers(0, 256, size * np.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)[:size]
@@ -96,7 +96,7 @@ def test_images_in_every_layout(device: vkq.Device, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("shape", [(), (35,), (5, 16), (2, 3, 17), (2, 3, 2, 2, 5), (3, 0), (0, 7)])
 def test_rows_in_blocks_of_channels(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Every 16 numbers of a row stand together, and the rows of a block follow each other."""
+    """Every 16 numbers of a row are contiguous, and the rows of a block follow each other."""
     array = np.resize(values(dtype), shape)
     tensor = vkq.Tensor.from_numpy(array, device, BLOCKED)
     rows, k = int(np.prod(shape[:-1])), shape[-1] if shape else 1
@@ -154,8 +154,8 @@ def test_write_takes_only_what_fits(device: vkq.Device) -> None:
 
 
 def test_memory_in_flight_is_not_given_away(device: vkq.Device) -> None:
-    """The input dies while its work is pending; new tensors of the same size must not take its place before
-    it ran."""
+    """The input is deleted while its work is pending; new tensors of the same size must not reuse its memory
+    before it ran."""
     one = work.linear(device)
     one.check()  # its weights are there
     device.synchronize()

@@ -14,7 +14,7 @@ THREADS = 8
 
 
 def together(body: Callable[[int], None]) -> list[BaseException]:
-    """Runs body(0..7) at once and returns what was raised; a thread that hangs fails the test."""
+    """Run body(0..7) in parallel and return the exceptions; a thread that hangs fails the test."""
     raised: list[BaseException] = []
     gate = threading.Barrier(THREADS)
 
@@ -65,7 +65,8 @@ def test_threads_share_a_chain_and_read_when_they_like(device: vkq.Device) -> No
 
 
 def test_threads_may_make_the_same_program_at_once(device: vkq.Device) -> None:
-    """Each is made once, as by one thread: the layer's, and where copies are staged those that pack."""
+    """Each program is made once, as with one thread: the layer's and, with staging copies, those that
+    pack."""
     with vkq.Device(device.name) as mine, work.failing("vkCreateComputePipelines", 0):
         work.linear(mine).check()
         alone = work.counted()
@@ -134,7 +135,7 @@ def test_losing_the_device_is_seen_by_every_thread(device: vkq.Device) -> None:
 
 
 def test_other_threads_run_while_one_waits_for_the_device(any_device: vkq.Device) -> None:
-    """The longest time in which a counting thread was not let in is much shorter than the wait."""
+    """The longest time in which a counting thread did not run is much shorter than the wait."""
     one = work.linear(any_device, 128, 512, 128)
     x = vkq.Tensor.from_numpy(one.x, any_device)
 

@@ -24,7 +24,7 @@ SMALL_RING = 1 << 16
 def mine(
     device: vkq.Device, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[vkq.Device]:
-    """A device without staging, with it, and with so little of it that arrays are larger than all of it."""
+    """A device without staging, with it, and with a staging buffer smaller than the arrays."""
     if request.param == "small ring":
         monkeypatch.setattr(memory, "BLOCK_BYTES", SMALL_RING // 4)
         monkeypatch.setattr(memory, "STAGING_BYTES", SMALL_RING)
@@ -93,7 +93,7 @@ def test_odd_arrays_give_what_they_hold_and_stay_as_they_are(mine: vkq.Device, t
 
 
 class Holder:
-    """Numbers behind `__array__` alone."""
+    """An object that offers numbers only by `__array__`."""
 
     def __init__(self, data: Any):
         self.data = data
@@ -103,7 +103,7 @@ class Holder:
 
 
 class Capsule:
-    """Numbers behind DLPack alone."""
+    """An object that offers numbers only by DLPack."""
 
     def __init__(self, data: Any, kind: int = 1):
         self.data, self.kind = data, kind
@@ -347,14 +347,14 @@ def test_files_in_memory_are_read_where_they_are(any_device: vkq.Device) -> None
 
 
 class Raising:
-    """An object whose own method of giving numbers fails."""
+    """An object whose method of returning numbers raises."""
 
     def __array__(self, *_: object, **__: object) -> None:
         raise KeyError("mine")
 
 
 class NoCapsule:
-    """Of DLPack, in host memory, but of no array."""
+    """A DLPack object in host memory that is no array."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0

@@ -1,4 +1,4 @@
-"""Layers with operands and the reference's answer, for tests that ask whether a device still computes."""
+"""Layers with operands and the reference's answer, for tests of whether a device still computes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Y = vkq.QParams(0.5, 3)
 
 
 def opened(device: vkq.Device, staging: bool) -> vkq.Device:
-    """The same device once more, with or without staging copies. A discrete GPU has no memory to map, and
-    refuses the latter."""
+    """The same device opened again, with or without staging copies. A discrete GPU has no mappable memory,
+    and refuses the latter."""
     if staging or device.capabilities.device_type != "discrete":
         return vkq.Device(device.name, staging=staging)
     with pytest.raises(vkq.ArgumentError, match="staging=False cannot be"):
@@ -33,7 +33,7 @@ def opened(device: vkq.Device, staging: bool) -> vkq.Device:
 
 @dataclasses.dataclass
 class Work:
-    """A layer, an input and what it must give."""
+    """A layer, an input and the expected result."""
 
     layer: Any
     x: npt.NDArray[Any]
@@ -46,7 +46,7 @@ class Work:
 def linear(
     device: vkq.Device, m: int = 9, k: int = 70, n: int = 13, path: str = "portable", seed: int = 1
 ) -> Work:
-    """A linear layer whose sizes are no multiples of any tile."""
+    """Return a linear layer whose sizes are no multiples of any tile."""
     data = random_data(parse(f"linear[M={m},K={k},N={n}]"), np.random.default_rng(seed))
     layer = vkq.Linear(
         data.w, data.w_scale, x_qparams=data.x_q, y_qparams=Y, bias=data.bias, path=path, device=device
@@ -55,7 +55,7 @@ def linear(
 
 
 def conv2d(device: vkq.Device, path: str = "portable", seed: int = 2) -> Work:
-    """A convolution of two dispatches (im2col and product) with scratch between them."""
+    """Return a convolution of two dispatches (im2col and product) with scratch memory between them."""
     data = random_data(
         parse("conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1]"), np.random.default_rng(seed)
     )
@@ -73,7 +73,8 @@ def conv2d(device: vkq.Device, path: str = "portable", seed: int = 2) -> Work:
 
 
 def replayed(layer: Any, x: npt.NDArray[Any], device: vkq.Device, times: int = 200) -> npt.NDArray[Any]:
-    """The layer's result, which so many replays give byte for byte, whatever was there before."""
+    """Return the layer's result, after checking that repeated runs give the same bytes, whatever memory held
+    before."""
     taken, found = vkq.Tensor.from_numpy(x, device), set()
     with device.record() as recording:
         y = layer(taken)
@@ -87,14 +88,15 @@ def replayed(layer: Any, x: npt.NDArray[Any], device: vkq.Device, times: int = 2
 
 
 def doctored(c: Capabilities, **properties: int) -> Capabilities:
-    """Capabilities with other properties. The probe of the real device counts: it runs in a process of its
-    own."""
+    """Return capabilities with other properties. The probe still tests the real device, as it runs in its own
+    process."""
     return dataclasses.replace(c, properties={**c.properties, **properties})
 
 
 @contextlib.contextmanager
 def failing(call: str, nth: int = 1, result: int = OUT_OF_DEVICE_MEMORY, times: int = 1) -> Iterator[None]:
-    """Inside, the nth call of a Vulkan function and the times - 1 calls after it fail; 0 only counts."""
+    """Context manager: the nth call of a Vulkan function and the times - 1 calls after it fail; 0 only
+    counts."""
     native_module().inject(call, nth, result, times)
     try:
         yield
@@ -103,5 +105,5 @@ def failing(call: str, nth: int = 1, result: int = OUT_OF_DEVICE_MEMORY, times: 
 
 
 def counted() -> int:
-    """How many calls matched `failing`."""
+    """Return how many calls matched `failing`."""
     return int(native_module().injected_calls())

@@ -30,7 +30,7 @@ void main() {
 
 
 def found() -> dict[str, str]:
-    """The compiler's name and version, and a hash of the SPIR-V of each fixed shader."""
+    """Return the compiler's name and version, and a hash of the SPIR-V of each fixed shader."""
     compiler = find_compiler()
     shaders = {"matrices": PROBE, "loop": LOOP}
     hashes = {
@@ -41,7 +41,7 @@ def found() -> dict[str, str]:
 
 
 def kept() -> dict[str, str]:
-    """What compiler.json says."""
+    """Return the content of compiler.json."""
     read: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8"))
     return read
 

@@ -1,7 +1,8 @@
-"""Shaders whose loops end after as many rounds as their YAML says (``iterations``), counted as drivers that
-end loops count: each time an invocation comes to a loop's condition. Results are wrong where it says too few.
+"""Shaders whose loops end after the rounds that their YAML declares (``iterations``), counted like drivers
+that end loops: each time an invocation evaluates a loop's condition. Results are wrong if the YAML declares
+too few.
 
-``VKQ_DECLARED_LOOPS=1 python -m pytest tests/ops ...`` runs any tests so, on every driver.
+``VKQ_DECLARED_LOOPS=1 python -m pytest tests/ops ...`` runs any tests this way, on every driver.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ bool vkq_goes_on() { return int(++vkq_rounds) <= int(%s); }
 
 
 def counted(variant: Variant, values: Mapping[str, Value]) -> str:
-    """The GLSL of a variant with these specialization constants, in which loops count."""
+    """Return the GLSL of a variant with these specialization constants and counted loops."""
     source = text(variant)
     constants = {"length", "pairs", "halves", "total", "matrix", *CONSTANT.findall(source)}
     for match in reversed(list(LOOP.finditer(source))):
@@ -55,7 +56,7 @@ def counted(variant: Variant, values: Mapping[str, Value]) -> str:
 
 
 def _closing(source: str, start: int) -> int:
-    """Where the parenthesis ends that begins before *start*."""
+    """Return the position of the parenthesis that closes the one before *start*."""
     depth = 1
     for at in range(start, len(source)):
         depth += {"(": 1, ")": -1}.get(source[at], 0)
@@ -65,7 +66,7 @@ def _closing(source: str, start: int) -> int:
 
 
 def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-    """In the place of `Programs._make`."""
+    """Replaces `Programs._make`."""
     spirv = find_compiler().compile(counted(variant, values), variant.source.name)
     module, constants = code(variant, spirv, values, self._capabilities)
     native: Any = self._context.program(

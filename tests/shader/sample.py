@@ -86,7 +86,7 @@ def write_folder(root: Path, yaml: str = YAML, glsl: str = GLSL, helper: str = H
 
 
 def sample(root: Path, *changes: tuple[str, str], glsl: tuple[str, str] = ("", "")) -> Shader:
-    """The sample shader with texts of its YAML (*changes*) and of its GLSL replaced."""
+    """Return the sample shader with replaced texts of its YAML (*changes*) and its GLSL."""
     yaml = YAML
     for old, new in changes:
         if old not in yaml:

@@ -1,4 +1,4 @@
-"""The catalog's look-ups; and every shader of the project compiles, agrees with its YAML and keeps the
+"""The catalog's lookups; and every shader of the project compiles, agrees with its YAML and obeys the
 rules."""
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""shaders/common/exact_sum.glslh on the device: sums and quotients against NumPy's, plain and in integers
-(SOFT_FLOAT), where the device's own inverses and quotients are up to three units of the last place off."""
+"""shaders/common/exact_sum.glslh on the device: sums and quotients compared with NumPy's, plain and with
+integers (SOFT_FLOAT), where the device's own inverses and quotients are off by up to three ulp."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ workgroups: ceil_div(count, LOCAL_X)
 
 
 def operands() -> np.ndarray:
-    """Pairs whose exponents lie 0 to 40 apart, ties and near ties of the sum, cancellation to the last bit,
+    """Return pairs with exponents 0 to 40 apart, ties and near ties of the sum, cancellation to the last bit,
     zeros, infinity."""
     rng = np.random.default_rng(70)
     n = 40000
@@ -91,7 +91,7 @@ def operands() -> np.ndarray:
 def results(
     pairs: np.ndarray, glsl: str, shape: tuple[int, ...], device: vkq.Device, folder: Path, soft: bool = False
 ) -> np.ndarray:
-    """What the lines *glsl* write of each pair."""
+    """Return what the lines *glsl* write for each pair."""
     shutil.copytree(shaders_folder() / "common", folder / "common")
     (folder / "sum").mkdir()
     (folder / "sum" / "exact_sum.comp").write_text(GLSL.replace("RESULTS", glsl))
@@ -119,7 +119,7 @@ def test_sum_and_quotient(device: vkq.Device, soft: bool, tmp_path: Path) -> Non
 
 
 def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
-    """Every half in the range and its neighbours, where the device's own quotient errs by up to three units;
+    """Every half in the range and its neighbours, where the device's own quotient is off by up to three ulp;
     scales to the ends of float32, quotients beyond the range, zero and subnormal numbers."""
     rng = np.random.default_rng(71)
     halves = np.repeat(np.arange(-1030, 1031) / 2, 7)

@@ -1,4 +1,4 @@
-"""What a wheel knows of shaders without reading YAML, expanding GLSL or reflecting SPIR-V."""
+"""The shader descriptions in a wheel, without reading YAML, expanding GLSL or reflecting SPIR-V."""
 
 import cProfile
 import dataclasses
@@ -28,7 +28,7 @@ MOST_CALLS = 60  # of Python functions for a module; reflecting one of 60 KB tak
 
 @pytest.fixture
 def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Shader]]:
-    """A package's folder of the sample, and the sample as its YAML says it."""
+    """A package's folder with the sample, and the sample from its YAML."""
     shader, folder = sample(tmp_path), tmp_path / "_spirv"
     monkeypatch.setattr(shader_build, "catalog", lambda: Catalog({shader.name: shader}))
     build(folder, 1)
@@ -71,7 +71,7 @@ def test_a_package_is_taken_as_it_is(packaged: tuple[Path, Shader], monkeypatch:
 
 
 def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader], tmp_path: Path) -> None:
-    """Also where another machine compiled: its folder is copied with the name."""
+    """Also if another machine compiled: its folder is copied with the name."""
     folder, _ = packaged
     assert (folder / COMPILER).read_text() == f"{find_compiler().name}\n"
     (folder / COMPILER).write_text("glslang of another machine\n")
@@ -83,7 +83,8 @@ def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader]
 
 
 def test_it_takes_few_python_calls(packaged: tuple[Path, Shader]) -> None:
-    """Work and not time: a first convolution made 5,229 calls to reflect, and 1,057 to read YAML."""
+    """Work is counted, not time: before, a first convolution took 5,229 calls for reflection, and 1,057 for
+    reading YAML."""
     profile = cProfile.Profile()
     profile.enable()
     for variant in catalog().variants.values():

@@ -61,7 +61,7 @@ def test_threads_get_the_same_bytes() -> None:
 
 
 def command(folder: Path, name: str, script: str) -> Path:
-    """An executable that stands in for a compiler command."""
+    """Write an executable that stands in for a compiler command."""
     path = folder / name
     path.write_text(f"#!{sys.executable}\nimport sys\n{script}")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -92,7 +92,7 @@ def test_commands(tmp_path: Path, name: str) -> None:
 
 
 def find_with(monkeypatch: pytest.MonkeyPatch, folder: Path, package: bool) -> "glslang.Compiler":
-    """`find_compiler` where PATH is *folder* alone."""
+    """Call `find_compiler` with only *folder* on PATH."""
     monkeypatch.setenv("PATH", str(folder))
     if not package:
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
@@ -124,8 +124,8 @@ def test_probe_needs_both_extensions() -> None:
 
 
 def test_a_signal_is_not_lost() -> None:
-    """The library calls Python back, and what a signal's handler raises in a callback goes nowhere: it would
-    be the result that is lost."""
+    """The library calls Python back, and an exception of a signal handler inside a callback would be lost
+    together with the result."""
     lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(200))  # longer than until the signal
     source = f"#version 450\nlayout(binding = 0) buffer D {{ int data[]; }};void main() {{ {lines} }}"
     compiler = find_compiler()
@@ -144,8 +144,8 @@ def test_a_signal_is_not_lost() -> None:
 
 
 def test_the_interpreter_ends_while_a_daemon_thread_compiles() -> None:
-    """The library calls Python, which a thread must not enter any more: the end waits for it. What the
-    process does after Python's end takes two seconds here."""
+    """The library calls Python, which a thread must not enter any more: the exit waits for it. Here the
+    process runs for two seconds after Python's end."""
     code = """if True:
         import ctypes, threading, time
         from vkq.shader.glslang import find_compiler

@@ -1,4 +1,4 @@
-"""Reading a shader's YAML: the variants it gives, and each breach of the schema with its line."""
+"""Reading a shader's YAML: its variants, and each violation of the schema with its line."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def like(tmp_path: Path, text: str) -> Shader:
 
 
 def test_what_a_shader_is_like_holds_unless_it_is_said_anew(tmp_path: Path) -> None:
-    """Axes, defines, bindings and constants are added to."""
+    """Axes, defines, bindings and constants are extended."""
     shader = like(tmp_path, LIKE)
     assert [variant.name for variant in shader.variants] == [
         "scale__other:f32.three.plus", "scale__other:i32.three.plus",
@@ -104,7 +104,7 @@ def test_what_is_alike_is_refused_with_line(
 
 
 def test_one_of_those_that_are_alike_says_everything(tmp_path: Path) -> None:
-    """Neither of two may be like the other, nor one like itself."""
+    """Two descriptions cannot be like each other, and none like itself."""
     for other in ("other.yaml", "third.yaml"):
         write_folder(tmp_path)
         (tmp_path / "shaders/scale/third.yaml").write_text(LIKE.replace("scale.yaml", "other.yaml"))

@@ -1,4 +1,4 @@
-"""SPIR-V read back: the interface it states, every disagreement with a YAML, and the float controls."""
+"""Reading SPIR-V: its interface, every disagreement with a YAML, and the float controls."""
 
 import ctypes
 import random
@@ -205,7 +205,7 @@ def test_features_must_be_required(tmp_path: Path) -> None:
 
 
 def validate(spirv: bytes) -> bool:
-    """SPIRV-Tools' own verdict, from the library that the compiler comes with."""
+    """Return the verdict of SPIRV-Tools, from the compiler's library."""
     compiler = find_compiler()
     if not isinstance(compiler, LibraryCompiler):
         raise LookupError("these tests need the compiler of slangpy: pip install 'vkq[compile]'")
@@ -235,7 +235,7 @@ def test_no_float_controls_is_the_same_module(spirv: bytes) -> None:
 
 
 def module(*instructions: tuple[int, ...]) -> bytes:
-    """A module of instructions (opcode, operands...)."""
+    """Return a module of instructions (opcode, operands...)."""
     return assemble(
         (MAGIC, 0x10300, 0, 100_000, 0), [Instruction(op, tuple(words)) for op, *words in instructions]
     )
@@ -250,13 +250,13 @@ def module(*instructions: tuple[int, ...]) -> bytes:
         [(43, 2)],
         [(17,), (16, 1)],
         [(52, 5, 3, 196, 2), (71, 3, 11, 25)],
-        # 1 << 2^31 would be 256 MiB of zeros
+        # 1 << 2^31 would be 256 MiB of zeros.
         [(21, 1, 32, 0), (43, 1, 2, 2**31), (52, 1, 5, 196, 2, 2), (71, 3, 11, 25), (51, 4, 3, 5, 5, 5)],
-        # a sum of a sum of a sum ... of itself: 2^5000 steps, and as many bits
+        # A sum of a sum of a sum ... of itself: 2^5000 steps, and as many bits.
         [(21, 1, 32, 0), (43, 1, 2, 7), *((52, 1, n + 1, 128, n, n) for n in range(2, 5000)),
          (71, 9000, 11, 25),
          (51, 4, 9000, 5000, 5000, 5000)],
-        # an array of arrays of ...
+        # An array of arrays of ...
         [(21, 1, 32, 0), (43, 1, 2, 4), *((28, n + 1, n, 2) for n in range(10, 5000)), (32, 9000, 4, 5000),
          (59, 9000, 9001, 4)],
     ],

@@ -112,7 +112,8 @@ void main() {
 
 
 def test_a_length_that_a_driver_would_choose() -> None:
-    """vkq computes it for every driver, and nothing else of what stays; what it cannot know is refused."""
+    """vkq computes it for every driver, and leaves other instructions; a length that it cannot know is
+    refused."""
     module = find_compiler().compile(CHOSEN, "chosen.comp")
     constants = {"LONG": Constant(3, "bool", True), "COUNT": Constant(4, "uint", 8)}
     variant = dataclasses.replace(catalog().shaders["softmax_q8__row"].variants[0], specialization=constants)
@@ -145,7 +146,7 @@ void main() {
     ("stride", "breaks"), [("2 * LINE", False), ("p.line", True), ("LINE + p.line", True)]
 )
 def test_strides_of_matrices(stride: str, breaks: bool) -> None:
-    """Of constants they become literals; of push constants a driver gets them wrong."""
+    """Strides from constants become literals; drivers get strides from push constants wrong."""
     variant = dataclasses.replace(
         catalog().shaders["selftest__matrices"].variants[0], specialization={"LINE": Constant(3, "uint", 16)}
     )
@@ -158,7 +159,7 @@ def test_strides_of_matrices(stride: str, breaks: bool) -> None:
     ("rows", "breaks"), [("8", False), ("LINE", False), ("N", True), ("(LINE + N)", True)]
 )
 def test_shapes_of_matrices(rows: str, breaks: bool) -> None:
-    """Of sizes they become literals; of a constant that stays one of specialization they do not."""
+    """Shapes from sizes become literals; shapes from specialization constants that remain do not."""
     constants = {"LINE": Constant(3, "uint", 16)}
     variant = dataclasses.replace(
         catalog().shaders["selftest__matrices"].variants[0], specialization=constants

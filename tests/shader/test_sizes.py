@@ -25,7 +25,7 @@ TILES = (
 
 
 def sized(root: Path, *changes: tuple[str, str], glsl: tuple[str, str] = ("", "")) -> Shader:
-    """The sample with tiles that are sizes."""
+    """Return the sample with tiles as sizes."""
     shader = sample(root, *TILES, *changes)
     source = shader.source.read_text()
     for old, new in (
@@ -94,7 +94,7 @@ def test_what_is_no_size_is_refused(tmp_path: Path, size: str, message: str) -> 
 
 
 def test_the_tiles_of_matrix_units_are_sizes() -> None:
-    """One module serves every tile of a form, and the catalog takes few of them."""
+    """One module serves every tile of a form, and the catalog has few modules."""
     variants = list(catalog().variants.values())
     found = modules(variants)
     assert len(variants) > 900

@@ -1,4 +1,4 @@
-"""What a variant answers to a caller: sizes, push constants, specialization, device needs."""
+"""A variant's interface to its callers: sizes, push constants, specialization, device requirements."""
 
 import pickle
 import struct

@@ -1,4 +1,4 @@
-"""Specialization constants as literals: what a driver is given."""
+"""Specialization constants as literals: the module that a driver gets."""
 
 from array import array
 from pathlib import Path
@@ -38,14 +38,14 @@ STORES
 
 
 def literals(spirv: bytes) -> dict[int, int]:
-    """The bits of each plain constant, by its id."""
+    """Return the bits of each plain constant, by its id."""
     _, instructions, _ = parse(spirv)
     values = {OP_TRUE: lambda words: 1, OP_FALSE: lambda words: 0, OP_CONSTANT: lambda words: words[2]}
     return {each.words[1]: values[each.op](each.words) for each in instructions if each.op in values}
 
 
 def left(spirv: bytes) -> list[int]:
-    """The opcodes of specialization that a module has."""
+    """Return the opcodes of specialization in a module."""
     return [each.op for each in parse(spirv)[1] if each.op in SPEC_INSTRUCTIONS]
 
 
@@ -61,14 +61,14 @@ def test_what_is_computed_of_constants_becomes_a_literal(expression: str) -> Non
 
 
 def test_what_has_no_value_stays(tmp_path: Path) -> None:
-    """A division by zero in a branch that is not taken: a driver decides, as it does today."""
+    """A division by zero in a branch that is not taken: the driver decides, as before."""
     source = GLSL.replace("STORES", "  if (A != 0) y[0] = 8 / A;")
     folded = specialized(find_compiler().compile(source, "zero.comp"), {0: 0})
     assert left(folded) == [52]
 
 
 def test_what_is_not_given_stays() -> None:
-    """And all that is computed from it: a local size of both kinds stays open."""
+    """And everything computed from it: a local size of both kinds stays open."""
     source = GLSL.replace("STORES", "  y[A * 2] = T ? int(U * 3u) + B : 6;")
     source = source.replace(
         "layout(local_size_x = 1) in", "layout(local_size_x_id = 0, local_size_y_id = 7) in"

@@ -1,5 +1,5 @@
-"""Every module is valid SPIR-V for Vulkan 1.1 to a second reader, Khronos' validator, and keeps the rules for
-drivers of phones; and the compiler is the one that the shaders were tested with."""
+"""Every module is valid SPIR-V for Vulkan 1.1 according to Khronos' validator, and obeys the rules for
+phones' drivers; and the compiler is the one that the shaders were tested with."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vkq.shader.specialize import sizes_of, specialized
 
 from . import compiler
 
-# Of extensions that Debian's validator (2023.1) is too old for: KHR_cooperative_matrix, KHR_bfloat16.
+# Messages about extensions newer than Debian's validator (2023.1): KHR_cooperative_matrix, KHR_bfloat16.
 NEWER = {"6022", "5116"}
 
 
 def said(module: bytes) -> str:
-    """What the validator says of a module; "" for a good one."""
+    """Return the validator's messages about a module; "" for a valid one."""
     ended = subprocess.run(
         ["spirv-val", "--target-env", "vulkan1.1", "-"], input=module, capture_output=True, check=False
     )
@@ -43,7 +43,7 @@ def validator() -> None:
 
 
 def given(variant: Variant, module: bytes) -> bytes:
-    """The module with the variant's sizes as literals, as a driver gets it."""
+    """Return the module with the variant's sizes as literals, as a driver gets it."""
     packed = variant.pack_specialization(variant.constants())
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
     sizes = sizes_of(variant, matrix_literals=True)
@@ -88,7 +88,8 @@ def test_the_compiler_is_the_one_that_was_tested() -> None:
 
 
 def test_other_spirv_of_a_release_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One byte of one module, a module more, or another compiler ends the build; a new version does not."""
+    """One changed byte of a module, an additional module, or another compiler ends the build; a new version
+    does not."""
     folder, file = tmp_path / "spirv", tmp_path / "release.json"
     folder.mkdir()
     (folder / "a.spv").write_bytes(b"\3\2\x23\7")
