@@ -1,4 +1,5 @@
-"""Models that stay good: what of a float model becomes 8 or 4 bits, and how near it stays."""
+"""Quantization of models that preserves accuracy: which values become 8 or 4 bits, and how close the model
+stays."""
 
 from .keep import KeptLayer
 from .layers import compare_layers

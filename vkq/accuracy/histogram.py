@@ -1,4 +1,4 @@
-"""What a tensor held over many samples: a histogram that grows, and the noise that a scale would make."""
+"""The distribution of a tensor's numbers over many samples: a growing histogram, and the noise of a scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 1 << 20  # numbers that are looked at together, so that copies of large 
 class Histogram:
     """Counts of a tensor's numbers over ``[-limit, limit]``, whose limit doubles when a number lies outside.
 
-    NaN and infinities are left out. ``low`` and ``high`` are the least and the largest number.
+    NaN and infinities are ignored. ``low`` and ``high`` are the smallest and the largest number.
 
     >>> histogram = Histogram()
     >>> histogram.add(np.float32([-1, 0, 3]))
@@ -50,11 +50,11 @@ class Histogram:
 
     @property
     def centres(self) -> Array:
-        """(BINS,): the number in the middle of each bin."""
+        """The number in the middle of each bin, (BINS,)."""
         return np.asarray((np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit)
 
     def noise(self, scale: float, zero_point: int, qmin: int, qmax: int) -> float:
-        """The mean squared error of quantizing with this scale; numbers at 0 have none."""
+        """Return the mean squared error of quantizing with this scale; zeros have none."""
         used = np.flatnonzero(self.counts)
         if not used.size:
             return 0.0
@@ -64,13 +64,13 @@ class Histogram:
         return float(np.square(near - x) @ counts / counts.sum())
 
     def clipped(self, low: float, high: float) -> float:
-        """The share of numbers outside of a range, to a bin's width."""
+        """Return the share of numbers outside a range, to a bin's precision."""
         step = 2 * self.limit / BINS
         outside = (self.centres < low - step) | (self.centres > high + step)
         return float(self.counts[outside].sum() / max(self.counts.sum(), 1))
 
     def quantile(self, share: float) -> float:
-        """The number below which this share of all lies."""
+        """Return the number below which this share of all numbers is."""
         total = np.cumsum(self.counts)
         at = int(np.searchsorted(total, share * total[-1]))
         return float(np.clip(self.centres[min(at, BINS - 1)], self.low, self.high))

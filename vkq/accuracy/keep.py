@@ -15,7 +15,7 @@ ELEMENTWISE_GAIN = 0.5  # dB for which element-wise operators leave int8: they t
 
 @dataclasses.dataclass(frozen=True)
 class KeptLayer:
-    """A layer that is not int8: "weights" where its weight alone is, else "float". share: of all
+    """A layer that is not int8: "weights" if only its weight is, else "float". share: of all
     multiply-adds."""
 
     layer: str
@@ -72,7 +72,8 @@ def kept_layers(
 def _without_multiplying(
     trial: HeldOut, found: Found, seen: Observed, progress: Callable[[str], None]
 ) -> tuple[Found, tuple[KeptLayer, ...]]:
-    """Element-wise operators in float, and then channels of equal ranges behind them, each where it helps."""
+    """Make element-wise operators float, then give the channels behind them equal ranges, each if it
+    helps."""
     rest = elementwise(found.proto)
     floats = found.plan.floats | set(rest)
     new = trial(found.proto, dataclasses.replace(found.plan, floats=floats))
@@ -89,7 +90,7 @@ def _without_multiplying(
 
 
 class _Chooser:
-    """Plans in which some blocks of layers are not int8."""
+    """Makes plans in which some blocks of layers are not int8."""
 
     def __init__(self, trial: HeldOut, found: Found, work: Mapping[str, int]):
         self.trial, self.found, self.work = trial, found, work
@@ -97,7 +98,7 @@ class _Chooser:
         self.blocks = {name: nodes for name, nodes in every.items() if name not in found.plan.floats}
 
     def without(self, names: Sequence[str], weights: bool) -> Found:
-        """These blocks out of int8; with int8 *weights*, or in float."""
+        """Return the plan with these blocks out of int8: with int8 *weights*, or in float."""
         plan = self.found.plan
         nodes = {node for name in names for node in self.blocks[name]}
         only = plan.only_weights | (set(names) if weights else set())
@@ -105,7 +106,7 @@ class _Chooser:
         return self.trial(self.found.proto, new)
 
     def order(self, progress: Callable[[str], None]) -> list[str]:
-        """Layers by how much noise each one's leaving takes away for a multiply-add."""
+        """Return layers by the noise that each one's leaving removes for a multiply-add."""
         gains = {}
         before = 10 ** (-self.found.snr_db / 10)
         for i, name in enumerate(self.blocks, 1):

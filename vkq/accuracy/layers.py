@@ -36,11 +36,11 @@ def compare_layers(
     """Compare each layer of a *quantized* model with the float *model* that it was made of: a row for each
     value that both have, in the order of the graph.
 
-    Both models run node by node through ONNX Runtime's CPU provider, so the values of one layer and those
-    that later layers still read take memory, and no others. Where `quantize` divided channels by factors, so
-    is the float model, as the quantized one's metadata say. samples: inputs by name.
+    Both models run node by node through ONNX Runtime's CPU provider, so only the values of one layer, and
+    those that later layers read, take memory. If `quantize` scaled channels, the float model is scaled
+    likewise, from the quantized one's metadata. samples: inputs by name.
 
-    Raises ModelError where the models have no values in common or a model cannot be taken.
+    Raises ModelError if the models have no values in common or a model cannot be read.
     """
     quantizer()
     with tempfile.TemporaryDirectory() as folder, refusals_told():
@@ -57,9 +57,9 @@ def compare_layers(
 
 @dataclasses.dataclass
 class Site:
-    """A value of both models: the float value it is compared with (``real``), where it is in the quantized
-    model, the nodes of its own layer in order, what these read of the float model (by the quantized model's
-    name), and its DequantizeLinear."""
+    """A value of both models: the float value to compare with (``real``), its place in the quantized model,
+    the nodes of its own layer in order, their inputs in the float model (by the quantized model's names), and
+    its DequantizeLinear."""
 
     name: str
     real: str
@@ -92,12 +92,12 @@ class Tally:
 
 
 def _by_channel(array: Array) -> Array:
-    """(channels, rest); of less than two axes one channel."""
+    """Return (channels, rest); an array of fewer than two axes is one channel."""
     return np.moveaxis(array, 1, 0).reshape(array.shape[1], -1) if array.ndim > 1 else array.reshape(1, -1)
 
 
 class LayerComparison:
-    """Two models of which one is the other's quantized form."""
+    """Two models, one of which is the other's quantized form."""
 
     def __init__(self, real: Walk, quantized: Walk):
         self.real, self.quantized = real, quantized
@@ -142,7 +142,8 @@ class LayerComparison:
         return Site(name, real, there, nodes, reads, dequantize)
 
     def _quantized(self, name: str) -> tuple[str, Any]:
-        """Where a float value is in the quantized model once it is quantized, and its DequantizeLinear."""
+        """Return where a float value is in the quantized model after its quantization, and its
+        DequantizeLinear."""
         walk = self.quantized
         made = walk.maker.get(name)
         if made is not None and made.op_type == DQ:
@@ -154,14 +155,14 @@ class LayerComparison:
         return (found.output[0], found) if found is not None else (name, None)
 
     def _activated(self, name: str) -> str:
-        """The float value that the quantized one stands for: behind the Relu or Clip that alone reads it,
-        which a range may replace."""
+        """Return the float value for a quantized one: after the Relu or Clip that is its only reader, which a
+        range may replace."""
         readers = self.real.readers[name]
         alone = len(readers) == 1 and readers[0].op_type in ("Relu", "Clip") and name not in self.real.outputs
         return str(readers[0].output[0]) if alone else name
 
     def _read_of_float(self, at: str) -> str | None:
-        """The float value that a value of the quantized model stands for: its own, or that behind the
+        """Return the float value for a value of the quantized model: its own, or that after the
         DequantizeLinear of its QuantizeLinear."""
         node = self.quantized.maker.get(at)
         if node is not None and node.op_type == DQ:
@@ -171,7 +172,7 @@ class LayerComparison:
         return at if at in self.floats else None
 
     def add(self, feed: Mapping[str, Array]) -> None:
-        """One sample."""
+        """Add one sample."""
         wanted = [name for site in self.sites for name in (site.real, *site.reads.values())]
         real = self.real.run(feed, wanted)
         got = self.quantized.run(feed, [site.there for site in self.sites])
@@ -180,7 +181,7 @@ class LayerComparison:
                 give_back()
 
     def _add(self, site: Site, real: Run, got: Run) -> int:
-        """One value of one sample; its bytes."""
+        """Add one value of one sample; return its bytes."""
         own = self._own(site, {at: real.take(name) for at, name in site.reads.items()})
         x, y = real.take(site.real), got.take(site.there)
         if x.dtype.kind == "f" and x.size and x.shape == y.shape:
@@ -188,7 +189,7 @@ class LayerComparison:
         return int(x.nbytes)
 
     def _own(self, site: Site, values: dict[str, Array]) -> Array:
-        """The value that the site's own nodes give; values on the way are dropped once they are read."""
+        """Compute the value from the site's own nodes; intermediate values are dropped once they are read."""
         for i, node in enumerate(site.nodes, 1):
             values.update(self.quantized.apply(node, values))
             wanted = {site.there, *(name for later in site.nodes[i:] for name in read_by(later))}
@@ -219,7 +220,7 @@ class LayerComparison:
         )  # fmt: skip
 
     def _scale(self, site: Site, found: Histogram) -> tuple[float, float, float]:
-        """The share clipped, the share of the range used, and the loss of the result's scale."""
+        """Return the share clipped, the share of the range used, and the loss of the result's scale."""
         if site.dequantize is None:
             return 0.0, 1.0, 0.0
         arrays = [self.quantized.constants.get(name) for name in site.dequantize.input[1:]]
@@ -242,7 +243,8 @@ class LayerComparison:
         )
 
     def _weight_loss(self, site: Site) -> float:
-        """The largest loss of a constant weight's scales against those of its own range, for each channel."""
+        """Return the largest loss of a constant weight's scales against those of its own range, over the
+        channels."""
         most = 0.0
         for node in site.nodes:
             source = next(
@@ -266,7 +268,7 @@ class LayerComparison:
         return most
 
     def _float_weight(self, node: Any, index: int) -> Array | None:
-        """The constant input of the float layer, through activations that are fused into it."""
+        """Return the constant input of the float layer, through activations that are fused into it."""
         while node is not None and node.op_type in ("Relu", "Clip"):
             node = self.real.maker.get(node.input[0])
         if node is None or index >= len(node.input):
@@ -275,8 +277,8 @@ class LayerComparison:
 
 
 def _with_floats(proto: Any) -> Any:
-    """The model in which each value that QOperator form has as ``NAME_quantized`` alone is dequantized, and
-    quantized again for its readers: the same numbers, and a layer can be given the float model's."""
+    """Dequantize each value that the QOperator form has only as ``NAME_quantized``, and quantize it again for
+    its readers: the numbers stay the same, and a layer can be given the float model's values."""
     onnx = package()
     made = {name for node in proto.graph.node for name in node.output} | {v.name for v in proto.graph.input}
     known = {tensor.name for tensor in proto.graph.initializer}

@@ -1,4 +1,4 @@
-"""How near a model's outputs stay to those of the float model: by output and by channel."""
+"""How close a model's outputs are to those of the float model, by output and by channel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OutputRow:
 
 
 class Agreement:
-    """Sums over samples of any shapes; ``rows()`` has an `OutputRow` for each output of real numbers.
+    """Sums over samples of any shapes; ``rows()`` returns an `OutputRow` for each output of real numbers.
 
     >>> agreement = Agreement(["y"])
     >>> agreement.add([np.float32([[1, 0]])], [np.float32([[1, 0.1]])])
@@ -44,7 +44,7 @@ class Agreement:
         self.sums: dict[str, list[Any]] = {}
 
     def add(self, real: Sequence[Array], got: Sequence[Array]) -> None:
-        """The outputs of one sample by both models."""
+        """Add the outputs of one sample in both models."""
         for name, a, b in zip(self.names, real, got, strict=True):
             if not isinstance(a, np.ndarray) or a.dtype.kind != "f" or not a.size or a.shape != b.shape:
                 continue
@@ -70,5 +70,5 @@ class Agreement:
         return found
 
     def worst(self) -> float:
-        """The signal to noise of the worst output, in dB."""
+        """Return the signal to noise of the worst output, in dB."""
         return min((row.snr_db for row in self.rows()), default=float("inf"))

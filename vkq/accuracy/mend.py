@@ -1,5 +1,5 @@
-"""Changes of a float model that make it better to quantize: equal ranges of channels, and biases that take up
-what rounded weights lose."""
+"""Changes of a float model that make it easier to quantize: equal ranges of channels, and biases that
+compensate rounded weights."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ LIMIT = 1024.0  # the most that a channel is multiplied or divided by
 
 
 def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
-    """The model in which neighbouring convolutions share their channels' ranges, and how many pairs do.
+    """Return the model in which neighbouring convolutions share their channels' ranges, and the number of
+    such pairs.
 
-    Of a convolution, Relu or none, and a convolution that alone reads it, each channel between them is
-    divided by s and the second's weight multiplied: the same function. With a_c the channel's largest
-    magnitude and w_c that of the second's weights that read it, ``s_c = sqrt(a_c / w_c)`` up to a common
-    factor; before a depthwise convolution, whose channels have a scale each, ``s_c = a_c``.
+    A pair is a convolution, an optional Relu, and a convolution that is its only reader. Each channel between
+    them is divided by s, and the second one's weight multiplied: the function stays the same. With a_c the
+    channel's largest magnitude and w_c that of the second one's weights for it, ``s_c = sqrt(a_c / w_c)`` up
+    to a common factor; before a depthwise convolution, whose channels each have a scale, ``s_c = a_c``.
     (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
@@ -57,9 +58,10 @@ def _share(editor: _Editor, first: Any, second: Any, s: Array) -> None:
 
 
 def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, dict[str, Range], list[str]]:
-    """The model in which convolutions behind float operators read channels of equal ranges: a Mul divides
-    each by s, and the weight is multiplied, as in `equalized`. Also the ranges of the Muls' results, and
-    their nodes. floats: the nodes that stay float. (Xiao et al. 2022, https://arxiv.org/abs/2211.10438.)"""
+    """Return the model in which convolutions behind float operators read channels of equal ranges: a Mul
+    divides each by s, and the weight is multiplied, as in `equalized`. Also return the ranges of the Muls'
+    results, and their nodes. floats: the nodes that stay float. (Xiao et al. 2022,
+    https://arxiv.org/abs/2211.10438.)"""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
     ranges, divided = dict[str, Range](), []
@@ -80,7 +82,7 @@ def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, 
 
 
 def _divide(editor: _Editor, node: Any, s: Array) -> str:
-    """Put a Mul before a convolution that divides its channels by s, and return its name and result's."""
+    """Put a Mul before a convolution that divides its channels by s; return its name and its result's."""
     helper = package().helper
     name, weight = f"{node.name}/smooth", editor.array(node.input[1])
     by = (1 / s).astype(np.float32).reshape(1, -1, *(1 for _ in weight.shape[2:]))
@@ -114,7 +116,7 @@ def repeated(proto: Any, quantized: Any) -> Any:
 
 
 def _note(proto: Any, key: str, value: Any) -> None:
-    """Keep what was done in the model's metadata, where `repeated` finds it."""
+    """Record a change in the model's metadata, for `repeated`."""
     if value:
         package().helper.set_model_props(
             proto, {**{e.key: e.value for e in proto.metadata_props}, key: json.dumps(value)}
@@ -122,13 +124,13 @@ def _note(proto: Any, key: str, value: Any) -> None:
 
 
 def _across(weight: Array, channels: int) -> tuple[int, ...]:
-    """The shape by which a weight is multiplied for each channel that it reads."""
+    """Return the shape of factors for each channel that a weight reads."""
     rest = (1,) * (weight.ndim - 2)
     return (-1, 1, *rest) if weight.shape[1] == 1 and len(weight) == channels else (1, -1, *rest)
 
 
 def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
-    """What each channel that a Conv reads is divided by; None for other groups than depthwise ones."""
+    """Return the divisors of the channels that a Conv reads; None for groups other than depthwise ones."""
     groups = next((a.i for a in node.attribute if a.name == "group"), 1)
     depthwise = groups == len(weight) == len(peaks) and weight.shape[1] == 1
     if not (depthwise or (groups == 1 and weight.shape[1] == len(peaks))):
@@ -146,9 +148,8 @@ def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
 
 
 def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
-    """The float model with biases that take up the mean error of rounded weights, and how many do:
-    ``b += (W - W_q) E[x]``, with the mean of each input channel. Of Conv and Gemm.
-    (Nagel et al. 2019.)"""
+    """Return the float model with biases that compensate the mean error of rounded weights, and their number:
+    ``b += (W - W_q) E[x]``, with the mean of each input channel, for Conv and Gemm. (Nagel et al. 2019.)"""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor, made = _Editor(copy), Walk(quantized)
     rounded = {n.name: made.constants.get(n.input[1]) for n in made.nodes if n.op_type in ("Conv", "Gemm")}
@@ -184,7 +185,7 @@ def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
 
 
 class _Editor:
-    """Constants of a model that may be changed: those that one node alone reads."""
+    """The constants of a model that may be changed: those with a single reader."""
 
     def __init__(self, proto: Any):
         self.proto = proto
@@ -207,7 +208,7 @@ class _Editor:
         self.tensors[name].CopyFrom(package().numpy_helper.from_array(array.astype(dtype), name))
 
     def convolution_before(self, node: Any) -> Any:
-        """The Conv whose result this Conv alone reads, through an equivariant activation or none."""
+        """Return the Conv whose only reader this Conv is, through an equivariant activation or none."""
         if node.op_type != "Conv" or not self.own(node.input[1]):
             return None
         name = node.input[0]

@@ -26,8 +26,8 @@ Q, DQ = "QuantizeLinear", "DequantizeLinear"
 
 @dataclasses.dataclass(frozen=True)
 class QuantPlan:
-    """What is quantized, and how. ranges: of each value, by name. floats: nodes that stay float.
-    only_weights: of these, nodes whose weights alone become int8."""
+    """A quantization: ranges of each value, by name; floats: nodes that stay float; only_weights: those of
+    them whose weights become int8."""
 
     ranges: Mapping[str, Range]
     floats: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class QuantPlan:
 
 
 def placed(proto: Any, plan: QuantPlan) -> Any:
-    """The quantized model of a prepared float model, which stays as it is."""
+    """Return the quantized model of a prepared float model, which is not changed."""
     onnx, quantization = package(), quantizer()
     from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
@@ -67,8 +67,8 @@ def placed(proto: Any, plan: QuantPlan) -> Any:
 
 
 def tail(proto: Any) -> list[str]:
-    """The nodes that make outputs of what the last layers give: those from which an output is reached without
-    a convolution or product in between."""
+    """Return the nodes that make outputs from the last layers' results: those with a path to an output
+    without a convolution or product."""
     maker = {name: node for node in proto.graph.node for name in node.output}
     found: dict[str, None] = {}
     ahead = [value.name for value in proto.graph.output]
@@ -81,13 +81,14 @@ def tail(proto: Any) -> list[str]:
 
 
 def elementwise(proto: Any) -> list[str]:
-    """The nodes of arithmetic and functions that belong to no layer, and are no bounds of one's result."""
+    """Return the nodes of arithmetic and functions that belong to no layer and are not bounds of a layer's
+    result."""
     return [node.name for node in proto.graph.node if node.op_type in ELEMENTWISE]
 
 
 def blocks(proto: Any) -> dict[str, list[str]]:
-    """For each layer with a weight its node and those behind it up to the next layers: what becomes float
-    together. A node of several branches belongs to the last of their layers."""
+    """Return for each layer with a weight its node and the nodes behind it up to the next layers: they become
+    float together. A node of several branches belongs to the last of their layers."""
     constants = {tensor.name for tensor in proto.graph.initializer}
     owner: dict[str, str] = {}
     order: dict[str, int] = {}
@@ -105,7 +106,7 @@ def blocks(proto: Any) -> dict[str, list[str]]:
 
 
 def _float_outputs(model: Any, floats: Collection[str]) -> None:
-    """Take the quantization off outputs: what reads them still gets 8 bits."""
+    """Remove the quantization of outputs; their readers still get 8 bits."""
     maker = {name: node for node in model.graph.node for name in node.output}
     for value in model.graph.output:
         last = maker.get(value.name)
@@ -126,7 +127,7 @@ def _float_outputs(model: Any, floats: Collection[str]) -> None:
 
 
 def _read_floats(model: Any, floats: Collection[str], before: Mapping[str, Any]) -> None:
-    """Nodes that stay float read values before their quantization, behind a Relu or Clip that a range
+    """Let nodes that stay float read values before their quantization, after a Relu or Clip that a range
     replaced. before: the float model's nodes by their results."""
     maker = {name: node for node in model.graph.node for name in node.output}
     names = {node.name for node in model.graph.node}
@@ -153,7 +154,7 @@ def _read_floats(model: Any, floats: Collection[str], before: Mapping[str, Any])
 
 
 def _drop_unread(model: Any) -> None:
-    """Remove quantization that nothing reads, and its constants."""
+    """Remove quantization without readers, and its constants."""
     kept = {value.name for value in model.graph.output}
     while True:
         read: dict[str, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""The range of a tensor that becomes 8 bits, by six rules: all from its histogram."""
+"""The range of a tensor that becomes 8 bits, by six rules, all from its histogram."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FACTORS = np.linspace(0.3, 1.0, 36)  # of the whole range, that are tried
 
 
 def whole(found: Histogram) -> Range:
-    """The least and the largest number, and 0."""
+    """Return the smallest and the largest number, with 0."""
     return min(found.low, 0.0), max(found.high, 0.0)
 
 
 def percentile(share: float) -> Callable[[Histogram], Range]:
-    """All but *share* of the numbers, half of these at each end."""
+    """Return a rule that drops *share* of the numbers, half of these at each end."""
 
     def rule(found: Histogram) -> Range:
         low, high = whole(found)
@@ -32,7 +32,7 @@ def percentile(share: float) -> Callable[[Histogram], Range]:
 
 
 def least_squares(found: Histogram) -> Range:
-    """The range of the least mean squared error: both ends together first, then each by itself."""
+    """Return the range with the smallest mean squared error: both ends together first, then each alone."""
     low, high = whole(found)
     best = min(((low * f, high * f) for f in FACTORS), key=lambda r: _error(found, r))
     best = min(((best[0], high * f) for f in FACTORS if high), key=lambda r: _error(found, r), default=best)
@@ -40,8 +40,8 @@ def least_squares(found: Histogram) -> Range:
 
 
 def entropy(found: Histogram) -> Range:
-    """The range whose 256 levels have the least Kullback-Leibler divergence to the numbers, as TensorRT's
-    calibrator."""
+    """Return the range whose 256 levels have the smallest Kullback-Leibler divergence to the numbers, as in
+    TensorRT's calibrator."""
     low, high = whole(found)
     return min(((low * f, high * f) for f in FACTORS), key=lambda r: _divergence(found, r))
 
@@ -57,7 +57,7 @@ RULES: dict[str, Callable[[Histogram], Range]] = {
 
 
 def step(span: Range) -> tuple[float, int]:
-    """The scale and zero point of a range, int8."""
+    """Return the int8 scale and zero point of a range."""
     scale = (span[1] - span[0]) / (LEVELS - 1) or 1.0
     return scale, round(-128 - span[0] / scale)
 

@@ -1,4 +1,4 @@
-"""Quantizes a model as well as a stated time allows, and keeps in float what a target asks for."""
+"""Quantizes a model as well as a given time allows, and keeps parts in float for a target."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ HELD = 3  # every third sample is not calibrated with
 
 @dataclasses.dataclass(frozen=True)
 class QuantizedReport:
-    """What a search did: steps with what each gained; the outputs on *held_out* samples that no range was
-    found with; layers that are not int8; whether the target was reached (None without one); and, where layers
-    left int8 for it, the model before they did."""
+    """The result of a search: steps with their gains; the outputs on *held_out* samples, which were not used
+    for ranges; layers that are not int8; whether the target was reached (None without one); and, if layers
+    left int8 for it, the model before."""
 
     steps: tuple[SearchStep, ...]
     outputs: tuple[OutputRow, ...]
@@ -74,16 +74,16 @@ def quantize(
     corrected, neighbouring convolutions equalized, each where it helps on samples held out of the
     calibration.
 
-    samples: inputs by name, a sequence, or a function that yields them anew; every third is held out (of one
-    sample all is measured with it). seconds: after these no further change is tried; the first choices are
-    always made. exclude: nodes, or names above them, that stay float; only_weights: whose weights alone
-    become int8. Outputs and what makes them of the last layers' results stay float. target_db,
-    target_agreement (0 to 1), target_judge: layers leave int8, fewest multiply-adds first, until the worst
-    output reaches these numbers and the judge accepts the model. The judge gets the path of a candidate and
-    returns True, or a score of at least *least* (by default 99.5 % of the float model's score). progress:
-    told each step.
+    samples: inputs by name, a sequence, or a function that yields them anew; every third is held out (with a
+    single sample everything is measured on it). seconds: after this time no further change is tried; the
+    first choices are always made. exclude: nodes, or names above them, that stay float; only_weights: nodes
+    of which only the weights become int8. Outputs, and the operators that make them from the last layers'
+    results, stay float. target_db, target_agreement (0 to 1), target_judge: layers leave int8, fewest
+    multiply-adds first, until the worst output reaches these numbers and the judge accepts the model. The
+    judge gets the path of a candidate and returns True, or a score of at least *least* (by default 99.5 % of
+    the float model's score). progress: called with each step.
 
-    Raises ArgumentError for options that cannot be, ModelError for a model that cannot be taken.
+    Raises ArgumentError for invalid options, ModelError for a model that cannot be quantized.
     """
     if activations not in ("int8", "uint8"):
         raise ArgumentError(f"activations are {activations!r}; they must be 'int8' or 'uint8'")
@@ -110,7 +110,7 @@ def quantize(
 
 
 class Search:
-    """The steps, each measured; the best so far is kept."""
+    """The steps, each measured; the best plan so far is kept."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Search:
     def _rules(
         self, proto: Any, seen: Observed, plan: QuantPlan, found: Found | None, what: str = ""
     ) -> Found:
-        """One rule for all values."""
+        """Choose one rule for all values."""
         for name in RULES:
             if found is not None and time.monotonic() > self.until:
                 break
@@ -164,7 +164,7 @@ class Search:
         return found
 
     def _equalize(self, found: Found) -> Found:
-        """Cross-layer equalization, whose ranges are found anew."""
+        """Equalize the channels of layers, and find their ranges anew."""
         proto, count = equalized(self.proto, self.seen)
         if not count or time.monotonic() > self.until:
             return found
@@ -176,7 +176,7 @@ class Search:
         return new
 
     def _values(self, found: Found) -> Found:
-        """For each value by itself the rule that helps, those first whose range loses most."""
+        """Choose for each value the rule that helps, first for values whose range loses most."""
         before, changed = found, 0
         for name in self._by_loss(found):
             histogram = self.seen.histograms[name]
@@ -201,7 +201,7 @@ class Search:
         return found if changed else before
 
     def _by_loss(self, found: Found) -> list[str]:
-        """Values that are quantized, those first whose least-squares range would gain most."""
+        """Return the quantized values, those first whose least-squares range would gain most."""
         made = {node.input[0] for node in found.model().graph.node if node.op_type == "QuantizeLinear"}
 
         def loss(name: str) -> float:
@@ -213,7 +213,7 @@ class Search:
         return sorted((name for name in made if name in self.seen.histograms), key=loss, reverse=True)
 
     def _correct(self, found: Found) -> Found:
-        """Bias correction."""
+        """Correct the biases."""
         proto, count = corrected(found.proto, found.model(), self.seen)
         if not count or time.monotonic() > self.until:
             return found
@@ -221,10 +221,11 @@ class Search:
 
 
 def held_out(count: int) -> slice:
-    """The samples of so many that are not calibrated with: every third, or the last of two; of one itself."""
+    """Return the slice of samples held out of the calibration: every third, or the last of two; a single
+    sample is used for both."""
     return slice(HELD - 1, None, HELD) if count >= HELD else slice(count - 1, None)
 
 
 def _near(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    """Whether two ranges differ by less than 2 % of their width."""
+    """Return True if two ranges differ by less than 2 % of their width."""
     return max(abs(a[0] - b[0]), abs(a[1] - b[1])) <= 0.02 * (b[1] - b[0])

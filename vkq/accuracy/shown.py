@@ -1,4 +1,4 @@
-"""Reports of layers: a table, numbers for JSON, and a picture."""
+"""Reports on layers: a table, numbers for JSON, and a plot."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CLEAN = 60.0  # dB at which a bar of the picture is full
 
 @dataclasses.dataclass(frozen=True)
 class LayerRow:
-    """How near one value of the quantized model is to the float model's, over all samples.
+    """How close one value of the quantized model is to the float model's, over all samples.
 
-    snr_db: signal to noise, with what earlier layers add. own_db: of this layer alone, given the float
-    model's values. cosine: of both. clipped: the share of float values outside of the range. used: the share
-    of the range that float values fill. scale_loss_db: what the scale of the result or of the weight loses
-    against one from the range of its numbers. channel, channel_db: the worst channel (axis 1) and its
-    signal to noise.
+    snr_db: signal to noise, including the noise of earlier layers. own_db: of this layer alone, given the
+    float model's values. cosine: of both. clipped: the share of float values outside the range. used: the
+    share of the range that float values fill. scale_loss_db: the loss of the result's or the weight's scale
+    against one from the range of its numbers. channel, channel_db: the worst channel (axis 1) and its signal
+    to noise.
     """
 
     layer: str
@@ -53,7 +53,8 @@ class LayerReport:
     samples: int
 
     def worst(self, count: int = WORST) -> list[LayerRow]:
-        """Layers to look at: scales that lose most, then the least exact by themselves."""
+        """Return the layers to look at: those whose scales lose most, then those with the lowest own signal
+        to noise."""
         spoilt = [row for row in self.rows if row.scale_loss_db > SPOILT]
         spoilt.sort(key=lambda row: -row.scale_loss_db)
         rest = sorted((row for row in self.rows if row not in spoilt), key=lambda row: row.own_db)
@@ -63,8 +64,9 @@ class LayerReport:
         return self.table()
 
     def table(self, columns: int | None = None) -> str:
-        """A row for each layer, of at most so many columns (80 or more): ends of names and operators tell
-        more than their beginnings, and cosine and used are left out where there is no room."""
+        """Return a row for each layer, of at most *columns* columns (80 or more). Names and operators are
+        shortened at the front, since their ends tell more, and cosine and used are omitted if there is no
+        room."""
         narrow = columns is not None and columns < WIDE
         kind = min(max([len(row.op) for row in self.rows] + [8]), 17 if narrow else 40)
         most = 40 if columns is None else max(columns - (43 if narrow else 59) - kind, 5)
@@ -95,8 +97,8 @@ class LayerReport:
         return {"samples": self.samples, "layers": rows, "worst": [row.layer for row in self.worst()]}
 
     def svg(self) -> str:
-        """A picture: for each layer, in order, a bar of what it has and a mark of what it has by itself; the
-        worst are named."""
+        """Return a plot: for each layer, in order, a bar of its signal to noise and a mark of its own; the
+        worst layers are named."""
         step, height, left, top = 14, 12, 260, 46
         worst = {row.output for row in self.worst()}
         body = []

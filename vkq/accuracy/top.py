@@ -14,7 +14,7 @@ BEST = 5
 
 @dataclasses.dataclass
 class Top:
-    """Counts over samples; of equal scores the lower class counts as the better one.
+    """Counts over samples; of equal scores the lower class ranks higher.
 
     >>> top = Top()
     >>> for label in (2, 1):
@@ -29,8 +29,8 @@ class Top:
     chosen: list[int] = dataclasses.field(default_factory=list)  # the class of each sample
 
     def add(self, scores: Array, label: int) -> None:
-        """The scores of one sample, one for each class, with its class. Raises ArgumentError for a class that
-        the model has not."""
+        """Add the scores of one sample, one for each class, with its class. Raises ArgumentError for a class
+        that the model does not have."""
         flat = scores.reshape(-1)
         if not 0 <= label < flat.size:
             raise ArgumentError(f"a sample is of class {label}; the output has {flat.size} scores, for 0 on")
@@ -41,5 +41,5 @@ class Top:
         self.count += 1
 
     def same(self, other: Top) -> float:
-        """The share of samples for which both name the same class."""
+        """Return the share of samples for which both name the same class."""
         return float(np.mean(np.equal(self.chosen, other.chosen)))

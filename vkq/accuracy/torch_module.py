@@ -28,19 +28,19 @@ def quantize_torch(
     device: Device | int | str | None = None,
     **options: Any,
 ) -> tuple[InferenceSession, QuantizedReport]:
-    """Export a float torch.nn.Module (or torch.export.ExportedProgram), quantize it to int8, and open it:
-    the session, and the report of how near it stays.
+    """Export a float torch.nn.Module (or torch.export.ExportedProgram), quantize it to int8, and open it.
+    Return the session, and the report of how close it stays.
 
-    samples: typical inputs, each what one call of the module takes: a tensor, or a tuple of tensors in the
-    order of its arguments. The first one is the example for torch.export.export, which fixes the sizes that
-    *dynamic_shapes* does not leave open. The module is exported as ``eval()`` makes it, and is left as it
-    was. target: where the int8 .onnx file is kept (default: nowhere). options: those of `quantize`, such as
+    samples: typical inputs, each for one call of the module: a tensor, or a tuple of tensors in the order of
+    its arguments. The first one is the example for torch.export.export, which fixes the sizes that
+    *dynamic_shapes* does not leave open. The module is exported in ``eval()`` mode, and is not changed.
+    target: the file for the int8 .onnx model (default: none). options: those of `quantize`, such as
     ``seconds=``, ``target_db=``, ``exclude=``.
 
     >>> session, report = quantize_torch(net, batches)  # doctest: +SKIP
     >>> vkq.onnx.as_torch(session)(batches[0])  # doctest: +SKIP
 
-    Raises ModelError for what PyTorch cannot export or the device cannot run.
+    Raises ModelError if PyTorch cannot export the module or the device cannot run it.
     """
     if isinstance(samples, Mapping) or not isinstance(samples, Sequence) or not samples:
         raise ArgumentError(f"samples are {shown(samples)}; they must be a list with at least one sample")
@@ -83,7 +83,7 @@ def _program(module: Any, example: tuple[Any, ...], dynamic_shapes: Any) -> Any:
 
 @contextlib.contextmanager
 def _as_in_use(module: Any) -> Iterator[None]:
-    """As ``eval()`` makes it; afterwards as each part of it was."""
+    """Context manager: ``eval()`` mode inside; afterwards each part has its own mode again."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

@@ -18,8 +18,8 @@ Samples = Callable[[], Iterable[Feed]]  # anew at each call
 
 @dataclasses.dataclass(frozen=True)
 class SearchStep:
-    """One step of a search: what was tried, the worst output's signal to noise after it, the share of equal
-    largest elements, and whether it was kept."""
+    """One step of a search: the change that was tried, the worst output's signal to noise after it, the share
+    of equal largest elements, and whether it was kept."""
 
     what: str
     snr_db: float
@@ -33,7 +33,7 @@ class SearchStep:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A plan, the float model that it is of, and how near it comes."""
+    """A plan, its float model, and how close its quantized model is."""
 
     proto: Any
     plan: QuantPlan
@@ -41,21 +41,21 @@ class Found:
 
     @property
     def snr_db(self) -> float:
-        """Of the worst output."""
+        """The signal to noise of the worst output."""
         return self.agreement.worst()
 
     @property
     def same(self) -> float:
-        """The least share over the outputs."""
+        """The smallest share over the outputs."""
         return min((row.same for row in self.agreement.rows()), default=1.0)
 
     def model(self) -> Any:
-        """The quantized model."""
+        """Return the quantized model."""
         return placed(self.proto, self.plan)
 
 
 class HeldOut:
-    """Measures plans on the same held-out samples, whose float outputs are kept."""
+    """Measures plans on the same held-out samples, whose float outputs are cached."""
 
     def __init__(self, proto: Any, held: Samples):
         self.held = held

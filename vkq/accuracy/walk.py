@@ -20,9 +20,9 @@ LARGE = 1 << 20  # bytes of a value after which freed memory is given back
 
 
 class Walk:
-    """A model whose nodes are sessions of their own, shared by nodes that differ in their numbers alone.
+    """A model whose nodes are separate sessions, shared by nodes that differ only in their numbers.
 
-    Values that depend on constants alone are computed once, when the walk is made.
+    Values that depend only on constants are computed once, when the walk is made.
     """
 
     def __init__(self, proto: Any):
@@ -51,16 +51,16 @@ class Walk:
         }
 
     def held(self, name: str) -> str:
-        """The value that a run keeps for this one: the integers in place of what DequantizeLinear makes of
-        them, which takes four times the memory and is made again for each reader."""
+        """Return the value that a run stores for this one: the integers before a DequantizeLinear instead of
+        its result, which takes four times the memory and is computed again for each reader."""
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:
-        """The kept values that this node reads, without repeats."""
+        """Return the stored values that this node reads, without repeats."""
         return list(dict.fromkeys(self.held(n) for n in read_by(node) if n not in self.constants))
 
     def apply(self, node: Any, values: Mapping[str, Array]) -> dict[str, Array]:
-        """The results of one node."""
+        """Return the results of one node."""
         if id(node) not in self._prepared:
             self._prepared[id(node)] = self._prepare(node, values)
         session, reads, results = self._prepared[id(node)]
@@ -70,7 +70,7 @@ class Walk:
         return dict(zip(results, found, strict=True))
 
     def _prepare(self, node: Any, values: Mapping[str, Array]) -> tuple[Any, dict[str, str], list[str]]:
-        """A node's session, what it reads (its own name to the model's), and its results."""
+        """Return a node's session, its inputs (its own name to the model's), and its results."""
         names = list(dict.fromkeys(read_by(node)))
         arrays = {name: values[name] if name in values else self.constants[name] for name in names}
         results = [name for name in node.output if name]
@@ -120,8 +120,8 @@ class Walk:
 
 
 class Run:
-    """One sample on its way through a model. A value is computed when it is taken, and dropped when its last
-    reader has had it."""
+    """The run of one sample through a model. A value is computed when it is taken, and dropped after its last
+    reader."""
 
     def __init__(self, walk: Walk, feed: Mapping[str, Array], wanted: Iterable[str]):
         self.walk = walk
@@ -137,7 +137,7 @@ class Run:
                 ahead += names
 
     def take(self, name: str) -> Array:
-        """A value; counts as one of its readers."""
+        """Return a value, as one of its readers."""
         if name in self.walk.constants:
             return self.walk.constants[name]
         ahead = [self.walk.held(name)]
@@ -173,14 +173,14 @@ class Run:
 
 
 def give_back() -> None:
-    """Return freed memory to the system, where the C library is glibc: it keeps arrays of up to 32 MB, and
-    arrays of several sizes then leave gaps that add up to many times the memory in use."""
+    """Return freed memory to the system if the C library is glibc: it keeps arrays of up to 32 MB, and arrays
+    of several sizes then leave gaps of many times the memory in use."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def in_order(nodes: Iterable[Any]) -> list[Any]:
-    """The nodes, each behind those whose results it reads."""
+    """Return the nodes in topological order."""
     nodes = list(nodes)
     maker = {name: node for node in nodes for name in node.output if name}
     found: dict[int, Any] = {}
@@ -198,18 +198,19 @@ def in_order(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _is_integer(node: Any) -> bool:
-    """Whether ONNX Runtime computes with 8-bit weights, whose sums are exact on every processor only where an
-    optimizer sees these as constants."""
+    """Return True if ONNX Runtime computes with 8-bit weights: its sums are exact on every processor only if
+    an optimizer sees these as constants."""
     return (node.op_type.startswith("Q") and node.op_type != "QuantizeLinear") or "Integer" in node.op_type
 
 
 def _is_embedded(array: Array) -> bool:
-    """Whether a constant lies in a node's own model: small ones, and types that no run can be given."""
+    """Return True if a constant is embedded in a node's own model: small ones, and types that cannot be fed
+    to a run."""
     return array.size <= EMBEDDED or array.dtype.kind not in "fiub"
 
 
 def read_by(node: Any) -> list[str]:
-    """The values that a node reads, also inside its branches."""
+    """Return the values that a node reads, also inside its branches."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):

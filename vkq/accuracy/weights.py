@@ -1,4 +1,4 @@
-"""Weight-only models: constant weights in 8 or 4 bits behind DequantizeLinear, activations as they were."""
+"""Weight-only models: constant weights in 8 or 4 bits behind DequantizeLinear, with unchanged activations."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 @dataclasses.dataclass(frozen=True)
 class WeightRow:
-    """What became of one layer's weight. ``block``: numbers that share a scale, 0 for a scale for each output
-    channel. ``snr_db``: signal to noise of the weight itself. ``why``: the reason where it stays float."""
+    """The result for one layer's weight. ``block``: numbers that share a scale, 0 for a scale for each output
+    channel. ``snr_db``: signal to noise of the weight. ``why``: the reason if it stays float."""
 
     node: str
     op: str
@@ -48,15 +48,15 @@ def quantize_weights(
 ) -> list[WeightRow]:
     """Write the float *model* with weights of 8 or 4 bits, one file, and return a row for each layer.
 
-    Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel
-    (``max|w| / 127``, symmetric). With ``bits=4`` those of MatMul and Gemm become int4 with a scale for each
-    *block* (16, 32, 64 or 128) of numbers along K; convolutions stay at 8 bits. DequantizeLinear makes floats
-    of them, so the model runs as q8csw and q4gsw on a device. Biases and activations stay floats: no samples
+    Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel (``max|w|
+    / 127``, symmetric). With ``bits=4`` those of MatMul and Gemm become int4 with a scale for each *block*
+    (16, 32, 64 or 128) of numbers along K; convolutions stay at 8 bits. DequantizeLinear converts them to
+    floats, so the model runs as q8csw and q4gsw on a device. Biases and activations stay float: no samples
     are needed.
 
     exclude: names of nodes, or of modules above them, whose weights stay floats.
 
-    Raises ArgumentError for options that do not exist, ModelError for a model that cannot be taken.
+    Raises ArgumentError for invalid options, ModelError for a model that cannot be read.
     """
     if bits not in BITS or block not in GROUPS:
         raise ArgumentError(
@@ -133,7 +133,8 @@ class WeightReplacement:
         return WeightRow(node.name, node.op_type, 4 if block else 8, block, snr)
 
     def _dequantized(self, name: str, axis: int, block: int) -> tuple[str, float]:
-        """The name of the weight behind a new DequantizeLinear, and its signal-to-noise ratio."""
+        """Add a DequantizeLinear for a weight; return its result's name and the weight's signal-to-noise
+        ratio."""
         onnx, tensor = package(), self.floats[name]
         dtype, w = FLOATS[tensor.data_type], onnx.numpy_helper.to_array(tensor)
         codes, scale, real = _in_blocks(w, axis, block, dtype) if block else _in_channels(w, axis, dtype)
@@ -154,8 +155,8 @@ class WeightReplacement:
 
 
 def _channels(node: Any, left: bool) -> tuple[int, bool]:
-    """The axis of a weight's output channels, and whether blocks along the other are taken: of a right
-    operand that is a matrix."""
+    """Return the axis of a weight's output channels, and whether blocks along the other axis are possible:
+    for a right operand that is a matrix."""
     if node.op_type == "Conv":
         return 0, False
     if node.op_type == "ConvTranspose":
@@ -165,7 +166,7 @@ def _channels(node: Any, left: bool) -> tuple[int, bool]:
 
 
 def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """Codes, scales of *dtype*, and what they stand for in float64."""
+    """Return codes, scales of *dtype*, and the numbers they stand for in float64."""
     codes, scale = quantize_weight(w, axis)
     stored = scale.astype(dtype)
     if dtype == np.float16:  # of which the codes are taken anew
@@ -179,7 +180,7 @@ def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
 
 
 def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """The same of int4 in blocks along the other axis of a matrix."""
+    """Return int4 codes in blocks along the other axis of a matrix, with their scales and numbers."""
     rows = w if axis == 0 else w.T
     weight = quantize_weight(rows, bits=4, group=block, scale_dtype=np.dtype(dtype).name)
     codes, scale, real = weight.codes().astype(np.int8) - np.int8(8), weight.scale, weight.dequantize()
@@ -189,7 +190,7 @@ def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Arra
 
 
 def _outer(attribute: Any) -> list[str]:
-    """Names that a branch or a loop's body reads."""
+    """Return the outer names that a branch or a loop's body reads."""
     graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
     return [
         name

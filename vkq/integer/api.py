@@ -1,16 +1,16 @@
 """Exact integer convolution, correlation and template matching of images, and integer matrix products, on any
 Vulkan device.
 
-No scales and no rounding: ``y = sum x * w`` in whole numbers, equal to NumPy's int64 to the last bit, for any
-shape and windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16, uint16 or int32; ``x`` and
-``w`` may differ. Wider numbers are split into bytes, so no 16-bit or 64-bit feature of the device is needed.
-The products run on the packed dot product, 32-bit multiplies, matrix units or number-theoretic transforms,
-whatever should be the fastest (`explain`). Templates that are used again are kept on the device by
-`vkq.integer.Templates`.
+There are no scales and no rounding: ``y = sum x * w`` in integers, equal to NumPy's int64 to the last bit,
+for any shape and windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16, uint16 or int32; ``x``
+and ``w`` may differ. Wider numbers are split into bytes, so no 16-bit or 64-bit feature of the device is
+needed. The products run on the packed dot product, 32-bit multiplies, matrix units or number-theoretic
+transforms, whichever has the lowest estimate (`explain`). `vkq.integer.Templates` keeps templates on the
+device for repeated use.
 
-The accumulator is checked, never hoped for: before anything runs, the largest possible sum of each template
-is computed from the range of the image and the template's own sums (see `conv2d`). ``accumulate`` says what
-happens then:
+The accumulator is checked: before anything runs, the largest possible sum of each template is computed from
+the range of the image and the template's own sums (see `conv2d`). ``accumulate`` says what happens if it is
+too large:
 
 | accumulate | result | where the sums may leave int32 |
 | --- | --- | --- |
@@ -168,7 +168,8 @@ def matmul(
     offsets = bias_of("matmul", bias, n)
     if k == 0:  # one column of zeros has the same product
         x, w, k = np.zeros((m, 1), np.int8), np.zeros((1, n), np.int8), 1
-    # The rows are an image of width K, and every column of b is a template as wide: one result per image row.
+    # The rows are an image of width K, and each column of b is a template of that width: one result for each
+    # image row.
     problem = Conv2dProblem(1, 1, m, k, n, 1, k) if m else None
     if problem is None:
         return np.zeros((*lead, n), np.int64 if accumulate == "int64" else np.int32)
@@ -190,8 +191,8 @@ def explain(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> str:
-    """How `conv2d` computes these operands, and why: digits, kernel, shaders and memory, in words. Nothing is
-    computed."""
+    """Return, in words, how `conv2d` computes these operands, and why: digits, kernel, shaders and memory.
+    Nothing is computed."""
     image, taps = integers("explain", "x", x), integers("explain", "w", w)
     low, high = range_of(image)
     kept = Templates(
@@ -209,7 +210,7 @@ def _correlate(
     name: str, p: Conv2dProblem, x: Array, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate,
     path: str, device: Device | int | str | None
 ) -> Array:  # fmt: skip
-    """Checks the accumulator, and runs."""
+    """Check the accumulator, and run."""
     x_range = range_of(x)
     dtype = accumulator(name, x_range, w, bias, accumulate)
     where = opened(device)

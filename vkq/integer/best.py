@@ -1,4 +1,4 @@
-"""The best place of every score map, found on the device, so that the maps stay there."""
+"""The best position of every score map, found on the device, so that the maps stay there."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ SQUARES_SEGMENT = 32  # windows of an invocation: squares.comp
 
 
 class Best(NamedTuple):
-    """The best place of each template: ``score`` and ``place`` (row, column) of its window; the first one
-    where several are alike."""
+    """The best position of each template: ``score`` and ``place`` (row, column) of its window; the first of
+    equal ones."""
 
     score: npt.NDArray[Any]
     place: npt.NDArray[np.int64]
 
 
 def best_of_maps(scores: npt.NDArray[Any]) -> Best:
-    """The largest number of each map (T, OH, OW)."""
+    """Return the largest number of each map (T, OH, OW)."""
     flat = scores.reshape(len(scores), -1)
     at = flat.argmax(axis=1)
     place = np.stack(np.unravel_index(at, scores.shape[1:]), axis=-1)
@@ -38,16 +38,16 @@ def best_of_maps(scores: npt.NDArray[Any]) -> Best:
 
 
 def keep_better(best: Best, first: int, top: int, found: Best, ssd: bool) -> None:
-    """Takes what was found in images from *first* on, in places from row *top* on, into the best of all
-    where it is better: parts come in order of rows, so the first place stays where several are alike."""
+    """Update the best of all with the results of images from *first* on and rows from *top* on. Parts come in
+    the order of rows, so the first of equal positions stays."""
     score, place = (part[first : first + len(found.score)] for part in best)
     better = (found.score < score if ssd else found.score > score) | (top == 0)
     score[better], place[better] = found.score[better], found.place[better] + [top, 0]
 
 
 class Reduction:
-    """The plan of `Best` for images of one kind. ssd: the smallest squared difference instead of the largest
-    product."""
+    """The plan of `Best` for images of one kind. ssd: find the smallest squared difference instead of the
+    largest product."""
 
     def __init__(self, owner: Correlation, images: Images, rows: Axis, columns: Axis, ssd: bool):
         self.owner, self.columns, self.ssd, self.shape = owner, columns, ssd, (images.shape[0], rows, columns)
@@ -88,7 +88,7 @@ class Reduction:
         _reduce(b, [y, squares, found], constants, push)
 
     def read(self, found: npt.NDArray[np.int32]) -> Best:
-        """What the plan made: (N, T) scores and (N, T, 2) places."""
+        """Return the plan's results: (N, T) scores and (N, T, 2) positions."""
         scores, places = _entries_of(found)
         n, t = self.shape[0], self.owner.templates
         sign = 1 if self.ssd else -1
@@ -120,7 +120,7 @@ def _entries_of(found: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], np
 
 
 def tensor_range(x: Tensor) -> Range:
-    """The least and the largest number of an int32 tensor, found on the device."""
+    """Return the smallest and the largest number of an int32 tensor, found on the device."""
     segments = -(-x.size // SEGMENT)
 
     def make() -> Plan:
@@ -140,7 +140,7 @@ def tensor_range(x: Tensor) -> Range:
 
 
 def window_squares(b: Builder, x: Value, images: Images, band: Band, columns: Axis) -> Value:
-    """Adds the sums of squares over every window of a band to a plan: 64-bit numbers."""
+    """Add the sums of squares over every window of a band to a plan: 64-bit numbers."""
     count, rows = band.last - band.first, band.rows
     lines = rows.out + rows.taps - 1
     between, y = (b.words(2 * count * size * columns.out) for size in (lines, rows.out))

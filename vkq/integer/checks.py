@@ -1,5 +1,4 @@
-"""What the integer functions refuse: other types than whole numbers, and sums that an accumulator may not
-hold."""
+"""The checks of the integer functions: only integer types, and no sums beyond the accumulator."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ _LIMITS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 def accumulator(
     name: str, x_range: Range, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate
 ) -> np.dtype[Any]:
-    """int32 or int64, where every sum fits it: see *accumulate* of `conv2d`. Raises AccumulatorOverflowError
-    where none does."""
+    """Return int32 or int64, whichever fits every sum: see *accumulate* of `conv2d`. Raises
+    AccumulatorOverflowError if none fits."""
     if accumulate not in ("int32", "int64", "auto"):
         raise ArgumentError(f"{name}: accumulate is {accumulate!r}; it must be int32, int64 or auto")
     offsets = bias.astype(object)
@@ -46,7 +45,7 @@ def accumulator(
 
 
 def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The least and the largest sum that each template can give, in Python's numbers."""
+    """Return the smallest and the largest sum that each template can give, as Python integers."""
     flat, (low, high) = w.reshape(len(w), math.prod(w.shape[1:])), x_range
     total = flat.sum(axis=1, dtype=np.int64)
     above = total if flat.dtype.kind == "u" else np.maximum(flat, 0).sum(axis=1, dtype=np.int64)
@@ -55,7 +54,7 @@ def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[An
 
 
 def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
-    """An array of whole numbers in the machine's byte order."""
+    """Return an array of integers in the machine's byte order."""
     array = as_array(values, f"{name}: {what}")
     native = array.dtype.newbyteorder("=")
     if native.name not in DTYPES:
@@ -64,7 +63,7 @@ def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
 
 
 def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray[np.int64]:
-    """One number for each template, 0 where none is given."""
+    """Return one number for each template, 0 if none is given."""
     if bias is None:
         return np.zeros(channels, np.int64)
     values = np.asarray(bias)
@@ -78,14 +77,14 @@ def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray
 
 
 def range_of(values: Array) -> Range:
-    """The least and the largest number, with 0 among them: padding, and lanes beyond an edge, are 0."""
+    """Return the range of the numbers and 0, because padding, and lanes beyond an edge, are 0."""
     if values.size == 0:
         return 0, 0
     return min(int(values.min()), 0), max(int(values.max()), 0)
 
 
 def squares_fit(name: str, count: int, x_range: Range, w: Array) -> None:
-    """Raises AccumulatorOverflowError where the sum of *count* squared differences may leave int64."""
+    """Raise AccumulatorOverflowError if the sum of *count* squared differences may leave int64."""
     reach = max(abs(v) for v in (*x_range, *range_of(w)))
     if count * (2 * reach) ** 2 >= 2**63:
         raise AccumulatorOverflowError(

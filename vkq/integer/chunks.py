@@ -1,4 +1,4 @@
-"""Exact integer correlations of arrays in host memory, of any size: a chunk on the device at a time."""
+"""Exact integer correlations of arrays of any size in host memory: a chunk on the device at a time."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def correlate(
     device: Device, path: str, sums: Sums, p: Conv2dProblem, x: npt.NDArray[Any], w: npt.NDArray[Any],
     bias: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """The whole correlation of arrays, in chunks that fit `CHUNK_BYTES`; int64 where the sums are wide, else
-    int32."""
+    """Return the whole correlation of arrays, computed in chunks that fit `CHUNK_BYTES`; int64 if the sums
+    are wide, else int32."""
     y = np.empty(p.y_shape, np.int64 if sums.wide else np.int32)
     for first, last, groups in _template_chunks(p, sums, _most_bytes(device)):
         one_group = p.oc // p.groups
@@ -36,7 +36,7 @@ def correlate(
 
 
 def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
-    """The correlation of an array with templates that are on the device, into *y*, in chunks."""
+    """Write the correlation of an array with templates on the device into *y*, in chunks."""
     _, columns = axes(p)
     for n, top, chunk, rows in image_chunks(owner.device, p, x, 8 if owner.sums.wide else 4):
         sent = Tensor.from_numpy(words(chunk), owner.device)
@@ -47,8 +47,8 @@ def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], 
 def image_chunks(
     device: Device, p: Conv2dProblem, x: npt.NDArray[Any], result_bytes: int
 ) -> Iterator[tuple[int, int, npt.NDArray[Any], Axis]]:
-    """(first image, first result row, images, their vertical axis) of what is worked on together, where each
-    result takes so many bytes on the device."""
+    """Yield (first image, first result row, images, their vertical axis) of each chunk; a result takes
+    *result_bytes* on the device."""
     rows, _ = axes(p)
     images, lines = _image_chunk(p, result_bytes, x.itemsize, _most_bytes(device))
     for n in range(0, p.n, images):
@@ -58,19 +58,18 @@ def image_chunks(
 
 
 def numbers(y: Tensor, wide: bool) -> npt.NDArray[Any]:
-    """A result as an array."""
+    """Return a result as an array."""
     raw = y.numpy()
     return raw.view("<i8")[..., 0] if wide else raw
 
 
 def _most_bytes(device: Device) -> int:
-    """`CHUNK_BYTES`, or what a shader may see of a buffer: many devices have 128 MiB there."""
+    """Return `CHUNK_BYTES`, or the largest binding of a buffer: many devices have 128 MiB there."""
     return min(CHUNK_BYTES, int(device.capabilities.properties["maxStorageBufferRange"]))
 
 
 def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """(first, last, groups) of the templates that are worked on together: whole groups, or a part of the only
-    one."""
+    """Yield (first, last, groups) of the templates of each chunk: whole groups, or a part of the only one."""
     template = max(1, p.gemm_k // p.kw * (p.kw + 16) * 4)
     result = p.ow * min(p.oh, 64) * (8 if sums.wide else 4)
     most = max(8, most_bytes // max(template, result) // 8 * 8)
@@ -82,7 +81,7 @@ def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[
 
 
 def _image_chunk(p: Conv2dProblem, result_bytes: int, itemsize: int, most_bytes: int) -> tuple[int, int]:
-    """(images, result rows) that are worked on together."""
+    """Return (images, result rows) of a chunk."""
     images, lines = p.n, p.oh
 
     def fits() -> bool:

@@ -31,27 +31,28 @@ class Correlator(Protocol):
     """Templates on a device, and the steps that correlate images with them."""
 
     def cost(self, s: Sizes) -> float:
-        """About, in multiply-adds of `Tiles`."""
+        """Return the estimated cost in multiply-adds of `Tiles`."""
 
     def describe(self, s: Sizes) -> str:
-        """What it is, in words."""
+        """Return a description of the kernel."""
 
     def numbers(self) -> str:
-        """How the numbers are written and multiplied, in words."""
+        """Return a description of its arithmetic."""
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Of device memory beside images, templates and results."""
+        """Return the bytes of device memory besides images, templates and results."""
 
     def adds(self, s: Sizes) -> bool:
-        """Whether workgroups add to results, which must be zero before."""
+        """Return True if workgroups add to results, which must then be zero before."""
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Adds the correlation to a plan."""
+        """Add the correlation to a plan."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """What is summed: the ranges of the numbers and of their sums (0 among them), and whether in 64 bits."""
+    """The properties of the sums: the ranges of the numbers and of their sums (0 included), and whether they
+    need 64 bits."""
 
     x_range: Range
     w_range: Range
@@ -60,14 +61,14 @@ class Sums:
 
     @classmethod
     def of(cls, x_range: Range, w: npt.NDArray[Any], wide: bool) -> Sums:
-        """For these templates."""
+        """Return the properties for these templates."""
         least, most = extremes(x_range, w)
         return cls(x_range, range_of(w), (min(least, default=0), max(most, default=0)), wide)
 
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Images [first, last) and result rows [top, top + rows.out), which are worked on together."""
+    """Images [first, last) and result rows [top, top + rows.out), computed together."""
 
     first: int
     last: int
@@ -79,7 +80,7 @@ class Correlation:
     """Templates on a device, and the plans that correlate images with them.
 
     w is (OC, IC/groups, KH, KW), bias int64 (OC,); *p* has the options. The number and size of images may
-    differ from call to call: *rows* and *columns* are the axes of one.
+    change from call to call: *rows* and *columns* are the axes of one image.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Correlation:
         self._plans: dict[tuple[Images, Axis, Axis], Plan] = {}
 
     def shape(self, images: int, rows: Axis, columns: Axis) -> Sizes:
-        """The plain correlation for so many images."""
+        """Return the plain correlation for so many images."""
         return Sizes(
             images=images * rows.residues * columns.residues, groups=self.groups,
             templates=self.templates // self.groups,
@@ -104,7 +105,7 @@ class Correlation:
         )  # fmt: skip
 
     def tiles(self) -> Tiles:
-        """The kernel in the path's form: a dot product, float lanes or 32-bit multiplies."""
+        """The kernel with the path's arithmetic: a dot product, float lanes or 32-bit multiplies."""
         return self._tiles(arithmetic(self.sums.x_range, self.sums.w_range, self.sums.wide, self.choice.form))
 
     def _tiles(self, how: DigitArithmetic) -> Tiles:
@@ -120,7 +121,7 @@ class Correlation:
         return found
 
     def kernel(self, s: Sizes) -> Correlator:
-        """The one that should be the fastest."""
+        """Return the kernel with the lowest estimate."""
         return self.chosen(s)[0]
 
     def transform(self) -> Transform:
@@ -133,7 +134,7 @@ class Correlation:
         return found  # type: ignore[no-any-return]
 
     def chosen(self, s: Sizes) -> tuple[Correlator, str]:
-        """The kernel that should be the fastest, and why."""
+        """Return the kernel with the lowest estimate, and the reason."""
         if self.path not in ("auto", COOPMAT, TRANSFORM):
             return self.tiles(), f"{self.tiles()}: {self.choice.path}, {self.choice.reason}"
         able = dict(self._able(s))
@@ -146,7 +147,7 @@ class Correlation:
         return best, f"{best.describe(s)}{path}; cost in multiply-adds of the dot product: {compared}"
 
     def _able(self, s: Sizes) -> Iterator[tuple[str, Correlator]]:
-        """The kernels that can take a shape, by name."""
+        """Yield the kernels that can compute a shape, by name."""
         yield self.tiles().how.form, self.tiles()
         multiplied = multiplies(self.sums.x_range, self.sums.w_range, self.sums.wide)
         if multiplied and self.choice.form != "float":
@@ -166,12 +167,12 @@ class Correlation:
         return self._kernels[name]
 
     def run(self, x: Tensor, images: Images, rows: Axis, columns: Axis) -> Tensor:
-        """The result (N, OC, OH, OW), int32; 64-bit sums are two words, the lower one first, on a last
-        axis."""
+        """Return the result (N, OC, OH, OW), int32; 64-bit sums are two words, the lower one first, along a
+        last axis."""
         return run(self.plan(images, rows, columns), [x])
 
     def plan(self, images: Images, rows: Axis, columns: Axis) -> Plan:
-        """All steps for images of this kind; made once."""
+        """Return all steps for images of this kind; made once."""
         key = images, rows, columns
         found = self._plans.get(key)
         if found is None:
@@ -181,7 +182,7 @@ class Correlation:
         return found
 
     def build(self, b: Builder, x: Value, images: Images, rows: Axis, columns: Axis) -> Value:
-        """Adds the correlation to a plan, in bands of images and rows."""
+        """Add the correlation to a plan, in bands of images and rows."""
         n, oc = images.shape[0], self.templates
         shape = (n, oc, rows.out, columns.out)
         y = b.new(Spec((*shape, 2) if self.sums.wide else shape, "int32"))
@@ -200,7 +201,8 @@ class Correlation:
         self, b: Builder, kernel: Correlator, x: Value, images: Images, band: Band, columns: Axis, y: Value,
         first: int, plane: int
     ) -> None:  # fmt: skip
-        """Adds a band to a plan: its results from element *first* of y on, a template's *plane* apart."""
+        """Add a band to a plan: its results begin at element *first* of y, and templates are *plane* elements
+        apart."""
         rows, count = band.rows, band.last - band.first
         residues = rows.residues, columns.residues
         to = Place(residues, first, rows.out, columns.out, self.templates, plane)
@@ -210,7 +212,8 @@ class Correlation:
     def bands(
         self, kernel: Correlator, images: Images, rows: Axis, columns: Axis, result_bytes: int = 0
     ) -> list[Band]:
-        """The whole in bands whose scratch memory fits `BAND_BYTES`, with so many bytes for each result."""
+        """Divide the work into bands whose scratch memory fits `BAND_BYTES`; a result takes
+        *result_bytes*."""
         total = n = images.shape[0]
         lines = rows.out
 
@@ -231,11 +234,11 @@ class Correlation:
 
 
 def choice_of(device: Device, path: str) -> Choice:
-    """The path for what is no transform; refuses unknown ones."""
+    """Return the path of kernels other than transforms; raises an error for unknown paths."""
     return choose_path(device, "auto" if path == TRANSFORM else path)
 
 
 def axes(p: Conv2dProblem) -> tuple[Axis, Axis]:
-    """The problem's vertical and horizontal axis."""
+    """Return the problem's vertical and horizontal axis."""
     rows = Axis(p.h, p.kh, p.oh, p.stride[0], p.dilation[0], p.padding[0])
     return rows, Axis(p.w, p.kw, p.ow, p.stride[1], p.dilation[1], p.padding[1])

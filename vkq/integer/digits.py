@@ -1,13 +1,12 @@
-"""Whole numbers as signed base-256 digits: how 16-bit and 32-bit data go through an int8 dot product,
-exactly.
+"""Integers as signed base-256 digits: 16-bit and 32-bit data as operands of exact int8 dot products.
 
 A number v in [lo, hi] is ``v = offset + sum_i 256**i * d_i`` with digits d_i in [-128, 127]. ``n`` digits
-reach the 256**n numbers from ``-128 * ones`` to ``127 * ones``, ones = 1 + 256 + ... ; the offset is 0 where
-they hold all of [lo, hi], and moves the range otherwise. Then, for a sum over any set of positions,
+represent the 256**n numbers from ``-128 * ones`` to ``127 * ones``, ones = 1 + 256 + ... The offset is 0 if
+they contain all of [lo, hi], and shifts the range otherwise. Then, for a sum over any set of positions,
 
     sum x w = sum_ij 256**(i+j) sum x_i w_j  +  w_offset * sum (x - x_offset)  +  x_offset * sum w
 
-where the second term is a window sum of the image, and the third is known before.
+where the second term is a window sum of the image, and the third is a constant.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Digits:
-    """How the numbers of an array are written: ``count`` digits of ``bits`` (8, or one of 16), and the
+    """The representation of an array's numbers: ``count`` digits of ``bits`` (8, or one digit of 16), and the
     offset."""
 
     count: int
@@ -34,7 +33,7 @@ class Digits:
 
     @property
     def ones(self) -> int:
-        """1 + 256 + ...: what adding 1 to every digit adds to the number."""
+        """1 + 256 + ...: the change of the number when every digit grows by 1."""
         return sum(1 << (self.bits * i) for i in range(self.count))
 
     @property
@@ -47,12 +46,12 @@ class Digits:
         return np.dtype(np.int8 if self.bits == 8 else np.int16)
 
     def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The digits, least first, as (count, *shape): the bytes of ``values - least``, each with its top bit
-        flipped."""
+        """Return the digits, least significant first, as (count, *shape): the bytes of ``values - least``,
+        each with its top bit flipped."""
         if self.count == 1 and self.offset == 0 and values.dtype == self.dtype:
             return values[None]
         word = np.dtype(next(f"<u{n}" for n in (1, 2, 4) if 8 * n >= self.bits * self.count))
-        # In [0, 2**(bits * count)), and so exact modulo a power of two that is no smaller.
+        # In [0, 2**(bits * count)), and so exact modulo an equal or larger power of two.
         moved = values.astype(word) - word.type(self.least % 2 ** (8 * word.itemsize))
         parts = np.ascontiguousarray(moved, word).view("<u1" if self.bits == 8 else "<u2")
         parts = parts.reshape(*values.shape, 8 * word.itemsize // self.bits)[..., : self.count]
@@ -61,12 +60,12 @@ class Digits:
         return digits
 
     def of_zero(self) -> list[int]:
-        """The digits of the number 0: what padding holds."""
+        """Return the digits of the number 0, for padding."""
         return [int(d) for d in self.of(np.zeros(1, np.int32)).reshape(-1)]
 
 
 def digits_for(low: int, high: int, bits: int = 8) -> Digits:
-    """The fewest digits that write every number of [low, high] and 0.
+    """Return the fewest digits that represent 0 and every number of [low, high].
 
     >>> digits_for(-128, 127), digits_for(0, 255)
     (Digits(count=1, offset=0, bits=8), Digits(count=1, offset=128, bits=8))

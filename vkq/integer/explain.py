@@ -1,4 +1,4 @@
-"""Which kernel an exact integer correlation takes, and why, in words."""
+"""The description of the kernel of an exact integer correlation, and the reason for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .images import Images
 
 
 def explained(owner: op.Correlation, p: Conv2dProblem, images: Images) -> str:
-    """A few lines about the plan for these images; nothing runs."""
+    """Describe the plan for these images in a few lines; nothing runs."""
     rows, columns = op.axes(p)
     plan = owner.plan(images, rows, columns)
     sums, kernel = owner.sums, owner.kernel(owner.shape(p.n, rows, columns))

@@ -1,4 +1,4 @@
-"""Images on a device as the correlations read them: the digits of their numbers, packed by a shader."""
+"""Images on a device in the order of the correlations: the digits of their numbers, packed by a shader."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Shape4 = tuple[int, int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W) of numbers of *dtype*, as they lie on a device: *spec* is a tensor's, or that of
-    row-major words."""
+    """Images (N, C, H, W) of numbers of *dtype* on a device: *spec* is a tensor's, or that of row-major
+    words."""
 
     shape: Shape4
     dtype: str
@@ -28,7 +28,7 @@ class Images:
 
     @classmethod
     def of_array(cls, x: npt.NDArray[Any]) -> Images:
-        """Of an array that is uploaded as it is: see `words`."""
+        """Return the images of an array that is uploaded unchanged: see `words`."""
         n, c, h, w = x.shape
         return cls((n, c, h, w), x.dtype.name, Spec((-(-x.nbytes // 4),), "int32"))
 
@@ -37,7 +37,7 @@ class Images:
         return 8 * np.dtype(self.dtype).itemsize
 
     def constants(self) -> dict[str, int | bool]:
-        """How the shader reads them."""
+        """The shader's specialization constants for reading them."""
         signed = np.dtype(self.dtype).kind == "i"
         if self.spec.packed is None:
             return {"LAYOUT": -1, "BITS": self.bits, "SIGNED": signed}
@@ -48,7 +48,7 @@ class Images:
 
 
 def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """The bytes of an array as whole words."""
+    """Return the bytes of an array as whole words."""
     raw = np.ascontiguousarray(x, x.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
     if raw.size % 4:
         raw = np.concatenate((raw, np.zeros(-raw.size % 4, np.uint8)))
@@ -57,7 +57,7 @@ def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """The part of the sub-images that is packed: its size, and where it begins in the whole."""
+    """The packed part of the sub-images: its size, and its offset in the whole."""
 
     x_rows: int
     x_words: int
@@ -72,14 +72,14 @@ class Stored:
         return cls(max(last_row - first_row, 1), max(last_word - first_word, 1), first_row, first_word)
 
     def words(self, images: int, channels: int, rows: Axis, columns: Axis) -> int:
-        """Of one digit."""
+        """Return the words of one digit."""
         planes = rows.residues * columns.residues * rows.phases * columns.phases
         return images * channels * planes * self.x_rows * self.x_words
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What a kernel works on at a time: images [first, first + count), and the axes of their results."""
+    """The work of a kernel at a time: images [first, first + count), and the axes of their results."""
 
     images: Images
     first: int
@@ -88,17 +88,17 @@ class Part:
     columns: Axis
 
     def stored(self, digits: Digits) -> Stored:
-        """What is packed of them."""
+        """Return the packed part of them."""
         return Stored.of(self.rows, self.columns, 32 // digits.bits)
 
     def words(self, digits: Digits) -> int:
-        """Of all that is packed."""
+        """Return the words of everything that is packed."""
         channels = self.images.shape[1]
         return digits.count * self.stored(digits).words(self.count, channels, self.rows, self.columns)
 
 
 def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
-    """Adds the packing of images to a plan."""
+    """Add the packing of images to a plan."""
     images, channels, h, w = part.images.shape
     stored, y = part.stored(digits), b.words(part.words(digits))
     push = {
@@ -120,7 +120,7 @@ def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
 
 
 def fill_word(digits: Digits) -> int:
-    """Digit i of the number 0 in byte i: what padding holds."""
+    """Return the word with digit i of the number 0 in byte i, for padding."""
     values = digits.of_zero()
     if digits.bits == 16:
         return values[0]
@@ -128,6 +128,6 @@ def fill_word(digits: Digits) -> int:
 
 
 def signed_word(value: int) -> int:
-    """A number modulo 2**32 as an int32."""
+    """Return a number modulo 2**32 as an int32."""
     word = value % 2**32
     return word - 2**32 if word >= 2**31 else word

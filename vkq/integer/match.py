@@ -27,7 +27,7 @@ def match_template(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Any:
-    """How well each template fits at every place of the image, from exact integer sums.
+    """Return how well each template fits at every position of the image, from exact integer sums.
 
     With sums over the window I at a place and the template T of n numbers (all channels together):
 
@@ -92,7 +92,7 @@ def match_template(
 def _templates(
     a: Array | Tensor, templates: npt.ArrayLike | Templates, path: str, device: Device | int | str | None
 ) -> tuple[Templates, bool]:
-    """As `Templates`, and whether there is one alone."""
+    """Return `Templates`, and whether a single one was given."""
     if isinstance(templates, Templates):
         if templates.plain and len(a.shape) in (2, 3):
             return templates, False

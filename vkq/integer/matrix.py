@@ -1,4 +1,4 @@
-"""The exact integer correlation on matrix units: templates as its shader reads them, its tiles, and its
+"""The exact integer correlation on matrix units: the packing of templates for its shader, its tiles, and its
 dispatches."""
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ MOST_AT_ONCE = 8  # parts whose loads are under way together: combine.comp
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> DigitArithmetic:
-    """In the form of matrices, signed or not, for which templates need no offset, where there is one."""
+    """Return the arithmetic for the matrices' signedness, preferably one for which templates need no
+    offset."""
     x, w = digits_for(*x_range), digits_for(*w_range)
     forms = list(dict.fromkeys(matrices.form for matrices in advertised(capabilities)))
     ways = [DigitArithmetic(form, x, w, wide) for form in forms]
@@ -41,7 +42,7 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabil
 
 @dataclasses.dataclass(frozen=True)
 class MatrixTiles:
-    """How a correlation is divided: tile and matrices; lines and words of a window in a chunk; and chunks in
+    """The division of a correlation: tile and matrices; lines and words of a window in a chunk; and chunks in
     a part, whose sums fit int32."""
 
     variant: Variant
@@ -59,7 +60,7 @@ class MatrixTiles:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """Places down and across, and columns of the product."""
+        """Positions down and across, and columns of the product."""
         d = self.variant.sizes
         return int(d["TH"]), int(d["TW"]), int(d["BN"])
 
@@ -69,7 +70,7 @@ class MatrixTiles:
 
     @property
     def steps(self) -> int:
-        """Of a chunk, whole turns of the loop."""
+        """The steps of a chunk, in whole turns of the loop."""
         bk, turns = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-self.rows * self.words * RUN // (bk * turns)) * turns
 
@@ -81,18 +82,18 @@ class MatrixTiles:
         return -(-s.oh // self.tile[0]), -(-s.ow // self.tile[1])
 
     def columns(self, columns: int) -> int:
-        """So many, padded to whole tiles."""
+        """Return so many columns, padded to whole tiles."""
         return -(-columns // self.tile[2]) * self.tile[2]
 
 
 def column_count(templates: int, how: DigitArithmetic) -> int:
-    """Columns of the product: four templates at a time for each digit, and one of ones where window sums are
-    asked for."""
+    """Return the columns of the product: four templates at a time for each digit, and a column of ones if
+    window sums are needed."""
     return 4 * (-(-templates // 4)) * how.w.count + (how.w_offset != 0)
 
 
 def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Iterator[MatrixTiles]:
-    """All that the device can run. Their trip counts are no constants of a pipeline."""
+    """Yield all tilings that the device can run. Their trip counts are no constants of a pipeline."""
     if counted(capabilities):
         return
     words_all = -(-s.kw // RUN)
@@ -112,7 +113,7 @@ def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Itera
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Whether a subgroup has whole matrices, and whole columns of the tile."""
+    """Return True if a subgroup has whole matrices, and whole columns of the tile."""
     found = matrices.constants(variant)
     th, tw, bn = (int(variant.sizes[name]) for name in ("TH", "TW", "BN"))
     down, across = int(found["WGM"]), int(found["WGN"])
@@ -123,7 +124,7 @@ def _fits(variant: Variant, matrices: Matrices) -> bool:
 
 
 def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> float:
-    """Cycles, about: of the workgroups that a multiprocessor has at once, and of the parts."""
+    """Estimate the cycles: of the workgroups that a multiprocessor has at once, and of the parts."""
     th, tw, bn = t.tile
     columns = t.columns(column_count(s.templates, how))
     places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups
@@ -146,8 +147,8 @@ class Matrix:
         self.tiling: MatrixTiles | None = None  # for tests and measurements: this one instead of the best
 
     def best(self, s: Sizes) -> MatrixTiles | None:
-        """The tiling that should be the fastest; None where the device can run none. Of matrices that cost
-        the same, those of fewer places were up to 4 % faster (benchmarks/log.md)."""
+        """Return the tiling with the lowest estimate; None if the device can run none. Of matrices with equal
+        estimates, those with fewer positions were up to 4 % faster (benchmarks/log.md)."""
         if self.tiling is not None:
             return self.tiling
         c = self.device.capabilities
@@ -172,30 +173,30 @@ class Matrix:
         return self.how.x.count * t.splits * s.groups * s.images * places * columns
 
     def describe(self, s: Sizes) -> str:
-        """What it is."""
+        """Return the description of its tiling."""
         return str(self._chosen(s))
 
     def cost(self, s: Sizes) -> float:
-        """About, in multiply-adds of `Tiles`."""
+        """Return the estimated cost in multiply-adds of `Tiles`."""
         known = profile(self.device.capabilities)
         return (
             cost(self._chosen(s), s, self.how, known) * known.multiprocessors * known.integer_costs["tiles"]
         )
 
     def numbers(self) -> str:
-        """How they are written."""
+        """Return the description of its arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Of the packed images and the parts."""
+        """Return the bytes of the packed images and the parts."""
         return 4 * (part.words(self.how.x) + self._parts_words(s, self._chosen(s)))
 
     def adds(self, s: Sizes) -> bool:
-        """Never: parts are added at the end."""
+        """Return False: parts are added at the end."""
         return False
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Adds the correlation of images to a plan: all parts, and their sum."""
+        """Add the correlation of images to a plan: all parts, and their sum."""
         how, t = self.how, self._chosen(s)
         tiles_h, tiles_w = t.tiles(s)
         columns = t.columns(column_count(s.templates, how))
@@ -243,7 +244,7 @@ class Matrix:
 def _words(
     taps: npt.NDArray[Any], how: DigitArithmetic, t: MatrixTiles, runs: int, columns: int
 ) -> npt.NDArray[np.int32]:
-    """taps as bytes [group][chunk = channel, block of lines, block of words][run][column][16]; what is no tap
+    """Pack taps as bytes [group][chunk = channel, block of lines, block of words][run][column][16]; padding
     is an operand of 0."""
     g, templates, c, kh, kw = taps.shape
     quads, digits = 4 * -(-templates // 4), how.w.count

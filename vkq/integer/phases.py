@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One axis of a correlation: image size, taps, outputs, and how they meet. *pad* may be negative (the
-    image is cropped)."""
+    """One axis of a correlation: image size, taps, outputs, stride, dilation and padding. *pad* may be
+    negative (the image is cropped)."""
 
     size: int
     taps: int
@@ -35,22 +35,22 @@ class Axis:
 
     @property
     def residues(self) -> int:
-        """How many independent sub-images the outputs fall into."""
+        """The number of independent sub-images of the outputs."""
         return min(self.dilation // self.common, self.out)
 
     @property
     def phases(self) -> int:
-        """How many sub-images are added up for one output."""
+        """The number of sub-images that are added for one output."""
         return min(self.stride // self.common, self.taps)
 
     @property
     def plain_out(self) -> int:
-        """Outputs of each residue (the last ones of some may be surplus)."""
+        """The outputs of each residue (the last ones of some residues may be unused)."""
         return -(-self.out // (self.dilation // self.common))
 
     @property
     def plain_taps(self) -> int:
-        """Taps of each phase (the last one of some may be surplus)."""
+        """The taps of each phase (the last one of some phases may be zero)."""
         return -(-self.taps // (self.stride // self.common))
 
     @property
@@ -58,11 +58,11 @@ class Axis:
         return self.stride * self.dilation // self.common
 
     def start(self, residue: int, phase: int) -> int:
-        """The image position of a sub-image's element 0; negative where the padding is."""
+        """Return the image position of a sub-image's element 0; negative in the padding."""
         return self.stride * residue + self.dilation * phase - self.pad
 
     def stored(self) -> tuple[int, int]:
-        """[first, last) of the sub-image elements that hold image data in any residue and phase."""
+        """The sub-image elements [first, last) that hold image data in any residue and phase."""
         starts = [self.start(r, b) for r in range(self.residues) for b in range(self.phases)]
         length = self.plain_out + self.plain_taps - 1
         first = min(max(0, -(start // self.step)) for start in starts)
@@ -70,11 +70,11 @@ class Axis:
         return (first, last) if last > first else (0, 0)
 
     def band(self, first: int, last: int) -> Axis:
-        """Outputs [first, last) alone, of the whole image."""
+        """Return the axis of outputs [first, last) of the whole image."""
         return dataclasses.replace(self, out=last - first, pad=self.pad - first * self.stride)
 
     def part(self, first: int, last: int) -> tuple[slice, Axis]:
-        """Outputs [first, last) alone: (the part of the image that they read, its axis)."""
+        """Return, for outputs [first, last), the part of the image that they read, and its axis."""
         low = first * self.stride - self.pad
         high = (last - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.pad
         begin, end = min(max(low, 0), self.size), max(min(high, self.size), 0)
@@ -86,7 +86,7 @@ class Axis:
 
 
 def pack_taps(w: npt.NDArray[Any], rows: Axis, columns: Axis) -> npt.NDArray[Any]:
-    """w (T, C, KH, KW) as (T, C, Ph, Pw, KH', KW'); taps that a phase lacks are zero."""
+    """Return w (T, C, KH, KW) as (T, C, Ph, Pw, KH', KW'); missing taps of a phase are zero."""
     t, c = w.shape[:2]
     if (rows.phases, columns.phases) == (1, 1) and (rows.plain_taps, columns.plain_taps) == w.shape[2:]:
         return w.reshape(t, c, 1, 1, *w.shape[2:])

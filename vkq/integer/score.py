@@ -1,4 +1,5 @@
-"""Measures of template matching that need sums of squares, on the host: from exact sums of products."""
+"""Measures of template matching that need sums of squares, computed on the host from exact sums of
+products."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .checks import Array, range_of, squares_fit
 
 
 def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> Array:
-    """The measures that need sums of squares; products is (T, OH, OW)."""
+    """Return a measure that needs sums of squares; products is (T, OH, OW)."""
     window = w.shape[-2:]
     count = math.prod(w.shape[1:])
     squares_fit("match_template", count, range_of(a), w)
@@ -30,15 +31,15 @@ def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> A
 
 
 def _centred(products: Array, a: Array, b: Array, count: int) -> npt.NDArray[np.float64]:
-    """sum ab - sum a * sum b / count, rounded once or twice only: everything that could cancel is a whole
-    number."""
+    """Return sum ab - sum a * sum b / count, rounded only once or twice: every difference that could cancel
+    is one of integers."""
     quotient, remainder = np.divmod(b, count)
     rest, part = np.divmod(a * remainder, count)
     return np.asarray((products - a * quotient - rest) - part / count, np.float64)
 
 
 def _window_sums(values: npt.NDArray[np.int64], window: Sequence[int]) -> npt.NDArray[np.int64]:
-    """The sum over every window that lies inside, through an integral image."""
+    """Return the sum over every window inside the image, with an integral image."""
     h, w = window
     total = np.zeros((values.shape[0] + 1, values.shape[1] + 1), np.int64)
     np.cumsum(np.cumsum(values, axis=0), axis=1, out=total[1:, 1:])

@@ -88,7 +88,7 @@ class Templates:
         offsets = bias_of("Templates", bias, len(self.w))
         self._bias = offsets
         wide = accumulator("Templates", self.x_range, self.w, offsets, accumulate) == np.int64
-        # The options, with an image that has room for the window: what depends on images is asked for later.
+        # The options, with an image that has room for the window: checks of the images themselves come later.
         options = ConvOptions.of("Templates", self.w.shape, *self._options)
         reach = [(k - 1) * d + 1 for k, d in zip(self.w.shape[2:], options.dilation, strict=True)]
         self._problem = p = self.problem((1, self.w.shape[1] * groups, *reach))
@@ -118,7 +118,8 @@ class Templates:
         return y
 
     def best(self, x: npt.ArrayLike | Tensor, method: Literal["ccorr", "ssd"] = "ccorr") -> Best:
-        """The best place of each template in each image, found on the device: only they come back.
+        """Return the best position of each template in each image, found on the device: nothing else is
+        downloaded.
 
         Args:
             x: as for a call.
@@ -138,7 +139,7 @@ class Templates:
         return self.best_of(given, given.shape, method == "ssd")
 
     def best_of(self, x: Tensor | Array, shape: Sequence[int], ssd: bool) -> Best:
-        """`best` of images under this shape (N, C, H, W); arrays in chunks, where they are large."""
+        """Return `best` for images of this shape (N, C, H, W); large arrays are processed in chunks."""
         p = self.problem(shape)
         if 0 in p.y_shape:
             raise ArgumentError(f"Templates.best: the result has shape {p.y_shape}, and no place")
@@ -160,7 +161,7 @@ class Templates:
         return Best(best.score + own, best.place)
 
     def _found(self, x: Tensor, images: Images, rows: Axis, columns: Axis, ssd: bool) -> Best:
-        """The best of images on the device, without the templates' own squares."""
+        """Return the best for images on the device, without the templates' own squares."""
         key = images, rows, columns, ssd
         reduction = self._reductions.get(key) or keep(self._reductions, key, Reduction(self._owner, *key))
         return reduction.read(run(reduction.plan, [x]).numpy())
@@ -175,7 +176,7 @@ class Templates:
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> str:
-        """Which kernel takes images of this shape, and why; its memory."""
+        """Return the kernel for images of this shape, the reason, and its memory."""
         p = self.problem(x_shape)
         image = np.broadcast_to(np.zeros((), self.x_dtype), tuple(x_shape))
         return explained(self._owner, p, Images.of_array(image))
@@ -189,7 +190,8 @@ class Templates:
         squares_fit("Templates.best", math.prod(self.w.shape[1:]), self.x_range, self.w)
 
     def _checked(self, x: Array) -> Array:
-        """The array, whose numbers are those that the templates were made for."""
+        """Return the array, after checking that its numbers are in the range that the templates were made
+        for."""
         info, (low, high) = np.iinfo(x.dtype), self.x_range
         if x.size and (info.min < low or info.max > high):
             self._check_range(int(x.min()), int(x.max()))

@@ -1,5 +1,5 @@
-"""The exact integer correlation on dot products, float lanes or 32-bit multiplies: templates as its shader
-reads them, and its dispatch."""
+"""The exact integer correlation with dot products, float lanes or 32-bit multiplies: the packing of templates
+for its shader, and its dispatch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .work import TEMPLATES, DigitArithmetic, Division, Place, Sizes
 
 
 class Tiles:
-    """Templates (G, T, C, KH, KW) on a device, four pixels by several templates in registers."""
+    """Templates (G, T, C, KH, KW) on a device; four pixels by several templates in registers."""
 
     def __init__(self, device: Device, taps: npt.NDArray[Any], how: DigitArithmetic, constants: Resident):
         self.device, self.how, self._constants = device, how, constants
@@ -32,26 +32,26 @@ class Tiles:
         return "32-bit multiplies" if self.how.form == "mul32" else f"the dot product {self.how.form}"
 
     def numbers(self) -> str:
-        """How they are written."""
+        """Return the description of its arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Of the packed images."""
+        """Return the bytes of the packed images."""
         return 4 * part.words(self.how.x)
 
     def describe(self, s: Sizes) -> str:
-        """What it is."""
+        """Return the description of the kernel."""
         return str(self)
 
     def cost(self, s: Sizes) -> float:
-        """In multiply-adds of eight templates at a time; fewer share less."""
+        """Return the cost in multiply-adds of eight templates at a time; fewer templates share less."""
         block = TEMPLATES[s.block]
         costs = profile(self.device.capabilities).integer_costs
         each = costs["multiply"] if self.how.form == "mul32" else 1
         return self.work(s).macs * each * (block + 1) / block
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Adds the correlation of images to a plan. Where workgroups share results (`adds`), *y* is zero
+        """Add the correlation of images to a plan. If workgroups share results (`adds`), *y* must be zero
         before."""
         how, work = self.how, self.work(s)
         push: dict[str, int | float] = {
@@ -70,16 +70,16 @@ class Tiles:
         b.dispatch(self.device.program(variant, constants), slots, push, work.macs)
 
     def work(self, s: Sizes) -> Division:
-        """How the reduction is divided."""
+        """Return the division of the reduction."""
         return Division.of(s, self.how, profile(self.device.capabilities).busy_workgroups)
 
     def adds(self, s: Sizes) -> bool:
-        """Whether workgroups add to results, which must be zero before."""
+        """Return True if workgroups add to results, which must then be zero before."""
         return self.work(s).splits > 1
 
 
 def _words(taps: npt.NDArray[Any], how: DigitArithmetic, width: int) -> npt.NDArray[np.int32]:
-    """taps as words [group][block][digit][channel][ky][word][template of the block]."""
+    """Pack taps as words [group][block][digit][channel][ky][word][template of the block]."""
     g, t, c, kh, kw = taps.shape
     blocks, kwords = -(-t // width), -(-kw // how.word_taps)
     padded = np.zeros((g, blocks * width, c, kh, kwords * how.word_taps), taps.dtype)

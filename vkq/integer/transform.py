@@ -1,9 +1,9 @@
-"""The exact integer correlation by number-theoretic transforms: what large windows cost does not depend on
-their size.
+"""The exact integer correlation by number-theoretic transforms, whose cost does not depend on the window's
+size.
 
-The transform is a Fourier transform modulo a prime, so nothing is rounded: a cyclic convolution of whole
-numbers modulo the prime. It is taken where all sums differ by less than the prime, or the product of two, so
-that the residue says which one it is. Images are divided into blocks that overlap by the window
+The transform is a Fourier transform modulo a prime, so nothing is rounded: it gives a cyclic convolution of
+integers modulo the prime. It is used if all sums differ by less than the prime, or than the product of two
+primes, so that the residue determines the sum. Images are divided into blocks that overlap by the window
 (overlap-save).
 
 J. M. Pollard, The fast Fourier transform in a finite field, Mathematics of Computation 25 (1971).
@@ -62,7 +62,7 @@ class Blocks:
 
 
 def blocks_for(s: Sizes) -> Blocks | None:
-    """Those with the least work; None where the window is too large for any."""
+    """Return the blocks with the least work; None if the window is too large for any."""
     able = [Blocks((h, w), *_steps((h, w), s)) for h in RADICES for w in RADICES if h >= s.kh and w >= s.kw]
     return min(able, key=lambda one: elements(one, s), default=None)
 
@@ -73,14 +73,14 @@ def _steps(size: tuple[int, int], s: Sizes) -> tuple[tuple[int, int], tuple[int,
 
 
 def elements(one: Blocks, s: Sizes) -> int:
-    """That are transformed: of images, of templates, and of their products."""
+    """Return the number of transformed elements: of images, of templates, and of their products."""
     images, products = s.images * s.channels * one.number, s.images * s.templates * one.number
     return one.elements * (images + products + s.templates * s.channels)
 
 
 class Transform:
-    """Templates (T, C, KH, KW) on a device, transformed anew in each plan: they would take more memory than
-    time."""
+    """Templates (T, C, KH, KW) on a device, transformed in each plan: storing the transforms would take more
+    memory than it saves time."""
 
     def __init__(
         self, device: Device, w: npt.NDArray[Any], bias: npt.NDArray[np.int64], sums: Range, wide: bool
@@ -93,35 +93,35 @@ class Transform:
         self._bias = Resident(device, numbers.nbytes, lambda: numbers)
 
     def describe(self, s: Sizes) -> str:
-        """What it is."""
+        """Return the description of the kernel."""
         blocks = blocks_for(s)
         assert blocks is not None
         return f"number-theoretic transforms of {blocks.number} blocks of {blocks.size[0]}x{blocks.size[1]}"
 
     def cost(self, s: Sizes) -> float:
-        """About, in multiply-adds of `Tiles`."""
+        """Return the estimated cost in multiply-adds of `Tiles`."""
         blocks = blocks_for(s)
         assert blocks is not None
         each = profile(self.device.capabilities).transform_element_macs
         return len(self.primes) * each * elements(blocks, s)
 
     def numbers(self) -> str:
-        """The modulus."""
+        """Return the description of the modulus."""
         return f"sums in [{self.sums[0]}, {self.sums[1]}] modulo {' * '.join(map(str, self.primes))}"
 
     def adds(self, s: Sizes) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def scratch_bytes(self, part: Part, s: Sizes, templates: int = 1) -> int:
-        """Of blocks of images, of so many templates, and of their products."""
+        """Return the bytes of blocks of images, of so many templates, and of their products."""
         found = blocks_for(s)
         assert found is not None
         return 4 * len(self.primes) * elements(found, dataclasses.replace(s, templates=templates))
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Adds the correlation of images to a plan: the images' transforms, and then those of as many
-        templates at a time as there is room for."""
+        """Add the correlation of images to a plan: the images' transforms, then those of as many templates at
+        a time as fit."""
         blocks = blocks_for(s)
         assert blocks is not None
         pads = {"pad_h": part.rows.pad, "pad_w": part.columns.pad, "first_image": part.first}
@@ -160,7 +160,7 @@ class Transform:
         return y
 
     def _passes(self, b: Builder, y: Value, blocks: Blocks, prime: int, arrays: int, way: str) -> None:
-        """Both axes in place; the inverse in the opposite order."""
+        """Add the passes along both axes, in place; the inverse in the opposite order."""
         found = list(_axis_passes(blocks))
         for inner, radix, span in found if way == "forward" else reversed(found):
             variant = catalog().find("integer_transform_pass__radix", way=way, radix=f"r{radix}")
@@ -207,14 +207,15 @@ class Transform:
 
 
 def primes_for(sums: Range) -> tuple[int, ...]:
-    """The primes whose product tells all sums of the range apart; none where two do not."""
+    """Return the primes whose product distinguishes all sums of the range; none if two do not."""
     spread = sums[1] - sums[0]
     ways: tuple[tuple[int, ...], ...] = ((SECOND,), (FIRST, SECOND))
     return next((way for way in ways if spread < np.prod(way, dtype=object)), ())
 
 
 def _axis_passes(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
-    """(elements between neighbours, radix, span) of the forward passes: along rows first, then columns."""
+    """Yield (elements between neighbours, radix, span) of the forward passes: along rows first, then
+    columns."""
     for size, inner in ((blocks.size[1], 1), (blocks.size[0], blocks.size[1])):
         span = size
         for radix in RADICES[size]:
@@ -223,7 +224,7 @@ def _axis_passes(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
 
 
 def roots(prime: int) -> npt.NDArray[np.uint32]:
-    """The powers of a root of unity of order `ROOTS`, times 2**32."""
+    """Return the powers of a root of unity of order `ROOTS`, times 2**32."""
     step = pow(PRIMES[prime], (prime - 1) // ROOTS, prime)
     powers = itertools.accumulate(
         itertools.repeat(step, ROOTS - 1), lambda a, b: a * b % prime, initial=R % prime

@@ -1,5 +1,5 @@
-"""How an integer correlation is computed: its arithmetic, its sizes, and how the reduction is divided among
-workgroups."""
+"""The computation of an integer correlation: its arithmetic, its sizes, and the division of the reduction
+among workgroups."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TEMPLATES = {"one": 1, "four": 4, "eight": 8}
 
 @dataclasses.dataclass(frozen=True)
 class DigitArithmetic:
-    """How the sums are formed: the shader's form (a dot form or ``mul32``), the digits of x and w, and 64
-    bits or 32."""
+    """The arithmetic of the sums: the shader's form (a dot form or ``mul32``), the digits of x and w, and
+    whether sums have 64 bits."""
 
     form: str
     x: Digits
@@ -42,17 +42,17 @@ class DigitArithmetic:
 
     @property
     def word_taps(self) -> int:
-        """Taps in a word of a template."""
+        """The taps in a word of a template."""
         return 1 if self.form == "mul32" else 4
 
     @property
     def x_shift(self) -> int:
-        """What the form adds to x: 128 to each digit of its unsigned operand."""
+        """The shift of x in this form: 128 for each digit of an unsigned operand."""
         return 128 * self.x.ones if self.form in ("u8s8", "u8u8") else 0
 
     @property
     def w_offset(self) -> int:
-        """What the window sums of the shifted x are multiplied by."""
+        """The factor of the window sums of the shifted x."""
         return self.w.offset - (128 * self.w.ones if self.form == "u8u8" else 0)
 
     @property
@@ -60,8 +60,8 @@ class DigitArithmetic:
         return FLUSH_FLOAT if self.form == "float" else FLUSH_WIDE if self.wide else NEVER
 
     def constants(self, w: npt.NDArray[Any], bias: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Per template: bias + (x_offset - x_shift) * sum w, then w_offset; as (low, high) words modulo
-        2**64."""
+        """Return for each template bias + (x_offset - x_shift) * sum w, then w_offset, as (low, high) words
+        modulo 2**64."""
         sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
         factor = np.uint64((self.x.offset - self.x_shift) % 2**64)
         numbers = bias.astype(np.uint64) + sums.astype(np.uint64) * factor
@@ -70,7 +70,7 @@ class DigitArithmetic:
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> DigitArithmetic:
-    """The cheapest exact arithmetic of a form for numbers of these ranges.
+    """Return the cheapest exact arithmetic of a form for numbers of these ranges.
 
     Without a dot product, four float products for the digits of two 16-bit numbers cost more than one 32-bit
     multiply.
@@ -80,8 +80,8 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> DigitAr
 
 
 def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | None:
-    """One 32-bit multiply for each product of 16-bit numbers, of which one needs more than a byte: exact
-    modulo 2**32, but not in 64 bits."""
+    """Return one 32-bit multiply for each product of 16-bit numbers, one of which needs more than a byte:
+    exact modulo 2**32, but not in 64 bits."""
     x, w = digits_for(*x_range, bits=16), digits_for(*w_range, bits=16)
     narrow = digits_for(*x_range).count == digits_for(*w_range).count == 1
     return None if wide or narrow or x.count > 1 or w.count > 1 else DigitArithmetic("mul32", x, w, wide)
@@ -89,7 +89,7 @@ def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """A plain correlation as the shaders do it, after `phases`: sizes by group, result and tile."""
+    """The sizes of a plain correlation in the shaders, after `phases`: by group, result and tile."""
 
     images: int
     groups: int
@@ -102,16 +102,17 @@ class Sizes:
 
     @property
     def column(self) -> bool:
-        """Results one pixel wide: an invocation's four pixels lie below each other."""
+        """Whether results are one pixel wide: an invocation's four pixels are then one below the other."""
         return self.ow == 1
 
     def words(self, how: DigitArithmetic) -> int:
-        """Of a template's line."""
+        """Return the words of a template's line."""
         return -(-self.kw // how.word_taps)
 
     @staticmethod
     def block_of(templates: int) -> str:
-        """How many templates an invocation has: the cheapest, an image word counting like two templates."""
+        """Return the templates of an invocation: the cheapest choice, with an image word as expensive as two
+        templates."""
         return min(
             TEMPLATES,
             key=lambda name: (-(-templates // TEMPLATES[name]) * (TEMPLATES[name] + 2), -TEMPLATES[name]),
@@ -127,19 +128,19 @@ class Sizes:
 
     @property
     def local(self) -> tuple[int, int]:
-        """Invocations across and down: as few surplus pixels as can be."""
+        """The invocations across and down, with the fewest unused pixels."""
         if self.column:
             return 1, INVOCATIONS
         return min(LOCAL_SIZES, key=lambda size: math.prod(self.tiles(size)))
 
     def tiles(self, local: tuple[int, int]) -> tuple[int, int]:
-        """Workgroups across and down."""
+        """Return the workgroups across and down."""
         width, height = (1, 4 * local[1]) if self.column else (4 * local[0], local[1])
         return -(-self.ow // width), -(-self.oh // height)
 
 
 def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int, int, int]:
-    """(channels, rows, words) of the windows that a step takes: as many as the shared memory and *most_words*
+    """Return the windows' (channels, rows, words) of a step: as many as the shared memory and *most_words*
     allow."""
     local = shape.local
     rows = 4 * local[1] if shape.column else local[1]
@@ -162,13 +163,13 @@ def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int,
 
 
 def _even(total: int, most: int) -> int:
-    """Parts of at most *most*, as equal as can be."""
+    """Return the size of equal parts of at most *most*."""
     return -(-total // -(-total // most))
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where the results of a plain correlation lie in the whole: sub-images of (rows, columns) residues, of
+    """The place of a plain correlation's results in the whole: sub-images of (rows, columns) residues, of
     *rows* x *columns* results, from element *first* on; templates and a plane's elements of the whole."""
 
     residues: tuple[int, int]
@@ -190,8 +191,8 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Division:
-    """How the reduction is divided: steps of a *block* (channels, rows, words), so many to a workgroup, so
-    that the device has enough workgroups."""
+    """The division of the reduction: steps of a *block* (channels, rows, words), so many for each workgroup,
+    so that there are enough workgroups for the device."""
 
     tiles: tuple[int, int]
     block: tuple[int, int, int]
@@ -201,7 +202,7 @@ class Division:
 
     @classmethod
     def of(cls, s: Sizes, how: DigitArithmetic, busy: int) -> Division:
-        """For a device that so many workgroups keep busy."""
+        """Return the division for a device that *busy* workgroups fill."""
         tiles = s.tiles(s.local)
         alone = tiles[0] * tiles[1] * s.blocks * s.groups * s.images
         pairs = how.x.count * how.w.count
@@ -215,7 +216,7 @@ class Division:
 
     @property
     def splits(self) -> int:
-        """Workgroups that share a result, and add to it."""
+        """The workgroups that share a result, and add to it."""
         return -(-self.steps // self.per_split)
 
     @property
