@@ -1,5 +1,5 @@
-"""What an array on a device is: its shape, type, layout and meaning; and how a shape becomes a layout's
-extent, here alone."""
+"""The description of an array on a device (shape, type, layout and parameters), and the only mapping of a
+shape to a layout's extent."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ Extent = tuple[int, int, int, int]
 
 
 class Spec:
-    """An array without its content: ``shape``, ``dtype``, ``layout`` and ``qparams``, as `vkq.Tensor` says
-    them.
+    """An array without its content: ``shape``, ``dtype``, ``layout`` and ``qparams``, as in `vkq.Tensor`.
 
-    Never changed, compared by value, and hashed once: what plans are kept by.
+    Immutable, compared by value, and hashed once: the key of cached plans.
 
-    Raises ArgumentError or DTypeError where dtype, layout and rank do not go together.
+    Raises ArgumentError or DTypeError if dtype, layout and rank do not go together.
 
     >>> Spec((2, 5, 3, 3), "int8").layout, Spec((2, 5), "int8").nbytes
     ('kPackedInt8_4W4C', 32)
@@ -92,21 +91,21 @@ class Spec:
 
     @property
     def image_layout(self) -> str:
-        """Its own layout where that holds vectors of pixels (`PIXELS`), else kPackedInt8_4W4C."""
+        """Its own layout if that has vectors of pixels (`PIXELS`), else kPackedInt8_4W4C."""
         return self.layout if self.layout in PIXELS else IMAGE
 
 
 def default_layout(dtype: str, rank: int) -> str:
-    """The layout of an array whose layout is not given: images for four dims, matrices otherwise; numbers are
-    row-major."""
+    """Return the layout of an array without a given layout: images for four dims, matrices otherwise; other
+    types are row-major."""
     if dtype not in BYTES:
         return CONTIGUOUS
     return IMAGE if rank == 4 else MATRIX
 
 
 def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
-    """A logical shape as (n, c, h, w): 4-D as it is, others, and 4-D in the matrix layout, with all but the
-    last axis folded into rows. Rows are h, their elements w; in blocks of channels n and c."""
+    """Return a logical shape as (n, c, h, w): 4-D unchanged; others, and 4-D in the matrix layout, with all
+    axes but the last folded into rows. Rows are h, their elements w; in blocks of channels n and c."""
     if len(shape) == 4 and layout_name != MATRIX:
         n, c, h, w = shape
         return (n, c, h, w)
@@ -116,12 +115,12 @@ def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
 
 @functools.cache
 def layout_number(name: str) -> int:
-    """A layout's number in the shaders' ``layout/any.glslh``."""
+    """Return a layout's number in the shaders' ``layout/any.glslh``."""
     return next(i for i, one in enumerate(activation_layouts()) if one.name == name)
 
 
 def check_layout(dtype: str, layout_name: str, shape: Sequence[int]) -> None:
-    """Raises where dtype, layout and rank do not go together."""
+    """Raise an error if dtype, layout and rank do not go together."""
     if min(shape, default=0) < 0:
         raise ArgumentError(f"Tensor: shape {tuple(shape)} has a negative dim; each must be at least 0")
     if dtype not in BYTES and dtype not in NUMBERS:

@@ -6,16 +6,16 @@ from vkq.layout.pack import activation_layouts, layouts
 
 
 def glsl_includes() -> dict[str, str]:
-    """The include files that the layouts give to shaders: ``layout/<name>.glslh`` and ``layout/any.glslh`` ->
-    GLSL text."""
+    """Return the layouts' include files for shaders: ``layout/<name>.glslh`` and ``layout/any.glslh`` -> GLSL
+    text."""
     return {f"layout/{name}.glslh": found.glsl() for name, found in layouts().items()} | {
         "layout/any.glslh": _any_glsl()
     }
 
 
 def _any_glsl() -> str:
-    """Index functions that take the layout as a number, for shaders that serve every one (a specialization
-    constant)."""
+    """Return index functions that take the layout as a number, for shaders that support every layout (a
+    specialization constant)."""
     names = [found.name for found in activation_layouts()]
     text = (
         "// The index functions of the activation layouts, chosen by number"

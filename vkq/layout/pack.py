@@ -1,8 +1,8 @@
-"""Layouts: the order in which the int8 elements of an array stand in the words of a device buffer.
+"""Layouts: the order of an array's int8 elements in the words of a device buffer.
 
-A layout is one YAML file under ``layouts/``. From that one text come the NumPy functions ``pack`` and
-``unpack``, the GLSL index functions of the shaders (``#include "layout/<name>.glslh"``) and the drawings in
-``layouts/README.md``, so they cannot disagree.
+A layout is one YAML file under ``layouts/``. The NumPy functions ``pack`` and ``unpack``, the GLSL index
+functions of the shaders (``#include "layout/<name>.glslh"``) and the drawings in ``layouts/README.md`` are
+all made from it, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -176,12 +176,12 @@ class Layout(LayoutSpec):
             )
 
     def _digits(self) -> list[Part]:
-        """The parts of ``order`` as they stand in the logical array: dim by dim, each from outermost to
+        """Return the parts of ``order`` in the order of the logical array: dim by dim, each from outermost to
         innermost."""
         return sorted(self.order, key=lambda part: (part.dim, -part.divisor))
 
     def _word_shape(self, shape: Sequence[int]) -> list[int]:
-        """The padded shape with the lane's dim counted in words."""
+        """Return the padded shape with the lane's dim counted in words."""
         return [
             size // LANES if dim == self.lane.dim else size for dim, size in enumerate(self.padded(shape))
         ]
@@ -189,8 +189,8 @@ class Layout(LayoutSpec):
     def _lane_regions(
         self, lanes: NDArray[np.int8], shape: Sequence[int]
     ) -> Iterator[tuple[Any, NDArray[np.int8]]]:
-        """Pairs that together cover the array: an index into it, and the view of *lanes* (word shape..., 4)
-        for it."""
+        """Yield pairs that together cover the array: an index into it, and the view of *lanes* (word
+        shape..., 4) for it."""
         inside: list[slice | int] = [slice(size) for size in shape]
         dim = self.lane.dim
         if dim == len(shape) - 1:  # a word's lanes are neighbours in the array: one region with long runs
@@ -238,7 +238,7 @@ def layout(name: str) -> Layout:
 
 @functools.cache
 def activation_layouts() -> tuple[Layout, ...]:
-    """The layouts of activations (dims n, c, h, w) by name. A layout's place here is its number in
+    """Return the layouts of activations (dims n, c, h, w) by name. A layout's index here is its number in
     ``layout/any.glslh``."""
     return tuple(found for _, found in sorted(_read_all().items()) if found.dims == ("n", "c", "h", "w"))
 
@@ -261,8 +261,8 @@ def _int8(value: int, what: str) -> int:
 
 
 def _drawing_strides(shape: Sequence[int]) -> list[int]:
-    """Row-major strides of *shape* with sizes rounded up to powers of 4, so that hexadecimal shows the
-    coordinates."""
+    """Return row-major strides of *shape* with sizes rounded up to powers of 4, so that hexadecimal digits
+    show the coordinates."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * next(power for power in (4**i for i in range(32)) if power >= size))

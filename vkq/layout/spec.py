@@ -75,39 +75,39 @@ class Part:
     divisor: int
 
     def value(self, element: Sequence[int]) -> int:
-        """The digit of *element*."""
+        """Return the digit of *element*."""
         position = element[self.dim]
         return (position if self.modulus is None else position % self.modulus) // self.divisor
 
     def extent(self, shape: Sequence[int]) -> int:
-        """The number of values of the digit in an array of *shape*."""
+        """Return the number of values of the digit in an array of *shape*."""
         return -(-(shape[self.dim] if self.modulus is None else self.modulus) // self.divisor)
 
     def text(self, dims: Sequence[str]) -> str:
-        """The part as the YAML writes it, such as ``c%32/4``."""
+        """Return the part in the YAML's form, such as ``c%32/4``."""
         modulus = "" if self.modulus is None else f"%{self.modulus}"
         return dims[self.dim] + modulus + (f"/{self.divisor}" if self.divisor > 1 else "")
 
     def glsl_value(self) -> str:
-        """``value`` as GLSL for the element ``e``."""
+        """Return ``value`` as GLSL for the element ``e``."""
         modulus = "" if self.modulus is None else f" % {self.modulus}u"
         return f"e.{'xyzw'[self.dim]}{modulus}" + (f" / {self.divisor}u" if self.divisor > 1 else "")
 
     def glsl_extent(self) -> str:
-        """``extent`` as GLSL for the sizes ``extent``; one operand, in brackets where needed."""
+        """Return ``extent`` as GLSL for the sizes ``extent``; one operand, in parentheses if needed."""
         if self.modulus is not None:
             return f"{self.modulus // self.divisor}u"
         size = f"extent.{'xyzw'[self.dim]}"
         return size if self.divisor == 1 else f"(({size} + {self.divisor - 1}u) / {self.divisor}u)"
 
     def glsl_add(self, digit: str) -> str:
-        """The statement that adds *digit*, one GLSL operand, to the element ``e``."""
+        """Return the statement that adds *digit*, one GLSL operand, to the element ``e``."""
         return f"e.{'xyzw'[self.dim]} += {digit}" + (f" * {self.divisor}u;" if self.divisor > 1 else ";")
 
 
 @dataclass(frozen=True)
 class LayoutSpec:
-    """What a layout's YAML says. Attributes and use: :class:`vkq.layout.Layout`."""
+    """The content of a layout's YAML. Attributes and use: :class:`vkq.layout.Layout`."""
 
     name: str
     summary: str
@@ -117,28 +117,27 @@ class LayoutSpec:
 
     @classmethod
     def load(cls: type[AnyLayout], path: Path) -> AnyLayout:
-        """Read a layout's YAML file; SpecError with file:line where it breaks a rule of
+        """Read a layout's YAML file; raises SpecError with file:line if it breaks a rule of
         ``layouts/README.md``."""
         return cls(*_parse(yamlfile.load(path), path.stem))
 
     def extents(self, shape: Sequence[int]) -> list[int]:
-        """The extent of each part of ``order`` in an array of *shape*."""
+        """Return the extent of each part of ``order`` in an array of *shape*."""
         return [part.extent(shape) for part in self.order]
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """*shape* with every split dim rounded up to whole blocks: the elements that the words have room
-        for."""
+        """Return *shape* with every split dim rounded up to whole blocks: the elements that fit the words."""
         shape = self.checked_shape(shape, "padded: shape")
         block = {part.dim: part.divisor for part in self.order if part.modulus is None}
         return tuple(-(-size // block[dim]) * block[dim] for dim, size in enumerate(shape))
 
     def words(self, shape: Sequence[int]) -> int:
-        """The number of Int8x4 words of an array of *shape*; 0 when a size is 0."""
+        """Return the number of Int8x4 words of an array of *shape*; 0 if a size is 0."""
         return math.prod(self.extents(self.checked_shape(shape, "words: shape")))
 
     def index(self, *element: int, shape: Sequence[int]) -> tuple[int, int]:
-        """The word index and the lane (byte, 0..3) of one element of an array of *shape*, straight from the
-        formula.
+        """Return the word index and the lane (byte, 0..3) of one element of an array of *shape*, directly
+        from the formula.
 
         This is the slow and simple form that the others are tested against.
 
@@ -160,7 +159,7 @@ class LayoutSpec:
         return word, self.lane.value(element)
 
     def glsl(self) -> str:
-        """GLSL functions ``<name>_word``, ``_lane``, ``_words``, ``_element``, explained in
+        """Return GLSL functions ``<name>_word``, ``_lane``, ``_words``, ``_element``, described in
         ``layouts/README.md``."""
         first, *rest = self.order
         fold = [f"  word = word * {part.glsl_extent()} + {part.glsl_value()};" for part in rest]
@@ -185,12 +184,12 @@ class LayoutSpec:
         )
 
     def dims_text(self) -> str:
-        """The dims for a message, such as ``(n, c, h, w)``."""
+        """Return the dims for a message, such as ``(n, c, h, w)``."""
         return f"({', '.join(self.dims)})"
 
     def checked_shape(self, shape: Sequence[int], what: str) -> tuple[int, ...]:
-        """*shape* as plain ints, one per dim and none negative; *what* it is begins the message of the
-        error."""
+        """Return *shape* as plain ints, one for each dim and none negative; errors begin with *what* it
+        is."""
         try:
             sizes = tuple(map(operator.index, shape))
         except TypeError as error:
@@ -206,7 +205,8 @@ class LayoutSpec:
 
 
 def _parse(root: Node, stem: str) -> tuple[str, str, tuple[str, ...], tuple[Part, ...], Part]:
-    """The fields of a LayoutSpec from the YAML's top value; *stem* is the file's name without ``.yaml``."""
+    """Return the fields of a LayoutSpec from the YAML's top value; *stem* is the file's name without
+    ``.yaml``."""
     entries = root.mapping({"name", "summary", "dims", "split", "order", "lane"})
     name, summary = entries["name"].str(), entries["summary"].str()
     if name != f"kPackedInt8_{stem}" or not re.fullmatch("[0-9A-Za-z]+", stem):
@@ -238,7 +238,7 @@ def _parse(root: Node, stem: str) -> tuple[str, str, tuple[str, ...], tuple[Part
 
 def _check_cover(dim: int, split: int, parts: Sequence[Part], dims: Sequence[str], order: Node) -> None:
     """Refuse parts of *dim* that do not chain as d/a, d%a/b, d%b/..., d%z with a = *split*: each position
-    once."""
+    must occur once."""
     chain = sorted((part for part in parts if part.dim == dim), key=lambda part: -part.divisor)
     divisors = [part.divisor for part in chain]
     nested = all(outer > inner and outer % inner == 0 for outer, inner in pairwise(divisors))

@@ -1,7 +1,7 @@
 """Sizes of a 2-D convolution: every shape check, the derived sizes, op and byte counts, and a name.
 
-The modules of this package are the only places that refuse shapes. A problem knows sizes alone; scales and
-zero points are in `vkq.numerics.qparams`.
+Only the modules of this package refuse shapes. A problem has only sizes; scales and zero points are in
+`vkq.numerics.qparams`.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Conv2dProblem(ConvSizes):
         dilation: Ints = 1,
         groups: int = 1,
     ) -> Conv2dProblem:
-        """The problem of x of shape (N, IC, H, W) and weight of shape (OC, IC/groups, KH, KW); the options as
-        `ConvOptions.of`. Raises ArgumentError if anything does not fit."""
+        """Return the problem of x of shape (N, IC, H, W) and weight of shape (OC, IC/groups, KH, KW); the
+        options are those of `ConvOptions.of`. Raises ArgumentError if anything does not fit."""
         cls._images(x_shape)
         options = ConvOptions.of("conv2d", weight_shape, stride, padding, dilation, groups)
         return cls.with_options(x_shape, weight_shape, options)
@@ -97,7 +97,7 @@ class Conv2dProblem(ConvSizes):
     def with_options(
         cls, x_shape: Sequence[int], weight_shape: Sequence[int], options: ConvOptions
     ) -> Conv2dProblem:
-        """As `of`, with options that were checked before: those of a layer, for each size of image."""
+        """Return the problem for options that were checked before: a layer's, for each size of image."""
         x, w, groups = cls._images(x_shape), shape_of(weight_shape), options.groups
         if x[1] != w[1] * groups:
             raise ArgumentError(
@@ -109,7 +109,7 @@ class Conv2dProblem(ConvSizes):
 
     @classmethod
     def smallest(cls, weight_shape: Sequence[int], options: ConvOptions) -> Conv2dProblem:
-        """The problem of one image with one output pixel, or as few as the padding allows."""
+        """Return the problem of one image with one output pixel, or as few as the padding allows."""
         w = shape_of(weight_shape)
         h, width = (
             max(1, d * (k - 1) + 1 - before - after)
@@ -143,6 +143,5 @@ class Conv2dProblem(ConvSizes):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, N*OH*OW*OC*(IC/groups)*KH*KW, those on padding included (two operations
-        each)."""
+        """Multiply-accumulates, N*OH*OW*OC*(IC/groups)*KH*KW, padding included (two operations each)."""
         return self.gemm_m * self.gemm_n * self.gemm_k

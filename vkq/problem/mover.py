@@ -1,6 +1,8 @@
 """The sizes of operators that only move data, by name.
 
-    max_pool2d[N=32,C=64,H=112,W=112,block=16,K=3,stride=2]
+``block`` is the number of channels in a vector of the layout: 16 is kPackedInt8_16C, 4 is kPackedInt8_4W4C. A
+softmax is one of rows (N, C); H and W are 1. Depthwise and 2x2 transposed convolutions, which have few
+multiply-adds for their bytes, are included, in both layouts.
 
 ``block`` is how many channels a vector of the layout holds: 16 is kPackedInt8_16C, 4 is kPackedInt8_4W4C. A
 softmax is one of rows (N, C); H and W are 1. Depthwise and 2x2 transposed convolutions, whose multiply-adds
@@ -16,7 +18,7 @@ from vkq.errors import ArgumentError
 from vkq.problem.names import Takes, read
 
 LAYOUTS = {16: "kPackedInt8_16C", 4: "kPackedInt8_4W4C"}
-# operation: (bytes of an element of x, bytes of the result for each element of x, the other operand)
+# operation: (bytes of an element of x, bytes of the result for each element of x, the other operand).
 BYTES: dict[str, tuple[int, int, str]] = {
     "quantize": (4, 1, ""), "dequantize": (1, 4, ""), "repack": (1, 1, ""), "lookup": (1, 1, ""),
     "add": (1, 1, "same"), "mul": (1, 1, "same"), "gate": (1, 1, "gate"), "concat": (1, 2, "same"),
@@ -48,22 +50,22 @@ class Mover:
 
     @property
     def name(self) -> str:
-        """The name, which `mover` reads."""
+        """The name, which `mover` parses."""
         kernel = f",K={self.k},stride={self.stride}" if self.op in WINDOWS else ""
         return f"{self.op}[N={self.n},C={self.c},H={self.h},W={self.w},block={self.block}{kernel}]"
 
     @property
     def x_shape(self) -> tuple[int, ...]:
-        """Of the first operand."""
+        """The shape of the first operand."""
         return (self.n, self.c) if self.op == "softmax" else (self.n, self.c, self.h, self.w)
 
     @property
     def z_shape(self) -> tuple[int, ...]:
-        """Of the other operand; (0,) where there is none."""
+        """The shape of the other operand; (0,) if there is none."""
         return {"same": self.x_shape, "gate": (self.n, self.c, 1, 1), "": (0,)}[BYTES[self.op][2]]
 
     def bytes(self, *_: int) -> int:
-        """Of the operands and the result, each counted once; frames of padding are not counted."""
+        """The bytes of the operands and the result, each counted once, without padding around images."""
         x_bytes, y_bytes, _other = BYTES[self.op]
         size = math.prod(self.x_shape)
         fewer = self.stride**2 if self.op in WINDOWS else 1
@@ -72,7 +74,7 @@ class Mover:
 
 
 def mover(name: str) -> Mover:
-    """The problem that a name states; the inverse of `Mover.name`.
+    """Return the problem with this name; the inverse of `Mover.name`.
 
     >>> mover("max_pool2d[N=1,C=16,H=8,W=9,K=2,stride=2,block=4]").name
     'max_pool2d[N=1,C=16,H=8,W=9,block=4,K=2,stride=2]'

@@ -1,4 +1,4 @@
-"""Problems by name: ``parse`` gives back what ``.name`` wrote, which is also the test id, benchmark row and
+"""Problems by name: ``parse`` is the inverse of ``.name``, which is also the test id, benchmark row and
 filter."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Problem = LinearProblem | Conv2dProblem | TransposedConv2dProblem
 
 
 class Sized(Protocol):
-    """What is measured or checked."""
+    """A problem that is measured or checked."""
 
     @property
     def name(self) -> str: ...
@@ -33,7 +33,7 @@ MOST_BYTES = 1 << 33  # of a problem whose operands are made: x, weight and y
 MOST_MACS = 1 << 42  # of a problem that is computed: minutes on the slowest device
 _IMAGE = ("N", "IC", "H", "W", "OC", "KH", "KW")
 Takes = Mapping[str, tuple[Sequence[str], Sequence[str]]]
-# operation: its sizes, and its options, which may stand in any order and be left out
+# operation: its sizes, and its options, which may be in any order and omitted.
 _TAKES: Takes = {
     "linear": (("M", "K", "N"), ()),
     "conv2d": (_IMAGE, ("stride", "padding", "dilation", "groups")),
@@ -43,7 +43,7 @@ _EXAMPLE = "conv2d[N=1,IC=3,H=8,W=8,OC=8,KH=3,KW=3,stride=2,padding=1]"
 
 
 def parse(name: str) -> Problem:
-    """The problem that a name states; the inverse of ``.name``.
+    """Return the problem with this name; the inverse of ``.name``.
 
     >>> parse("linear[M=1,K=64,N=32]")
     LinearProblem(m=1, n=32, k=64, lead=(1,))
@@ -66,8 +66,8 @@ def parse(name: str) -> Problem:
 
 
 def check_work(problem: Sized) -> None:
-    """Refuses a problem that cannot be computed here for comparison, before its operands are made: they and
-    the result must have at most `MOST_BYTES`, and there may be at most `MOST_MACS` multiply-adds."""
+    """Refuse a problem that cannot be computed for comparison, before its operands are made: they and the
+    result may have at most `MOST_BYTES` and `MOST_MACS` multiply-adds."""
     if problem.bytes() > MOST_BYTES or problem.macs > MOST_MACS:
         raise ArgumentError(
             f"{problem.name} has {problem.bytes()} bytes and {problem.macs} multiply-adds; at most"
@@ -83,8 +83,8 @@ def _check_length(name: str) -> None:
 
 
 def read(name: str, takes: Takes) -> tuple[str, list[int], dict[str, Any]]:
-    """The operation, its sizes in their order, and the options that the name gives: a number, or several as a
-    tuple. Raises ArgumentError for an operation or a size that *takes* does not have."""
+    """Return the operation, its sizes in order, and the options in the name: a number, or several as a tuple.
+    Raises ArgumentError for an operation or a size that *takes* does not have."""
     _check_length(name)
     match = _NAME.fullmatch(name)
     if match is None or match[1] not in takes:

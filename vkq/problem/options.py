@@ -1,5 +1,5 @@
-"""The options of sliding windows: whole numbers, pairs and padding in the forms that PyTorch and ONNX take,
-parsed and refused in one place for convolutions, transposed convolutions and pooling."""
+"""The options of sliding windows: integers, pairs and padding in the forms of PyTorch and ONNX, parsed and
+checked in one place for convolutions, transposed convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Padding = int | Sequence[int] | str
 
 @dataclass(frozen=True)
 class ConvOptions:
-    """How a kernel (KH, KW) slides over an image, known from the weight alone.
+    """The movement of a kernel (KH, KW) over an image, known from the weight alone.
 
     stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
-    more. groups: 1 or more. `of` takes the forms that PyTorch takes.
+    more. groups: 1 or more. `of` accepts PyTorch's forms.
 
     >>> ConvOptions.of("conv2d", (8, 4, 3, 4), padding="same", groups=2)
     ConvOptions(stride=(1, 1), padding=(1, 1, 1, 2), dilation=(1, 1), groups=2, kernel=(3, 4))
@@ -68,7 +68,7 @@ class ConvOptions:
 
 
 def whole(op: str, what: str, value: Any, least: int) -> int:
-    """The value as an int; raises DTypeError where it is no whole number, ArgumentError where it is less than
+    """Return the value as an int; raises DTypeError if it is no integer, ArgumentError if it is less than
     *least*.
 
     >>> whole("conv2d", "groups", np.int64(3), 1)
@@ -88,25 +88,25 @@ def whole(op: str, what: str, value: Any, least: int) -> int:
 
 
 def check_sizes(op: str, sizes: dict[str, int], least: int) -> None:
-    """Refuses sizes, by name, that are no whole numbers or less than *least*."""
+    """Refuse sizes, by name, that are no integers or less than *least*."""
     for what, value in sizes.items():
         whole(op, what, value, least)
 
 
 def check_groups(op: str, groups: int, **channels: int) -> None:
-    """Refuses groups that do not divide the channels, given by the name of their axis."""
+    """Refuse groups that do not divide the channels, given by the name of their axis."""
     for axis, count in channels.items():
         if count % groups:
             raise ArgumentError(f"{op}: {axis}={count}, groups={groups}; groups must divide {axis}.")
 
 
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape as a tuple of Python ints."""
+    """Return a shape as a tuple of Python ints."""
     return tuple(operator.index(size) for size in shape)
 
 
 def pair(op: str, what: str, value: Ints, least: int) -> Pair:
-    """An int or (vertical, horizontal) as a pair.
+    """Return an int or (vertical, horizontal) as a pair.
 
     >>> pair("conv2d", "stride", 2, 1), pair("conv2d", "stride", [1, 2], 1)
     ((2, 2), (1, 2))
@@ -118,8 +118,8 @@ def pair(op: str, what: str, value: Ints, least: int) -> Pair:
 
 
 def quad(op: str, padding: Padding, words: str = "") -> Quad:
-    """Padding as (top, left, bottom, right), from an int, (vertical, horizontal) or all four; *words* ends
-    the error.
+    """Return padding as (top, left, bottom, right), from an int, (vertical, horizontal) or all four; *words*
+    ends the error.
 
     >>> quad("max_pool2d", (1, 2))
     (1, 2, 1, 2)
@@ -134,7 +134,7 @@ def quad(op: str, padding: Padding, words: str = "") -> Quad:
 
 
 def conv_padding(op: str, padding: Padding, kernel: Pair, stride: Pair, dilation: Pair) -> Quad:
-    """As `quad`, and also "valid" and "same"."""
+    """Return padding like `quad`, also for "valid" and "same"."""
     if padding == "valid":
         return (0, 0, 0, 0)
     if padding == "same":
@@ -148,7 +148,7 @@ def conv_padding(op: str, padding: Padding, kernel: Pair, stride: Pair, dilation
 
 
 def shortest(values: tuple[int, ...]) -> str:
-    """Numbers as a problem's name writes them: repetition left out, so that `pair` and `quad` give them back.
+    """Return numbers in the form of a problem's name, without repetition, for `pair` and `quad`.
 
     >>> shortest((1, 1, 1, 1)), shortest((1, 2, 1, 2)), shortest((2, 1))
     ('1', '1x2', '2x1')

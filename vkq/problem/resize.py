@@ -1,7 +1,7 @@
-"""Sizes and options of Resize on images, and where each output pixel looks.
+"""Sizes and options of Resize on images, and the input position of each output pixel.
 
-Coordinates are float32, in ONNX Runtime's order of operations; the kernels get them as tables, so every
-device looks at the same pixels with the same weights.
+Coordinates are float32, in ONNX Runtime's order of operations; kernels get them as tables, so every device
+reads the same pixels with the same weights.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ResizeMode = Literal["nearest", "linear"]
 Rounding = Literal["truncate", "even", "fixed"]
 FIXED_BITS = 11  # of a weight where the rounding is fixed
 
-# A coordinate so near to the middle of two pixels is taken as the middle: the quotients of sizes that give it
-# are not exact in float32. ONNX Runtime 1.31 does so; versions before it took such a coordinate as it was.
+# A coordinate this close to the middle of two pixels is treated as the middle: the quotients of sizes are not
+# exact in float32. ONNX Runtime 1.31 does so; earlier versions used the coordinate unchanged.
 HALF_WITHIN = 1e-6
 
 
@@ -33,7 +33,7 @@ def _check_choice(name: str, chosen: str, known: Sequence[str]) -> None:
 
 
 def _sized(x_size: Sequence[int], size: Sequence[int]) -> tuple[list[np.float32], list[int]]:
-    """The factors and the result's size, given its size."""
+    """Return the factors and the result's size, given its size."""
     factors = [np.float32(out) / np.float32(given) for out, given in zip(size, x_size, strict=True)]
     return factors, [int(v) for v in size]
 
@@ -41,7 +41,7 @@ def _sized(x_size: Sequence[int], size: Sequence[int]) -> tuple[list[np.float32]
 def _scaled(
     x_size: Sequence[int], scale: float | Sequence[float] | None
 ) -> tuple[list[np.float32], list[int]]:
-    """The same, given the factors."""
+    """Return the factors and the result's size, given the factors."""
     both = scale if isinstance(scale, Sequence) else (scale, scale)
     factors = [np.float32(v) for v in both]
     if len(factors) != 2 or not all(0 < v < np.inf for v in factors):
@@ -51,7 +51,7 @@ def _scaled(
 
 @dataclass(frozen=True)
 class Resize:
-    """How an image (N, C, H, W) becomes (N, C, *size); ``scale`` is (vertical, horizontal) as float32.
+    """The resize of an image (N, C, H, W) to (N, C, *size); ``scale`` is (vertical, horizontal) as float32.
 
     >>> Resize.of((1, 3, 4, 5), scale=2).size
     (8, 10)
@@ -78,8 +78,8 @@ class Resize:
         rounding: Rounding = "truncate",
         lines: bool = False,
     ) -> Resize:
-        """Either the size (OH, OW) or the scale (one number or two) is given; the other follows, as in ONNX
-        Resize."""
+        """Return the resize for the size (OH, OW) or the scale (one number or two); the other one follows, as
+        in ONNX Resize."""
         for name, chosen, kind in (
             ("mode", mode, ResizeMode), ("coordinates", coordinates, Coordinates),
             ("nearest_mode", nearest_mode, NearestMode), ("rounding", rounding, Rounding),
@@ -106,7 +106,7 @@ class Resize:
         return (*self.x_shape[:2], *self.size)
 
     def original(self, axis: int) -> Float32:
-        """The coordinate in the input of each output row (axis 0) or column (axis 1), not yet clamped."""
+        """Return the input coordinate of each output row (axis 0) or column (axis 1), not yet clamped."""
         out, given, scale = self.size[axis], self.x_shape[2 + axis], np.float32(self.scale[axis])
         x, half = np.arange(out, dtype=np.float32), np.float32(0.5)
         if self.coordinates == "asymmetric":
@@ -118,7 +118,7 @@ class Resize:
         return np.asarray((x + half) / scale - half)
 
     def nearest(self, axis: int) -> npt.NDArray[np.int32]:
-        """The input row or column of each output row or column."""
+        """Return the input row or column of each output row or column."""
         at = self.original(axis)
         floor = np.floor(at)
         fraction = at - floor
@@ -132,7 +132,8 @@ class Resize:
         return np.asarray(np.clip(found, 0, self.x_shape[2 + axis] - 1).astype(np.int32))
 
     def linear(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Float32, Float32]:
-        """(first, second, distance from the first, distance from the second) of each output row or column."""
+        """Return (first, second, distance from the first, distance from the second) for each output row or
+        column."""
         last = self.x_shape[2 + axis] - 1
         at = np.clip(self.original(axis), np.float32(0), np.float32(last))
         first = at.astype(np.int32)
@@ -142,8 +143,8 @@ class Resize:
         return first, second, d1.astype(np.float32), d2.astype(np.float32)
 
     def fixed(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """(first, second, weight of the second in units of 2**-11) of each output row or column, as XNNPACK
-        has them: coordinates are multiples of the rounded quotient of the sizes."""
+        """Return (first, second, weight of the second in units of 2**-11) for each output row or column, as
+        in XNNPACK: coordinates are multiples of the rounded quotient of the sizes."""
         given, out, half = self.x_shape[2 + axis], self.size[axis], np.float32(0.5)
         ends = 1 if self.coordinates == "align_corners" and out > 1 else 0
         step, at = np.float32(given - ends) / np.float32(out - ends), np.arange(out, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""What a convolution and its transposed form derive alike from their sizes."""
+"""The sizes that convolutions and transposed convolutions derive alike."""
 
 from __future__ import annotations
 
@@ -68,11 +68,12 @@ class ConvSizes(ABC):
 
     @property
     def gemm_k(self) -> int:
-        """IC/groups*KH*KW: the most that one output sums."""
+        """IC/groups*KH*KW: the most terms of one output."""
         return self.ic // self.groups * self.kh * self.kw
 
     def bytes(self, x_itemsize: int = 1, w_itemsize: int = 1, y_itemsize: int = 1) -> int:
-        """Bytes of x, weight and y together: the least traffic of one call. Item sizes are in bytes."""
+        """Return the bytes of x, weight and y together: the least traffic of one call. Item sizes are in
+        bytes."""
         return (
             prod(self.x_shape) * x_itemsize
             + prod(self.weight_shape) * w_itemsize
@@ -81,8 +82,8 @@ class ConvSizes(ABC):
 
     @property
     def name(self) -> str:
-        """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter; only options that are not the
-        default.
+        """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter, with only the options that
+        are not the default.
 
         A pair of unequal numbers is written 2x1; padding as 1, 1x2 (vertical, horizontal) or 0x1x2x3 (ONNX
         order).

@@ -1,7 +1,7 @@
-"""Resize along one axis as weighted sums: which elements each result adds, and with what weights.
+"""Resize along one axis as weighted sums: the elements of each result, and their weights.
 
-As ONNX defines Resize: linear and cubic, with or without antialiasing, in every mode of coordinates. Beyond
-the ends lies the nearest element.
+As ONNX defines Resize: linear and cubic, with or without antialiasing, in every mode of coordinates. Elements
+beyond the ends are the nearest element.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True)
 class ResizedAxis:
-    """An axis of *given* elements that becomes one of *size*, by a factor; ``roi`` are its start and end for
+    """An axis of *given* elements that is resized to *size*, by a factor; ``roi`` are its start and end for
     tf_crop_and_resize."""
 
     given: int
@@ -33,7 +33,7 @@ class ResizedAxis:
     roi: tuple[float, float] = (0.0, 1.0)
 
     def original(self) -> Float32:
-        """The coordinate of each result, float32, not clamped."""
+        """Return the coordinate of each result, float32, not clamped."""
         x, half, scale = np.arange(self.size, dtype=np.float32), np.float32(0.5), np.float32(self.scale)
         last = np.float32(self.given - 1)
         if self.coordinates == "asymmetric":
@@ -55,12 +55,12 @@ class ResizedAxis:
         return np.asarray(at, np.float32)
 
     def outside(self) -> npt.NDArray[np.bool_]:
-        """Whether a result of tf_crop_and_resize lies beyond the axis."""
+        """Return which results of tf_crop_and_resize are beyond the axis."""
         at = self.original()
         return np.asarray((at < 0) | (at > self.given - 1))
 
     def nearest(self, mode: str) -> npt.NDArray[np.int64]:
-        """The element of each result."""
+        """Return the element of each result."""
         at = self.original()
         floor = np.floor(at)
         fraction = at - floor
@@ -76,7 +76,7 @@ class ResizedAxis:
     def weighted(
         self, cubic: bool, antialias: bool, a: float = -0.75, exclude_outside: bool = False
     ) -> tuple[npt.NDArray[np.int32], Float32]:
-        """(elements, weights), (size, taps) each."""
+        """Return (elements, weights), (size, taps) each."""
         at = self.original().astype(np.float64)
         first = np.floor(at)
         shrunk = min(float(np.float32(self.scale)), 1.0) if antialias else 1.0
@@ -91,7 +91,7 @@ class ResizedAxis:
 
 
 def _weight(x: npt.NDArray[np.float64], cubic: bool, a: float) -> npt.NDArray[np.float64]:
-    """What an element at this distance counts."""
+    """Return the weight of an element at this distance."""
     x = np.abs(x)
     if not cubic:
         return np.clip(1 - x, 0, None)

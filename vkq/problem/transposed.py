@@ -1,5 +1,5 @@
-"""Sizes of a transposed convolution: every shape check, the derived sizes and counts, and a name, as
-`vkq.problem` has them."""
+"""Sizes of a transposed convolution: every shape check, the derived sizes and counts, and a name, as in
+`vkq.problem`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_PHASES = 1024  # of a stride: they are worked out one by one
 
 @dataclass(frozen=True)
 class TransposedOptions:
-    """How a kernel (KH, KW) spreads every input pixel, known from the weight alone; fields as
+    """The way in which a kernel (KH, KW) spreads every input pixel, known from the weight alone; fields as
     `TransposedConv2dProblem`.
 
     >>> TransposedOptions.of((4, 2, 3, 3), stride=2, output_padding=1).padding
@@ -50,7 +50,7 @@ class TransposedOptions:
         dilation: Ints = 1,
         groups: int = 1,
     ) -> TransposedOptions:
-        """The options of a weight of shape (IC, OC/groups, KH, KW).
+        """Return the options for a weight of shape (IC, OC/groups, KH, KW).
 
         stride, output_padding, dilation: an int, or (vertical, horizontal). padding: an int, (vertical,
         horizontal), or (top, left, bottom, right). Raises ArgumentError, or DTypeError for what is no whole
@@ -138,8 +138,8 @@ class TransposedConv2dProblem(ConvSizes):
         dilation: Ints = 1,
         groups: int = 1,
     ) -> TransposedConv2dProblem:
-        """The problem of x of shape (N, IC, H, W) and weight of shape (IC, OC/groups, KH, KW); the options as
-        `TransposedOptions.of`. Raises ArgumentError if anything does not fit."""
+        """Return the problem of x of shape (N, IC, H, W) and weight of shape (IC, OC/groups, KH, KW); the
+        options are those of `TransposedOptions.of`. Raises ArgumentError if anything does not fit."""
         cls._images(x_shape)
         options = TransposedOptions.of(weight_shape, stride, padding, output_padding, dilation, groups)
         return cls.with_options(x_shape, weight_shape, options)
@@ -148,7 +148,7 @@ class TransposedConv2dProblem(ConvSizes):
     def with_options(
         cls, x_shape: Sequence[int], weight_shape: Sequence[int], options: TransposedOptions
     ) -> TransposedConv2dProblem:
-        """As `of`, with options that were checked before: those of a layer, for each size of image."""
+        """Return the problem for options that were checked before: a layer's, for each size of image."""
         x, w, o = cls._images(x_shape), shape_of(weight_shape), options
         if x[1] != w[0]:
             raise ArgumentError(
@@ -160,12 +160,12 @@ class TransposedConv2dProblem(ConvSizes):
 
     @property
     def oh(self) -> int:
-        """Output height; 0 where the input has no rows."""
+        """Output height; 0 if the input has no rows."""
         return self._out(0, self.h, self.kh)
 
     @property
     def ow(self) -> int:
-        """Output width; 0 where the input has no columns."""
+        """Output width; 0 if the input has no columns."""
         return self._out(1, self.w, self.kw)
 
     def _out(self, i: int, size: int, kernel: int) -> int:
@@ -184,7 +184,7 @@ class TransposedConv2dProblem(ConvSizes):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates: N*H*W*IC*(OC/groups)*KH*KW, those cut off at the border included."""
+        """Multiply-accumulates: N*H*W*IC*(OC/groups)*KH*KW, those cropped at the border included."""
         return self.gemm_m * self.ic * (self.oc // self.groups) * self.kh * self.kw
 
 

@@ -1,4 +1,4 @@
-"""Sizes of a sliding window over images: what pooling operators check and derive."""
+"""Sizes of a sliding window over images: the checks and derived sizes of pooling operators."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Window:
         dilation: Ints,
         ceil_mode: bool,
     ) -> Window:
-        """Arguments as PyTorch: an int or a pair each; padding also (top, left, bottom, right); stride None
-        is the kernel."""
+        """Return the window for PyTorch's arguments: an int or a pair each; padding also (top, left, bottom,
+        right); stride None is the kernel."""
         if len(x_shape) != 4:
             raise ArgumentError(
                 f"{op}: x has {len(x_shape)} axes (shape {tuple(x_shape)}); it must have 4: (N, C, H, W)"
@@ -66,7 +66,8 @@ class Window:
 
     @property
     def whole(self) -> bool:
-        """Whether the kernel is the image: then ONNX Runtime's 8-bit average is that of the whole image."""
+        """Whether the kernel has the image's size: then ONNX Runtime's 8-bit average is that of the whole
+        image."""
         return self.kernel == self.x_shape[2:] and not any(self.padding)
 
     @property
@@ -75,7 +76,8 @@ class Window:
         return (n, c, self._out(0), self._out(1))
 
     def by_axes(self) -> tuple[Window, Window]:
-        """The windows of two pools along one axis each, one after the other, whose maxima are those of this.
+        """Return the windows of two successive pools along one axis each, whose maxima are those of this
+        window.
 
         >>> first, then = Window.of("max_pool2d", (1, 3, 8, 9), 3, 2, 1, 1, False).by_axes()
         >>> first.kernel, first.y_shape, then.kernel, then.y_shape
