@@ -124,7 +124,7 @@ __all__ = [
 ]
 
 
-# Imported when they are first asked for: (module, name in it).
+# Imported at their first use: (module, name in it).
 _LATE = {"integer": ("integer", None), "load": ("player.load", "load")}
 
 

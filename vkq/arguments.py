@@ -1,5 +1,5 @@
-"""What a public callable takes, checked by what its signature says, before anything else sees it: an
-argument of another type is a `DTypeError` that names it. Values are checked where they are used."""
+"""Checks the arguments of public callables against their signatures, before any other code: an argument of
+another type is a `DTypeError` that names it. Values are checked where they are used."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NUMBERS = "biufV"  # kinds of NumPy's dtypes; V has what others register, such a
 
 
 class Rule(NamedTuple):
-    """Of an annotation: the check, what the argument must be, and what makes it so where a type has two
-    forms."""
+    """The rule of an annotation: the check, the description of a valid argument, and a conversion if the type
+    has two forms."""
 
     check: Predicate
     must: str
@@ -33,8 +33,8 @@ class Rule(NamedTuple):
 
 
 def checked(function: Function) -> Function:
-    """The function, or a class's ``__init__``, behind a check of each argument by the text of its annotation
-    (`RULES`; an annotation that is not there is not checked)."""
+    """Return the function, or a class's ``__init__``, with a check of each argument by the text of its
+    annotation (`RULES`; other annotations are not checked)."""
     parameters = list(inspect.signature(function).parameters.values())
     op = function.__qualname__.removesuffix(".__init__").rstrip("_")
     rules = {p.name: RULES[str(p.annotation)] for p in parameters if str(p.annotation) in RULES}
@@ -57,7 +57,7 @@ def checked(function: Function) -> Function:
                 given = (*given[:at], convert(given[at]), *given[at + 1 :])
         return function(*given, **options)
 
-    # With its module's globals it counts as a function of that module, for doctest and for whoever asks.
+    # With its module's globals it counts as a function of that module, for doctest and other inspection.
     home = vars(sys.modules[function.__module__])
     wrapped = types.FunctionType(call.__code__, home, function.__name__, None, call.__closure__)
     return cast(Function, functools.wraps(function)(wrapped))
@@ -69,7 +69,7 @@ def _refused(op: str, name: str, value: Any, rule: str) -> DTypeError:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, short whatever it is."""
+    """Return a value for a message, always short."""
     try:
         return reprlib.repr(value)
     except Exception:  # an integer of more digits than Python prints, or an object that cannot tell
@@ -77,21 +77,21 @@ def shown(value: Any) -> str:
 
 
 def integer(value: Any, below: int = LARGEST) -> bool:
-    """Whether it is a whole number, and no bool."""
+    """Return True for an integer that is no bool."""
     if type(value) is not int and not isinstance(value, np.integer):
         return hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_, np.ndarray, type))
     return bool(-below <= value < below)
 
 
 def real(value: Any) -> bool:
-    """Whether it is a number, and no bool; NaN is one."""
+    """Return True for a number that is no bool; NaN is one."""
     if isinstance(value, (bool, np.bool_)):
         return False
     return isinstance(value, (float, np.floating)) or integer(value)
 
 
 def array(value: Any) -> bool:
-    """Whether NumPy makes an array of numbers of it."""
+    """Return True if NumPy makes an array of numbers of the value."""
     if isinstance(value, np.ndarray):
         return value.dtype.kind in NUMBERS
     if value is None or isinstance(value, (str, bytes)):
@@ -105,7 +105,7 @@ def array(value: Any) -> bool:
 
 
 def dtype(value: Any) -> bool:
-    """Whether NumPy knows it as a type of numbers."""
+    """Return True if NumPy knows the value as a numeric type."""
     try:
         found = np.dtype(value)
         return found.kind in NUMBERS and found.itemsize > 0
@@ -114,7 +114,7 @@ def dtype(value: Any) -> bool:
 
 
 def sequence(each: Predicate) -> Predicate:
-    """Of a sequence (no text) whose elements pass."""
+    """Return a check of a sequence (no text) whose elements pass."""
 
     def check(value: Any) -> bool:
         if isinstance(value, np.ndarray):
@@ -126,17 +126,17 @@ def sequence(each: Predicate) -> Predicate:
 
 
 def either(first: Predicate, second: Predicate) -> Predicate:
-    """Of what passes one of the two."""
+    """Return a check that accepts what either check accepts."""
     return lambda value: first(value) or second(value)
 
 
 def optional(check: Predicate) -> Predicate:
-    """Of None, and what passes."""
+    """Return a check that also accepts None."""
     return lambda value: value is None or check(value)
 
 
 def of(*kinds: type) -> Predicate:
-    """Of instances."""
+    """Return a check for instances."""
     return lambda value: isinstance(value, kinds)
 
 
@@ -145,7 +145,7 @@ _text = of(str)
 _integers = sequence(integer)
 _options = either(_option, lambda value: not isinstance(value, np.ndarray) and sequence(_option)(value))
 _pairs = "an integer or a sequence of integers"
-# By the text of the annotation. A module that defines a type adds those with it, before it uses them.
+# Rules by the text of the annotation. A module that defines a type adds its rule before it uses it.
 RULES: dict[str, Rule] = {
     "int": Rule(integer, "an integer"),
     "int | None": Rule(optional(integer), "an integer or None"),

@@ -1,13 +1,13 @@
 """The user's cache folder: files that can be made again, each checked when it is read.
 
-A file is a magic number, a SHA-256, and the data. The sum covers the file's name too, so a sealed file under
-another's name is as wrong as a changed one. A file that is truncated, changed, renamed, empty, too large,
-unreadable or no regular file is ignored with one `CacheWarning`, and the caller makes the data again. Writing
-is atomic, so a reader in another process never sees half a file. What was used longest ago is deleted where
-the folder grows above `MOST_BYTES`.
+A file is a magic number, a SHA-256, and the data. The checksum includes the file's name, so a sealed file
+under another name is as invalid as a changed one. A file that is truncated, changed, renamed, empty, too
+large, unreadable or no regular file is ignored with one `CacheWarning`, and the caller makes the data again.
+Writing is atomic, so a reader in another process never sees half a file. The least recently used files are
+deleted if the folder grows above `MOST_BYTES`.
 
-A seal finds damage and mistakes; it is no signature. Who can write into the folder can choose what this user
-computes with: docs/trust.md.
+A seal detects damage and mistakes; it is no signature. Anyone who can write into the folder can choose what
+this user computes with: docs/trust.md.
 """
 
 from __future__ import annotations
@@ -50,19 +50,20 @@ class CacheWarning(UserWarning):
 
 
 def cache_dir() -> Path:
-    """The folder for everything vkq keeps between runs: ``VKQ_CACHE_DIR`` where set, else the platform's
+    """Return the folder for everything vkq stores between runs: ``VKQ_CACHE_DIR`` if set, else the platform's
     own."""
     chosen = os.environ.get("VKQ_CACHE_DIR")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("vkq", appauthor=False))
 
 
 def seal(data: bytes, name: str) -> bytes:
-    """*data* with the header that `unseal` checks, for a file of this name."""
+    """Return *data* with the header that `unseal` checks, for a file of this name."""
     return MAGIC + _sum(data, name) + data
 
 
 def unseal(blob: bytes, name: str) -> bytes | None:
-    """The data inside a sealed blob, or None where the blob is not exactly what `seal` made for this name."""
+    """Return the data inside a sealed blob, or None if the blob is not exactly that of `seal` for this
+    name."""
     data = blob[_HEADER:]
     return data if blob[:_HEADER] == MAGIC + _sum(data, name) else None
 
@@ -73,8 +74,8 @@ def _sum(data: bytes, name: str) -> bytes:
 
 
 def read(path: Path) -> bytes | None:
-    """The data of the cache file *path*; None where there is none, or where it is damaged (warned of
-    once)."""
+    """Return the data of the cache file *path*; None if there is none, or if it is damaged (with one
+    warning)."""
     try:
         data = unseal(files.read(path, MOST_FILE_BYTES), path.name)
         problem = "its checksum is wrong"
@@ -90,8 +91,8 @@ def read(path: Path) -> bytes | None:
 
 
 def read_json(path: Path, parse: Callable[[Any], Value]) -> Value | None:
-    """What *parse* makes of the JSON value in the cache file *path*; None as for `read`, and (warned of once)
-    where the data is no JSON or *parse* raises ValueError, TypeError or LookupError."""
+    """Return the result of *parse* for the JSON value in the cache file *path*; None as for `read`, and (with
+    one warning) if the data is no JSON or *parse* raises ValueError, TypeError or LookupError."""
     data = read(path)
     if data is None:
         return None
@@ -103,12 +104,12 @@ def read_json(path: Path, parse: Callable[[Any], Value]) -> Value | None:
 
 
 def ignore(path: Path, problem: str) -> None:
-    """Says, once, that the cache file *path* is not used."""
+    """Warn once that the cache file *path* is not used."""
     warn(path, f"the cache file {path} is ignored and made again: {problem}.")
 
 
 def write(path: Path, data: bytes) -> None:
-    """Put *data* into the cache file *path*; where the file system refuses, warn once and go on."""
+    """Write *data* to the cache file *path*; if the file system refuses, warn once and continue."""
     try:
         write_sealed(path, data)
     except OSError as error:
@@ -119,15 +120,15 @@ def write(path: Path, data: bytes) -> None:
 
 
 def write_sealed(path: Path, data: bytes) -> None:
-    """As `write`, but an ``OSError`` reaches the caller: for files that are a product and not a cache."""
+    """Write like `write`, but raise ``OSError``: for files that are a product and not a cache."""
     _make_folder(path.parent)
     with files.replacing(path) as beside:
         beside.write_bytes(seal(data, path.name))
 
 
 def _make_folder(folder: Path) -> None:
-    """Makes a folder and those above it, each for its user alone (``Path.mkdir`` gives the mode to the last
-    one only)."""
+    """Make a folder and its parents, each for its user alone (``Path.mkdir`` applies the mode only to the
+    last one)."""
     missing = []
     while not folder.is_dir() and folder != folder.parent:
         missing.append(folder)
@@ -137,22 +138,22 @@ def _make_folder(folder: Path) -> None:
 
 
 def warn(key: Path, message: str) -> None:
-    """Warns with a `CacheWarning`, once for each *key*."""
+    """Issue a `CacheWarning`, once for each *key*."""
     if key not in _warned:
         _warned.add(key)
         warnings.warn(message, CacheWarning, stacklevel=3)
 
 
 def _touch(path: Path) -> None:
-    """Notes that the file is used, at most once a day: the oldest are deleted first."""
+    """Update the file's time of use, at most once a day: the oldest files are deleted first."""
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > _TOUCH_S:
             os.utime(path)
 
 
 def _evict(folder: Path, added: int) -> None:
-    """Deletes what was used longest ago until the folder has three quarters of `MOST_BYTES`, where it has
-    more."""
+    """If the folder is larger than `MOST_BYTES`, delete the least recently used files until it has three
+    quarters of that."""
     if folder != cache_dir():
         return
     if folder in _sizes and _sizes[folder] + added <= MOST_BYTES:
@@ -171,8 +172,8 @@ def _evict(folder: Path, added: int) -> None:
 
 
 def _sealed(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """(time of the last use, size, path) of every file that vkq wrote into the cache folder: nothing else is
-    ever deleted, for VKQ_CACHE_DIR may be any folder."""
+    """Yield (time of the last use, size, path) of every file that vkq wrote into the cache folder: nothing
+    else is ever deleted, because VKQ_CACHE_DIR may be any folder."""
     for kind in KINDS:
         with contextlib.suppress(OSError), os.scandir(folder / kind) as entries:
             for entry in entries:

@@ -1,6 +1,6 @@
-"""Every error that vkq raises: one base class, and children that are also the matching built-in exception.
+"""All exceptions of vkq: one base class, and subclasses that are also the matching built-in exception.
 
-A message says what was given with its numbers, the rule, and what to do.
+A message states the given numbers, the rule, and the remedy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,16 @@ class VkqError(Exception):
 
 
 class ArgumentError(VkqError, ValueError):
-    """A value, shape or option that the operation cannot take; the message gives the sizes and the rule."""
+    """A value, shape or option that the operation does not support; the message gives the sizes and the
+    rule."""
 
 
 class DTypeError(VkqError, TypeError):
-    """An array or argument of a type that the operation cannot take."""
+    """An array or argument of a type that the operation does not support."""
 
 
 class MethodError(ArgumentError):
-    """A method that was asked for by name cannot compute this problem; the message says what it lacks."""
+    """A method requested by name cannot compute this problem; the message says what it lacks."""
 
 
 class AccumulatorOverflowError(VkqError, OverflowError):
@@ -47,7 +48,7 @@ class UnsupportedModelError(ModelError, NotImplementedError):
 
 
 class DeviceError(VkqError, RuntimeError):
-    """A Vulkan call failed. ``result`` is the VkResult, ``call`` the Vulkan function, where known."""
+    """A Vulkan call failed. ``result`` is the VkResult, ``call`` the Vulkan function, if known."""
 
     def __init__(self, message: str, result: int | None = None, call: str | None = None):
         super().__init__(message)
@@ -56,7 +57,7 @@ class DeviceError(VkqError, RuntimeError):
 
 
 class TimedOutError(VkqError, TimeoutError):
-    """A run gave no result within its timeout; the device finishes what it has begun."""
+    """A run gave no result within its timeout; the device finishes the work that it has begun."""
 
 
 class NoDeviceError(DeviceError):
@@ -68,7 +69,7 @@ class DeviceLostError(DeviceError):
 
 
 class PathError(DeviceError):
-    """A compute path was asked for that this device cannot run; the message names what is missing."""
+    """The requested path cannot run on this device; the message names what is missing."""
 
 
 class OutOfMemoryError(DeviceError, MemoryError):
@@ -76,7 +77,7 @@ class OutOfMemoryError(DeviceError, MemoryError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'resnet50'?"`` where one of the *known* names is near to *word*, else nothing."""
+    """Return ``"; did you mean 'resnet50'?"`` if one of the *known* names is similar to *word*, else ""."""
     from difflib import get_close_matches  # slow to import, and only for errors
 
     found = get_close_matches(word[:100], list(known), 1, 0.6)

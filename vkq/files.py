@@ -1,8 +1,7 @@
-"""Reads files that something else wrote: regular files only, of a size that is known to be enough; and writes
-files whole or not at all.
+"""Reads files that other programs wrote (only regular files up to a given size), and writes files atomically.
 
-A pipe would wait for ever and ``/dev/zero`` never ends; both are refused before a byte is read, and what
-grows while it is read is cut off. JSON is parsed with its depth and its integers bounded.
+A pipe might block for ever and ``/dev/zero`` never ends; both are refused before a byte is read, and a file
+that grows during the read is truncated. JSON is parsed with bounded depth and integers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def read(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a regular file (or of a link to one).
+    """Return the bytes of a regular file (or of a link to one).
 
     Raises:
         OSError: it cannot be read, is no regular file, or is larger than *most_bytes*; ``strerror`` says so.
@@ -35,7 +34,7 @@ def read(path: Path, most_bytes: int) -> bytes:
 
 
 def read_start(path: Path, count: int) -> bytes:
-    """As `read`: the first *count* bytes, fewer where the file ends before."""
+    """Return the first *count* bytes like `read`, fewer if the file ends before."""
     handle = os.open(path, _FLAGS)  # O_NONBLOCK: opening a pipe does not wait for its writer
     try:
         facts = os.fstat(handle)
@@ -49,8 +48,8 @@ def read_start(path: Path, count: int) -> bytes:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
-    """A file beside *path*, with its suffix, to write to: it takes the place of *path* at the end, and is
-    deleted where anything fails, so what was there before stays until it can be replaced. A link is replaced,
+    """Context manager: give a file beside *path*, with its suffix, to write to. It replaces *path* at the
+    end, and is deleted if anything fails, so the old file stays until it can be replaced. A link is replaced,
     not followed.
 
     *mode*: of a new file; an old one's stays.
@@ -77,9 +76,8 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
 
 
 def output(path: Path) -> contextlib.AbstractContextManager[Path]:
-    """As `replacing`, for a file that the user names: a link's target is replaced, and what is no regular
-    file, belongs to a process (``/dev/stdout``) or stands in a folder that takes no other is written where
-    it is."""
+    """Like `replacing`, for a file that the user names: a link's target is replaced. A file that is not
+    regular, belongs to a process (``/dev/stdout``) or is in a read-only folder is written in place."""
     target = Path(os.path.realpath(path))
     if not path.exists():
         return replacing(target, 0o666)
@@ -89,7 +87,7 @@ def output(path: Path) -> contextlib.AbstractContextManager[Path]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
         ValueError: it is no JSON, nested too deeply, has more than `MAX_CONTAINERS` lists and objects, or an

@@ -1,10 +1,9 @@
-"""Starts this Python again for a module of vkq: a driver that crashes or hangs there takes nothing else
-along.
+"""Starts this Python again for a module of vkq, so that a driver that crashes or hangs there affects nothing
+else.
 
-The child runs isolated (``python -I``): neither the working directory nor a ``PYTHON*`` variable decides
-what it imports. It gets the folders of this process's ``sys.path`` less the working directory, and vkq's
-own last. What it has to say goes over a channel of its own, JSON objects by the line, so that a driver that
-prints cannot garble it.
+The child runs isolated (``python -I``): neither the working directory nor a ``PYTHON*`` variable decides what
+it imports. It gets the folders of this process's ``sys.path`` without the working directory, and vkq's own
+last. Its messages use a separate channel, JSON objects by the line, which a driver's output cannot garble.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _BOOT = (
     " sys.path[:] = path + [p for p in sys.path if p not in path];"
     " from importlib import import_module; sys.exit(import_module(sys.argv[2]).main(sys.argv[3:]))"
 )
-# A process ended by these was ended by somebody; any other signal is a crash.
+# A process ended by one of these was ended by somebody; any other signal is a crash.
 _SENT = {
     getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGALRM", "SIGQUIT")
 }
@@ -42,10 +41,10 @@ Kind = Literal["done", "crashed", "ended", "late", "failed"]
 class Ended:
     """How a child ended.
 
-    ``kind``: "done" (exit code 0), "crashed" (by a signal of its own, or an exit that vkq did not write),
-    "ended" (by a signal from outside), "late" (it was killed for the time it took), "failed" (exit code 1
-    or 2). ``reason``: in words, for all but "done". ``started``: it got as far as its own code; else it
-    says nothing of a driver. ``said``: the JSON objects of its channel, in order.
+    ``kind``: "done" (exit code 0), "crashed" (by its own signal, or an exit code that vkq does not use),
+    "ended" (by a signal from outside), "late" (killed after the time limit), "failed" (exit code 1 or 2).
+    ``reason``: in words, for all but "done". ``started``: it reached its own code; otherwise its end says
+    nothing about a driver. ``said``: the JSON objects of its channel, in order.
     """
 
     kind: Kind
@@ -55,13 +54,13 @@ class Ended:
 
 
 def in_child() -> bool:
-    """Whether this process is one that `run` started."""
+    """Return True if `run` started this process."""
     return CHILD in os.environ
 
 
 def command(module: str, *arguments: str) -> list[str] | None:
-    """The command line that runs ``main`` of a module of vkq; None where there is no Python to start: an
-    embedded or frozen interpreter, or a child."""
+    """Return the command line that runs ``main`` of a module of vkq; None if there is no Python to start: in
+    an embedded or frozen interpreter, or in a child."""
     if in_child() or not sys.executable or getattr(sys, "frozen", False):
         return None
     if not Path(sys.executable).name.lower().startswith("python"):
@@ -70,7 +69,7 @@ def command(module: str, *arguments: str) -> list[str] | None:
 
 
 def _path() -> list[str]:
-    """What the child may import from: this process's folders without the working directory, by whatever
+    """Return the child's import path: this process's folders without the working directory, by whatever
     name."""
     try:
         here = os.path.realpath(os.getcwd())
@@ -81,9 +80,9 @@ def _path() -> list[str]:
 
 
 def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Ended | None:
-    """Runs a `command` to its end, or kills it after *timeout_s*; None where it cannot be started.
+    """Run a `command` to its end, or kill it after *timeout_s*; return None if it cannot be started.
 
-    *environment* is added to this process's, less what would change the child itself.
+    *environment* is added to this process's, without variables that would change the child itself.
     """
     left_out = ("VKQ_DEVICE", "VKQ_VALIDATION")
     env = {key: value for key, value in os.environ.items() if key not in left_out}
@@ -162,7 +161,7 @@ def _signal(number: int) -> str:
 
 
 def _objects(text: str) -> list[dict[str, Any]]:
-    """The JSON objects among the lines; a line cut short counts as not said."""
+    """Return the JSON objects among the lines; an incomplete line is ignored."""
     found = []
     for line in text.splitlines():
         try:
@@ -179,10 +178,10 @@ def _objects(text: str) -> list[dict[str, Any]]:
 
 
 def begin() -> Callable[..., None]:
-    """For a child, before it touches a driver: returns what says a JSON object to the parent.
+    """In a child, before it uses a driver: return a function that sends a JSON object to the parent.
 
-    What anyone prints from now on goes to stderr. The child ends itself some time after its parent would have
-    ended it, in case that was killed.
+    All later output goes to stderr. The child ends itself some time after its parent would have ended it, in
+    case the parent was killed.
     """
     channel = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)

@@ -1,5 +1,5 @@
-"""Locks that say what is wrong where a plain lock would wait for ever: for a thread that a fork left behind,
-or for the thread itself; and work for other threads, where there may be no more."""
+"""Locks that raise an error where a plain lock would wait for ever: for a thread left behind by a fork, or
+for the thread itself; and work for other threads, even if no thread can be started."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ FORKED = (
     " survives a fork: open no device or session before the fork (gunicorn: without --preload), or start the"
     " child with multiprocessing's 'spawn' method"
 )
-# By number. A WeakSet prunes itself in callbacks, where Ctrl-C would be raised and lost.
+# By number. A WeakSet removes entries in callbacks, in which Ctrl-C would be raised and lost.
 _all: dict[int, weakref.ref[Turns]] = {}
 _numbers = itertools.count()
 _most = 256  # references after which the dead ones are dropped
 
 
 class Turns:
-    """Threads take turns: a context manager, as a lock.
+    """A lock as a context manager: threads take turns.
 
     Args:
         what: what the lock guards, for the message.
         again: whether the thread that is inside may enter again, as a signal handler does.
 
-    Entering raises DeviceError where waiting would never end: in a process that was forked while another
-    thread was inside, and for the thread that is inside itself (without *again*), which comes back through a
-    signal handler or a callback.
+    Entering raises DeviceError if waiting would never end: in a process that was forked while another thread
+    was inside, and (without *again*) for the thread that is inside and re-enters from a signal handler or a
+    callback.
 
     >>> with (turns := Turns("the example")):  # doctest: +ELLIPSIS
     ...     with turns:
@@ -55,7 +55,7 @@ class Turns:
             _drop_dead()
 
     def check(self) -> None:
-        """Raises where a fork left a thread behind that is inside."""
+        """Raise an error if a fork left a thread behind inside."""
         if self._left_behind:
             raise DeviceError(f"{self._what}: {FORKED}")
 
@@ -75,11 +75,11 @@ class Turns:
         self._lock.release()
 
     def close(self) -> None:
-        """Waits for the thread that is inside, and lets no other in again."""
+        """Wait for the thread inside, and let no other in again."""
         self._lock.acquire()
 
     def _forked(self) -> None:
-        """In the child: there is one thread, which keeps what it holds."""
+        """In the child: the only thread keeps its locks."""
         if not self._lock.acquire(blocking=False):
             self._left_behind, self._lock, self._depth = True, threading.RLock(), 0
         else:
@@ -87,7 +87,7 @@ class Turns:
 
 
 def _drop_dead() -> None:
-    """Forget locks that are gone: sessions come and go in a service."""
+    """Forget deleted locks: sessions come and go in a service."""
     global _most
     for number, each in list(_all.items()):
         if each() is None:
@@ -102,7 +102,7 @@ def _after_fork() -> None:
 
 
 def begun(pool: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
-    """*call* in a pool; at the end of the process, where no thread starts any more, done here and now."""
+    """Start *call* in a pool; at the exit of the process, when no thread can start, run it here."""
     try:
         return pool.submit(call)
     except RuntimeError:

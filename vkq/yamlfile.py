@@ -21,7 +21,7 @@ from yaml.resolver import Resolver
 from vkq import files
 from vkq.errors import SpecError
 
-# What a description may have at most: together they bound the time of reading one (0.5 s) and its memory.
+# Limits of a description: together they bound the time of reading one (0.5 s) and its memory.
 MAX_BYTES = 256 << 10
 MAX_NODES = 20_000
 MAX_DEPTH = 32
@@ -38,7 +38,7 @@ _WORDS = {"str": "text", "int": "number", "float": "number", "bool": "truth valu
 
 @dataclass(frozen=True)
 class Node:
-    """One value of a YAML file together with the place where it stands."""
+    """One value of a YAML file, with its position."""
 
     path: Path
     node: yaml.Node
@@ -49,14 +49,14 @@ class Node:
         return f"{self.path}:{self.node.start_mark.line + 1}"
 
     def error(self, message: str) -> SpecError:
-        """The error to raise about this value: *message* behind its place."""
+        """Return the error to raise about this value: *message* after its position."""
         return SpecError(f"{self.where}: {message}")
 
     def _tag(self) -> str:
         return self.node.tag.removeprefix("tag:yaml.org,2002:")
 
     def _kind(self) -> str:
-        """What stands here, in words for a message."""
+        """Return the kind of value, in words for a message."""
         if isinstance(self.node, yaml.MappingNode):
             return "a mapping"
         if isinstance(self.node, yaml.SequenceNode):
@@ -64,7 +64,7 @@ class Node:
         return f"the {_WORDS.get(self._tag(), 'value')} '{_short(self.node.value)}'"
 
     def _entries(self) -> dict[str, tuple[Node, Node]]:
-        """Key text -> (key, value) of a mapping."""
+        """Return key text -> (key, value) of a mapping."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.error(f"{self._kind()} stands here; a mapping (key: value) is needed.")
         entries: dict[str, tuple[Node, Node]] = {}
@@ -80,15 +80,16 @@ class Node:
         return entries
 
     def items(self) -> list[tuple[str, Node]]:
-        """The entries of a mapping with free keys, in the order of the file; a duplicate key is refused.
+        """Return the entries of a mapping with free keys, in the order of the file; raises an error for a
+        duplicate key.
 
         A key is its text as written, so ``8x8``, ``on`` and ``8`` are all text.
         """
         return [(text, value) for text, (_, value) in self._entries().items()]
 
     def mapping(self, required: Set[str], optional: Set[str] = frozenset()) -> dict[str, Node]:
-        """The entries of a mapping with a fixed set of keys; unknown, duplicate and missing keys are
-        refused."""
+        """Return the entries of a mapping with a fixed set of keys; raises an error for unknown, duplicate
+        and missing keys."""
         entries = self._entries()
         known = ", ".join(sorted(required | optional))
         for text, (key, _) in entries.items():
@@ -100,14 +101,14 @@ class Node:
         return {text: value for text, (_, value) in entries.items()}
 
     def sequence(self) -> list[Node]:
-        """The values of a list."""
+        """Return the values of a list."""
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.error(f"{self._kind()} stands here; a list is needed.")
         return [Node(self.path, value) for value in self.node.value]
 
     def and_also(self, more: Node) -> Node:
-        """The entries of this mapping or list and then those of *more*; what has the key of one here stands
-        in its place. Where an entry stands is said as if it were in the file of *more*."""
+        """Return the entries of this mapping or list, then those of *more*, which replace entries of the same
+        key. Positions are those in the file of *more*."""
         if isinstance(self.node, yaml.SequenceNode):
             values = [value.node for value in (*self.sequence(), *more.sequence())]
             return Node(more.path, yaml.SequenceNode(more.node.tag, values, more.node.start_mark))
@@ -116,7 +117,7 @@ class Node:
         return Node(more.path, yaml.MappingNode(more.node.tag, pairs, more.node.start_mark))
 
     def scalar(self) -> str | int | float | bool:
-        """A single value with the type that YAML gives it."""
+        """Return a single value with its YAML type."""
         if not isinstance(self.node, yaml.ScalarNode):
             raise self.error(f"{self._kind()} stands here; a single value is needed.")
         tag, text = self._tag(), self.node.value
@@ -139,25 +140,25 @@ class Node:
             " and truth as true or false."
         )
 
-    # The three methods below carry the names of the types they return; they stand last so that no annotation
-    # of another method means them.
+    # The three methods below have the names of their types; they are last so that no other method's
+    # annotation refers to them.
 
     def str(self) -> str:
-        """Text."""
+        """Return a text."""
         value = self.scalar()
         if not isinstance(value, str):
             raise self.error(f"{self._kind()} stands here; text is needed (put it in quotes).")
         return value
 
     def int(self) -> int:
-        """A whole number."""
+        """Return an integer."""
         value = self.scalar()
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(f"{self._kind()} stands here; a whole number is needed.")
         return value
 
     def bool(self) -> bool:
-        """``true`` or ``false``."""
+        """Return ``true`` or ``false``."""
         value = self.scalar()
         if not isinstance(value, bool):
             raise self.error(f"{self._kind()} stands here; true or false is needed.")
@@ -169,7 +170,7 @@ def _short(text: str) -> str:
 
 
 class _Plain:
-    """Before a composer: refuses what the plain subset leaves out while the events still show it."""
+    """Refuses what the plain subset excludes before composing, while the events still show it."""
 
     depth = 0
     nodes = 0
@@ -201,7 +202,7 @@ class _Loader(_Plain, yaml.SafeLoader):
 
 
 def _quick() -> Any:
-    """libyaml's composer, in a tenth of the time; None where PyYAML was built without it."""
+    """Return libyaml's composer, which takes a tenth of the time; None if PyYAML was built without it."""
     try:
         from yaml.cyaml import CParser  # type: ignore[attr-defined]
     except ImportError:
@@ -219,7 +220,7 @@ _Quick = _quick()
 
 
 def _is_plain(events: Any) -> bool:
-    """Whether a text's events have nothing that `_Plain` refuses."""
+    """Return True if a text's events contain nothing that `_Plain` refuses."""
     depth = nodes = 0
     while events.check_event():
         event = events.get_event()
@@ -239,8 +240,8 @@ def _is_plain(events: Any) -> bool:
 
 
 def _composed(text: str) -> yaml.Node | None:
-    """The document's top value. What libyaml or `_is_plain` refuses is read again in Python, whose messages
-    do not depend on how PyYAML was built."""
+    """Return the document's top value. Texts that libyaml or `_is_plain` refuses are read again in Python,
+    whose messages do not depend on PyYAML's build."""
     if _Quick is not None:
         with contextlib.suppress(yaml.YAMLError, ValueError, OverflowError):
             if _is_plain(_Quick(text)):
