@@ -16,7 +16,7 @@ from ..layout.extent import MATRIX, Spec
 from ..numerics.qparams import QParams
 from ..numerics.requantize import multipliers
 from ..numerics.stored import signed_zero_point
-from ..problem.heads import ONE_EACH, Heads, apart, together
+from ..problem.heads import ONE_EACH, SWAPPED, Heads, apart, together
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -117,13 +117,13 @@ def _apart(b: Builder, x: Value, heads: int) -> Value:
         return x
     n, rows, columns = x.spec.shape
     to = apart(x.spec.shape, heads)
-    return permuted(b, x, (n, rows, heads, columns // heads), (0, 2, 1, 3), to, MATRIX)
+    return permuted(b, x, (n, rows, heads, columns // heads), SWAPPED, to, MATRIX)
 
 
 def _together(b: Builder, y: Value, heads: int) -> Value:
     if heads == 1:
         return y
-    return permuted(b, y, y.spec.shape, (0, 2, 1, 3), together(y.spec.shape, heads), MATRIX)
+    return permuted(b, y, y.spec.shape, SWAPPED, together(y.spec.shape, heads), MATRIX)
 
 
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Heads = tuple[int, int, int]  # side by side in the operands and in the result of a product
 ONE_EACH: Heads = (1, 1, 1)
+SWAPPED = (0, 2, 1, 3)  # from (B, rows, heads, columns) and back
 Array = npt.NDArray[Any]
 
 
@@ -26,9 +27,9 @@ def together(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
 def taken_apart(x: Array, heads: int) -> Array:
     """Return the matrices of an array that has the columns of *heads* side by side."""
     n, rows, columns = x.shape if heads > 1 else (0, 0, 0)
-    return x if heads == 1 else x.reshape(n, rows, heads, columns // heads).transpose(0, 2, 1, 3)
+    return x if heads == 1 else x.reshape(n, rows, heads, columns // heads).transpose(SWAPPED)
 
 
 def put_together(x: Array, heads: int) -> Array:
     """Undo `taken_apart`."""
-    return x if heads == 1 else x.transpose(0, 2, 1, 3).reshape(together(x.shape, heads))
+    return x if heads == 1 else x.transpose(SWAPPED).reshape(together(x.shape, heads))

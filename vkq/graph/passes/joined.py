@@ -1,12 +1,12 @@
 """Fuses neighbours once chains are made: the kernel of a function of rows takes the chain and the
 QuantizeLinear behind it; a Transpose of 8-bit rows and a neighbouring Reshape become one movement
-(permute), and none where they part or join the heads of a product, which works on them as they lie."""
+(permute), and none where they join the heads of a product, which writes them side by side."""
 
 from __future__ import annotations
 
 from ...kernels.chain import MOST_BUFFERS
 from ...kernels.rows import LIKE, ONE, PLACES, RESULT
-from ...problem.heads import ONE_EACH, apart, together
+from ...problem.heads import ONE_EACH, SWAPPED, together
 from ..graph import Graph, Node
 from ..operators.movement import permutation
 from .links import BYTES
@@ -14,14 +14,13 @@ from .rows import by_last_axis, whole_words
 from .sweep import Sweep
 
 OTHERS = MOST_BUFFERS - 1  # operands of a chain beside the result
-SWAPPED = (0, 2, 1, 3)  # tokens and heads
 
 
 def join(graph: Graph) -> Graph:
     """Fuse such neighbours if nothing else reads the value between."""
     ops = {"chain", "quantize"} if "rows" in graph.kinds else set()
     if any(spec.dtype in BYTES for spec in graph.specs.values()):
-        ops |= {"Transpose", "Reshape", "matmul"}
+        ops |= {"Transpose", "Reshape"}
     return Sweep(graph).run(_Joined(graph.uses()).visit, ops)
 
 
@@ -32,8 +31,6 @@ class _Joined:
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op in ("Transpose", "Reshape"):
             return self._moved(sweep, node)
-        if node.op == "matmul":
-            return self._parted(sweep, node)
         made = next((found for name in node.inputs if (found := self._rows(sweep, name)) is not None), None)
         if made is None:
             return False
@@ -72,23 +69,6 @@ class _Joined:
             return False
         heads = (*made.attributes.get("heads", ONE_EACH)[:2], shape[1])
         sweep.emit("matmul", made.inputs, node.outputs[0], made.source, **{**made.attributes, "heads": heads})
-        return True
-
-    def _parted(self, sweep: Sweep, node: Node) -> bool:
-        """Let a product read operands whose heads lie side by side."""
-        inputs, heads = list(node.inputs), list(node.attributes.get("heads", ONE_EACH))
-        for i in range(2 if node.attributes.get("rows") else 1):
-            made = sweep.producer(inputs[i], "permute")
-            if made is None or self.uses[inputs[i]] > 1:
-                continue
-            given, a = sweep.specs[made.inputs[0]].shape, made.attributes
-            parts = a["shape"][2] if len(a["shape"]) == 4 and len(given) == 3 else 1
-            if parts > 1 and a["perm"] == SWAPPED and a["to"] == apart(given, parts):
-                inputs[i], heads[i] = made.inputs[0], parts
-        if inputs == list(node.inputs):
-            return False
-        attributes = {**node.attributes, "heads": tuple(heads)}
-        sweep.emit("matmul", inputs, node.outputs[0], node.source, **attributes)
         return True
 
 

@@ -1,10 +1,12 @@
 """Transposes that cancel or join, and those that move no element. Products of two 8-bit activations read the
-columns of the second as rows, which is one more Transpose that cancels or joins."""
+columns of the second as rows, which is one more Transpose that cancels or joins, and operands whose heads lie
+side by side as they are."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from ...problem.heads import SWAPPED, apart
 from ..graph import Graph, Node
 from ..operators.movement import permutation
 from .sweep import Sweep, swept
@@ -32,8 +34,24 @@ def _columns(sweep: Sweep, node: Node) -> bool:
     a, b = node.inputs
     rank = len(sweep.specs[b].shape)
     b = _turned(sweep, b, [*range(rank - 2), rank - 1, rank - 2], sweep.fresh(f"{b}/rows"), node.source)
-    sweep.emit("matmul", [a, b], node.outputs[0], node.source, **node.attributes, rows=True)
+    (a, of_a), (b, of_b) = (_side_by_side(sweep, name) for name in (a, b))
+    attributes = {**node.attributes, "rows": True, "heads": (of_a, of_b, 1)}
+    sweep.emit("matmul", [a, b], node.outputs[0], node.source, **attributes)
     return True
+
+
+def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
+    """Return the value that has the heads of an operand side by side, and how many; the operand and 1 if none
+    does."""
+    turned = sweep.producer(name, "Transpose")
+    made = sweep.producer(turned.inputs[0], "Reshape") if turned else None
+    if turned is None or made is None:
+        return name, 1
+    given, shape = sweep.specs[made.inputs[0]].shape, sweep.specs[name].shape
+    swapped = len(given) == 3 and len(shape) == 4 and tuple(permutation(turned, 4)) == SWAPPED
+    if not swapped or shape[1] == 1 or apart(given, shape[1]) != shape:
+        return name, 1
+    return made.inputs[0], shape[1]
 
 
 def _turned(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:
