@@ -1,4 +1,4 @@
-"""The shapes and seeded data of `vkq check`, under the name that the tests know them by."""
+"""The shapes and seeded data of `vkq check`, under the name used by the tests."""
 
 from vkq.check.cases import (
     CASES,

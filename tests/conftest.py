@@ -1,5 +1,5 @@
-"""Devices for the tests: each test that takes ``device`` runs on two independent software drivers, under the
-validation layer."""
+"""Devices for the tests: each test with the parameter ``device`` runs on two independent software drivers,
+under the validation layer."""
 
 import gc
 import os
@@ -11,15 +11,15 @@ import pytest
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
-# driver -> a part of its device's name
+# driver -> a part of its device's name.
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}
 EVERY = os.environ.get("VKQ_EVERY_DRIVER", "0") not in ("", "0")
 REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 
 def _environment() -> None:
-    """Before the loader is opened: both drivers, the validation layer, a cache that outlives the run but is
-    not the user's."""
+    """Set up, before the loader is opened: both drivers, the validation layer, and a cache that outlives the
+    run but is not the user's."""
     icds = [
         *Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"),
         ROOT / ".drivers" / "vk_swiftshader_icd.json",
@@ -31,7 +31,8 @@ def _environment() -> None:
         os.environ.setdefault("VKQ_VALIDATION", "1")
     cache = os.environ.setdefault("VKQ_CACHE_DIR", str(ROOT / "build" / "test-cache"))
     # Without optimization and with subgroups of 4, as on arm64, LLVM compiles lavapipe's shaders in a third
-    # of the time. VKQ_EVERY_DRIVER=1 leaves both as users have them. Each way has a cache of its own.
+    # of the time. VKQ_EVERY_DRIVER=1 keeps the users' settings for both drivers. Each setting has its own
+    # cache.
     if not EVERY:
         os.environ.setdefault("LP_NATIVE_VECTOR_WIDTH", "128")
         os.environ.setdefault("GALLIVM_PERF", "nopt")
@@ -47,7 +48,7 @@ _opened: dict[str, vkq.Device] = {}
 
 
 def open_device(driver: str) -> vkq.Device:
-    """The driver's device, opened once for the whole run; a missing one is a failure under
+    """Return the driver's device, opened once for the whole run; a missing one is a failure under
     VKQ_REQUIRE_DEVICE=1."""
     if driver not in _opened:
         try:
@@ -60,14 +61,14 @@ def open_device(driver: str) -> vkq.Device:
 
 
 def share(items: Iterable[T], device: vkq.Device, of: int) -> list[T]:
-    """All on lavapipe; one in *of* on SwiftShader, which takes about a second to compile a kernel. All on
-    every driver under VKQ_EVERY_DRIVER=1."""
+    """Return all items on lavapipe, and one in *of* on SwiftShader, which takes about a second to compile a
+    kernel; all on every driver under VKQ_EVERY_DRIVER=1."""
     return list(items)[:: 1 if EVERY or "SwiftShader" not in device.name else of]
 
 
 @pytest.fixture(autouse=os.environ.get("VKQ_DECLARED_LOOPS", "0") not in ("", "0"), scope="session")
 def declared_loops() -> Iterator[None]:
-    """Every shader's loops end where its YAML says that they do."""
+    """End every shader's loops where its YAML says."""
     from tests.shader import declared
 
     with pytest.MonkeyPatch.context() as patch:
@@ -86,8 +87,8 @@ def _driver(item: pytest.Item) -> str | None:
 
 
 def _chosen(item: pytest.Item) -> list[tuple[int, ...]]:
-    """What each of a test's parameters but ``device`` is here: the id of its value, or of those that one
-    ``parametrize`` lists together."""
+    """Return the id of each of a test's parameter values except ``device``; parameters that one
+    ``parametrize`` lists together count as one."""
     left = dict(item.callspec.params)  # type: ignore[attr-defined]
     left.pop("device")
     marks = [mark.args[0] for mark in item.iter_markers("parametrize")]
@@ -97,11 +98,9 @@ def _chosen(item: pytest.Item) -> list[tuple[int, ...]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """lavapipe runs every combination of a test's parameters, SwiftShader (which compiles a kernel for
-    seconds) every value of each: of two parameters, one of which has k values, one combination in k.
-
-    tests/runtime runs whole, and so does what is named (``file::test``); VKQ_EVERY_DRIVER=1 runs all.
-    """
+    """lavapipe runs every combination of a test's parameters. SwiftShader, which takes seconds to compile a
+    kernel, runs every value of each parameter: with two parameters, one of them with k values, one
+    combination in k."""
     if EVERY or any("::" in arg for arg in config.args):
         return
     found: dict[str, list[pytest.Item]] = {}
@@ -121,8 +120,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """The tests live as long as the process: half a million objects that no collection need look at (0.5 s
-    for each ``gc.collect()`` otherwise)."""
+    """Exclude the tests from garbage collection: they are half a million objects that live as long as the
+    process (0.5 s for each ``gc.collect()`` otherwise)."""
     gc.collect()
     gc.freeze()
 
@@ -135,20 +134,20 @@ def device(request: pytest.FixtureRequest) -> vkq.Device:
 
 @pytest.fixture
 def any_device() -> vkq.Device:
-    """One open device, for what does not depend on the driver."""
+    """One open device, for tests that do not depend on the driver."""
     return open_device(os.environ.get("VKQ_TEST_DEVICE", "lavapipe"))
 
 
 @pytest.fixture
 def strict_device() -> vkq.Device:
-    """One open device, for shaders whose private arrays outlive barriers: lavapipe may lose them
+    """One open device, for shaders whose private arrays live across barriers: lavapipe may lose them
     (tests/kernels/emulated.py)."""
     return open_device(os.environ.get("VKQ_TEST_DEVICE", "swiftshader"))
 
 
 @pytest.fixture
 def software_device() -> vkq.Device:
-    """A CPU device, for tests that name what vkq chooses on one."""
+    """A CPU device, for tests of vkq's choices on one."""
     if "VKQ_TEST_DEVICE" in os.environ:
         pytest.skip("names what a CPU device takes; VKQ_TEST_DEVICE asks for another")
     return open_device("lavapipe")
@@ -156,7 +155,7 @@ def software_device() -> vkq.Device:
 
 @pytest.fixture(autouse=True)
 def silent_validation() -> Iterator[None]:
-    """Fails the test in which the validation layer (with synchronization validation) says anything."""
+    """Fail the test in which the validation layer (with synchronization validation) prints anything."""
     before = len(vulkan.validation_messages())
     yield
     said = vulkan.validation_messages()[before:]

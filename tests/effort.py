@@ -1,4 +1,4 @@
-"""Bounds on work instead of time, so that a slow or busy machine changes no verdict."""
+"""Bounds on work instead of time, so that a slow or busy machine does not change a result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TooMuchWork(BaseException):
-    """More ran than was allowed. No handler of the tested code catches it."""
+    """More ran than was allowed. The tested code has no handler that catches it."""
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def calls_at_most(most: int) -> Iterator[None]:
 def steps_at_most(most: int) -> Iterator[None]:
     """Raise AssertionError once functions called in the block have run more than *most* bytecodes.
 
-    It sees a loop that calls nothing, as `calls_at_most` does not, and is some 50 times slower.
+    Unlike `calls_at_most` it detects a loop without calls, and is about 50 times slower.
     """
     ran = 0
 
@@ -75,6 +75,6 @@ def memory_at_most(most: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def little_work(calls: int = 2_000_000, memory: int = 32 << 20) -> Iterator[None]:
-    """Bound both: what hostile input may cost before it is refused."""
+    """Bound calls and memory: the most that hostile input may cost before it is refused."""
     with memory_at_most(memory), calls_at_most(calls):
         yield

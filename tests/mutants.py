@@ -1,8 +1,8 @@
-"""``python -m tests.mutants [PART]``: removes the guards of mutants.yaml one at a time and runs the test
-that must see it; exit code 1 where one does not. PART picks those whose text or test holds it.
+"""``python -m tests.mutants [PART]``: removes the guards of mutants.yaml one at a time and runs the test that
+must fail; exit code 1 if one passes. PART selects those whose text or test contains it.
 
-The guard is removed in the file itself, which is put back whatever happens: run nothing else in this
-checkout meanwhile.
+The guard is removed in the file itself, which is always restored: run nothing else in this checkout
+meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Mutant:
-    """A guard: the text in a file, what stands there without it, and the test that fails then."""
+    """A guard: the text in a file, its replacement, and the test that must then fail."""
 
     file: Path
     guard: str
@@ -36,7 +36,7 @@ class Mutant:
         return f"{self.file.relative_to(ROOT)}: {' '.join(self.guard.split())[:70]}"
 
     def applied(self) -> str:
-        """The file's text without the guard, which must stand in it once."""
+        """Return the file's text without the guard; raises an error unless the guard occurs exactly once."""
         text = self.file.read_text()
         count = text.count(self.guard)
         if count != 1:
@@ -45,7 +45,7 @@ class Mutant:
 
 
 def mutants() -> list[Mutant]:
-    """All of mutants.yaml: per file and test, pairs of a guard and what it becomes."""
+    """Return all of mutants.yaml: for each file and test, pairs of a guard and its replacement."""
     found = []
     for entry in yamlfile.load(LIST).sequence():
         keys = entry.mapping({"file", "test", "guard"}, {"becomes"})
@@ -55,7 +55,7 @@ def mutants() -> list[Mutant]:
 
 
 def seen(mutant: Mutant) -> bool:
-    """Whether the test fails without the guard."""
+    """Return True if the test fails without the guard."""
     before = mutant.file.read_bytes()
     try:
         mutant.file.write_text(mutant.applied())
@@ -65,7 +65,7 @@ def seen(mutant: Mutant) -> bool:
 
 
 def passes(test: str) -> bool:
-    """Whether a test passes; one that does not end in time, or does not exist, does not."""
+    """Return True if a test passes; a test that does not end in time, or does not exist, fails."""
     argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "VKQ_REQUIRE_DEVICE": "1"}
     try:

@@ -1,4 +1,4 @@
-"""The validated cache: damage of every kind is noticed, told once, and made good."""
+"""The validated cache: every kind of damage is detected, reported once, and repaired."""
 
 import os
 import subprocess
@@ -177,7 +177,7 @@ def test_a_folder_that_is_no_cache_is_never_cleared(tmp_path: Path, monkeypatch:
 
 
 def test_the_data_reaches_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a machine that loses power leaves an empty file under the name."""
+    """Otherwise a machine that loses power leaves an empty file under the name."""
     done: list[str] = []
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr("os.fsync", lambda handle: (done.append("sync"), sync(handle)))
@@ -187,7 +187,7 @@ def test_the_data_reaches_the_disk_before_the_name(tmp_path: Path, monkeypatch: 
 
 
 def test_writers_and_readers_in_processes(tmp_path: Path) -> None:
-    """Two writers replace one file; a reader sees one of the two texts at every time, and never a warning."""
+    """Two writers replace one file; a reader always gets one of the two texts, and never a warning."""
     code = (
         "import sys; from pathlib import Path; from vkq import cache\n"
         "for _ in range(60): cache.write(Path(sys.argv[1]), sys.argv[2].encode() * 50_000)"

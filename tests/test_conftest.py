@@ -1,4 +1,4 @@
-"""What SwiftShader is left out of."""
+"""The cases that SwiftShader skips."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ PATHS, SHAPES = ("dot", "words"), ("one", "two", "three", "four", "five")
 
 
 class Item(SimpleNamespace):
-    """A test with its parameters, as much of it as is read."""
+    """A test with its parameters, as far as they are read."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -19,7 +19,7 @@ class Item(SimpleNamespace):
 def kept(
     monkeypatch: pytest.MonkeyPatch, folder: str, every: bool = False, args: tuple[str, ...] = ()
 ) -> list:
-    """(driver, path, shape) of the cases that are run."""
+    """Return (driver, path, shape) of the cases that run."""
     monkeypatch.setattr(conftest, "EVERY", every)
     marks = [SimpleNamespace(args=("path", PATHS)), SimpleNamespace(args=("shape, more", SHAPES))]
     items = [

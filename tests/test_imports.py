@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.smoke
 PACKAGE = Path(__file__).resolve().parents[1] / "vkq"
-# Modules and packages by layer: each may import its own layer and those before it.
+# Modules and packages by layer: each may import its own layer and earlier ones.
 LAYERS = [
     {"errors", "_version", "log"},
     {"files", "spawn", "arguments", "turns"},
@@ -36,17 +36,17 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-# The oracle judges what the rest makes, so the rest must not be made with it.
+# The oracle tests the other modules, so they must not use it.
 JUDGES = {"reference", "check", "bench"}
 
 
 def part(module: tuple[str, ...]) -> str:
-    """The name in LAYERS of a module below vkq."""
+    """Return the name in LAYERS of a module of vkq."""
     return module[0] if module else "__init__"
 
 
 def imported(path: Path) -> list[tuple[int, tuple[str, ...]]]:
-    """(line, module below vkq) for each import of the package's own, also those inside functions."""
+    """Return (line, module of vkq) for each internal import, also inside functions."""
     here = path.relative_to(PACKAGE).with_suffix("").parts
     folder = here[:-1]
     found = []
@@ -75,14 +75,14 @@ def modules() -> list[Path]:
 
 
 def name_of(path: Path) -> str:
-    """kernels.gemm for vkq/kernels/gemm.py; a package's own name for its __init__."""
+    """Return kernels.gemm for vkq/kernels/gemm.py, and a package's own name for its __init__."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and parts[:-1] else parts)
 
 
 @functools.cache
 def graph() -> dict[str, set[str]]:
-    """Every module with the modules that it imports: also inside functions and for type checkers alone."""
+    """Return every module with its imports: also those inside functions and only for type checkers."""
     names = {*(name_of(path) for path in modules()), ""}
 
     def module(target: tuple[str, ...]) -> str:
@@ -96,7 +96,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def circles(edges: dict[str, set[str]]) -> set[str]:
-    """The modules that import themselves by way of others."""
+    """Return the modules that import themselves through others."""
 
     def reached(name: str) -> set[str]:
         seen: set[str] = set()
@@ -124,13 +124,13 @@ def test_imports_go_downward(path: Path) -> None:
 
 
 def test_no_circle() -> None:
-    """Not between modules of one package either, nor behind TYPE_CHECKING."""
+    """Also among the modules of one package, and behind TYPE_CHECKING."""
     edges = graph()
     assert not circles(edges), {name: sorted(edges[name] & circles(edges)) for name in circles(edges)}
 
 
 def inside(package: str, edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The modules and packages of a package ("": of vkq) with those beside them that they import."""
+    """Return the modules and packages of a package ("": of vkq) with the siblings that they import."""
     prefix = f"{package}." if package else ""
 
     def child(name: str) -> str | None:
@@ -148,7 +148,7 @@ def inside(package: str, edges: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def test_packages_go_one_way() -> None:
-    """Neither do two packages import each other, in modules that are no circle."""
+    """Two packages do not import each other either, even if their modules form no circle."""
     edges = graph()
     packages = {""} | {name.rsplit(".", i)[0] for name in edges for i in range(1, name.count(".") + 1)}
     assert {"", "graph", "graph.passes", "kernels"} < packages
@@ -163,8 +163,7 @@ def test_circles_of_packages_are_found() -> None:
     assert not circles(inside("", edges))
 
 
-# Processes that are started by a module's name: what they run lies above, and nothing of it comes back but
-# text.
+# Processes started by a module's name: the modules they run are in higher layers, and return only text.
 STARTED = {
     ("cli.check", "vkq.cli"),
     ("device.drivers", "vkq.device.trial"),
@@ -174,7 +173,7 @@ STARTED = {
 
 
 def test_no_module_is_named_in_a_text() -> None:
-    """An import that only a text shows would go round these rules."""
+    """An import hidden in a string would bypass these rules."""
     names = {f"vkq.{name_of(path)}" for path in modules()}
     found = {
         (name_of(path), node.value)
@@ -192,7 +191,7 @@ def test_circles_are_found() -> None:
 
 
 def test_the_rule_can_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way of writing an import is seen."""
+    """Each way of writing an import is detected."""
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
     (tmp_path / "device").mkdir()
     lines = [

@@ -1,4 +1,4 @@
-"""The logger ``vkq``: what it says, and that it is silent by default."""
+"""The logger ``vkq``: its messages, and that it is silent by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of guards is about the code as it is; `make mutants` removes them one at a time."""
+"""The list of guards matches the code; `make mutants` removes them one at a time."""
 
 from __future__ import annotations
 

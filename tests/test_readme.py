@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 PRINTED = "(10, 10)", "10)", "[[20 50]]"  # by the blocks
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-# By file: an editable install has the checkout itself in the package's path. A __main__ module runs when it
-# is imported.
+# By file: an editable install has the checkout itself in the package's path. A __main__ module runs on
+# import.
 FILES = [path for path in sorted((ROOT / "vkq").rglob("*.py")) if path.stem not in ("__main__", "__init__")]
 MODULES = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES]
 
@@ -44,7 +44,8 @@ def test_the_tests_that_prove_exactness_exist() -> None:
 
 
 def test_a_release_has_what_its_commands_run() -> None:
-    """What CONTRIBUTING.md calls of PyPI is in the Makefile's list, which `make wheels` installs."""
+    """The PyPI packages that CONTRIBUTING.md calls are in the Makefile's list, which `make wheels`
+    installs."""
     _, _, release = (ROOT / "CONTRIBUTING.md").read_text().partition("## A release\n")
     programs = {name for name in re.findall(r"-m ([a-z]+)", release) if name not in ("pytest", "tests")}
     listed = re.search(r"^RELEASE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -75,6 +76,6 @@ def test_example(script: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name: str) -> None:
-    """Every example in a docstring gives what it says."""
+    """Every example in a docstring gives the stated result."""
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert failed == 0

@@ -1,4 +1,4 @@
-"""Children of vkq: what they may import, how their end is told, and that they outlive nobody."""
+"""vkq's child processes: their imports, the report of their end, and that they outlive no parent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vkq import spawn
 
 EVIL = "raise SystemExit(open({marker!r}, 'a').write(__name__ + ' '))"
 NAMES = ("platformdirs", "numpy", "yaml", "json", "signal", "sitecustomize", "usercustomize", "vkq")
-# A process that has the working directory on its path by three names, as a script or `python -m` has, and
-# whose own modules are loaded before it goes there.
+# A process with the working directory on its path under three names, as with a script or `python -m`, which
+# loads its own modules before it changes there.
 PARENT = """
 import os, sys
 import numpy, platformdirs, yaml
@@ -46,7 +46,7 @@ def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
 
 
 def test_vkq_itself_is_found_where_this_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where that is the working directory, as in a checkout that is not installed: but last."""
+    """Even if that is the working directory, as in a checkout that is not installed: but last."""
     root = str(Path(spawn.__file__).parents[1])
     monkeypatch.chdir(root)
     assert spawn._path()[-1] == root

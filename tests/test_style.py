@@ -1,4 +1,4 @@
-"""What ruff does not see: lengths of lines, functions and files, and that a class's name means one thing."""
+"""Rules beyond ruff: lengths of lines, functions and files, and unique names of classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKDOWN = sorted(
 )
 FOLDERS = ("shaders", "layouts", "vkq", "benchmarks", "tests")
 SUFFIXES = (".comp", ".glslh", ".glsl", ".cpp", ".hpp", ".yaml", ".yml")
-# Of a file; a test module is as long as what its module must be asked.
+# Lines of a file; a test module may be as long as it needs.
 MODULE_LINES = {"vkq/**/*.py": 300, "vkq/**/*.?pp": 300, "shaders/**/*.comp": 200, "shaders/**/*.glslh": 200}
 LONG_MODULES: dict[str, str] = {}  # path: why it is better in one piece
 PYTHON = ("vkq", "tests", "benchmarks", "examples")
@@ -29,7 +29,7 @@ LONG_FUNCTIONS = {
     "tests/graph/graphs.py models": "one draw, with a branch of two lines for each kind of node",
     "tests/onnx/mutate.py _change": "one branch for each kind of damage",
 }
-# Classes of one name in several modules: what tells them apart.
+# Classes with one name in several modules, and the difference between them.
 SHARED_NAMES = {
     "InferenceSession": "of an ONNX model; and of a .tflite file",
     "Compiler": "of GLSL; and a device of which only the driver's compiler is wanted",
@@ -40,7 +40,7 @@ SHARED_NAMES = {
     "Sweep": "over a graph's nodes; and of a kernel's taps over an image",
 }
 
-# What may not be asked by name: device/profiles.yaml says what is known of a kind of device.
+# Device names that code may not test: device/profiles.yaml holds the knowledge about kinds of devices.
 DEVICES = re.compile(
     r"H100|H200|GeForce|NVIDIA|AMD|Radeon|RDNA|RADV|Intel|Adreno|Mali|VideoCore|lavapipe|llvmpipe|Swift"
 )
@@ -52,7 +52,7 @@ def sources(*patterns: str) -> list[Path]:
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Every function with its lines, less those of its docstring."""
+    """Yield every function with its number of lines, without its docstring."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0]
@@ -75,7 +75,7 @@ def test_lines_fit(folder: str) -> None:
 
 
 def paragraphs(text: str) -> Iterator[list[str]]:
-    """Of Markdown: runs of lines, items of lists apart; no tables, code, HTML or headings."""
+    """Yield paragraphs of Markdown: runs of lines, and each list item; no tables, code, HTML or headings."""
     code, lines = False, list[str]()
     for line in [*text.splitlines(), ""]:
         fence = line.startswith("```")
@@ -91,7 +91,7 @@ def paragraphs(text: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_are_read_at_once(path: Path) -> None:
-    """Lines fit, and no paragraph is longer than a reader keeps in mind."""
+    """Lines fit, and no paragraph is too long to be read at once."""
     found = list(paragraphs(path.read_text(encoding="utf-8")))
     assert [line for lines in found for line in lines if len(line) > COLUMNS] == []
     words = {lines[0]: sum(len(line.split()) for line in lines) for lines in found}
@@ -146,7 +146,7 @@ def test_no_code_asks_for_a_device_by_name(package: str) -> None:
 
 
 def test_lengths_are_counted(tmp_path: Path) -> None:
-    """Without the docstring, and with functions inside of others."""
+    """Without the docstring, and with nested functions."""
     source = tmp_path / "one.py"
     source.write_text(
         'def f(\n    a: int,\n) -> int:\n    """Says\n    much."""\n\n    def g(): ...\n    return a\n'

@@ -1,4 +1,4 @@
-"""Locks that raise where a plain one would wait for ever."""
+"""Locks that raise an error where a plain one would wait for ever."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from vkq.turns import Turns
 
 
 def child(work: object) -> int:
-    """The exit code of a forked child: 0 where *work* raises DeviceError and says "fork"."""
+    """Return the exit code of a forked child: 0 if *work* raises DeviceError with "fork"."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -80,7 +80,7 @@ def test_a_child_forked_by_the_thread_inside_goes_on() -> None:
 
 
 def test_locks_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions come and go in a service; what is alive stays known to a fork."""
+    """Sessions come and go in a service; a fork still knows the live ones."""
     monkeypatch.setattr(module, "_all", {})
     monkeypatch.setattr(module, "_most", 5)
     kept = [Turns("kept") for _ in range(4)]
@@ -91,7 +91,8 @@ def test_locks_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_there_are_no_other_locks() -> None:
-    """One of `threading` would wait for ever in a forked child, or for a thread in its own signal handler."""
+    """A lock of `threading` would wait for ever in a forked child, or for a thread in its own signal
+    handler."""
     package = Path(module.__file__).parent
     lock = re.compile(r"\b(Lock|RLock|Condition|Semaphore|BoundedSemaphore)\(")
     found = {p.name for p in package.rglob("*.py") if lock.search(p.read_text())}

@@ -1,5 +1,5 @@
-"""The wheel: built here, installed into an empty environment with no shader compiler, it runs the demo's kind
-of work."""
+"""The wheel: built here, and installed into an empty environment without a shader compiler, it runs work like
+the demo's."""
 
 import os
 import subprocess
@@ -38,8 +38,8 @@ print("exact")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the SPIR-V that the tests have compiled: compiling it anew takes minutes, and
-    tests/shader/test_build.py tries that."""
+    """With the SPIR-V compiled by the tests: compiling it anew takes minutes, and tests/shader/test_build.py
+    covers that."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
@@ -63,7 +63,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_build_without_headers_says_what_to_install(tmp_path: Path) -> None:
-    """It ends before anything is fetched or compiled."""
+    """The build ends before anything is fetched or compiled."""
     hidden = "-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include"
     python = f"-DPython_EXECUTABLE={sys.executable}"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The YAML loader: what it reads, and everything that it refuses with file and line."""
+"""The YAML loader: accepted files, and every refusal with file and line."""
 
 import os
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_files_refused(tmp_path: Path, text: str | bytes, line: int, message: st
 
 
 def test_libyaml_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both readers give the same nodes at the same lines: of every description of a shader."""
+    """Both readers give the same nodes at the same lines, for every description of a shader."""
     paths = sorted(shaders_folder().glob("*/*.yaml"))[::6]
     quick = [_told(load(path).node) for path in paths]
     monkeypatch.setattr(yamlfile, "_Quick", None)
@@ -145,7 +145,7 @@ def test_numbers_are_bounded(tmp_path: Path, text: str, message: str) -> None:
 def test_what_is_refused_is_refused_soon(
     tmp_path: Path, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No value is visited after the one that is refused."""
+    """No value is visited after the refused one."""
     visited = 0
     compose = yamlfile._Plain.compose_node
 

@@ -1,5 +1,5 @@
-"""Every small network in both forms of ONNX, and those of TFLite, as files for every shipped kind: each plan
-that a driver can play gives the session's bytes, and of others it says what the driver lacks.
+"""Every small network in both forms of ONNX, and those of TFLite, exported for every shipped kind: each plan
+that a driver can play gives the session's bytes; for the others the test reports what the driver lacks.
 `python -m tests.player.all DEVICE [PART OF A NAME]`: minutes on lavapipe, half an hour on SwiftShader."""
 
 import os

@@ -35,13 +35,13 @@ SAME = ("=vendorID", "=deviceID", "=subgroupSize")
 
 
 def network(kind: str, form: str, folder: Path) -> bytes:
-    """A quantized network of images of 16 x 16."""
+    """Return a quantized network for images of 16 x 16."""
     net = Net(seed=len(kind))
     return quantized(net.model(*KINDS[kind](net)), form, folder, net.shape)
 
 
 def texts() -> bytes:
-    """Token ids through a float table: Gather, a product, Softmax."""
+    """Return token ids through a float table: Gather, a product, Softmax."""
     random = np.random.default_rng(4)
     weights = {
         "table": random.normal(size=(EMBEDDED, 12)).astype(np.float32),
@@ -65,12 +65,12 @@ def texts() -> bytes:
 
 
 def tflite(name: str) -> bytes:
-    """A network of tests/tflite/models."""
+    """Return a network of tests/tflite/models."""
     return (Path(__file__).parents[1] / "tflite/models" / f"{name}.tflite").read_bytes()
 
 
 def given(model: Any, seed: int) -> dict[str, Any]:
-    """Random inputs of the model's own shapes."""
+    """Return random inputs with the model's own shapes."""
     random, feed = np.random.default_rng(seed), dict[str, Any]()
     for one in model.inputs:
         dtype, shape = np.dtype(one.dtype), [size if isinstance(size, int) else 1 for size in one.shape]
@@ -83,7 +83,7 @@ def given(model: Any, seed: int) -> dict[str, Any]:
 
 
 def of_any_vendor(plan: FilePlan) -> FilePlan:
-    """The plan without its vendor's name, where that and what libvkq sees is all that it needs."""
+    """Return the plan without its vendor's name, if everything else that it needs is visible to libvkq."""
     if dict(plan.needs).keys() & set(SAME) != {"=vendorID"}:
         return plan
     return dataclasses.replace(plan, needs=tuple(need for need in plan.needs if need[0] not in SAME))
@@ -96,7 +96,7 @@ def lacks(
     folder: Path,
     then: Callable[[PlayedModel], None] | None = None,
 ) -> str | None:
-    """What the device has not of the plan's needs; None where it plays the plan, with the known answer."""
+    """Return what the device lacks for the plan; None if it plays the plan with the known answer."""
     path = folder / "alone.vkq"
     path.write_bytes(rewritten(found, plans=[plan]))
     try:
@@ -114,9 +114,9 @@ def lacks(
 def check_bytes(
     data: bytes, device: Any, folder: Path, others: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """Exports a model (of ONNX or TFLite) for the device, for the shipped kind that it is, for *others* and
-    for any device; plays each plan once, which must give the session's bytes. Returns the kinds that were
-    played, and of those that the device cannot play what it lacks."""
+    """Export a model (of ONNX or TFLite) for the device, for its shipped kind, for *others* and for any
+    device. Play each plan once, which must give the session's bytes. Return the kinds that were played, and
+    what the device lacks for the others."""
     model = read_model(data)
     feed = given(model, 8)
     with session_of(data)(data, device) as session:
@@ -143,12 +143,12 @@ def check_bytes(
 
 
 def graph_of(model: bytes, shapes: dict[str, tuple[int, ...]]) -> Any:
-    """The lowered graph."""
+    """Return the lowered graph."""
     return known(read(model), shapes, fallback=False)[0]
 
 
 def load_bytes(device: Any, data: bytes) -> int:
-    """The status of vkq_load_memory on an open device; a model that was loaded is unloaded."""
+    """Return the status of vkq_load_memory on an open device; a loaded model is unloaded."""
     model = ctypes.c_void_p()
     status = library().vkq_load_memory(device, data, ctypes.c_uint64(len(data)), None, ctypes.byref(model))
     library().vkq_unload(model)
@@ -156,18 +156,18 @@ def load_bytes(device: Any, data: bytes) -> int:
 
 
 def only(data: bytes) -> Shaped:
-    """What a file of one set of shapes holds."""
+    """Return the content of a file with one set of shapes."""
     (found,) = contents(data).sets
     return found
 
 
 def rewritten(found: Shaped, **changes: Any) -> bytes:
-    """The file anew."""
+    """Write the file anew."""
     return written(f"vkq {__version__}", [dataclasses.replace(found, **changes)])
 
 
 def refused(device: ctypes.c_void_p, data: bytes, message: str) -> None:
-    """By libvkq and by the reader in Python, with the seal that the bytes need."""
+    """Check that libvkq and the reader in Python refuse the bytes, with a valid seal."""
     bad = bytearray(data)
     bad[24:32] = struct.pack("<Q", checksum(np.frombuffer(data, np.uint8)[HEAD_AT:]))
     assert load_bytes(device, bytes(bad)) == 2

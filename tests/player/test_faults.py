@@ -1,5 +1,5 @@
-"""Every Vulkan call of opening, loading and running fails in turn, with each error that Vulkan has: an error
-comes, what is open beside it goes on, and the next try is right."""
+"""Every Vulkan call of opening, loading and running fails in turn, with each Vulkan error: an error is
+returned, other open objects keep working, and the next attempt succeeds."""
 
 import ctypes
 import itertools
@@ -17,8 +17,8 @@ from vkq.player.export import exported
 from vkq.player.load import check, library
 
 OK, DEVICE, MEMORY, LOST = 0, 3, 4, 5
-# Out of host and of device memory; lost; initialization or mapping failed, an extension or a feature is
-# absent, unknown; VK_TIMEOUT, which is no error by its sign.
+# Out of host or device memory; device lost; initialization or mapping failed, an extension or a feature
+# missing, unknown; VK_TIMEOUT, whose sign is not that of an error.
 STATUS = {
     -1: MEMORY, -2: MEMORY, -4: LOST, -3: DEVICE, -5: DEVICE, -7: DEVICE, -8: DEVICE, -13: DEVICE, 2: DEVICE
 }  # fmt: skip
@@ -30,7 +30,7 @@ Calls = Callable[[], int]
 
 
 def turned(count: int) -> bytes:
-    """Transposes of one array, which are as many steps of one shader that a driver compiles at once."""
+    """Return transposes of one array: as many steps of one shader that a driver compiles at once."""
     orders = list(itertools.permutations(range(4)))[1 : count + 1]
     nodes = [helper.make_node("Transpose", ["x"], [f"y{i}"], perm=axes) for i, axes in enumerate(orders)]
     shape = (2, 3, 4, 5)
@@ -43,7 +43,7 @@ def turned(count: int) -> bytes:
 
 
 def product() -> bytes:
-    """Of int8 with weights."""
+    """Return an int8 product with weights."""
     random = np.random.default_rng(0)
     given = {
         "a_scale": np.float32(0.1), "a_zero": np.int8(1), "w": random.integers(-9, 9, (16, 8), np.int8),
@@ -62,7 +62,7 @@ def made(graph: onnx.GraphProto) -> bytes:
 
 
 class Player:
-    """libvkq on a device, by its C functions alone."""
+    """libvkq on a device, through its C functions only."""
 
     def __init__(self, name: str):
         self.name, self.device = name.encode(), ctypes.c_void_p()
@@ -109,7 +109,7 @@ class Played:
 
 @pytest.fixture(scope="module")
 def files() -> list[bytes]:
-    """Of one plan with many steps; of a plan and the portable one; with weights."""
+    """Files with one plan of many steps; with a plan and the portable one; with weights."""
     with vkq.Device("llvmpipe") as device:
         wanted = [(turned(23), (2, 3, 4, 5), "portable"), (turned(12), (2, 3, 4, 5), "this")]
         wanted += [(product(), (3, 16), "portable")]
@@ -119,7 +119,7 @@ def files() -> list[bytes]:
 
 
 def faults(code: int, call: Calls) -> Iterator[int]:
-    """What *call* returns where its first, second, ... Vulkan call fails, until it makes no more."""
+    """Yield the results of *call* with its first, second, ... Vulkan call failing, until it makes no more."""
     for nth in range(1, MANY):
         library().vkq_inject(nth, code)
         status = call()
@@ -142,7 +142,7 @@ def test_opening(any_device: vkq.Device, code: int) -> None:
 
 
 class Tries:
-    """Loads and runs a file beside a witness, which must go on."""
+    """Loads and runs a file next to a witness, which must keep working."""
 
     def __init__(self, name: str, witness: bytes, data: bytes):
         self.player = Player(name)
@@ -150,7 +150,7 @@ class Tries:
         self.reset()
 
     def reset(self) -> None:
-        """The device opened anew."""
+        """Open the device again."""
         self.close()
         check(self.player.open())
         check(self.witness.load())
@@ -161,7 +161,7 @@ class Tries:
         self.player.close()
 
     def after(self, status: int) -> None:
-        """The device is usable, or lost and usable once opened again."""
+        """Check that the device is usable, or lost and usable after being opened again."""
         if status == LOST:
             self.played.unload()
             assert self.witness.run() == self.played.load() == LOST

@@ -1,4 +1,4 @@
-"""Plans for kinds of devices that vkq ships: which devices take them, and that their bytes are right."""
+"""The plans for device kinds that vkq ships: the devices that accept them, and their bytes."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from vkq.player.export import CONTROLS, exported
 from vkq.player.file import Shaped
 
 MODEL = Path(__file__).parents[2] / "examples/models/digits.onnx"
-# What a driver lacks for the kinds with plans of their own; None: it plays them.
+# What a driver lacks for the kinds with their own plans; None: it plays them.
 ROUNDING, DENORMALS = "shaderRoundingModeRTEFloat32", "shaderDenormPreserveFloat32"
 OTHERS = {
     "llvm": {
@@ -37,7 +37,7 @@ def graph() -> Any:
 
 @pytest.fixture(scope="module")
 def shipped(graph: Any) -> Shaped:
-    """Digits for every kind, planned beside one driver."""
+    """Digits for every kind, planned on one driver."""
     with vkq.Device("llvmpipe") as device:
         return exported([graph], device, NAMES)[1][0]
 
@@ -66,8 +66,8 @@ def test_a_driver_takes_the_plan_of_its_kind(device: vkq.Device, shipped: Shaped
 def test_plans_of_other_kinds_give_the_same_bytes(
     device: vkq.Device, shipped: Shaped, tmp_path: Path
 ) -> None:
-    """Where a driver has all that a plan needs beside a vendor's name, it plays it: so the shaders and steps
-    that a phone gets are run here. The known answer is the exporting session's."""
+    """If a driver has everything that a plan needs except a vendor's name, it plays the plan: so a phone's
+    shaders and steps are run here. The known answer is the exporting session's."""
     own = OWN[device.name[:4]]
     bodies = {(plan.programs, plan.steps): of_any_vendor(plan) for plan in reversed(shipped.plans[:-1])}
     plans = [plan for plan in bodies.values() if plan.kind != own]
@@ -75,7 +75,7 @@ def test_plans_of_other_kinds_give_the_same_bytes(
 
 
 def test_float_controls_are_a_need(shipped: Shaped) -> None:
-    """A module that asks a driver for them is no SPIR-V for one without."""
+    """A module that asks for float controls is not valid for a driver without them."""
     for plan in shipped.plans:
         asks = any(b"SPV_KHR_float_controls" in program.spirv for program in plan.programs)
         assert asks == any(name in CONTROLS for name, _ in plan.needs), plan.kind

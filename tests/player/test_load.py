@@ -1,4 +1,4 @@
-"""A file gives the session's bytes, by the first plan that runs rightly; damage and faults are errors."""
+"""A file gives the session's bytes with the first plan that works; damage and faults are errors."""
 
 import ctypes
 import dataclasses
@@ -70,7 +70,7 @@ def test_the_bytes_of_the_session(device: vkq.Device, tmp_path: Path, name: str,
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Path, bits: int) -> None:
-    """Float sums are in the order of a plan's kernels, so each plan has its own answer; it holds on each
+    """Float sums follow the order of a plan's kernels, so each plan has its own answer, which holds on each
     driver."""
     path = tmp_path / "model.vkq"
     quantize_weights(ROOT / "examples/models/digits.float.onnx", tmp_path / "w.onnx", bits=bits)
@@ -85,7 +85,7 @@ def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Pa
 
 
 def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
-    """Numbers beyond the table's rows are refused, and the next run is right."""
+    """Ids beyond the table's rows are refused, and the next run is right."""
     session = vkq.onnx.InferenceSession(texts(), device)
     path = tmp_path / "model.vkq"
     path.write_bytes(exported([graph_of(texts(), {"ids": (1, 5)})], device)[0])
@@ -99,7 +99,7 @@ def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
 def test_weights_that_another_plan_has_in_its_order(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, tmp_path: Path
 ) -> None:
-    """A file holds them once; orders that read beyond a blob are refused."""
+    """A file contains weights once; orders that read beyond a blob are refused."""
     plain = only(digits_file(digits, any_device, ("portable",)))
     (portable,) = plain.plans
     matrices = dataclasses.replace(
@@ -132,7 +132,7 @@ def test_weights_that_another_plan_has_in_its_order(
 
 
 def sixteen(data: bytes) -> bytes:
-    """Words of 4 n x 4 k, n and k in turn, where there are whole blocks of them."""
+    """Return words of 4 n x 4 k, with n and k swapped if there are whole blocks."""
     words = np.frombuffer(data, np.uint32)
     return words.reshape(-1, 4, 4).transpose(0, 2, 1).tobytes() if words.size % 16 == 0 else data
 
@@ -163,7 +163,7 @@ def test_another_device_takes_the_portable_plan(
 def test_a_plan_for_a_device_that_a_file_describes(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """Planned beside another driver, it is taken on its own device, with the same bytes."""
+    """Planned on another driver, the plan is used on its own device, with the same bytes."""
     other = vkq.Device("SwiftShader")
     described, path = tmp_path / "phone.json", tmp_path / "model.vkq"
     described.write_text(json.dumps({"devices": [{"capabilities": other.capabilities.as_dict()}]}))
@@ -185,7 +185,7 @@ def test_a_plan_for_a_device_that_a_file_describes(
 def test_a_plan_that_answers_wrongly_is_not_taken(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """One weight is another: the known answer sees it, and the next plan runs."""
+    """One weight is changed: the known answer detects it, and the next plan runs."""
     found = only(digits_file(digits, any_device))
     first, *rest = found.plans
     slot, weights = max(first.constants, key=lambda one: len(one[1]))
@@ -238,7 +238,7 @@ def test_damage_anywhere_is_seen(any_device: vkq.Device, digits: bytes, opened: 
 def test_changes_that_cancel_in_a_sum_are_seen(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
-    """Of two words, also where each is weighted with its place, and of two words in each other's."""
+    """Changes to two words, also weighted with their positions, and two swapped words."""
     words = np.frombuffer(digits_file(digits, any_device), "<u8")
     other = np.flatnonzero(words != words[100])[-1]
     pair = np.array([100, other])
@@ -254,7 +254,7 @@ def test_changes_that_cancel_in_a_sum_are_seen(
 def test_blobs_that_lie_on_another_or_never_end_are_refused(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So what is unpacked is bounded by the file."""
+    """So unpacked data is bounded by the file."""
     data = bytearray(digits_file(digits, any_device))
     (producer,) = struct.unpack_from("<I", data, HEAD_AT)
     first = HEAD_AT + 4 + producer + 4
@@ -273,7 +273,7 @@ def test_blobs_that_lie_on_another_or_never_end_are_refused(
 def test_a_head_of_any_bytes_is_read_within_its_bounds(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
-    """Sealed anew after each change. No plan may run: each needs a vendor that there is not."""
+    """Sealed again after each change. No plan may run: each needs a vendor that does not exist."""
     found = only(digits_file(digits, any_device))
     plans = [dataclasses.replace(plan, needs=(("=vendorID", 1),)) for plan in found.plans]
     data = np.frombuffer(rewritten(found, plans=plans), np.uint8)
@@ -333,7 +333,7 @@ def test_the_driver_s_cache_is_kept(any_device: vkq.Device, digits: bytes, tmp_p
 
 
 def test_a_file_may_be_replaced_while_it_plays(any_device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
-    """What is mapped is the file that was opened, not its name."""
+    """The mapping is that of the opened file, not of its name."""
     path, other = tmp_path / "model.vkq", tmp_path / "other.vkq"
     path.write_bytes(digits_file(digits, any_device, ("portable",)))
     x = {"x": np.random.default_rng(1).random((1, 1, 8, 8), np.float32)}
@@ -345,8 +345,8 @@ def test_a_file_may_be_replaced_while_it_plays(any_device: vkq.Device, digits: b
 
 
 def built(source: str, folder: Path) -> Path:
-    """An example, compiled against the header and linked with the library; or, as `make sanitize` asks, with
-    the static one under sanitizers."""
+    """Compile an example against the header, and link it with the library (`make sanitize`: the static one
+    under sanitizers)."""
     native, program = Path(library()._name).parent, folder / "program"
     link = ["-L", str(native), "-lvkq", f"-Wl,-rpath,{native}"]
     if sanitized := os.environ.get("VKQ_SANITIZED_LIBVKQ"):
@@ -359,8 +359,8 @@ def built(source: str, folder: Path) -> Path:
 
 
 def called(program: Path, path: Path, device: vkq.Device, given: bytes) -> tuple[bytes, str]:
-    """What it writes, run under the validation layer, which must say nothing; the loader says that the layer
-    is there."""
+    """Return the output under the validation layer, which must stay silent; the loader confirms that the
+    layer is active."""
     layers = {"VK_INSTANCE_LAYERS": LAYER, "VK_LOADER_DEBUG": "layer"}
     environment = {**os.environ, "VKQ_DEVICE": device.name, **layers}
     done = subprocess.run([program, path], input=given, capture_output=True, check=True, env=environment)

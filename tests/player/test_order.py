@@ -1,4 +1,4 @@
-"""Weights in the orders of several kinds of kernels, which a file holds once."""
+"""Weights in the orders of several kinds of kernels, stored once in a file."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_weights_of_a_convolution(chunk: int, taps: int) -> None:
 
 
 def test_what_is_in_no_order_is_not_found() -> None:
-    """Words of the same key whose order is another: the last two changed places."""
+    """Words of the same key in another order: the last two are swapped."""
     weight = np.random.default_rng(0).integers(-128, 128, (1, 48, 96), np.int8)
     data = layout("kPackedInt8_4N4K").pack(weight).tobytes()
     wanted = bytearray(layout("kPackedInt8_16K").pack(weight).tobytes())

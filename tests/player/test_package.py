@@ -31,7 +31,7 @@ def ran(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module", params=["static", "shared"])
 def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library, not optimized; installed elsewhere than it was configured for."""
+    """The library, not optimized, installed to a prefix other than the configured one."""
     folder = tmp_path_factory.mktemp("libvkq")
     build = [
         f"-DVKQ_STATIC={'ON' if request.param == 'static' else 'OFF'}",
@@ -46,7 +46,7 @@ def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_c_project_finds_it(prefix: Path, tmp_path: Path) -> None:
-    """A project that has no C++."""
+    """A C project without C++."""
     (tmp_path / "main.c").write_text(PROGRAM)
     (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(version=__version__))
     ran("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")

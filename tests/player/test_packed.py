@@ -1,4 +1,4 @@
-"""Packed parts of a file: what comes back, how small they are, and damage in them."""
+"""Packed parts of a file: their content, their size, and detected damage."""
 
 import dataclasses
 import zlib
@@ -47,7 +47,8 @@ def test_what_can_be_read_where_it_lies_is_packed_only_where_it_pays() -> None:
 def test_libvkq_reads_every_kind_of_block(
     digits: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, strategy: int
 ) -> None:
-    """Stored, of the fixed code, of codes of its own without repetitions; with them is the usual one."""
+    """Stored blocks, blocks with the fixed code, and blocks with their own code without repetitions; the
+    usual blocks have repetitions."""
 
     def by(data: bytes) -> bytes:
         stream = zlib.compressobj(level, zlib.DEFLATED, -15, 8, strategy)
@@ -65,7 +66,7 @@ def test_libvkq_reads_every_kind_of_block(
 def test_a_damaged_part_is_an_error_not_another_plan(
     digits: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the file is sealed, and its next plan is sound."""
+    """Although the file's seal is valid, and its next plan works."""
     found, path = only(digits), tmp_path / "model.vkq"
     (plan,) = found.plans
     first, *rest = plan.programs

@@ -1,5 +1,5 @@
-"""One file for several shapes: each gives the session's bytes and proves itself, and all share their weights.
-What takes long on a slow device is several submissions."""
+"""One file for several shapes: each gives the session's bytes and is verified, and all share their weights.
+Long work on a slow device is split into several submissions."""
 
 import ctypes
 import dataclasses
@@ -34,7 +34,7 @@ LAYERS, M, K = 5, 12, 64
 
 
 def chain(layers: int) -> bytes:
-    """Linear layers of int8, one behind the other, for any number of rows."""
+    """Return successive int8 linear layers, for any number of rows."""
     random, nodes, constants = np.random.default_rng(0), [], []
     names = ["x", *(f"x{i}" for i in range(1, layers)), "y"]
     for i in range(layers):
@@ -64,7 +64,7 @@ def file_of(batches: tuple[int, ...] = BATCHES) -> bytes:
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many Vulkan calls it makes that may fail."""
+    """Return the number of Vulkan calls that may fail."""
     library().vkq_inject(MANY, -1)
     work()
     return MANY - int(library().vkq_inject(0, 0))
@@ -95,7 +95,7 @@ def test_the_shape_of_the_input_chooses(
 
 
 def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> None:
-    """And that weights come to the device once: the buffer and the cache are there already."""
+    """The weights are uploaded once: the second shape finds the buffer and the cache."""
     path, model = tmp_path / "model.vkq", ctypes.c_void_p()
     path.write_bytes(file_of())
     sizes, one = (ctypes.c_uint64 * 2)(3, K), ctypes.create_string_buffer(64)
@@ -126,7 +126,8 @@ def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> N
 
 
 def test_each_set_has_its_own_answer(any_device: vkq.Device, tmp_path: Path) -> None:
-    """One that no plan gives is an error whenever it is asked for, and the others go on; so is a fault."""
+    """A shape for which no plan gives the answer is an error at each use, and the others keep working; so
+    does a fault."""
     path, (first, other) = tmp_path / "model.vkq", contents(file_of()).sets
     plans = [dataclasses.replace(plan, answers=(bytes(8 * K),)) for plan in other.plans]
     wrong = [first, dataclasses.replace(other, plans=plans)]
@@ -203,7 +204,8 @@ RATE = 2 * 8 * M * K * K * 10 * 2.5  # at which a layer takes 40 ms, as `watchdo
 def test_a_slow_device_gets_several_submissions(
     device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a session: none is estimated to take over 100 ms. Where one fails, those before it end first."""
+    """As in a session: no submission is estimated above 100 ms. If one fails, those before it finish
+    first."""
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
     c = dataclasses.replace(device.capabilities, device_type="integrated")
@@ -233,7 +235,7 @@ def test_a_slow_device_gets_several_submissions(
 
 
 def test_one_long_step_gets_several_submissions(device: vkq.Device, tmp_path: Path) -> None:
-    """Its grids, each of 100 ms or more, are submitted apart, and the steps behind it wait for all."""
+    """Its grids, each of 100 ms or more, are submitted separately, and later steps wait for all."""
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
     found = only(exported([graph_of(chain(LAYERS), {"x": (M, K)})], device, ("portable",))[0])

@@ -1,4 +1,4 @@
-"""What LiteRT with XNNPACK answers to the models of the tests, kept beside this file: the tests then need no
+"""LiteRT's (with XNNPACK) answers to the tests' models, stored in this folder, so that the tests need no
 LiteRT. ``python -m tests.tflite.answers`` makes the file anew, with the package ai-edge-litert."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEEDS = 3  # models of each operator; the last one is of uint8 where the operato
 
 
 def network_case(name: str) -> Case:
-    """A network and numbers for its inputs."""
+    """Return a network and numbers for its inputs."""
     data = NETWORKS[name]() if name in NETWORKS else (FOLDER / f"{name}.tflite").read_bytes()
     file, rng = parse(data), np.random.default_rng(7)
     tensors = [file.tensors[n] for n in file.inputs]
@@ -37,7 +37,7 @@ def network_case(name: str) -> Case:
 
 
 def cases() -> Iterator[tuple[str, Case]]:
-    """All models that are kept, by name."""
+    """Yield all models with stored answers, by name."""
     for op in OPERATORS:
         for seed in range(SEEDS):
             yield f"{op}-{seed}", operator_case(op, seed)
@@ -46,13 +46,13 @@ def cases() -> Iterator[tuple[str, Case]]:
 
 
 def digest(case: Case) -> str:
-    """Of a model and its inputs: an answer is that to these."""
+    """Return the digest of a model and its inputs, the key of an answer."""
     parts = [case[0], *(array.tobytes() for array in case[1])]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 def answer(case: Case) -> tuple[list[np.ndarray], bool]:
-    """LiteRT's, and whether XNNPACK takes an operator of the model."""
+    """Return LiteRT's answer, and whether XNNPACK computes an operator of the model."""
     session = Litert(case[0], "this test")
     names = [session.names[n] for n in session.file.inputs]
     found = session.run(None, dict(zip(names, case[1], strict=True)))
@@ -60,14 +60,14 @@ def answer(case: Case) -> tuple[list[np.ndarray], bool]:
 
 
 def short(array: np.ndarray) -> np.ndarray:
-    """An answer as it is kept."""
+    """Return an answer in its stored form."""
     if array.size <= WHOLE or array.itemsize > 1:
         return array
     return np.frombuffer(hashlib.sha256(array.dtype.str.encode() + array.tobytes()).digest(), np.uint8)
 
 
 def kept() -> dict[str, np.ndarray]:
-    """The answers by digest and number of the output."""
+    """Return the answers by digest and number of the output."""
     with np.load(FILE) as file:
         return {name: file[name] for name in file.files}
 

@@ -1,4 +1,4 @@
-"""Networks as TensorFlow's converter writes them: the files in ``models``, with random weights. ``python -m
+"""Networks in the form of TensorFlow's converter: the files in ``models``, with random weights. ``python -m
 tests.tflite.convert`` makes them anew, with the package tensorflow-cpu, which no test needs."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SHAPES = {
     "hybrid": (17, 23, 3), "keywords_16x8": (49, 10, 1),
 }  # fmt: skip
 CONVERTED = (*SHAPES, "quantized")  # that one: floats.tflite by `vkq quantize`, with random samples
-# Of float results: LiteRT adds in another order, quantizes the activations of hybrid layers, and rounds those
-# of 16 bits.
+# Bounds of float results: LiteRT adds in another order, quantizes the activations of hybrid layers, and
+# rounds those of 16 bits.
 NEAR = {"floats": 1e-6, "half_floats": 1e-6, "hybrid": 1e-3, "keywords_16x8": 1e-4}
 
 
@@ -138,7 +138,8 @@ NETWORKS = {
 
 
 def convert(tf: Any, model: Any, shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> bytes:
-    """The file of a Keras model: of floats, float16 weights, 8-bit weights, or whole in 8 bits."""
+    """Return the file of a Keras model: with floats, float16 weights, 8-bit weights, or entirely in 8
+    bits."""
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     if kind == "floats":
         return bytes(converter.convert())

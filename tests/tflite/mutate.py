@@ -1,5 +1,5 @@
-"""Files damaged at random. ``python -m tests.tflite.mutate COUNT`` reads so many, which may raise ModelError
-alone."""
+"""Randomly damaged files. ``python -m tests.tflite.mutate COUNT`` reads so many; only ModelError may be
+raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXTREME = (0, 1, 2, 3, 4, 127, 128, 255, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x8
 
 
 def mutated(data: bytes, seed: int) -> bytes:
-    """Bytes changed, words set to extreme numbers, parts cut off, doubled or moved."""
+    """Change bytes, set words to extreme numbers, and remove, double or move parts."""
     rng, out = np.random.default_rng(seed), bytearray(data)
     for _ in range(int(rng.integers(1, 6))):
         at = int(rng.integers(0, max(len(out) - 4, 1)))

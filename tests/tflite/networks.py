@@ -1,4 +1,4 @@
-"""Small networks with random weights, as converters write them: each a file's bytes."""
+"""Small networks with random weights in the form of converters: each is a file's bytes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def mobilenet_v2(size: int = 35, batch: int = 1) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """How a network is made, and how many of its values the device transposes."""
+    """How a network is made, and the number of values that the device transposes."""
 
     make: Callable[[], bytes]
     transposes: int = 1

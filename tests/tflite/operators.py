@@ -1,4 +1,4 @@
-"""Models of one operator with random attributes: what each operator of the docs' table is held to."""
+"""Models of one operator with random attributes, for each operator in the docs' table."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class One:
         self.arrays: list[Array] = []
 
     def scale(self, low: float = -3, high: float = 0) -> float:
-        """A scale, spread over decades."""
+        """Return a scale, distributed over decades."""
         return float(np.float32(10 ** self.rng.uniform(low, high)))
 
     def zero(self, dtype: str = "") -> int:
-        """A zero point, its type's ends among them."""
+        """Return a zero point; the type's ends are included."""
         info = np.iinfo(dtype or self.dtype)
         return int(self.rng.choice([info.min, info.max, self.rng.integers(info.min, info.max + 1)]))
 
     def shape(self, low: int = 1, high: int = 9) -> tuple[int, ...]:
-        """An image's, (N, H, W, C)."""
+        """Return an image's shape, (N, H, W, C)."""
         size = self.rng.integers(low, high, 2)
         return (int(self.rng.integers(1, 3)), int(size[0]), int(size[1]), int(self.rng.integers(1, 20)))
 
@@ -56,7 +56,7 @@ class One:
 
 
 def window(size: int, kernel: int, stride: int, dilation: int, padding: int) -> int:
-    """How many places a window has."""
+    """Return the number of positions of a window."""
     reach = (kernel - 1) * dilation + 1
     return -(-size // stride) if padding == SAME else (size - reach) // stride + 1
 
@@ -121,7 +121,7 @@ def dense(rng: Random, dtype: str) -> Case:
 
 
 def binary(op: str, low: float = -2, high: float = 3) -> Callable[[Random, str], Case]:
-    """ADD, SUB, MUL, the scale of y so many powers of two apart from what no number is beyond."""
+    """ADD, SUB, MUL, with the scale of y so many powers of two from the one that the results need."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
@@ -144,7 +144,7 @@ def binary(op: str, low: float = -2, high: float = 3) -> Callable[[Random, str],
 
 
 def all_numbers(one: One) -> Array:
-    """All 256 numbers, as an image."""
+    """Return all 256 numbers as an image."""
     info = np.iinfo(one.dtype)
     return np.arange(info.min, info.max + 1).astype(one.dtype).reshape(1, 4, 16, 4)
 
@@ -152,7 +152,7 @@ def all_numbers(one: One) -> Array:
 def unary(
     op: str, kind: str = "", version: int = 1, spread: float = 6, least: float | None = None, **options: Any
 ) -> Callable[[Random, str], Case]:
-    """A function of one number: on all there are, with scales of x and y so many powers of two apart."""
+    """A function of one number, on all numbers, with scales of x and y so many powers of two apart."""
     least = -spread if least is None else least
 
     def make(rng: Random, dtype: str) -> Case:
@@ -170,7 +170,7 @@ def unary(
 
 
 def _fixed(op: str, scale: float, zero: int) -> Callable[[Random, str], Case]:
-    """LOGISTIC, TANH, SOFTMAX: the result's parameters are always these."""
+    """LOGISTIC, TANH, SOFTMAX: the result's parameters are fixed."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)

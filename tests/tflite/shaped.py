@@ -1,4 +1,4 @@
-"""Operators of shapes, copies and types, and functions that no converter's network of the tests has."""
+"""Operators of shapes, copies and types, and functions that no converter's network in the tests contains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def broadcast_to(rng: Random, dtype: str) -> Case:
 
 
 def squeeze(rng: Random, dtype: str) -> Case:
-    """Axes of 1 out, and one in at another place."""
+    """Remove axes of size 1, and add one elsewhere."""
     one = One(rng, dtype)
     (n, h, _, c), scale, zero, axis = one.shape(), one.scale(), one.zero(), int(rng.integers(-4, 4))
     x, middle = one.input((n, 1, h, c), scale, zero), one.output((n, h, c), scale, zero)
@@ -44,7 +44,7 @@ def squeeze(rng: Random, dtype: str) -> Case:
 
 
 def known(rng: Random, dtype: str) -> Case:
-    """What follows from shapes alone, behind the input; and its numbers as int32."""
+    """Values that follow from shapes alone, after the input; and its numbers as int32."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(), one.scale(), one.zero()
     x, sizes = one.input(shape, scale, zero), one.w.tensor((4,), "int32")

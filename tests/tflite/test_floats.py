@@ -1,4 +1,4 @@
-"""Operators on floats: NumPy's results to a few units, in the file's order of axes."""
+"""Operators on floats: NumPy's results within a few units, in the file's order of axes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_unary(op: str, device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("op", BINARY)
 def test_binary(op: str, device: vkq.Device) -> None:
-    """With channels that are broadcast, and a fused RELU where the operator has one."""
+    """With channels that are broadcast, and a fused RELU if the operator has one."""
     w, a, b = Writer(), numbers(), numbers((7,), 1)
     a = np.abs(a) if op == "POW" else a
     x, z, y = w.tensor(SHAPE, "float32"), w.tensor((7,), "float32"), w.tensor(SHAPE, "float32")

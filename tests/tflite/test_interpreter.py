@@ -1,4 +1,4 @@
-"""The interpreter's methods, as LiteRT has them, and the command line on .tflite files."""
+"""The interpreter's methods, as in LiteRT, and the command line on .tflite files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_misuse(any_device: vkq.Device) -> None:
 
 
 class Stand:
-    """LiteRT's place, where the package is not installed: Something adds 1, other operators give zeros."""
+    """Stands in for LiteRT if the package is not installed: Something adds 1, other operators give zeros."""
 
     def __init__(self, model_content: bytes, num_threads: int | None):
         self.file, self.values = parse(model_content), dict[int, np.ndarray]()
@@ -129,7 +129,7 @@ def litert(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unknown() -> bytes:
-    """Two operators that vkq does not know, between two that it knows; one result in the middle."""
+    """Return a model with two operators unknown to vkq between two known ones, and a result in the middle."""
     w = Writer()
     numbers = [w.tensor((1, 3), "int8", 0.5) for _ in range(5)]
     for i, op in enumerate(("RELU", "Something", "Something", "RELU6")):
@@ -156,7 +156,7 @@ def test_fallback(any_device: vkq.Device, litert: None) -> None:
 
 
 def several(op: str = "") -> bytes:
-    """A file of two subgraphs with a signature each; the first may run the second."""
+    """Return a file of two subgraphs with a signature each; the first may run the second."""
     w = Writer()
     x, y, z = (w.tensor((1, 3), "int8", 0.5, name=name) for name in "xyz")
     w.operator("RELU", [x], [y])
@@ -177,7 +177,7 @@ def several(op: str = "") -> bytes:
 
 
 def test_subgraphs(any_device: vkq.Device) -> None:
-    """Each by its signature or its name; the first without one."""
+    """Each subgraph by its signature or its name; the first one by default."""
     interpreter = Interpreter(model_content=several(), device=any_device)
     ends = {"inputs": ["in"], "outputs": ["out"]}
     assert interpreter.get_signature_list() == {"bound": ends, "cut": ends}
@@ -198,7 +198,7 @@ def test_operators_that_run_subgraphs(any_device: vkq.Device, op: str) -> None:
 
 
 def sixteen(op: str = "ADD", ends: str = "float32") -> bytes:
-    """Floats as int16 numbers, one operator on them, and back."""
+    """Return a model with floats as int16 numbers, one operator on them, and the conversion back."""
     w = Writer()
     x, y = (w.tensor((1, 4), ends, 2**-10 if ends == "int16" else None, name=name) for name in "xy")
     one, two = (w.tensor((1, 4), "int16", scale) for scale in (2**-10, 2**-11))
@@ -210,7 +210,7 @@ def sixteen(op: str = "ADD", ends: str = "float32") -> bytes:
 
 
 def test_16_bit_activations(any_device: vkq.Device) -> None:
-    """In floats, within the range of 16 bits."""
+    """They are computed in floats, within the range of 16 bits."""
     session = InferenceSession(sixteen(), any_device)
     (got,) = session.run(None, {"x": np.array([[0.5, -15, 99, 15]], np.float32)})
     top = (2**15 - 1) / 2**11  # of the result; the 99 is cut to 2^15 - 1 before

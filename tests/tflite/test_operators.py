@@ -24,7 +24,7 @@ answers = functools.cache(kept)
 
 
 def check(case: Case, device: vkq.Device, near: float = 0) -> InferenceSession:
-    """All outputs are those that LiteRT gave, or so near to them."""
+    """Check that all outputs equal LiteRT's, or are within *near*."""
     session = InferenceSession(case[0], device)
     feed = dict(zip([a.name for a in session.model.inputs], case[1], strict=True))
     for i, got in enumerate(session.run(None, feed)):
@@ -44,7 +44,8 @@ def test_operator(op: str, seed: int, device: vkq.Device) -> None:
 
 
 def test_sums_need_no_table() -> None:
-    """XNNPACK's sums are vkq's, by scales nearby, so that a convolution before them may add."""
+    """XNNPACK's sums equal vkq's for neighbouring scales, so a convolution before them can add the
+    residual."""
     found = [{node.op for node in read(operator_case("SUB", seed)[0]).nodes} for seed in range(20)]
     assert all("lookup2" not in ops for ops in found)
     assert sum("sub" in ops for ops in found) == len(found)
@@ -52,7 +53,7 @@ def test_sums_need_no_table() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name: str, any_device: vkq.Device) -> None:
-    """Channels come first once, before the first convolution, and never again."""
+    """Channels are moved first once, before the first convolution, and not again."""
     case = network_case(name)
     session = check(case, any_device)
     rows = session.explain().rows
@@ -68,7 +69,7 @@ def test_converted_network(name: str, any_device: vkq.Device) -> None:
 
 
 def test_other_shapes(any_device: vkq.Device) -> None:
-    """A network for another size of image is read anew from the same file."""
+    """For another image size, the network is read again from the same file."""
     data, (x,) = network_case("residual")
     interpreter = vkq.tflite.Interpreter(model_content=data, device=any_device)
     interpreter.resize_tensor_input(0, (2, *x.shape[1:]))
@@ -82,7 +83,8 @@ def test_other_shapes(any_device: vkq.Device) -> None:
 
 
 def test_example(device: vkq.Device) -> None:
-    """The example's file is what its script makes; its scores are those of the ONNX model it is made from."""
+    """The example's file is the output of its script; its scores are those of the ONNX model it is made
+    from."""
     data = (MODELS / "digits.tflite").read_bytes()
     assert data == digits()
     images = np.load(MODELS / "digits.npz")["images"][:40].astype(np.float32) / 16
@@ -93,7 +95,7 @@ def test_example(device: vkq.Device) -> None:
 
 
 def test_open_batch(device: vkq.Device) -> None:
-    """A batch of any size, with the weights packed once; what `map` gives is what `run` does."""
+    """A batch of any size, with the weights packed once; `map` gives the results of `run`."""
     images = np.load(MODELS / "digits.npz")["images"][:7, ..., None].astype(np.float32) / 16
     session = InferenceSession(str(MODELS / "digits.tflite"), device)
     assert session.get_inputs()[0].shape == [None, 8, 8, 1]

@@ -1,5 +1,5 @@
-"""``vkq quantize`` of .tflite files: what ai-edge-quantizer is asked for, and what becomes of its answer. A
-stand-in gives the answer that the package gave (``models/quantized.tflite``)."""
+"""``vkq quantize`` of .tflite files: the requests to ai-edge-quantizer, and the use of its answer. A stand-in
+gives the package's real answer (``models/quantized.tflite``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOAT, MADE = FOLDER / "floats.tflite", FOLDER / "quantized.tflite"
 
 
 class Quantizer:
-    """Keeps what it is asked for."""
+    """Records the requests."""
 
     asked: ClassVar[list[Any]] = []
 
@@ -68,7 +68,7 @@ def samples(tmp_path: Path) -> Path:
 
 
 class Real:
-    """The float model, in LiteRT's place."""
+    """Stands in for LiteRT with the float model."""
 
     def __init__(self, model: str, needed: str):
         self.session = InferenceSession(model)
@@ -81,7 +81,7 @@ def test_command_line(
     software_device: vkq.Device, tool: type[Quantizer], samples: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """The file runs whole on the device, and its distance to the float model is told."""
+    """The file runs entirely on the device, and its distance to the float model is reported."""
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.setattr("vkq.tflite.litert.Litert", Real)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)

@@ -1,4 +1,4 @@
-"""Broken and hostile files: a typed error that says what is wrong, never anything else."""
+"""Broken and hostile files: a typed error that names the problem, never anything else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model(**more: Any) -> dict[str, Any]:
 
 
 def changed(**more: Any) -> bytes:
-    """The model with other fields of its graph."""
+    """Return the model with other fields in its graph."""
     made = model()
     made["subgraphs"][0].update(more)
     return serialized(made)
@@ -102,7 +102,7 @@ def test_format_is_known_by_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", range(0, 200, 50))
 def test_mutated_files(start: int) -> None:
-    """Damaged anywhere: read, or a ModelError."""
+    """Damaged anywhere, a file is read, or raises ModelError."""
     sources = [
         operator_case("CONV_2D", 1)[0],
         operator_case("CONCATENATION", 0)[0],
@@ -117,7 +117,7 @@ def test_mutated_files(start: int) -> None:
 
 
 def test_no_file_asks_for_any_memory() -> None:
-    """A kilobyte of operators that would fill gigabytes; an image of too many rows."""
+    """A kilobyte of operators that would fill gigabytes, and an image of too many rows, are refused."""
     w = Writer()
     shape, value = w.constant(np.array([1 << 12, 1 << 10], np.int32)), w.constant(np.float32(1))
     filled = [w.tensor((1 << 12, 1 << 10), "float32") for _ in range(80)]

@@ -1,5 +1,5 @@
-"""The tables of docs/tflite.md: every operator that is read has its row, each row the cases that hold it, and
-the bytes are whose the row says."""
+"""The tables of docs/tflite.md: every supported operator has a row, each row the cases that test it, and the
+stated origin of its bytes is right."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WHOSE = {"XNNPACK": {True}, "LiteRT": {False}, "the numbers": {True, False}}
 
 
 def rows(columns: int) -> list[list[str]]:
-    """Cells of those tables of docs/tflite.md that have this number of columns. A row begins with the names
-    of its operators; heads of tables do not."""
+    """Return the cells of the tables of docs/tflite.md with this number of columns. A row begins with the
+    names of its operators; a table's head does not."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "tflite.md").read_text(encoding="utf-8")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     return [row for row in cells if len(row) == columns and NAME.search(row[0])]
@@ -50,7 +50,8 @@ def taken() -> set[str]:
 
 @pytest.mark.parametrize("row", QUANTIZED, ids=[row[3].partition(",")[0] for row in QUANTIZED])
 def test_quantized(row: list[str]) -> None:
-    """The models of its cases have all operators of a row, and XNNPACK took them or did not."""
+    """The models of a row's cases contain all of its operators, and XNNPACK computed them or not, as
+    stated."""
     models = [operator_case(op, seed) for op in row[3].split(", ") for seed in range(SEEDS)]
     assert {o.op for data, _ in models for o in parse(data).operators} >= operators_of(row[0])
     assert {digest(case) in taken() for case in models} <= WHOSE[re.split("[:;,]", row[1])[0]]
@@ -58,7 +59,7 @@ def test_quantized(row: list[str]) -> None:
 
 @pytest.mark.parametrize("row", REAL, ids=[row[2] for row in REAL])
 def test_of_floats(row: list[str]) -> None:
-    """The tests of a row are there, and name its operators."""
+    """The tests of a row exist, and name its operators."""
     for name in re.findall(r"test_\w+", row[2]):
         assert callable(getattr(test_floats, name))
     source = Path(test_floats.__file__).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A writer of small .tflite files, for tests: what `vkq.tflite.schema` names, in the order of the schema."""
+"""A writer of small .tflite files for tests, with the names of `vkq.tflite.schema`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODES = {name: number for number, name in OPERATORS.items()}
 
 
 class Writer:
-    """A model of one subgraph, tensor by tensor and operator by operator."""
+    """A model of one subgraph, built tensor by tensor and operator by operator."""
 
     def __init__(self) -> None:
         self.tensors: list[dict[str, Any]] = []
@@ -38,7 +38,7 @@ class Writer:
         name: str = "",
         **more: Any,
     ) -> int:
-        """The number of a new tensor; with *data* a constant."""
+        """Add a tensor and return its number; with *data* it is a constant."""
         number = 0
         if data is not None:
             raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
@@ -58,7 +58,7 @@ class Writer:
         return len(self.tensors) - 1
 
     def constant(self, data: Any, scale: Any = None, zero: Any = 0, axis: int = 0) -> int:
-        """The number of a new constant."""
+        """Add a constant and return its number."""
         array = np.asarray(data)
         return self.tensor(array.shape, array.dtype.name, scale, zero, axis, array)
 
@@ -66,7 +66,7 @@ class Writer:
         self, op: str, inputs: Sequence[int], outputs: Sequence[int], kind: str = "", version: int = 1,
         **options: Any,
     ) -> None:  # fmt: skip
-        """An operator with the options of the table *kind*."""
+        """Add an operator with the options of the table *kind*."""
         number = CODES.get(op, 32)
         code = {"deprecated_builtin_code": min(number, 127), "builtin_code": number, "version": version}
         if op not in CODES:
@@ -79,7 +79,7 @@ class Writer:
         self.operators.append(made)
 
     def file(self, inputs: Sequence[int], outputs: Sequence[int], **more: Any) -> bytes:
-        """The file."""
+        """Return the file."""
         graph = {
             "tensors": self.tensors, "inputs": list(inputs), "outputs": list(outputs),
             "operators": self.operators, "name": "main",
@@ -92,7 +92,7 @@ class Writer:
 
 
 def serialized(model: dict[str, Any]) -> bytes:
-    """A Model as bytes: each table with its vtable before it, what it refers to behind it."""
+    """Return a Model as bytes: each table follows its vtable, and precedes what it refers to."""
     out = bytearray(8)
     out[4:8] = b"TFL3"
     struct.pack_into("<I", out, 0, _table(out, "Model", model))
