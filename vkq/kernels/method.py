@@ -17,7 +17,7 @@ from ..runtime.device import Device
 from ..select.path import Choice
 from .floats import FloatGemm
 from .gemm import Int8Gemm
-from .weights import Int8, Int32, merge_groups, merged_groups
+from .weights import GemmWeight, Int8, Int32, merge_groups, merged_groups
 
 
 class Kernel(Protocol):
@@ -62,9 +62,8 @@ class Convolution:
         # Not a closure over self, which holds the product: so weights are freed with the last reference,
         # without the garbage collector.
         merge = functools.partial(merge_groups, self.weight, self.groups, self.zero_points)
-        made: Int8Gemm | FloatGemm = self.scheme.product(
-            self.device, shape, merge, zeros, self.choice.form, oc
-        )
+        weight = GemmWeight(shape, merge, zeros, oc)
+        made: Int8Gemm | FloatGemm = self.scheme.product(self.device, weight, self.choice.form)
         return made
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,17 @@ Int32 = npt.NDArray[np.int32]
 
 WEIGHT_LAYOUT = "kPackedInt8_4N4K"  # as every kernel of a dot form reads them
 PARAMETER_BYTES = 64  # of a block of four channels: `Arithmetic.channel_parameters`
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmWeight:
+    """The weight of a matrix product: *make* makes (G, N, K) int8 of this *shape* when needed, *zero_point*
+    is (G, N), also int8; *channels* is the number of real output channels."""
+
+    shape: tuple[int, int, int]
+    make: Callable[[], Int8]
+    zero_point: Int32
+    channels: int
 
 
 class Arithmetic(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..kernels.direct import Direct
 from ..kernels.float_direct import FloatDirect
 from ..kernels.floats import FloatGemm
 from ..kernels.gemm import Int8Gemm, Rows
-from ..kernels.weights import Int8, Int32
+from ..kernels.weights import GemmWeight, Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams, check_scales, check_zero_points
@@ -71,6 +71,7 @@ class Operands:
 
 
 Weight = npt.ArrayLike | GroupedWeight
+Given = npt.ArrayLike | None  # scales or zero points as a layer gets them
 Checked = tuple[Any, npt.NDArray[Any], Int32]  # a weight, its scales, its zero points: as `Operands`
 
 
@@ -103,14 +104,7 @@ class Scheme(ABC):
 
     @classmethod
     @abstractmethod
-    def check_weight(
-        cls,
-        op: str,
-        rank: int,
-        weight: Weight,
-        scale: npt.ArrayLike | None,
-        zero_point: npt.ArrayLike | None,
-    ) -> Checked:
+    def check_weight(cls, op: str, rank: int, weight: Weight, scale: Given, zero_point: Given) -> Checked:
         """Check a weight of *rank* axes as given to a layer; raises an error if the scheme cannot use it."""
 
     @abstractmethod
@@ -139,14 +133,7 @@ class ChannelScheme(Scheme):
     """A scheme of 8-bit weights with one scale for each output channel, for every kind of layer."""
 
     @classmethod
-    def check_weight(
-        cls,
-        op: str,
-        rank: int,
-        weight: Weight,
-        scale: npt.ArrayLike | None,
-        zero_point: npt.ArrayLike | None,
-    ) -> Checked:
+    def check_weight(cls, op: str, rank: int, weight: Weight, scale: Given, zero_point: Given) -> Checked:
         w = owned(np.asarray(weight))
         if w.dtype not in (np.int8, np.uint8):
             raise DTypeError(
@@ -164,22 +151,12 @@ class ChannelScheme(Scheme):
     def linear(self, device: Device, form: str) -> Product:
         o = self.operands
         n, k = o.weight.shape
-        return self.product(
-            device, (1, n, k), lambda: o.stored_weight[None], o.stored_zero_point[None], form, n
-        )
+        weight = GemmWeight((1, n, k), lambda: o.stored_weight[None], o.stored_zero_point[None], n)
+        return self.product(device, weight, form)
 
     @abstractmethod
-    def product(
-        self,
-        device: Device,
-        shape: tuple[int, int, int],
-        weight: Callable[[], Int8],
-        zero_point: Int32,
-        form: str,
-        channels: int,
-    ) -> Int8Gemm | FloatGemm:
-        """Return the matrix product with a weight (G, N, K) int8 and zero points (G, N); *channels* is the
-        number of real output channels."""
+    def product(self, device: Device, weight: GemmWeight, form: str) -> Int8Gemm | FloatGemm:
+        """Return the matrix product with a weight."""
 
     @abstractmethod
     def direct(

@@ -3,7 +3,7 @@ device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..kernels.float_direct import FloatDirect
 from ..kernels.float_product import FloatProduct, HalfProduct
 from ..kernels.floats import Affine, of_floats
 from ..kernels.half import HalfMatrices
+from ..kernels.weights import GemmWeight, Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.requantize import activation_range
@@ -25,7 +26,7 @@ from ..probe.matrices import HALF
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import Choice, half_choice
-from .base import COMPUTE, Checked, Operands, Product, Scheme, Weight
+from .base import COMPUTE, Checked, Given, Operands, Product, Scheme, Weight
 
 FLOATS = ("float32", "float16")
 
@@ -67,14 +68,7 @@ class F32(Scheme):
         return not isinstance(weight, GroupedWeight) and np.asarray(weight).dtype.name in FLOATS
 
     @classmethod
-    def check_weight(
-        cls,
-        op: str,
-        rank: int,
-        weight: Weight,
-        scale: npt.ArrayLike | None,
-        zero_point: npt.ArrayLike | None,
-    ) -> Checked:
+    def check_weight(cls, op: str, rank: int, weight: Weight, scale: Given, zero_point: Given) -> Checked:
         w = owned(np.asarray(weight))
         if w.ndim != rank:
             raise ArgumentError(f"{op}: weight has {w.ndim} axes (shape {w.shape}); it must have {rank}")
@@ -125,25 +119,10 @@ class F32(Scheme):
         kind = Float16Gemm if form == FLOAT16 else HalfMatrices
         return HalfProduct(device, o.weight, self._bias, bounds, kind(gemm, weight.shape[1], floats=weight))
 
-    def product(
-        self,
-        device: Device,
-        shape: tuple[int, int, int],
-        weight: Callable[[], npt.NDArray[np.int8]],
-        zero_point: npt.NDArray[np.int32],
-        form: str,
-        channels: int,
-    ) -> None:
+    def product(self, device: Device, weight: GemmWeight, form: str) -> None:
         """Convolutions of this scheme have no matrix product."""
 
-    def direct(
-        self,
-        device: Device,
-        weight: npt.NDArray[np.int8],
-        zero_point: npt.NDArray[np.int32],
-        form: str,
-        groups: int,
-    ) -> FloatDirect:
+    def direct(self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int) -> FloatDirect:
         """Return a direct convolution with a float weight (OC, IC/groups, KH, KW)."""
         return FloatDirect(device, weight, zero_point, self.affine, groups)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ..kernels.after import DEQUANTIZED
 from ..kernels.direct import Direct
 from ..kernels.gemm import Int8Gemm
-from ..kernels.weights import Int8, Int32
+from ..kernels.weights import GemmWeight, Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.qparams import QParams
 from ..numerics.requantize import activation_bounds, activation_range
@@ -76,16 +76,8 @@ class Int8Scheme(ChannelScheme):
         y = self.after.y or self.y
         return Spec(shape, y.dtype, layout, y)
 
-    def product(
-        self,
-        device: Device,
-        shape: tuple[int, int, int],
-        weight: Callable[[], Int8],
-        zero_point: Int32,
-        form: str,
-        channels: int,
-    ) -> Int8Gemm:
-        return Int8Gemm(device, shape, weight, zero_point, self, form, channels)
+    def product(self, device: Device, weight: GemmWeight, form: str) -> Int8Gemm:
+        return Int8Gemm(device, weight.shape, weight.make, weight.zero_point, self, form, weight.channels)
 
     def direct(self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int) -> Direct:
         return Direct(device, weight, zero_point, self, form, groups)

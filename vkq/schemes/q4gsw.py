@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted, filled_rows
@@ -19,7 +18,7 @@ from ..probe.matrices import HALF, advertised_half
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import Choice, half_refusal
-from .base import Checked, Operands, Product, Scheme, Weight
+from .base import Checked, Given, Operands, Product, Scheme, Weight
 
 
 class Q4gsw(Scheme):
@@ -49,14 +48,7 @@ class Q4gsw(Scheme):
             )
 
     @classmethod
-    def check_weight(
-        cls,
-        op: str,
-        rank: int,
-        weight: Weight,
-        scale: npt.ArrayLike | None,
-        zero_point: npt.ArrayLike | None,
-    ) -> Checked:
+    def check_weight(cls, op: str, rank: int, weight: Weight, scale: Given, zero_point: Given) -> Checked:
         assert isinstance(weight, GroupedWeight)
         if rank != 2:
             raise ArgumentError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..kernels.floats import Affine, FloatGemm
 from ..kernels.half import HalfMatrices
 from ..kernels.half_ways import PARTS_OF_FLOAT32
 from ..kernels.quantize import quantized
-from ..kernels.weights import Int8, Int32
+from ..kernels.weights import GemmWeight, Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.requantize import activation_range
 from ..probe.float16 import FLOAT16
@@ -82,16 +82,9 @@ class Q8csw(ChannelScheme):
         bias = np.zeros(len(o.w_scale), np.float32) if o.bias is None else o.bias
         return Affine(o.w_scale, bias, activation_range(o.activation))
 
-    def product(
-        self,
-        device: Device,
-        shape: tuple[int, int, int],
-        weight: Callable[[], Int8],
-        zero_point: Int32,
-        form: str,
-        channels: int,
-    ) -> FloatGemm:
-        gemm = FloatGemm(device, shape, weight, zero_point, self.affine, channels)
+    def product(self, device: Device, weight: GemmWeight, form: str) -> FloatGemm:
+        shape = weight.shape
+        gemm = FloatGemm(device, shape, weight.make, weight.zero_point, self.affine, weight.channels)
         if form == HALF:
             gemm.matrices = HalfMatrices(gemm, shape[2])
         if form == FLOAT16:
