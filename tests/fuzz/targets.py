@@ -105,7 +105,7 @@ def name(data: bytes, folder: Path) -> None:
 
 
 def lists(data: bytes, folder: Path) -> None:
-    """Lists that include each other: the data's parts between lines of ``---``."""
+    """Write the parts of the data, which lines of ``---`` separate, as lists that may include each other."""
     for number, text in enumerate(data.split(b"\n---\n")[:8]):
         (folder / f"l{number}.yaml").write_bytes(text)
     assert len(cases.load_list(folder / "l0.yaml")) <= cases.MAX_CASES

@@ -246,7 +246,7 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
 
 
 def heads(net: Net) -> list[str]:
-    """Return two heads of 12 over 20 tokens, in the form of exporters."""
+    """Add attention with two heads of 12 over 20 tokens, as exporters write it; return the outputs."""
     tokens, width = net.shape[1:]
     split, joined = (net.constant(np.array(s, np.int64)) for s in ((1, tokens, 2, 12), (1, tokens, width)))
 

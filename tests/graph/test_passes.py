@@ -61,8 +61,8 @@ def test_the_device_agrees(device: vkq.Device, graph: Graph) -> None:
 
 
 def by_hand(dtype: str = "int8", shape: tuple[int, ...] = SHAPE) -> tuple[Builder, str]:
-    """Return a builder that draws nothing (zero points 0, weights per tensor), and its input as real
-    numbers."""
+    """Return a builder without random choices (zero points are 0, weights per tensor), and the name of its
+    dequantized input."""
     b = Builder(lambda strategy: 0, dtype, shape)
     return b, b.real("x", 0.25)[0]
 

@@ -36,7 +36,7 @@ def test_reductions(device: vkq.Device, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
 def test_softmax(device: vkq.Device, kind: str) -> None:
-    """Along any axis, in a chain with neighbouring operators; operators after rows are in their dispatch."""
+    """Softmax along any axis, between element-wise operators; along the last, the next is in its dispatch."""
     x = normal(2, 4, 9, 13)
     for axis in (-1, 1):
         nodes = [op("Mul", "x s", "a"), op(kind, "a", "b", axis=axis), op("Neg", "b", "y")]

@@ -108,7 +108,7 @@ def test_what_is_taken_so(words: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_subgroups_have_32_outputs(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A subgroup has the 32 outputs that are contiguous in memory, or twice as many, in matrices of 16."""
+    """Each subgroup computes 32 outputs that are contiguous in memory, or 64, with matrices of 16 rows."""
     known(monkeypatch, **SAYS)
     for shape, subgroup, able in (("16x16x16", 32, 3), ("16x16x16", 8, 1), ("8x16x16", 32, 0)):
         device = emulated.capabilities(strict_device, shape, form="f16", subgroup=subgroup)

@@ -110,7 +110,7 @@ REAL: dict[str, tuple[Callable[..., Number], Callable[[Any], Any], float]] = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_near_the_real_value(name: str) -> None:
-    """Within the stated distance; and the same bits where every number below the normal range is zero."""
+    """Errors stay within the stated distance; bits do not change if subnormal numbers are flushed to zero."""
     function, real, most = REAL[name]
     x = sample(1, 20_000)
     with np.errstate(all="ignore"):

@@ -185,7 +185,7 @@ def test_inspect_says_what_a_session_does(
 
 
 def test_a_model_of_texts_is_measured(bert: bytes, tmp_path: Path, any_device: vkq.Device) -> None:
-    """The benchmark draws integers in a range: the rows of the model, or the given range."""
+    """The benchmark draws integers below the number of rows of the model's table, or in the given range."""
     (tmp_path / "bert.onnx").write_bytes(bert)
     path = str(tmp_path / "bert.onnx")
     shapes = [f"{name}=2x9" for name in text(1, 1)]

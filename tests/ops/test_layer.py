@@ -325,7 +325,7 @@ def test_a_chain_keeps_the_layout_and_another_converts(
 def test_a_linear_layer_in_blocks_of_channels(
     device: vkq.Device, lead: tuple[int, ...], y: vkq.QParams | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with four axes, which are an image as a Tensor in that layout."""
+    """A Tensor of four axes in that layout counts as an image; the layer takes it too."""
     for n, k in ((17, 35), (16, 16), (5, 1)):
         w = RNG.integers(-128, 128, (n, k)).astype(np.int8)
         x = RNG.integers(-128, 128, (*lead, k)).astype(np.int8)

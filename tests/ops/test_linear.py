@@ -50,7 +50,7 @@ def test_the_shapes_with_a_reason(device, problem):
 
 @pytest.fixture
 def shared(monkeypatch):
-    """A GPU's split, which sums parts in shared memory, on the tests' CPU devices."""
+    """Make the tests' CPU devices split k as GPUs do: parts are summed in shared memory."""
     monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, *_, **__: gemv.shared_split(256, n4, k4))
 
 

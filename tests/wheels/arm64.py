@@ -81,7 +81,7 @@ class Tree:
         }
 
     def run(self, code: str, *arguments: str) -> str:
-        """What Python said in the tree; it must end well."""
+        """Run Python in the tree and return its output; exit if it fails."""
         command = [*self._qemu(), "-c", code, str(self.python), *arguments]
         done = subprocess.run(
             command,

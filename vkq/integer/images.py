@@ -19,8 +19,8 @@ Shape4 = tuple[int, int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W) of numbers of *dtype* on a device: *spec* is a tensor's, or that of row-major
-    words."""
+    """Images (N, C, H, W) of numbers of *dtype* on a device. Their buffer has the *spec* of a tensor, or it
+    holds row-major numbers in words."""
 
     shape: Shape4
     dtype: str

@@ -66,8 +66,8 @@ def parse(name: str) -> Problem:
 
 
 def check_work(problem: Sized) -> None:
-    """Refuse a problem that cannot be computed for comparison, before its operands are made: they and the
-    result may have at most `MOST_BYTES` and `MOST_MACS` multiply-adds."""
+    """Refuse a problem that is too large to compute for comparison, before its operands are made. Operands
+    and result may have at most `MOST_BYTES`; the problem may have at most `MOST_MACS` multiply-adds."""
     if problem.bytes() > MOST_BYTES or problem.macs > MOST_MACS:
         raise ArgumentError(
             f"{problem.name} has {problem.bytes()} bytes and {problem.macs} multiply-adds; at most"
@@ -83,8 +83,8 @@ def _check_length(name: str) -> None:
 
 
 def read(name: str, takes: Takes) -> tuple[str, list[int], dict[str, Any]]:
-    """Return the operation, its sizes in order, and the options in the name: a number, or several as a tuple.
-    Raises ArgumentError for an operation or a size that *takes* does not have."""
+    """Return the operation of a name, its sizes in order, and its options; an option is a number or a tuple.
+    Raises ArgumentError for an operation or a size that *takes* does not list."""
     _check_length(name)
     match = _NAME.fullmatch(name)
     if match is None or match[1] not in takes:
