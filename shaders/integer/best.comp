@@ -1,7 +1,8 @@
 // The best place of each score map, the first where several are alike: of a segment of the map by each
 // workgroup.
 //
-//   score = y, or squares - 2 y where SQUARES (the squared difference, less the template's own squares)
+// Find the best place of each score map, the first one if several scores are equal; each workgroup searches a
+// segment of a map.
 //
 // Memory    y: int32, or low and high word of int64 where WIDE, [row][plane]; a row is an image and a
 //           template. squares: int64 [image][plane]. best: low and high word of the score, and its place.
@@ -45,7 +46,7 @@ uvec2 score(uint row, uint i) {
 
 bool less(uvec2 a, uvec2 b) { return a.y == b.y ? a.x < b.x : int(a.y) < int(b.y); }
 
-// w is 0 where there is nothing yet.
+// w is 0 if there is no place yet.
 uvec4 better(uvec4 a, uvec4 b) {
   if (a.w == 0u || b.w == 0u) return a.w == 0u ? b : a;
   if (a.xy == b.xy) return a.z < b.z ? a : b;

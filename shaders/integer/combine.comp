@@ -1,7 +1,8 @@
 // The end of an exact integer correlation on matrix units: the sums of all parts (correlate_coopmat.comp) as
 // whole numbers.
 //
-//   y = constant + sum_parts sum_ij 256^(i+j) part[digit i of x][digit j of w] + w_offset * (window sum of x)
+// The last step of an exact integer correlation on matrix units: join the sums of all parts
+// (correlate_coopmat.comp) to integers.
 //
 // modulo 2^32, or 2^64 where WIDE; the window sums are those of one more template, of ones.
 //
@@ -36,7 +37,7 @@ void load_parts(uint first, uint size, uint count) {
     sums[b] = b < count ? ivec4(part[first + b * size]) : ivec4(0);
 }
 
-// Four columns of a place of a tile.
+// Return where four columns of a place of a tile are.
 uint vector_of(uint tile, uint place, uint quad) {
   const uint QUADS = BN / 4u;
   uint block = tile * (p.columns / BN) + quad / QUADS;

@@ -81,7 +81,7 @@ void accumulate(Step at) {
   }
 }
 
-// Adds the sums of one digit pair, with the digits' weight, to the totals.
+// Add the sums of one pair of digits to the totals, weighted by the digits' power of 256.
 void flush(uint x_digit, uint w_digit) {
   [[unroll]] for (uint t = 0u; t < TEMPLATES; t++) {
     add_shifted(low[t], high[t], ivec4(sums[t]), 8u * (x_digit + w_digit));

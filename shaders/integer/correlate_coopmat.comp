@@ -54,7 +54,7 @@ uint tile_row, tile_word;     // line and word of x: of the tile's first place, 
 uint chunk_row, chunk_word;   // of the window
 uint padding;
 
-// The pixels under the tile for the chunk, for four columns of the tile at a time.
+// Load the pixels under the tile for the chunk, for four columns of the tile at a time.
 #define BATCH 2  // items whose loads are under way at once
 void load_lines() {
   const uint items = WORDS * LINES * (TW / 4u);
@@ -101,8 +101,8 @@ void store_step(uint slot, uint stage) {
           next_w[slot][i];
 }
 
-// Runs of a chunk are those of its lines; with an odd WORDS lines follow each other without a gap, and what
-// lies beyond the last one is multiplied by zeros.
+// The runs of a chunk are those of its lines. If WORDS is odd, lines follow each other without a gap, and
+// what lies beyond the last one is multiplied by zeros.
 uint x_place(uint t, uint stage) {
   uint run = min(t, p.steps - 1u) * W_RUNS, line = run / WORDS;
   return subgroup_m / TH * (LINES * PITCH) + run + line * (PITCH - WORDS);

@@ -40,7 +40,7 @@ uvec2 negative(uvec2 a) { return add(~a, uvec2(1u, 0u)); }
 
 #if AXIS == 0
 #include "integer_numbers.glslh"
-// Element i of a line, before its first one the padding.
+// Return element i of a line; elements before its first one are padding.
 uvec2 element(uint image, uint line, uint i) {
   uvec2 sum = uvec2(0u);
   uint row = uint(int(line) - p.pad_h), column = uint(int(i) - p.pad_w);

@@ -42,7 +42,8 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
-// Of element e of y's extent: whether x has it, where it is in the part that x has, and where in x's extent.
+// For element e of y's extent, return whether x has it, and where it is in the part that x has (at) and in
+// x's extent (from).
 bool source(uvec4 e, uvec4 y_extent, out uvec4 at, out uvec4 from) {
   uvec4 d =
       FOLDED ? from_row_major(row_major(e, y_extent), uvec4(p.dims_n, p.dims_c, p.dims_h, p.dims_w)) : e;

@@ -1,14 +1,11 @@
 // The axes of int8 images in another order, where other elements than channels come into the lanes: axis i
 // of y is axis ORDER_i of x, ORDER_1 not 1.
 //
-// Words of x hold four channels, words of y four elements along x's axis ORDER_1: four words of the one are
-// four of the other, their bytes transposed.
+// Reorder the axes of int8 images so that elements other than channels come into the lanes: axis i of y is
+// axis ORDER_i of x, ORDER_1 not 1.
 //
-// Memory    x: words; y: vectors (pixels.glslh).
-// Threads   one invocation moves four channels of 16 elements along that axis (kPackedInt8_16C), its
-//           neighbours what lies beside in x; or 16 channels of four elements (kPackedInt8_4W4C), its
-//           neighbours what lies beside in y: whole lines of a cache are read and written.
-// Needs     kPackedInt8_16C alone: shared memory and a barrier, where channels become a line of y.
+// Words of x hold four channels and words of y four elements along x's axis ORDER_1, so four words of y are
+// four words of x with their bytes transposed.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -41,7 +38,7 @@ uint word_of(uvec4 e) {
 }
 
 #if BLOCKED
-// The first element of x that an invocation moves.
+// Return the first element of x that an invocation moves.
 uvec4 first_of(uint i) {
   uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // of 16 elements along the axis
   runs[ORDER_1] = ceil_div(runs[ORDER_1], 16u);
@@ -69,19 +66,21 @@ uvec4 first_of(uint i) {
 }
 #endif
 
-// The vector of y for an element of x.
+// Return the vector of y for an element of x.
 uint place_of(uvec4 e) {
   uvec4 to = ordered(e);
   return vector_of(Pixels(to.x, to.y / VECTOR_CHANNELS, to.z, to.w), ordered(uvec4(p.n, p.c, p.h, p.w)));
 }
 
 #if BLOCKED
-// Channels come to lie side by side: a workgroup hands its vectors round, and neighbours store neighbours.
+// If channels lie side by side in y, invocations exchange their vectors through shared memory, so that
+// neighbouring invocations store neighbouring vectors.
 const bool SIDE_BY_SIDE = ORDER_3 == 1u;
 shared ivec4 staged[SIDE_BY_SIDE ? 4u * LOCAL_X : 1u];
 shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];  // of an invocation's first vector in y; its channels
 
-// Neighbours' vectors of one k lie in banks of their own.
+// Return a place in shared memory such that the vectors of one k of neighbouring invocations are in different
+// banks.
 uint staged_at(uint invocation, uint k) { return 4u * invocation + (k ^ (invocation >> 1 & 3u)); }
 
 void store_staged(uint me) {
@@ -93,7 +92,7 @@ void store_staged(uint me) {
 }
 #endif
 
-// Of the four runs along the axis (kPackedInt8_16C) or of four channels, the words of one, transposed.
+// Return the transposed words of one of the four runs along the axis (kPackedInt8_16C), or of four channels.
 ivec4 moved(uvec4 e, uint run) {
   uvec4 size = uvec4(p.n, p.c, p.h, p.w);
   ivec4 words;
@@ -107,7 +106,7 @@ ivec4 moved(uvec4 e, uint run) {
 }
 
 #if !BLOCKED
-// Words of four channels from e on, to their places.
+// Store the words of four channels from e on.
 void store_run(uvec4 e, uint run, ivec4 words) {
   e.y += 4u * run;
   if (ORDER_3 == 1u) {
@@ -127,7 +126,7 @@ void main() {
   if (SIDE_BY_SIDE) places[me] = uvec2(0u);
 #endif
   if (i < p.threads && e.y < p.c && e.w < p.w) {
-    // no array, and no loop over them: some drivers keep what such a loop indexes in memory
+    // not an array and a loop over it: some drivers keep an array that a loop indexes in memory
     ivec4 first = moved(e, 0u), second = moved(e, 1u), third = moved(e, 2u), fourth = moved(e, 3u);
 #if BLOCKED
     if (SIDE_BY_SIDE) places[me] = uvec2(place_of(e), p.c - e.y);

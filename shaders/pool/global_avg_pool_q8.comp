@@ -57,7 +57,7 @@ shared ivec4 sums[WORDS * LOCAL_X];
 #include "excite.glslh"
 shared uint arrived;
 
-// The means of an image are all there for the last of its workgroups to come, which goes on.
+// The last workgroup of an image to arrive finds all means of the image in memory, and computes the gates.
 void excite_when_last(uint image, uint tiles, uint me) {
   uint c4 = ceil_div(p.c, 4u);
   memoryBarrierBuffer(); barrier();
@@ -79,7 +79,7 @@ Int8x4 mean(ivec4 total) {
   return int8x4_pack(q);
 }
 
-// y of four channels, where a vector has one word of an image.
+// Store y for four channels, if a vector has one word of an image.
 void store_word(uint image, uint c4, uint c4s, Int8x4 word) {
   uint at = (TO == TO_4H4W ? image / 4u : image) * c4s + c4, row = image % 4u;
   if (TO != TO_4H4W) y[at] = ivec4(word, 0, 0, 0);
@@ -105,7 +105,7 @@ void flush() {
   }
 }
 
-// Vector i of the pixels.
+// Add vector i of the pixels.
 void add(ivec4 vector, uint i, uint columns) {
   uint pixels = 4u;  // of the line, from this vector on
 #if !BLOCKED

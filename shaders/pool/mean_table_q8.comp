@@ -36,7 +36,7 @@ layout(push_constant) uniform Push {
 shared ivec4 high[LOCAL_X];
 shared ivec4 low[LOCAL_X];
 
-// The float32 nearest to high * 2^14 + low.
+// Return the float32 nearest to high * 2^14 + low.
 float total_of(int high_, int low_) {
   int top, bottom;
   imulExtended(high_, 1 << 14, top, bottom);

@@ -58,7 +58,7 @@ layout(push_constant) uniform Push {
 #include "exact_sum.glslh"
 #endif
 
-// of the input's rows or columns under the window, in steps of the dilation
+// the input's rows or columns under the window, in steps of the dilation
 struct Span { uint first, last; };
 
 Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, uint size) {
@@ -69,7 +69,7 @@ Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, ui
       uint(min(first + int((kernel - 1u) * dilation), int(size) - 1) + 1));
 }
 
-// The first vector of a line of x; `plane`: of the image, of these channels.
+// Return the first vector of a line of x; `plane` is the image and these channels.
 uint line_of(uint plane, uint h) {
   return plane + h * (BLOCKED == 1 ? p.x_w : ceil_div(p.x_w, 4u) * blocks_of(p.c));
 }
