@@ -1,6 +1,6 @@
 """The memory that comparing layers takes, against that of a model's values.
 
-    python -m tests.accuracy.memory 32 64
+Compare the memory that comparing layers takes with that of a model's values.
 
 compares a network of 32 blocks (convolution, Relu, every second one with a residual sum) whose values have
 64 MB each, and prints the peak of the process.
@@ -24,7 +24,7 @@ CHANNELS = 4
 
 
 def pair(blocks: int, side: int, folder: Path) -> tuple[Path, Path]:
-    """The files of a float network with values of (1, 4, side, side), and of its quantized form."""
+    """Write a float network with values of (1, 4, side, side) and its quantized form; return both files."""
     random = np.random.default_rng(0)
     nodes, weights, x = [], [], "x"
     for i in range(blocks):
@@ -47,7 +47,7 @@ def pair(blocks: int, side: int, folder: Path) -> tuple[Path, Path]:
 
 
 def compared(blocks: int, side: int, folder: Path) -> LayerReport:
-    """The report of one random sample."""
+    """Return the report for one random sample."""
     x = np.random.default_rng(1).standard_normal((1, CHANNELS, side, side), np.float32)
     return compare_layers(*pair(blocks, side, folder), [{"x": x}])
 

@@ -1,6 +1,6 @@
 """A scale that is wrong by a factor, somewhere in a quantized network.
 
-    python -m tests.accuracy.spoil 20
+Count how often a wrong scale in a quantized network is found.
 
 spoils 20 random scales of each of five networks, one at a time, and counts how often the layer is named.
 """
@@ -25,7 +25,7 @@ QDQ = ("QuantizeLinear", "DequantizeLinear")
 
 
 def pair(kind: str, folder: Path) -> tuple[Path, onnx.ModelProto, list[dict[str, Any]]]:
-    """The float network's file, its quantized form, and the samples that it was calibrated with."""
+    """Return the float network's file, its quantized form, and the samples that calibrated it."""
     net = Net(seed=3)
     proto = net.model(*KINDS[kind](net))
     path = folder / f"{kind}.onnx"
@@ -36,7 +36,8 @@ def pair(kind: str, folder: Path) -> tuple[Path, onnx.ModelProto, list[dict[str,
 
 
 def scales(model: onnx.ModelProto) -> list[str]:
-    """Scales of activations and of weights, but for those of biases and of constants without an axis."""
+    """Return the scales of activations and weights, without those of biases and of constants without an
+    axis."""
     nodes = model.graph.node
     made = {name for node in nodes for name in node.output} | {value.name for value in model.graph.input}
     found = []
@@ -50,7 +51,7 @@ def scales(model: onnx.ModelProto) -> list[str]:
 
 
 def spoilt(model: onnx.ModelProto, scale: str, factor: float) -> tuple[onnx.ModelProto, set[str]]:
-    """The model with one scale multiplied, and the values or weights that are quantized with it."""
+    """Return the model with one scale multiplied, and the values or weights that this scale quantizes."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     tensor = next(t for t in copy.graph.initializer if t.name == scale)
     tensor.CopyFrom(
@@ -61,7 +62,7 @@ def spoilt(model: onnx.ModelProto, scale: str, factor: float) -> tuple[onnx.Mode
 
 
 def named(report: LayerReport, model: onnx.ModelProto, values: set[str]) -> bool:
-    """Whether the first layers that the report names are those of these values, or read these weights."""
+    """Return whether the first layers that the report names compute these values or read these weights."""
     count = max(1, sum(row.output in values for row in report.rows))
     readers = {name for node in model.graph.node if values & set(node.input) for name in node.output}
     found = {row.output for row in report.worst(count)}
@@ -69,7 +70,7 @@ def named(report: LayerReport, model: onnx.ModelProto, values: set[str]) -> bool
 
 
 def _near(model: onnx.ModelProto, names: set[str]) -> set[str]:
-    """Values and, behind Relu and quantization, what is made of them."""
+    """Return these values and those made from them by Relu and quantization."""
     for node in model.graph.node:  # in order
         if node.op_type in ("Relu", "Clip", *QDQ) and names & set(node.input):
             names = names | set(node.output)

@@ -30,7 +30,7 @@ def noise(real: Path, path: Path, feeds: list[dict[str, np.ndarray]]) -> float:
 
 
 def test_a_function_judges(tmp_path: Path) -> None:
-    """A score that int8 alone does not reach, and one that it reaches at once."""
+    """int8 alone does not reach one score, and reaches the other at once."""
     path, net = saved(short, tmp_path)
     feeds = samples(net.shape)
     plain = quantize(path, tmp_path / "plain.onnx", feeds, seconds=0)

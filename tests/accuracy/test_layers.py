@@ -1,4 +1,5 @@
-"""Layers of quantized models beside those of float models: what is spoilt is named, in bounded memory."""
+"""Layers of quantized models compared with those of float models: the spoilt layer is named, in bounded
+memory."""
 
 import json
 import weakref
@@ -30,7 +31,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_a_spoilt_scale_is_named(networks: dict[str, Any], kind: str, tmp_path: Path) -> None:
-    """Of an activation and of a weight; `python -m tests.accuracy.spoil 20` tries many."""
+    """The scale is an activation's or a weight's; `python -m tests.accuracy.spoil 20` tries many."""
     path, model, samples = networks[kind]
     known = scales(model)
     factors = (4.0, 0.25) if NETWORKS.index(kind) % 2 else (0.25, 4.0)
@@ -70,7 +71,7 @@ def test_forms(tmp_path: Path, form: str) -> None:
 
 
 def test_only_live_values_take_memory() -> None:
-    """A chain of 50 values: no more than two are there at once."""
+    """In a chain of 50 values at most two exist at once."""
     shape = [1, 4, 32, 32]
     nodes = [helper.make_node("Sqrt", [f"v{i}"], [f"v{i + 1}"]) for i in range(50)]
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("v0", "v50")]
@@ -90,7 +91,8 @@ def test_only_live_values_take_memory() -> None:
 def test_bytes_alive_do_not_grow_with_depth(
     blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`python -m tests.accuracy.memory 32 64` measures the process: 4 GB of values in less than 1 GB."""
+    """`python -m tests.accuracy.memory 32 64` measures the whole process: values of 4 GB take less than 1
+    GB."""
     alive, most, plain = 0, 0, Walk.apply
 
     def dropped(size: int) -> None:
@@ -123,7 +125,7 @@ def test_memory_that_is_freed_is_given_back(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_integers_are_held_in_place_of_floats(tmp_path: Path) -> None:
-    """What DequantizeLinear makes is made again for each reader."""
+    """The result of DequantizeLinear is computed again for each reader."""
     path = pair_of(2, 8, tmp_path)[1]
     walk = Walk(onnx.load(path))
     run = walk.run({"x": np.ones((1, CHANNELS, 8, 8), np.float32)}, ["r0_DequantizeLinear_Output", "a1"])

@@ -1,4 +1,5 @@
-"""Quantization that is measured: what stays float, what is mended, and targets, on a device without a CPU."""
+"""Measured quantization: which layers stay float, what is corrected, and targets; on a device without a
+CPU."""
 
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,13 @@ from vkq.onnx.quantize import quantize as fast
 
 
 def samples(shape: tuple[int, ...], count: int = 6, seed: int = 0) -> list[dict[str, np.ndarray]]:
-    """Smooth random images."""
+    """Return smooth random images."""
     random = np.random.default_rng(seed)
     return [{"x": random.normal(0, 1, shape).cumsum(-1).astype(np.float32) / 2} for _ in range(count)]
 
 
 def detector(net: Net) -> list[str]:
-    """A last Concat of boxes up to 320 and of scores up to 1."""
+    """Add a detector, whose last Concat joins boxes up to 320 and scores up to 1."""
     x = net.relu(net.conv(net.relu(net.conv("x", 8)), 12, stride=2))
     boxes = net.op("Mul", net.op("Sigmoid", net.conv(x, 4)), net.constant(np.float32(320)))
     scores = net.op("Sigmoid", net.conv(x, 3))
@@ -39,14 +40,14 @@ def detector(net: Net) -> list[str]:
 
 
 def short(net: Net) -> list[str]:
-    """Five layers, one of them depthwise."""
+    """Add five layers, one of them depthwise."""
     x = net.relu(net.conv("x", 6, stride=2))
     y = net.op("HardSwish", net.conv(net.conv(x, 6, groups=6), 6, 1))
     return [net.head(net.relu(net.op("Add", x, y)))]
 
 
 def uneven(net: Net) -> list[str]:
-    """Channels whose ranges differ by a thousand, which a later layer makes up for."""
+    """Add channels whose ranges differ by a factor of a thousand, for which a later layer compensates."""
     x = net.relu(net.conv("x", 12, 1))
     x = net.relu(net.conv(x, 12, 3, groups=12))
     y = net.conv(x, 8)
@@ -79,7 +80,8 @@ def saved(kind: Any, folder: Path, seed: int = 3) -> tuple[Path, Net]:
 
 
 def on_device(device: vkq.Device, real: Path, target: Path, feeds: list[dict[str, Any]]) -> Agreement:
-    """The device's outputs against the float model's; no node runs on a CPU, and ONNX Runtime is as near."""
+    """Compare the device's outputs with the float model's. No node runs on a CPU, and ONNX Runtime is as
+    near."""
     session = vkq.onnx.InferenceSession(target, device)  # refuses what a device cannot
     beside, floats = cpu_session(target.read_bytes(), "test"), ort.InferenceSession(real)
     names = [value.name for value in session.get_outputs()]
@@ -162,7 +164,7 @@ def test_equalizing_keeps_the_function(tmp_path: Path) -> None:
 
 
 def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
-    """Behind HardSwish no factor can move into the layer before: a Mul divides."""
+    """HardSwish prevents moving a factor into the layer before it, so a Mul divides."""
 
     def kind(net: Net) -> list[str]:
         x = net.op("HardSwish", net.conv("x", 6))
@@ -190,7 +192,7 @@ def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
-    """Of a 1 x 1 convolution, whose error in the mean is then none but the bias's own rounding."""
+    """In a 1 x 1 convolution the mean error that remains is the rounding of the bias."""
     net = Net(3)
     y = net.conv(net.conv("x", 6, 1), 6, 1, groups=groups)
     proto = net.model(y)
@@ -246,7 +248,7 @@ def test_targets(device: vkq.Device, tmp_path: Path) -> None:
 
 
 def test_a_target_that_is_out_of_reach(tmp_path: Path) -> None:
-    """A product of two activations has no weight, and stays int8."""
+    """A product of two activations has no weight and stays int8."""
     path, net = saved(
         lambda net: [net.op("MatMul", "x", net.op("Transpose", "x", perm=[0, 1, 3, 2]))], tmp_path
     )
@@ -258,7 +260,7 @@ def test_a_target_that_is_out_of_reach(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_stays_float_reads_what_its_relu_gave(device: vkq.Device, tmp_path: Path) -> None:
-    """The range of a Relu's result replaces it, but not for a reader of floats."""
+    """The range of a Relu's result replaces the Relu, except for a reader of floats."""
     path, net = saved(lambda net: [net.head(net.relu(net.conv(net.relu(net.conv("x", 6)), 6)))], tmp_path)
     feeds = samples(net.shape)
     for options in ({"exclude": ["Conv_2"]}, {"only_weights": ["Conv_2"]}):

@@ -1,4 +1,4 @@
-"""A module of PyTorch to an int8 session in one call, where PyTorch is installed; and what is refused."""
+"""A PyTorch module becomes an int8 session in one call, where PyTorch is installed; and what is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def torch() -> Any:
 
 
 def test_what_is_none_of_it_is_refused() -> None:
-    """Without PyTorch."""
+    """Also without PyTorch."""
     tensor = type("Tensor", (), {"__module__": "torch.fake"})()
     for samples in ([], {"x": tensor}, 3):
         with pytest.raises(vkq.ArgumentError, match="at least one sample"):
@@ -33,7 +33,7 @@ def test_what_is_none_of_it_is_refused() -> None:
 
 
 def network(torch: Any) -> Any:
-    """Of two inputs, with BatchNorm in training and a part that is not."""
+    """Return a network of two inputs, with a BatchNorm in training mode and one that is not."""
     torch.manual_seed(1)
 
     class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -54,7 +54,7 @@ def network(torch: Any) -> Any:
 
 
 def test_modules_and_programs(any_device: vkq.Device, torch: Any, tmp_path: Path) -> None:
-    """Two inputs, an open batch; BatchNorm as in use, and left in training."""
+    """Modules have two inputs and an open batch; BatchNorm is in evaluation mode or left in training."""
     net = network(torch)
     samples = [(torch.randn(2, 3, 9, 7), torch.randn(2, 2, 9, 7)) for _ in range(4)]
     batch = torch.export.Dim("batch", min=1, max=8)

@@ -17,7 +17,7 @@ from vkq.onnx.cpu import cpu_session
 
 @cache
 def made(network: str) -> bytes:
-    """The quantized network, by the first choices of the search."""
+    """Return the quantized network, by the first choices of the search."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
         quantize(MODELS / f"{network}.float.onnx", path, feeds(network, 6, True), seconds=0)
@@ -26,7 +26,7 @@ def made(network: str) -> bytes:
 
 @pytest.mark.parametrize("network", ["digits", "segment"])
 def test_decisions_stay(network: str, tmp_path: Path) -> None:
-    """At least 99.5 % of them with no layer out of int8."""
+    """At least 99.5 % of the decisions stay, with every layer in int8."""
     (tmp_path / "int8.onnx").write_bytes(made(network))
     snr, same = measured(network, tmp_path / "int8.onnx", feeds(network, 12, False))
     assert same >= 0.995
@@ -43,7 +43,7 @@ def test_codes_are_those_of_onnxruntime(software_device: vkq.Device, network: st
 
 
 def assert_same_codes(device: vkq.Device, network: str) -> None:
-    """Every 8-bit value of the network, float operators between them included."""
+    """Compare every 8-bit value of the network, with float operators between them."""
     model = onnx.ModelProto.FromString(made(network))
     codes = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
     del model.graph.output[:]

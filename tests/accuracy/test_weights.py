@@ -1,4 +1,5 @@
-"""Weight-only models of float models: what they hold, and that they run whole within the bound of sums."""
+"""Weight-only models made from float models: their contents, and that they run whole within the bound of
+sums."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ UNIT = 2.0**-24
 def layer(
     op: str, x: tuple[int, ...], w: tuple[int, ...], left: bool = False, opset: int = 17, **more: Any
 ) -> Any:
-    """A model of one layer with a bias, whose channels have ranges of many sizes; one is zero."""
+    """Return a model of one layer with a bias. The ranges of its channels differ widely, and one is zero."""
     random = np.random.default_rng([*x, *w])
     kind = more.pop("kind", TensorProto.FLOAT)
     dtype = helper.tensor_dtype_to_np_dtype(kind)
@@ -45,7 +46,8 @@ def layer(
 
 
 def onnxruntime(path: Path, feed: dict[str, Any], optimized: bool = False) -> list[Any]:
-    """Step by step unless *optimized*: fused, it rounds activations of products in blocks to 8 bits."""
+    """Run ONNX Runtime step by step, unless *optimized*: its fused products round activations to 8 bits in
+    blocks."""
     options = ort.SessionOptions()
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -95,7 +97,8 @@ def test_a_layer_runs_whole(device: vkq.Device, tmp_path: Path, name: str, bits:
 
 
 def _magnitudes(path: Path) -> Path:
-    """The model with the magnitudes of its weights: of magnitudes it gives the bound's sum of magnitudes."""
+    """Write the model with the magnitudes of its weights; from magnitudes it computes the bound's sum of
+    magnitudes."""
     model = onnx.load(path)
     by_name = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:

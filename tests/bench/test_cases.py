@@ -184,7 +184,7 @@ def test_names_that_cannot_be_run_are_refused(text: str, message: str) -> None:
 
 
 def test_lists_that_include_each_other_twice_are_read_once(tmp_path: Path) -> None:
-    """27 of them would be read 2^27 times."""
+    """A list that is included at each step twice would otherwise be read 2^27 times."""
     for number in range(27):
         (tmp_path / f"l{number}.yaml").write_text(f"summary: s\ninclude: [{f'l{number + 1}, ' * 2}]\n")
     (tmp_path / "l27.yaml").write_text('summary: s\ncases:\n  - {case: "linear[M=1,K=4,N=4]", reason: r}\n')

@@ -88,7 +88,7 @@ def test_a_copy_that_does_not_copy_is_noticed(
 
 
 class MatrixDevice:
-    """What `ceilings` asks of a device with matrix units."""
+    """The part of a device with matrix units that `ceilings` uses."""
 
     capabilities = reported(
         "nvidia-h200",
@@ -105,7 +105,7 @@ class MatrixDevice:
 def test_matrices_are_listed_shapes_and_must_compute_something(
     monkeypatch: pytest.MonkeyPatch, nothing: bool, rate: float | None
 ) -> None:
-    """A shape that a device does not list makes a pipeline that computes nothing: such a rate is none."""
+    """A shape that a device does not list gives a pipeline that computes nothing, and its rate is None."""
     tried: list[str] = []
 
     def find(device: MatrixDevice, matrices: Matrices) -> Program | None:

@@ -42,8 +42,8 @@ NEW = run(row("a", 103), row("b", 120), row("c", 80), row("noisy", 115, 0.5), ro
 
 
 def test_slower_beyond_the_limit_and_the_noise() -> None:
-    # The samples of a case are the same up to their scale, so the noisy one is resampled alike: give it other
-    # noise.
+    # The samples of a case are equal up to their scale and would be resampled alike, so the noisy case gets
+    # other noise.
     rng = np.random.default_rng(5)
     noisy = NEW.rows[3]
     noisy.samples_us = (np.array(noisy.samples_us) * rng.lognormal(0, 0.5, 30)).tolist()

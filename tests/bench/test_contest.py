@@ -29,7 +29,7 @@ def saved(path: Path, nodes: list[Any], x: Any, y: Any, constants: dict[str, Any
 
 @pytest.fixture
 def convolution(tmp_path: Path) -> str:
-    """Of open sizes; ncnn's files beside it."""
+    """Return a model of a convolution with unknown sizes; ncnn's files are beside it."""
     for kind in ("param", "bin"):
         (tmp_path / f"conv.ncnn.{kind}").touch()
     nodes = [node("Conv", ["x", "w"], ["y"])]
@@ -39,7 +39,7 @@ def convolution(tmp_path: Path) -> str:
 
 @pytest.fixture
 def determinants(tmp_path: Path) -> str:
-    """Of which a node runs on the CPU, with an open batch."""
+    """Return a model with an open batch; one of its nodes runs on the CPU."""
     nodes = [node("Det", ["x"], ["d"]), node("Relu", ["d"], ["y"])]
     x, y = info("x", TensorProto.FLOAT, ["n", 3, 3]), info("y", TensorProto.FLOAT, ["n"])
     return saved(tmp_path / "det.onnx", nodes, x, y, {})
@@ -47,7 +47,7 @@ def determinants(tmp_path: Path) -> str:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> str:
-    """Rows by ids."""
+    """Return a model that takes rows of a table by their ids."""
     table = np.arange(22).reshape(11, 2).astype(np.float32)
     nodes = [node("Gather", ["t", "ids"], ["r"]), node("Relu", ["r"], ["y"])]
     x, y = info("ids", TensorProto.INT64, ["n", 3]), info("y", TensorProto.FLOAT, ["n", 3, 2])
@@ -92,7 +92,7 @@ def test_nodes_on_the_cpu_and_batches(
 
 
 def test_ids(software_device: vkq.Device, rows: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only rows that the model has, or those that are asked for."""
+    """Ids are rows that the model has, or those that are asked for."""
     for more in ([], ["--ids", "ids=8:11"]):
         assert bench(rows, "--shape", "ids=4x3", *more, "--peer", "ort") == 0
         assert "all 24 outputs equal vkq's" in capsys.readouterr().out
@@ -101,7 +101,7 @@ def test_ids(software_device: vkq.Device, rows: str, capsys: pytest.CaptureFixtu
 
 
 class Net:
-    """As much of ncnn's class as is used: 1 x 1 convolutions with WEIGHT."""
+    """The part of ncnn's class that vkq uses: 1 x 1 convolutions with WEIGHT."""
 
     def __init__(self) -> None:
         self.opt = SimpleNamespace(use_vulkan_compute=False)
@@ -134,14 +134,14 @@ class Net:
 
 
 class Mat(np.ndarray):
-    """As much of ncnn's class as is used."""
+    """The part of ncnn's class that vkq uses."""
 
     def clone(self) -> np.ndarray:
         return self.copy()
 
 
 def fake(*devices: str) -> Any:
-    """ncnn, which sees these devices."""
+    """Return a module like ncnn, which finds these devices."""
     return SimpleNamespace(
         __version__="1.0", Net=Net, Mat=lambda x: x.view(Mat), get_gpu_count=lambda: len(devices),
         get_gpu_info=lambda i: SimpleNamespace(device_name=lambda: devices[i]),
@@ -172,7 +172,7 @@ Convolution conv 1 1 in0 out0 0=4 1=1 6=12
 def test_the_real_ncnn(
     software_device: vkq.Device, convolution: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its own reader, layers and device; it computes in float16 by default."""
+    """With ncnn's own reader, layers and device; it computes in float16 by default."""
     ncnn = pytest.importorskip("ncnn", reason="ncnn is no dependency of the tests (tests/README.md)")
     (tmp_path / "conv.ncnn.param").write_text(PARAM)
     (tmp_path / "conv.ncnn.bin").write_bytes(bytes(4) + WEIGHT.tobytes())  # a tag of 0: float32

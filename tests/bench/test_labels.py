@@ -29,14 +29,14 @@ def timed(case: Case) -> Row:
 
 
 def printed(cases: list[Case], columns: int) -> list[list[str]]:
-    """The lines of each case; the name is what stands before the path, or above."""
+    """Return the lines of each case. Its name stands before the path, or above the line."""
     table = report.Table(cases, columns)
     found = [table.lines([timed(case)], [], []) for case in cases]
     return ["\n".join(lines).split("\n") for lines in found]
 
 
 def read(lines: list[str]) -> str:
-    """What a person takes for the name of the case."""
+    """Return the text that a person would read as the name of the case."""
     numbers = next(line for line in lines if " portable " in line)
     above = "".join(line.removeprefix("  ") for line in lines[: lines.index(numbers)])
     return above + numbers.partition(" portable ")[0].strip()
@@ -64,7 +64,8 @@ def test_options_are_said_where_they_differ() -> None:
 
 
 def test_rows_of_a_document_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By scheme, scale and method, in Markdown and where a run has what another has not."""
+    """Scheme, scale and method are told apart, in Markdown too, and where a run has cases that the other one
+    lacks."""
     p = parse("linear[M=1,K=8,N=8]")
     cases = [
         Case(p),
@@ -86,7 +87,7 @@ def test_rows_of_a_document_are_told_apart(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_name_above_stands_there_once() -> None:
-    """Of two paths of a case."""
+    """Two paths of a case share one name above them."""
     cases = [Case(parse(f"linear[M={m},K={k},N={k}]")) for m in (1, 8) for k in (4096, 8192)]
     table = report.Table(cases, 80)
     rows = [timed(cases[0]), dataclasses.replace(timed(cases[0]), path="coopmat")]
@@ -99,7 +100,7 @@ def test_a_name_above_stands_there_once() -> None:
 def test_names_that_would_be_shortened_alike_stand_above(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In `vkq compare` and `vkq doctor`, too."""
+    """Also in `vkq compare` and `vkq doctor`."""
     cases = [
         f"conv2d[N={n},IC={n},H={n},W={n},OC={n}{oc},KH={n},KW={n},padding={n}]"
         for n in (20, 30)

@@ -9,7 +9,7 @@ from vkq.bench import movers
 from vkq.bench.cases import expand
 from vkq.problem.mover import BYTES, LAYOUTS, WINDOWS, Mover, mover
 
-# ragged channels, lines and rows; and fewer channels and pixels than a vector has
+# ragged channels, lines and rows; then fewer channels and pixels than in a vector
 SIZES = [(2, 37, 5, 7), (3, 3, 2, 1)]
 
 

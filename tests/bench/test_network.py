@@ -31,7 +31,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network with residuals, quantized."""
+    """Return the file of a quantized network with residual sums."""
     folder = tmp_path_factory.mktemp("network")
     net = Net(seed=4)
     proto = net.model(*KINDS["resnet"](net))
@@ -73,7 +73,7 @@ def test_a_model(
 
 
 def test_floors(model: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes and operations of a convolution, as counted by hand."""
+    """The bytes and operations of a convolution equal those counted by hand."""
     found = network.Network(str(model), 2, software_device)
     node = next(node for node, _, _ in found.executable.steps if node.op == "conv2d")
     n, ic, h, w = found.graph.specs[node.inputs[0]].shape
@@ -126,7 +126,7 @@ def test_refusals(
 
 
 def refusal(message: str) -> Callable[..., object]:
-    """A function that raises a ModelError."""
+    """Return a function that raises a ModelError."""
 
     def refuse(*_: object) -> object:
         raise vkq.ModelError(message)
@@ -165,8 +165,7 @@ def test_refused_before_anything_is_measured(
 def test_external_data_and_results_without_shapes(
     model: Path, tmp_path: Path, software_device: vkq.Device
 ) -> None:
-    """Weights that are inputs, too, have no batch, and neither has a result whose shape the model does not
-    say."""
+    """Weights that are inputs too have no batch, nor has a result whose shape the model does not state."""
     proto = onnx.load(model)
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     weights = proto.graph.initializer
@@ -180,7 +179,7 @@ def test_external_data_and_results_without_shapes(
 
 
 def test_files_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard output, too, holds one of them alone."""
+    """JSON, CSV and Markdown go to one file each; standard output can hold only one of them."""
     for name in (str(tmp_path / "run"), "-"):
         assert cli.main(["bench", "linear[M=4,K=4,N=4]", "--json", name, "--csv", name]) == 2
         assert "name the same file" in capsys.readouterr().err
@@ -196,7 +195,7 @@ def test_no_number_is_no_wrong_number(tmp_path: Path, software_device: vkq.Devic
 
 
 def test_sums_of_floats_are_verified_to_a_bound(tmp_path: Path, software_device: vkq.Device) -> None:
-    """ONNX Runtime, whose bytes they are not, may round x to 8 bits on its way (accuracy_level)."""
+    """ONNX Runtime computes other bytes here, and may round x to 8 bits on the way (accuracy_level)."""
     w, x = weight(40, 96, 4, 32, False), np.zeros((3, 96), np.float32)
     one = node(96, 40, 4, 32, inputs_of(w))
     one.attribute.append(onnx.helper.make_attribute("accuracy_level", 4))
@@ -230,7 +229,7 @@ def test_one_model_at_a_time_is_on_the_device(
 
 
 def test_nothing_to_run(tmp_path: Path, software_device: vkq.Device) -> None:
-    """Its result is known when it is read."""
+    """The result of the model is known when the file is read."""
     text = """<ir_version: 8, opset_import: ["" : 17]> g () => (float[2] y)
       <float s = {0.5}, int8 z = {0}, float[2] c = {1, 2}>
       { q = QuantizeLinear(c, s, z) y = DequantizeLinear(q, s, z) }"""
@@ -257,7 +256,7 @@ def test_ctrl_c_in_a_model(
 def test_what_was_measured_stays(
     model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that fails when it is measured takes no other's times along."""
+    """A model that fails while it is measured does not lose the times of others."""
 
     monkeypatch.setattr(network, "referee", refusal("ONNX Runtime refuses the model: why"))
     kept = tmp_path / "run.json"

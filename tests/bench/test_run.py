@@ -79,7 +79,7 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_a_clock_alone_is_verified_too(any_device: vkq.Device, clock: str) -> None:
-    """Also where it never runs the captured work."""
+    """Even if the clock never runs the captured work."""
     found = measured(any_device, [CONV], clocks=(clock,))
     assert found.failures == []
     assert {row.clock for row in found.rows} == {clock}
@@ -100,7 +100,7 @@ def test_without_timestamps_there_is_no_gpu_clock_and_the_row_says_so(
 
 
 def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep over M asks the reference once, and fewer rows are the first of more."""
+    """A sweep over M computes the reference once; the smaller inputs are the first rows of the largest."""
     asked: list[str] = []
     real = data.expected
 
@@ -122,7 +122,7 @@ def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -> None:
-    """Memory from an earlier use must not pass for a result, whichever clock has run what."""
+    """Whichever clock ran something, memory from an earlier use must not pass for a result."""
     any_device.upload(any_device.allocate(1 << 20), np.full(1 << 20, 77, np.uint8))
     found = measured(any_device, CASES[:1], {"copy": 1e-3, "fp32_fma": 1e3}, clocks=(clock,))
     assert found.failures == []
@@ -131,7 +131,7 @@ def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_is_verified_and_timed(scheme: str, device: vkq.Device) -> None:
-    """A matrix product of each; convolutions too, of those that have them."""
+    """Each scheme runs a matrix product, and a convolution if it has one."""
     linear = Case(parse("linear[M=3,K=64,N=9]"), scheme)
     cases = (
         [linear]
@@ -189,7 +189,7 @@ def test_auto_and_the_path_it_takes_are_measured_once(any_device: vkq.Device) ->
 def test_a_wrong_result_is_a_mismatch_without_a_time(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wrong already when verified, and wrong only after the timed runs."""
+    """A result can be wrong when it is first verified, or only after the timed runs."""
     real = data.expected
 
     def wrong(*given: Any) -> Expected:
@@ -238,7 +238,7 @@ def test_what_cannot_run_is_told_and_the_rest_goes_on(
 
 
 class FakePeer:
-    """A peer that is right, wrong, or cannot."""
+    """A peer whose result is right or wrong, or that cannot run."""
 
     def __init__(self, name: str, change: int | None = 0):
         self.name, self.change, self.calls = name, change, 0
@@ -426,7 +426,7 @@ def test_ctrl_c_keeps_what_was_measured(
     before: int, any_device: vkq.Device, capsys: pytest.CaptureFixture[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Of a run with nothing yet, the old file."""
+    """If nothing was measured yet, the old file is kept."""
     whole = Runner.run
 
     def interrupted(self: Runner, case: Case) -> None:

@@ -49,7 +49,7 @@ def test_every_copy_of_the_data_gives_the_reference_answer(
 def test_work_is_stacked_until_a_submission_is_long(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a run now and then takes a hundred times as long: passes of 10 us need 200 of them for 2
+    """Also if a run now and then takes a hundred times as long: passes of 10 us need 200 repetitions for 2
     ms."""
     one, _ = work(any_device, CASE, rotate=False)
     noise = iter([1000, 1, *[1, 100, 1, 1, 1] * 20])
@@ -96,8 +96,8 @@ def test_injected_work_is_done_and_not_counted(any_device: vkq.Device) -> None:
 
 
 def test_submission_overhead_is_small(device: vkq.Device) -> None:
-    """The host's part of an almost empty submission: under 100 us for the best of many, also on a busy
-    machine."""
+    """The host's part of an almost empty submission takes less than 100 us in the best of many runs, also on
+    a busy machine."""
     one, _ = work(device, Case(parse("linear[M=1,K=4,N=4]")), rotate=False)
     arm = arms.WorkArm(one, QUICK)
     arm.prepare("submit")
@@ -108,7 +108,7 @@ def test_submission_overhead_is_small(device: vkq.Device) -> None:
 
 
 class Fake:
-    """An arm whose samples are given, and that keeps the order of calls."""
+    """An arm whose samples are given and that records the order of calls."""
 
     clocks = ("call",)
 
@@ -153,7 +153,7 @@ def test_sampling_goes_on_until_the_ratio_is_known_and_ends_with_the_time() -> N
 
 
 def test_the_host_clock_leaves_the_device_out(any_device: vkq.Device) -> None:
-    """Work that takes the device long takes Python no longer, and nothing is submitted in a sample."""
+    """Work that takes the device long does not take Python longer, and no sample includes a submission."""
     large = Case(parse("linear[M=512,K=512,N=512]"))
     times = {}
     for case in (CASE, large):

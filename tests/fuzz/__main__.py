@@ -1,7 +1,8 @@
 """``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzzes each target for so long, guided by the
 branches of vkq that its inputs reach (`guided`); exit code 1 on a defect.
 
-Kept inputs and the log of the turns lie in a folder, where the next run goes on.
+``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzz each target for that long, guided by the branches
+of vkq that its inputs reach (`guided`). The exit code is 1 if there is a defect.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> int:
 
 
 def turn(name: str, folder: Path, seconds: int) -> int:
-    """Fuzzes a target for so long, or to the first input that fails; how many defects were found."""
+    """Fuzz a target for that long, or until an input fails; return the number of defects."""
     told, found = process(name, folder, seconds)
     defects = {path: tried(name, path.read_bytes()) for path in found}
     for path, defect in defects.items():
@@ -57,7 +58,7 @@ def turn(name: str, folder: Path, seconds: int) -> int:
 
 
 def process(name: str, folder: Path, seconds: int) -> tuple[dict[str, Any], list[Path]]:
-    """A process of `guided`: its figures, and the inputs that it ended with."""
+    """Run `guided` in a process; return its figures and the inputs that failed."""
     corpus, seeds, found = (folder / name / kind for kind in ("corpus", "seeds", "found"))
     for path in (corpus, seeds, found):
         path.mkdir(parents=True, exist_ok=True)
@@ -95,8 +96,8 @@ def _processor_s() -> float:
 
 
 def tried(name: str, data: bytes) -> str:
-    """What is wrong with an input where no branches are counted, which takes time of its own; empty for
-    nothing."""
+    """Try an input without counting branches, which takes time of its own. Return what is wrong with it, or
+    ""."""
     try:
         with checking(TARGETS[name]) as check:
             check(data)
@@ -106,7 +107,7 @@ def tried(name: str, data: bytes) -> str:
 
 
 def table(turns: Sequence[Mapping[str, Any]]) -> str:
-    """What all turns of a log did, by target."""
+    """Return a table, by target, of what all turns of a log did."""
     lines = [
         f"{'target':8} {'executions':>12} {'processor s':>12} {'branches':>9}  executions since a new one"
     ]

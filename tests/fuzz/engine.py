@@ -1,5 +1,5 @@
-"""What an input may take, and inputs by mutation of a corpus, drawn by hypothesis so that a failure is made
-small and can be seen again. `guided` has inputs of its own."""
+"""Bounds of the time and memory that an input may take, and inputs that hypothesis mutates from a corpus, so
+that a failure is minimized and can be reproduced. `guided` makes its own inputs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MEMORY = next(
 
 @st.composite
 def inputs(draw: st.DrawFn, corpus: list[bytes], tokens: tuple[bytes, ...]) -> bytes:
-    """A file of the corpus with up to eight edits: parts cut, doubled, moved to another file, bytes
-    flipped, tokens put in or repeated."""
+    """Draw a file of the corpus with up to eight edits: parts are cut, doubled or moved to another file,
+    bytes are flipped, and tokens are inserted or repeated."""
     data = draw(st.sampled_from(corpus))
     for _ in range(draw(st.integers(0, 8))):
         at = draw(st.integers(0, max(0, len(data))))
@@ -65,7 +65,7 @@ def inputs(draw: st.DrawFn, corpus: list[bytes], tokens: tuple[bytes, ...]) -> b
 
 @contextlib.contextmanager
 def bounded_memory() -> Iterator[None]:
-    """A MemoryError above `MEGABYTES` more than the process has."""
+    """Raise a MemoryError if the process takes `MEGABYTES` more than it has."""
     with open("/proc/self/statm") as statm:
         have = int(statm.read().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
@@ -118,8 +118,8 @@ def checking(target: Target) -> Iterator[Callable[[bytes], None]]:
 
 
 def fuzz(name: str, target: Target, examples: int) -> int:
-    """Tries the corpus, then *examples* inputs, the same every time; how many. Raises what an input raised,
-    with the smallest input found."""
+    """Try the corpus, then *examples* inputs, which are the same every time; return how many. Raises what an
+    input raised, with the smallest such input."""
     tried = 0
     corpus = target.corpus(name)
     with checking(target) as check:

@@ -1,8 +1,8 @@
 """``python -m tests.fuzz.guided TARGET SECONDS OPTION...``: one target under atheris for so many seconds of
 processor time, with options of libFuzzer.
 
-vkq's modules are loaded with counters at every branch, and an input that reaches a new one is kept in the
-corpus, from which the next are made.
+``python -m tests.fuzz.guided TARGET SECONDS OPTION...``: fuzz one target with atheris for that many seconds
+of processor time, with options of libFuzzer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import atheris
 LONG = 0.1  # of the mutations put a token in, maybe many times: libFuzzer's own dictionaries hold 64 bytes
 
 # A module that an editable installation's finder loads gets no counters, so the checkout on sys.path comes
-# first; the extension is found by that finder alone.
+# first. The compiled extension is found only by that finder.
 sys.meta_path.sort(key=lambda finder: not isinstance(finder, type))
 
 with atheris.instrument_imports(include=["vkq"]):
@@ -27,7 +27,7 @@ with atheris.instrument_imports(include=["vkq"]):
 
 
 def mutated(target: Target, data: bytes, most: int, seed: int) -> bytes:
-    """An input out of one of the corpus."""
+    """Return an input mutated from one of the corpus."""
     r = random.Random(seed)
     if not target.tokens or r.random() >= LONG:
         return bytes(atheris.Mutate(data, most))

@@ -36,21 +36,23 @@ CORPUS = Path(__file__).with_name("corpus")
 
 @dataclass(frozen=True)
 class Target:
-    """``run`` is the code under test; ``seeds`` where its inputs begin; ``tokens`` what they are made of."""
+    """What is fuzzed: ``run`` is the code under test, ``seeds`` are the first inputs and ``tokens`` the words
+    that they consist of."""
 
     run: Callable[[bytes, Path], None]
     seeds: tuple[str, ...]
     tokens: tuple[bytes, ...]
 
     def corpus(self, name: str) -> list[bytes]:
-        """The seeds, and what once was a defect (tests/fuzz/corpus/NAME), in a fixed order."""
+        """Return the seeds and the inputs that once were defects (tests/fuzz/corpus/NAME), in a fixed
+        order."""
         paths = [path for pattern in self.seeds for path in sorted(ROOT.glob(pattern))]
         kept = sorted((CORPUS / name).glob("*"))
         return [path.read_bytes()[:20_000] for path in [*paths, *kept]] or [b""]
 
 
 def allowed(function: Callable[[], object]) -> None:
-    """Runs what may refuse its input, in the way that vkq refuses."""
+    """Call a function that may refuse its input, if it does so in the way that vkq refuses."""
     with contextlib.suppress(VkqError):
         function()
 
@@ -90,7 +92,7 @@ def shader(data: bytes, folder: Path) -> None:
 
 
 def include(data: bytes, folder: Path) -> None:
-    """Files that include each other: the data's parts between lines of ``---``."""
+    """Write the parts of the data, which lines of ``---`` separate, as files that may include each other."""
     for number, text in enumerate(data.split(b"\n---\n")[:8]):
         (folder / f"f{number}.glslh").write_bytes(text)
     shader_compile.expand(folder / "f0.glslh", [folder], {"layouts/x.glslh": "int x;\n"}, {"DEBUG": 1})
@@ -120,7 +122,7 @@ def comparison(data: bytes, folder: Path) -> None:
 
 
 def cached(data: bytes, folder: Path) -> None:
-    """A cache file, as it lies there and with a good seal."""
+    """Read the data as a cache file, unchanged and with a valid seal."""
     path = folder / "file.json"
     for blob in (data, cache.seal(data, path.name)):
         path.write_bytes(blob)
@@ -141,14 +143,14 @@ def spirv(data: bytes, folder: Path) -> None:
 
 
 def model(data: bytes, folder: Path) -> None:
-    """An ONNX file; tests/onnx/mutate.py changes what is inside of one."""
+    """Read an ONNX file; tests/onnx/mutate.py changes what is inside one."""
     path = folder / "a.onnx"
     path.write_bytes(data)
     onnx.read(path)
 
 
 def command(data: bytes, folder: Path) -> None:
-    """A command line, its words on lines; commands that open no device."""
+    """Run a command line, one word a line. The commands open no device."""
     words = [w for w in data.decode(errors="replace").replace("\0", "").split("\n") if not w.startswith("/")][
         :12
     ]
@@ -221,7 +223,7 @@ TARGETS: dict[str, Target] = {
 
 
 def once(target: Target, data: bytes, folder: Path) -> None:
-    """One input, in a folder that is empty before and afterwards."""
+    """Try one input in a folder that is empty before and afterwards."""
     try:
         allowed(lambda: target.run(data, folder))
     finally:

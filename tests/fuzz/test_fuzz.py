@@ -1,4 +1,4 @@
-"""A slice of the fuzzing, with the same inputs every time; `make fuzz SECONDS=...` goes on with others."""
+"""A part of the fuzzing, with the same inputs every time; `make fuzz SECONDS=...` continues with others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_nothing_but_typed_errors(name: str) -> None:
 
 @pytest.mark.parametrize("defect", ["raise KeyError(1)", "bytearray(1 << 30)", "while True: pass"])
 def test_defects_are_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An untyped error, a gigabyte and an endless loop."""
+    """The defects are an untyped error, a gigabyte and an endless loop."""
     monkeypatch.setattr(engine, "WATCH_S", 0.05)
     monkeypatch.setattr(engine, "STEPS", 20_000)
     with pytest.raises((KeyError, MemoryError, AssertionError)):
@@ -27,7 +27,7 @@ def test_defects_are_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_machine_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every input takes longer than the watch allows, and none does much."""
+    """Every input takes longer than the watch allows, but none executes many instructions."""
     monkeypatch.setattr(engine, "WATCH_S", 0.001)
 
     def slow(data: bytes, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Weights, biases and ranges from floats: NumPy's own percentile and onnxruntime.quantization judge."""
+"""Weights, biases and ranges from floats, compared with NumPy's percentile and onnxruntime.quantization."""
 
 from __future__ import annotations
 

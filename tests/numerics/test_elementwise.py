@@ -30,7 +30,7 @@ def _point(rng: np.random.Generator, dtype: QDType) -> int:
 
 
 def _binary_qparams(rng: np.random.Generator, dtype: QDType, op: str) -> list[QParams]:
-    """Scales whose ratios are simple fractions, so that many results lie near a tie."""
+    """Return scales whose ratios are simple fractions, so that many results lie near a tie."""
     y = float(10 ** rng.uniform(-2, 0))
     a, b = (y * int(rng.integers(1, 64)) / int(rng.choice([10, 14, 30, 100, 64])) for _ in range(2))
     return [QParams(s, _point(rng, dtype), dtype) for s in ((a, b, y) if op == "add" else (a, b / y / 20, y))]
@@ -104,7 +104,7 @@ def test_fused_multiply_add_rounds_once() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["add", "mul"])
 def test_table_holds_onnxruntimes_result_of_every_pair(op: BinaryOp, dtype: QDType) -> None:
-    """Of equal shapes, where ONNX Runtime does not swap the operands."""
+    """Operands have equal shapes, so that ONNX Runtime does not swap them."""
     rng = np.random.default_rng(8)
     values = np.arange(np.iinfo(dtype).min, np.iinfo(dtype).max + 1).astype(dtype)
     columns, rows = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
@@ -117,7 +117,8 @@ def test_table_holds_onnxruntimes_result_of_every_pair(op: BinaryOp, dtype: QDTy
 
 
 def test_subtraction_is_the_addition_of_the_mirrored_numbers() -> None:
-    """ONNX Runtime has no QLinearSub: a - b is its QLinearAdd of a and -b, zero point mirrored too."""
+    """ONNX Runtime has no QLinearSub: a - b is its QLinearAdd of a and -b, whose zero point is negated
+    too."""
     rng = np.random.default_rng(9)
     values = np.arange(-127, 128).astype(np.int8)  # -128 has no mirror image in int8
     columns, rows = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))

@@ -1,4 +1,4 @@
-"""Weights in groups: as ONNX Runtime quantizes them, and every refusal with its numbers."""
+"""Weights in groups: quantized as ONNX Runtime does, and every refusal with its numbers."""
 
 import copy
 import pickle
@@ -18,7 +18,7 @@ from vkq.numerics.grouped import GROUPS, largest_group
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("bits", [4, 8])
 def test_the_same_codes_as_onnx_runtime(bits: int, group: int, symmetric: bool, k: int) -> None:
-    """Groups of both signs, of one, and of zeros (whose scale is 1 here and 0 there)."""
+    """Groups have both signs, one sign, or only zeros (whose scale is 1 in vkq and 0 in ONNX Runtime)."""
     n, blocks = 7, -(-k // group)
     w = np.random.default_rng(group).standard_normal((n, k), np.float32)
     w[2, :group], w[3, :group], w[4, :group] = 0, np.abs(w[3, :group]), -np.abs(w[4, :group])
@@ -52,7 +52,7 @@ def test_float16_scales_and_largest_values() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_ranges_that_no_scale_spans() -> None:
-    """The width of the second group is above the largest float32."""
+    """The width of the second group's range exceeds the largest float32."""
     w = np.zeros((1, 64), np.float32)
     w[0, 40:42] = -3e38, 3e38
     with pytest.raises(vkq.ArgumentError, match=r"weight\[0, 32:64\] spans .*: make the weight smaller"):
@@ -135,8 +135,8 @@ def test_zero_points_of_every_form() -> None:
     ("bits", "group", "k"), [(4, 16, 48), (4, 16, 33), (4, 16, 20), (8, 16, 5), (4, 32, 33), (8, 128, 300)]
 )
 def test_filled_with_what_stands_for_zero(bits: int, group: int, k: int, points: str) -> None:
-    """Whatever the codes beyond K were, to a fraction of a step where zero points have one; nothing else
-    changes, and where all is full nothing does."""
+    """Codes beyond K are set to zero's, to a fraction of a step if zero points have one. Nothing else changes,
+    and nothing at all if every group is full."""
     rng, blocks = np.random.default_rng(k), -(-k // group)
     zero: Any = None
     if points == "packed":

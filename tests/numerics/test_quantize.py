@@ -55,7 +55,7 @@ def test_onnx_per_axis(name, function):
     ],
 )
 def test_onnx_blocked(name, function):
-    """Along axis 1, each block of block_size elements has its own parameters."""
+    """Each block of block_size elements along axis 1 has its own parameters."""
     test = node_tests.load(name)
     x, scales, zero_points = test.inputs
     assert test.attributes["axis"] == 1
@@ -75,8 +75,7 @@ def test_onnx_dynamicquantizelinear(form):
 
 
 def floats(scale: float) -> Any:
-    """Ties and their neighbours over the whole range and beyond, random values, and the values that are not
-    numbers."""
+    """Return ties and their neighbours over the whole range and beyond, random values, infinities and NaN."""
     ties = ((np.arange(-600, 600) + 0.5) * scale).astype(np.float32)
     rng = np.random.default_rng(7)
     special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-45], np.float32)

@@ -24,8 +24,8 @@ from ..referees import ort
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("seed", range(20))
 def test_onnx_runtime_makes_the_same_bytes_of_any_accumulator(seed: int, dtype: QDType) -> None:
-    """A 1x1 QLinearConv of an input that counts as zero: its bias is the accumulator, its weights' scales put
-    it near ties."""
+    """The input of the 1x1 QLinearConv counts as zero, so its bias is the accumulator; the weights' scales
+    put it near ties."""
     rng = np.random.default_rng([20, seed])
     size = (10 ** rng.uniform(0, 9.3, 1000)).astype(np.int64)
     acc = np.concatenate([size, -size, [0, 2**31 - 1, -(2**31) + 1]]).astype(np.int32)
@@ -46,7 +46,7 @@ def test_onnx_runtime_makes_the_same_bytes_of_any_accumulator(seed: int, dtype: 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("activation", ["relu", "relu6", (-0.37, 1.21), (-1e9, 0.5), (2.0, 2.0)])
 def test_bounds_are_those_of_onnx_runtimes_operators(activation: Activation, dtype: QDType) -> None:
-    """Dequantized, clipped and quantized again, every number is that number clamped to the bounds."""
+    """Dequantizing, clipping and quantizing a number gives the number clamped to the bounds."""
     rng = np.random.default_rng(21)
     for _ in range(40):
         q = QParams(float(10 ** rng.uniform(-3, 0)), int(rng.integers(0, 128)), dtype)
@@ -108,7 +108,7 @@ def test_activation_bounds():
 
 @pytest.mark.parametrize(("zero_point", "reach"), [(0, 128), (-128, 255), (127, 255), (5, 133)])
 def test_accumulator_bound_is_exact(zero_point, reach):
-    """One below 2**31 passes, 2**31 does not: the weight and the bias together decide."""
+    """2**31 - 1 passes and 2**31 does not; the weight and the bias together decide."""
     weight = np.full((3, 4), 1, np.int8)
     weight[1] = [-128, 127, 3, 0]
     x = QParams(1.0, zero_point)

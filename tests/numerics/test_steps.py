@@ -1,5 +1,5 @@
-"""Functions of float32 numbers in steps that every device takes alike: distances from real values, edges, and
-what numbers below the normal range do."""
+"""Functions of float32 numbers in steps that every device computes alike: their distances from the real
+values, special values, and the effect of flushed subnormal numbers."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ EDGES = np.float32([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, TINY, -TINY, 2.0**1
 
 
 class Flushing(Computed):
-    """A device on which every sum and product below the normal range is zero."""
+    """A device that flushes every sum and product below the normal range to zero."""
 
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
         result = super().emit(op, kind, *operands)
@@ -29,7 +29,7 @@ class Flushing(Computed):
 
 
 def sample(seed: int, count: int) -> Any:
-    """Of every exponent and of the sizes that matter, all normal, and edges."""
+    """Return numbers of every exponent and of the sizes that matter, all normal, and special values."""
     r = np.random.default_rng(seed)
     every = r.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
     usual = np.concatenate([r.uniform(-110, 110, count), r.normal(0, 2, count)]).astype(np.float32)
@@ -38,7 +38,8 @@ def sample(seed: int, count: int) -> Any:
 
 
 def units(got: Any, want: Any) -> Any:
-    """Distances in units of the last place; below the normal range zero is right, beyond it infinity."""
+    """Return distances in units of the last place. Below the normal range zero counts as right, beyond it
+    infinity."""
     size = np.abs(want)
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log2(np.where(size > 0, size, 1)))
@@ -51,7 +52,7 @@ def units(got: Any, want: Any) -> Any:
 
 
 def upper(z: Any) -> Any:
-    """erfc(z)."""
+    """Return erfc(z)."""
     return np.array([math.erfc(v) for v in np.asarray(z, np.float64)], Wide)
 
 
@@ -64,7 +65,7 @@ def gate(x: Any, closed: Any) -> Any:
 
 
 def wide(value: float) -> Any:
-    """A float32 attribute."""
+    """Return a float32 attribute."""
     return Wide(np.float32(value))
 
 
@@ -126,8 +127,8 @@ def test_near_the_real_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sine", "cosine", "tangent"])
 def test_turns(name: str) -> None:
-    """Of all sizes: float64 knows sine and cosine of each float32, but near their zeros within its own
-    rounding; a number that is nearest to a multiple of pi / 2 among them."""
+    """Angles have all sizes. float64 knows the sine and cosine of each float32, except near their zeros,
+    within its own rounding; one of the angles is the float32 nearest to a multiple of pi / 2."""
     x = np.append(sample(2, 20_000), np.float32([16367173.0 * 2.0**72, 8.3e-7 + 355, 355.0, 3.1415927]))
     with np.errstate(all="ignore"):
         real = {"sine": np.sin, "cosine": np.cos, "tangent": np.tan}[name]
@@ -137,7 +138,7 @@ def test_turns(name: str) -> None:
 
 
 def test_powers() -> None:
-    """Results of all sizes; and every pair of edges has C's."""
+    """Results have all sizes; every pair of special values has C's result."""
     r = np.random.default_rng(3)
     x = np.concatenate([r.lognormal(0, 5, 30_000), 1 + r.normal(0, 1e-3, 30_000)]).astype(np.float32)
     y = np.concatenate(
@@ -161,7 +162,7 @@ def test_powers() -> None:
 
 @pytest.mark.parametrize("near", [False, True])
 def test_exactly_rounded(near: bool) -> None:
-    """Sums, products, quotients; the whole numbers' too: NumPy's, below the normal range zero."""
+    """Sums, products and quotients, also those made of integers, equal NumPy's, or are 0 below normal numbers."""
     r = np.random.default_rng(4)
     x = sample(5, 30_000)
     y = r.permutation(x)
@@ -200,7 +201,7 @@ def test_roundings() -> None:
 
 
 def test_conversions() -> None:
-    """Every float16, what lies between two, whole numbers at their ends."""
+    """Every float16, the midpoints between two, and the ends of the integers are converted."""
     half = np.arange(65536, dtype=np.uint32)
     real = half.astype(np.uint16).view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(_of(elementary.from_half(Computed(half, "u"))), real)

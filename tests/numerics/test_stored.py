@@ -26,7 +26,7 @@ def test_a_zero_point_found_at_run_time_counts_as_zero() -> None:
 
 
 def test_what_somebody_can_write_to_is_copied() -> None:
-    """Also through the array that a view is of."""
+    """Also if only the array behind a view is writable."""
     mine = np.arange(6, dtype=np.int8)
     shown = mine.reshape(2, 3)
     shown.flags.writeable = False
