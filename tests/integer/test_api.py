@@ -1,5 +1,4 @@
-"""Integer convolution, correlation and matrix products equal NumPy's int64, to the last bit, on every
-path."""
+"""Integer convolution, correlation and matrix products equal NumPy's int64 exactly, on every path."""
 
 from __future__ import annotations
 
@@ -82,7 +81,8 @@ def test_five_hundred_templates(device: vkq.Device) -> None:
 
 
 def blas(x: np.ndarray, w: np.ndarray, pad: int) -> np.ndarray:
-    """The same in float64 matrix products, exact below 2**53, for sizes where int64 loops take minutes."""
+    """Return the same as float64 matrix products, exact below 2**53, for sizes that take int64 loops
+    minutes."""
     assert (
         float(np.abs(x.astype(np.float64)).max() * np.abs(w.astype(np.float64)).sum(axis=(1, 2, 3)).max())
         < 2**53
@@ -120,7 +120,7 @@ def test_int16_extremes(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_wide_digits(device: vkq.Device, path: str) -> None:
-    """int32 against int32: four digits each, sums close to both ends of int64."""
+    """int32 by int32 needs four digits each; sums are close to both ends of int64."""
     x = np.array([-(2**31), 2**31 - 1, -1, 1, 123456789, 0] * 3, np.int32).reshape(1, 1, 3, 6)
     w = np.array([[2**31 - 1], [-(2**31)]], np.int32).reshape(2, 1, 1, 1)
     got = integer.conv2d(x, w, accumulate="auto", path=path, device=device)
@@ -141,7 +141,7 @@ def test_int32_edge(device: vkq.Device, path: str) -> None:
 
 
 def test_multiplies(device: vkq.Device) -> None:
-    """Four products of bytes cost more than a multiply of 32 bits, where the sums fit; two do not."""
+    """Four products of bytes cost more than one 32-bit multiply, if the sums fit; two cost less."""
     x, w = data(20, "int16", (1, 1, 9, 20)) // 64, data(21, "int16", (3, 1, 3, 5)) // 64
     got = integer.conv2d(x, w, device=device)
     assert got.dtype == np.int32
@@ -156,8 +156,8 @@ def test_multiplies(device: vkq.Device) -> None:
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("path", ["dot_u8u8", "portable"])
 def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workgroups that add to the same results, with carries from the low into the high word, give the same
-    sums."""
+    """Workgroups that add to the same results give the same sums, also with carries from the low to the high
+    word."""
     profile_says(monkeypatch, tiles, busy_workgroups=500)
     x, w = data(7, "int16", (1, 2, 30, 40)), data(8, "uint8", (3, 2, 20, 30))
     if not wide:
@@ -168,7 +168,7 @@ def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch:
 
 
 def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts over images, rows and templates give the whole, in bounded device memory."""
+    """Parts of images, rows and templates give the whole result in bounded device memory."""
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 20_000)
     monkeypatch.setattr(work, "BAND_BYTES", 4_000)
     steps = []
@@ -196,7 +196,8 @@ def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_chunks_of_a_device_with_small_buffers(any_device: vkq.Device) -> None:
-    """A result of six times, and an image of 1.5 times what a shader may see of a buffer there."""
+    """The result is six times, and the image 1.5 times, as large as the part of a buffer that a shader may
+    see."""
     x, w = data(9, "uint8", (1, 1, 240, 1000)), data(10, "int8", (1, 1, 3, 3))
     limit = doctored(any_device.capabilities, maxStorageBufferRange=160_000)
     with vkq.Device(capabilities=limit) as small:
@@ -209,7 +210,7 @@ def test_chunks_of_a_device_with_small_buffers(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("x_dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("w_dtype", ["uint8", "int8"])
 def test_onnx_runtime(device: vkq.Device, x_dtype: str, w_dtype: str) -> None:
-    """ConvInteger and MatMulInteger of ONNX Runtime's CPU provider."""
+    """ConvInteger and MatMulInteger are compared with ONNX Runtime's CPU provider."""
     low, high = ort.exact_int8_weights()
     x, w = data(11, x_dtype, (2, 3, 12, 11)), data(12, w_dtype, (5, 3, 3, 4))
     a, b = data(13, x_dtype, (7, 21)), data(14, w_dtype, (21, 10))
@@ -312,7 +313,7 @@ def test_refusals(any_device: vkq.Device) -> None:
 
 
 def test_more_channels_than_a_loop_has_rounds(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workgroups share the reduction, as drivers may end longer loops."""
+    """Workgroups share the reduction, because drivers may end longer loops."""
     monkeypatch.setattr(work, "LONGEST", 2000)
     profile_says(monkeypatch, tiles, busy_workgroups=1)
     divisions = []

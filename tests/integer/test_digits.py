@@ -1,4 +1,4 @@
-"""Numbers as digits: every number comes back, with the fewest digits, and 0 is always one of them."""
+"""Numbers as digits: every number is restored, with the fewest digits, and 0 can always be represented."""
 
 import numpy as np
 import pytest
@@ -55,5 +55,5 @@ def test_sixteen_bits() -> None:
 
 
 def test_no_offset_without_need() -> None:
-    """An offset of w costs window sums: data that fits without has none."""
+    """An offset of w costs window sums, so data that fits without one has none."""
     assert digits_for(-128, 127).offset == digits_for(0, 127).offset == digits_for(-300, 30000).offset == 0

@@ -1,5 +1,5 @@
-"""Template matching: integer measures exactly, the normalized one from exact sums, both against other
-libraries' definitions."""
+"""Template matching: integer measures are exact, and the normalized one is made from exact sums; both are
+compared with other libraries' definitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkq import integer
 
 
 def windows(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """(OH, OW, pixels of a window, all channels together) in Python's integers, or int64 where that is
+    """Return (OH, OW, pixels of a window in all channels) in Python's integers, or in int64 if that is
     exact."""
     stack = image if image.ndim == 3 else image[None]
     view = np.lib.stride_tricks.sliding_window_view(stack.astype(np.int64), size[-2:], axis=(1, 2))
@@ -54,7 +54,8 @@ def test_normalized_is_scikit_images(device: vkq.Device) -> None:
 
 
 def test_normalized_where_float_sums_cancel(device: vkq.Device) -> None:
-    """A faint texture on a bright background: 16 bits of brightness, variance 1. Compared with fractions."""
+    """A faint texture on a bright background has 16 bits of brightness and variance 1. The results are
+    compared with fractions."""
     rng = np.random.default_rng(2)
     image = (65000 + rng.integers(-1, 2, (24, 25))).astype(np.uint16)
     template = image[3:15, 4:17]

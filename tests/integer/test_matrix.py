@@ -45,7 +45,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any
 
 
 def numbers(seed: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Of the whole dtype, the extremes often."""
+    """Return numbers from the whole range of the dtype, with many extremes."""
     info, rng = np.iinfo(dtype), np.random.default_rng(seed)
     found = rng.integers(info.min, info.max, shape, dtype, endpoint=True)
     return np.where(rng.random(shape) < 0.2, rng.choice([info.min, info.max], shape), found).astype(dtype)
@@ -84,8 +84,8 @@ def test_every_variant_is_tested() -> None:
 
 
 def test_chosen(any_device: vkq.Device) -> None:
-    """Large windows go to matrix units, in parts where there are few places; 3x3 windows of one channel, most
-    of whose columns would be padding, do not."""
+    """Large windows use matrix units, in parts if there are few places. 3x3 windows of one channel do not:
+    most of their columns would be padding."""
     c = capabilities(any_device)
     how = matrix.arithmetic((0, 255), (-128, 127), False, c)
     assert (how.form, how.w_offset) == ("s8s8", 0)
@@ -112,7 +112,7 @@ def test_chosen(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("form", ["s8s8", "u8u8"])
 def test_sums_of_a_part_fit_int32(any_device: vkq.Device, form: str) -> None:
-    """However long the window: 255 * 255 or 128 * 128 for every tap of a part."""
+    """However large the window, with 255 * 255 or 128 * 128 for every tap of a part."""
     c = capabilities(any_device, form=form)
     how = matrix.arithmetic((0, 255), (0, 255), True, c)
     p = Conv2dProblem.of((1, 3, 400, 400), (1, 3, 300, 300))
@@ -135,7 +135,8 @@ def test_sums_of_a_part_fit_int32(any_device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Channels, images, groups, strides, dilations, windows beyond the image; extremes of every dtype."""
+    """With channels, images, groups, strides, dilations, windows beyond the image, and extremes of every
+    dtype."""
     emulate(strict_device, monkeypatch, form=("s8s8", "u8u8")[seed % 2])
     assert check_integer.check(strict_device, seed, "coopmat") is None
 

@@ -1,4 +1,4 @@
-"""Strides and dilations as plain correlations on rearranged images, in NumPy alone."""
+"""Strides and dilations become plain correlations on rearranged images; in NumPy alone."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def direct(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.ndarra
 
 
 def rearranged(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.ndarray:
-    """The same through sub-images, correlated plainly."""
+    """Return the same by correlating sub-images."""
     taps = pack_taps(w[None, None], rows, columns)[0, 0]
     y = np.zeros((rows.out, columns.out), np.int64)
     for rh, rw, oy, ox in np.ndindex(rows.residues, columns.residues, rows.plain_out, columns.plain_out):
@@ -79,7 +79,7 @@ def test_stored_range_is_tight(case: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("lines", [1, 2, 5])
 def test_parts(case: tuple[int, ...], lines: int) -> None:
-    """Bands of outputs, each from its own part of the image, are the whole."""
+    """Bands of outputs, each computed from its part of the image, give the whole result."""
     rows, columns = axis_of(*case), axis_of(*CASES[1])
     rng = np.random.default_rng(sum(case) + lines)
     x, w = rng.integers(-9, 10, (rows.size, columns.size)), rng.integers(-9, 10, (rows.taps, columns.taps))

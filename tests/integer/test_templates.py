@@ -27,7 +27,7 @@ def expected(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
 @pytest.mark.parametrize("layout", ["kPackedInt8_4W4C", "kPackedInt8_16C", "kPackedInt8_4H4W"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_tensors(device: vkq.Device, dtype: str, layout: str) -> None:
-    """Batches of other sizes through the same templates; strides, dilations and padding on the device."""
+    """Batches of other sizes use the same templates, with strides, dilations and padding on the device."""
     w, options = (
         data(1, "int8", (3, 2, 3, 4)),
         {"stride": (1, 2), "dilation": (2, 1), "padding": (1, 2, 0, 3)},
@@ -42,7 +42,7 @@ def test_tensors(device: vkq.Device, dtype: str, layout: str) -> None:
 
 
 def test_wide_tensors(device: vkq.Device) -> None:
-    """A camera of 12 bits in int32: two digits instead of four, and numbers beyond the range are refused."""
+    """A camera's 12 bits in int32 need two digits instead of four; numbers beyond the range are refused."""
     x, w = data(3, "int32", (1, 1, 9, 10)) & 4095, data(4, "int16", (2, 1, 4, 3))
     templates = Templates(w, accumulate="int64", x_dtype="int32", x_range=(0, 4095), device=device)
     y = templates(vkq.Tensor.from_numpy(x, device))
@@ -56,13 +56,13 @@ def test_wide_tensors(device: vkq.Device) -> None:
 
 
 def test_tensor_range(device: vkq.Device) -> None:
-    """Over more than a workgroup's numbers."""
+    """There are more numbers than one workgroup reads."""
     x = data(5, "int32", (3, SEGMENT))
     assert tensor_range(vkq.Tensor.from_numpy(x, device)) == (x.min(), x.max())
 
 
 def test_nothing_is_sent_again(device: vkq.Device) -> None:
-    """The second call makes no plan, and packs no template; the caller's array may change."""
+    """The second call makes no plan and packs no template, and the caller may change the array."""
     w, x = np.ones((2, 1, 3, 3), np.int8), data(6, "uint8", (1, 1, 8, 8))
     templates = Templates(w, dilation=np.int64(2), device=device)
     w[:] = 7
@@ -78,7 +78,8 @@ def test_nothing_is_sent_again(device: vkq.Device) -> None:
 def test_best(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, method: Any, parts: str
 ) -> None:
-    """The score and the first place of it, over workgroups, bands and chunks; batches, padding, ties."""
+    """The best score and its first place are found over workgroups, bands and chunks, with batches, padding
+    and ties."""
     if parts == "bands":
         monkeypatch.setattr(work, "BAND_BYTES", 20_000)
     if parts == "chunks":
@@ -178,7 +179,7 @@ def test_tensors_of_another_device(any_device: vkq.Device) -> None:
 
 
 def test_conv2d_agrees(any_device: vkq.Device) -> None:
-    """One call and kept templates, with a bias."""
+    """One call and kept templates agree, with a bias."""
     x, w, bias = data(10, "uint8", (1, 1, 9, 9)), data(11, "int8", (2, 1, 3, 3)), np.array([5, -5])
     np.testing.assert_array_equal(
         Templates(w, bias, device=any_device)(x), conv2d(x, w, bias, device=any_device)
@@ -186,7 +187,8 @@ def test_conv2d_agrees(any_device: vkq.Device) -> None:
 
 
 def test_one_convention_of_shapes(any_device: vkq.Device) -> None:
-    """(T, h, w) for images of one channel, (T, C, h, w) for images (C, H, W): here as in `match_template`."""
+    """(T, h, w) is for images of one channel and (T, C, h, w) for images (C, H, W), as in
+    `match_template`."""
     rng = np.random.default_rng(8)
     image, parts = rng.integers(0, 256, (13, 17), np.uint8), rng.integers(0, 256, (3, 4, 5), np.uint8)
     kept = Templates(parts, device=any_device)

@@ -55,7 +55,7 @@ def test_cases_take_every_radix(any_device: vkq.Device) -> None:
 
 
 def test_blocks_and_parts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks each way, and templates in parts where they do not fit at once."""
+    """There are several blocks along each axis, and templates in parts if they do not fit at once."""
     monkeypatch.setattr(work, "BAND_BYTES", 1_000_000)
     monkeypatch.setattr(transform, "RADICES", {64: RADICES[64]})
     x, w = extremes(3, "uint8", (1, 1, 150, 130)), extremes(4, "int8", (9, 1, 20, 30))
@@ -65,7 +65,7 @@ def test_blocks_and_parts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("prime", PRIMES)
 def test_roots(prime: int) -> None:
-    """A root of unity whose order is ROOTS and no divisor of it, of a prime."""
+    """The root of unity modulo a prime has the order ROOTS, and no divisor of it."""
     assert all(prime % n for n in range(2, 50_000))  # and its square root is less
     found = [int(value) * pow(2**32, -1, prime) % prime for value in roots(prime)]
     assert len(set(found)) == ROOTS
@@ -74,7 +74,7 @@ def test_roots(prime: int) -> None:
 
 
 def test_primes() -> None:
-    """One as long as it tells all sums apart, two up to their product, none beyond."""
+    """One prime is used if it tells all sums apart, two up to their product; larger sums are refused."""
     second, first = PRIMES
     assert primes_for((-5, second - 6)) == (second,)
     assert primes_for((-5, second - 5)) == (first, second)
@@ -93,7 +93,7 @@ def test_left_to_others(any_device: vkq.Device, options: dict[str, int]) -> None
 
 
 def test_taken_for_large_windows(software_device: vkq.Device) -> None:
-    """By its cost: not for small ones."""
+    """The cost decides: small windows do not use the transform."""
     x = np.broadcast_to(np.uint8(255), (1, 1, 1000, 1000))
     large, small = (np.broadcast_to(np.uint8(1), (1, 1, size, size)) for size in (100, 5))
     assert "number-theoretic transforms of" in explain(x, large, device=software_device)

@@ -1,5 +1,5 @@
-"""vkq.layout: packing against the scalar formula, the architecture's worked example, every kind of input
-array."""
+"""vkq.layout: packing, compared with the scalar formula and the architecture's worked example, for every kind
+of input array."""
 
 import math
 import re
@@ -39,7 +39,7 @@ def hexadecimal(words):
 
 
 def packed_by_formula(found, array, fill):
-    """What pack must give, one element at a time through Layout.index."""
+    """Return what pack must return, computed one element at a time with Layout.index."""
     lanes = np.full((found.words(array.shape), 4), fill, np.int8)
     for element in product(*map(range, array.shape)):
         lanes[found.index(*element, shape=array.shape)] = array[element]
@@ -111,7 +111,7 @@ def test_pack_is_the_formula_and_unpack_its_inverse(case):
 
 
 def test_nested_split(tmp_path):
-    """NHWC in blocks of 32 channels: a part of the form c%32/4."""
+    """NHWC in blocks of 32 channels needs a part of the form c%32/4."""
     path = tmp_path / "32C.yaml"
     path.write_text(
         "name: kPackedInt8_32C\nsummary: blocks of 32 channels\ndims: [n, c, h, w]\nsplit: {c: 32}\n"
@@ -159,7 +159,7 @@ def test_any_strides_and_memory(name, kind, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_new_memory(name):
-    """A result may be written to while the input stays as it was, even where the layout moves nothing."""
+    """Writing to a result does not change the input, even if the layout moves nothing."""
     found = layout(name)
     array = values((1, 4, 4, 4)[: len(found.dims)])
     words = found.pack(array)
@@ -360,7 +360,7 @@ def test_readme_describes_no_other_layout():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_drawing_shows_the_packed_words(name):
-    """The drawing is built from index; its numbers, read back, are what pack gives."""
+    """The drawing is built from Layout.index; the numbers read back from it are the words of pack."""
     found = layout(name)
     shape = EXAMPLES[len(found.dims)]
     strides = (0, 0x10, 4, 1) if len(shape) == 4 else (0, 0x10, 1)

@@ -1,5 +1,5 @@
-"""vkq.layout.spec: refusals of layout files with file:line; the generated GLSL, run as Python, against the
-formula."""
+"""vkq.layout.spec: layout files are refused with file:line; the generated GLSL, run as Python, gives the
+formula's results."""
 
 import re
 from itertools import product
@@ -24,7 +24,7 @@ lane: c%4
 
 
 class Vector:
-    """A uvec or ivec: components by letter, arithmetic left to the caller."""
+    """A uvec or ivec: components by letter; the caller does the arithmetic."""
 
     def __init__(self, *values):
         for name, value in zip("xyzw", values * 4 if len(values) == 1 else values, strict=False):
@@ -35,7 +35,7 @@ class Vector:
 
 
 def run_as_python(glsl, **builtins):
-    """The functions of a GLSL text as Python functions: enough for unsigned + * / % and for straight-line
+    """Return the functions of a GLSL text as Python functions. It may have unsigned + * / % in straight-line
     code."""
     python = re.sub(r"//.*", "", glsl)
     python = re.sub(r"^ *#.*$", "", python, flags=re.MULTILINE)
@@ -80,7 +80,7 @@ def test_glsl_is_the_formula(name, tmp_path):
 
 
 def test_glsl_text():
-    """The text itself, so that a change of it is seen."""
+    """The text itself is compared, so that any change of it is noticed."""
     text = layout("kPackedInt8_4N4K").glsl()
     assert "// e = (g, n, k) is an element of an array of sizes `extent`." in text
     assert "word = the row-major index over (g, k/4, n/4, n%4), lane = k%4" in text
@@ -94,7 +94,7 @@ def test_glsl_text():
 
 
 def test_int8x4_glsl():
-    """shaders/common/int8x4.glslh on every byte value in every lane, int being 32 bits that wrap."""
+    """shaders/common/int8x4.glslh is tried with every byte value in every lane; int has 32 bits that wrap."""
 
     def bitfield_extract(word, offset, bits):
         return ((word >> offset & (1 << bits) - 1) ^ 1 << bits - 1) - (1 << bits - 1)
@@ -123,7 +123,7 @@ def test_parts_read_back():
 
 
 def test_good_file_is_good(tmp_path):
-    """The refusals below change one thing each in this one."""
+    """Each refusal below changes one thing in this file."""
     found = load(tmp_path, GOOD)
     assert found.summary == "for this test"
     assert found.extents((2, 37, 3, 7)) == [2, 2, 3, 2, 8, 4]

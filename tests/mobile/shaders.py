@@ -1,4 +1,4 @@
-"""Compiles the shaders that the devices of `run.sh` take: the emulated tree has no compiler for them."""
+"""Compile the shaders for the devices of `run.sh`, because the emulated tree has no compiler for them."""
 
 from tests.device.reported import NAMES, reported
 from vkq import cache

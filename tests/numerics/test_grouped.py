@@ -135,8 +135,8 @@ def test_zero_points_of_every_form() -> None:
     ("bits", "group", "k"), [(4, 16, 48), (4, 16, 33), (4, 16, 20), (8, 16, 5), (4, 32, 33), (8, 128, 300)]
 )
 def test_filled_with_what_stands_for_zero(bits: int, group: int, k: int, points: str) -> None:
-    """Codes beyond K are set to zero's, to a fraction of a step if zero points have one. Nothing else changes,
-    and nothing at all if every group is full."""
+    """Codes beyond K are set to zero's, to a fraction of a step if zero points have one. Nothing else
+    changes, and nothing at all if every group is full."""
     rng, blocks = np.random.default_rng(k), -(-k // group)
     zero: Any = None
     if points == "packed":

@@ -162,7 +162,7 @@ def test_powers() -> None:
 
 @pytest.mark.parametrize("near", [False, True])
 def test_exactly_rounded(near: bool) -> None:
-    """Sums, products and quotients, also those made of integers, equal NumPy's, or are 0 below normal numbers."""
+    """Sums, products and quotients, also those made of integers, equal NumPy's; subnormal ones are 0."""
     r = np.random.default_rng(4)
     x = sample(5, 30_000)
     y = r.permutation(x)

@@ -1,4 +1,4 @@
-"""Heads side by side and apart: shapes and arrays."""
+"""Heads side by side and heads apart: shapes and arrays."""
 
 import numpy as np
 

@@ -123,7 +123,7 @@ def test_odd_shapes_equal_onnx_runtime(case, types):
 
 @pytest.mark.parametrize("types", TYPES, ids="_".join)
 def test_accumulators_above_2_to_24_equal_onnx_runtime(types):
-    """There float32(acc) rounds, so the order of the steps shows."""
+    """Above 2**24 float32(acc) rounds, so the order of the steps matters."""
     rng = np.random.default_rng(6)
     problem = parse("linear[M=40,K=5000,N=60]")
     data = random_data(problem, rng, *types, w_range=weights_range(*types), extreme=True)
@@ -156,7 +156,7 @@ def test_fused_activation_gives_the_bits_of_the_separate_operation(activation):
 
 
 def plain_conv2d_acc(data: Data) -> Any:
-    """The definition, pixel by pixel, in Python integers."""
+    """Return the accumulators by definition, pixel by pixel, in Python integers."""
     p = data.problem
     assert isinstance(p, Conv2dProblem)
     points = np.broadcast_to(0 if data.w_zero_point is None else data.w_zero_point, p.oc)

@@ -1,4 +1,4 @@
-"""The reference of the element-wise, pooling, resize and table operators against ONNX Runtime, byte for
+"""The reference of the element-wise, pooling, resize and table operators equals ONNX Runtime byte for
 byte."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _point(rng: np.random.Generator, dtype: QDType) -> int:
 
 
 def _random_window(rng: np.random.Generator, dilate: bool) -> Window:
-    """Any window that fits: images down to one pixel, strides beyond the kernel, asymmetric padding, ceil
-    mode."""
+    """Return any valid window: images down to one pixel, strides larger than the kernel, asymmetric padding,
+    ceil mode."""
     while True:
         shape = (1, 3, *(int(v) for v in rng.integers(1, 12, 2)))
         kernel, stride = rng.integers(1, 5, 2).tolist(), rng.integers(1, 5, 2).tolist()
@@ -61,7 +61,7 @@ def test_max_pool_passes_the_onnx_node_test() -> None:
 
 
 def _pytorch_names(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Of an ONNX pooling node."""
+    """Return the attributes of an ONNX pooling node under PyTorch's names."""
     return {
         "kernel": attributes["kernel_shape"],
         "stride": attributes.get("strides", 1),
@@ -74,7 +74,7 @@ def _pytorch_names(attributes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("include", [False, True])
 def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
-    """Where the scales are equal, a mean of four is a tie in a quarter of the cases."""
+    """If both scales are equal, a quarter of the means of four numbers are ties."""
     rng = np.random.default_rng(6)
     for i in range(150):
         window = _random_window(rng, False)
@@ -92,8 +92,8 @@ def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 5), (5, 4)], ids="{0[0]}x{0[1]}".format)
 def test_average_pool_of_the_image_equals_onnxruntime(dtype: QDType, size: tuple[int, int]) -> None:
-    """A kernel that is the image, whatever its stride: another formula, which differs at ties; not with
-    padding."""
+    """If the kernel covers the image, whatever its stride, ONNX Runtime uses another formula, which differs
+    at ties; it does not with padding."""
     rng = np.random.default_rng(8)
     for i in range(24):
         pads = (0, 0, i % 3 // 2, i % 3 // 2)

@@ -40,7 +40,7 @@ def numbers(*shape: int, floats: str = "float32") -> npt.NDArray[np.floating]:
 
 
 def in_order(x: Float32, w: npt.NDArray[np.floating], bias: Float32, parts: int) -> Float32:
-    """x (M, K) @ w (N, K).T + bias, one rounded step after the other."""
+    """Return x (M, K) @ w (N, K).T + bias, one rounded step after another."""
     total, length = np.zeros((len(x), len(w)), np.float32), -(-x.shape[1] // parts)
     for part in range(parts):
         sums = np.zeros_like(total)
@@ -63,7 +63,8 @@ def test_linear_has_the_bits_of_its_order(
 
 
 def convolved(device: vkq.Device, sizes: Sizes, width: int) -> str:
-    """The variant that computes such a convolution, once its bits are those of its order."""
+    """Return the variant that computes such a convolution, after checking that its bits follow from its
+    order."""
     ic, oc, (kh, kw), groups, stride, dilation = sizes
     x, w, bias = numbers(2, ic, 11, width), numbers(oc, ic // groups, kh, kw), numbers(oc)
     layer = vkq.Conv2d(

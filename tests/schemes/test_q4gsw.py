@@ -113,7 +113,7 @@ def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None
 
 @pytest.mark.parametrize(("bits", "tile"), [(v.axes["bits"], v.axes["tile"]) for v in VARIANTS])
 def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """160 of k are 5 steps: no number of slices divides them. Groups of a step, and of half of one."""
+    """160 of k are 5 steps, which no number of slices divides. Groups are of one step or of half a step."""
     monkeypatch.setattr(grouped, "staged_tile", lambda *_: tile)
     for group in (32, 16):
         w, x = weight(35, 160, int(bits), group, False, "float32"), numbers(33, 160)
@@ -125,8 +125,8 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 (4 bits) chunks: parts that have none, and one part that has all. Groups of one chunk or two, and of
-    half of one."""
+    """With 5 chunks (4 bits), some parts have none, or one part has all. Groups are of one or two chunks, or
+    of half a chunk."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
     profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)
@@ -141,7 +141,7 @@ def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch
 def test_one_word_after_the_other(
     method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As devices with few registers take it, whatever the number of rows."""
+    """Devices with few registers compute in this way, whatever the number of rows."""
     profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows, gemv_rows_shared=0)
     for group in (32, 16):
         w, x = weight(9, 416, bits, group, False, "float16"), numbers(3, 416)
@@ -157,7 +157,7 @@ SHARED, ROWS = (
 
 
 def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **axes: str) -> None:
-    """Every product is made by this shader from now on."""
+    """Make this shader compute every product from now on."""
 
     def program(gemm: grouped.GroupedGemm, _: int, dtype: str = "float32") -> Any:
         return gemm.device.program(catalog().find(shader, x=dtype, **axes), {**how, **gemm.constants})
@@ -169,7 +169,7 @@ def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **
 def test_x_in_shared_memory(
     bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts that have no chunk, groups of one chunk and of several, columns that no workgroup divides."""
+    """Some parts have no chunk, groups are of one chunk or several, and no workgroup divides the columns."""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
             device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
@@ -187,8 +187,8 @@ def test_x_in_shared_memory(
 
 @pytest.mark.parametrize(("bits", "kind"), ROWS)
 def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slices of x and a last one that is not whole, parts that have no chunk, columns that no workgroup
-    divides, workgroups that the device has no shared memory for."""
+    """The last slice of x is not whole, some parts have no chunk, no workgroup divides the columns, and the
+    device lacks the shared memory for some workgroups."""
     variant = catalog().find(grouped.ROW, bits=bits, numbers=kind, x="float32")
     if refusals(variant, variant.constants({}), device.capabilities):
         with pytest.raises(vkq.PathError):
@@ -206,7 +206,8 @@ def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pyt
 def test_where_a_profile_says_so_a_row_is_read_ahead(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Infinity and NaN where they belong, 200 times the same bytes; a k too short for all parts."""
+    """200 runs give the same bytes, with infinity and NaN where they belong, also if k is too short for all
+    parts."""
     sixteen_bits.provide(device, monkeypatch)
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 1056, 4, 32, False, "float16"), numbers(1, 1056)
@@ -224,8 +225,8 @@ def test_where_a_profile_says_so_a_row_is_read_ahead(
 
 
 def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> None:
-    """With whole zero points and groups of whole chunks alone; infinity and NaN where they belong, and 200
-    times the same bytes."""
+    """Only with integer zero points and groups of whole chunks. 200 runs give the same bytes, with infinity
+    and NaN where they belong."""
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 416, 4, 32, False, "float16"), numbers(3, 416)
         layer = vkq.Linear(w, method="gemv", device=device)
@@ -272,7 +273,8 @@ def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
 
 
 def test_extremes(device: vkq.Device) -> None:
-    """Large and tiny activations and scales, scales below zero, biases, bounds; fractional zero points."""
+    """Activations and scales are large or tiny, scales are negative, and there are biases, bounds and
+    fractional zero points."""
     rng = np.random.default_rng(5)
     packed = rng.integers(0, 256, (7, 3, 16), np.uint8)
     for scale, size in ((1e-3, 1e30), (1e30, 1e-3), (1e-30, 1e-3), (3e-5, 1.0), (-0.25, 1e-37)):
@@ -290,7 +292,7 @@ def test_extremes(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("method", ["gemv", "staged"])
 def test_nan_and_infinity_pass_through_where_they_belong(method: str, device: vkq.Device) -> None:
-    """inf times a weight of 0 is NaN, as the formula says; rows without them are as ever."""
+    """inf times a weight of 0 is NaN, as the formula says; other rows are unchanged."""
     packed = np.full((2, 1, 16), 0x99, np.uint8)  # 1
     packed[1, 0, 3] = 0x98  # its k = 6 is 0
     w = vkq.GroupedWeight(packed, np.full((2, 1), 0.5, np.float16))
@@ -347,7 +349,7 @@ def test_other_layers_and_inputs_are_refused(any_device: vkq.Device) -> None:
 def test_an_h200_takes_the_tiles_measured_faster(
     rows: int, n: int, tile: str, software_device: vkq.Device
 ) -> None:
-    """benchmarks/log.md"""
+    """The measurements are in benchmarks/log.md."""
     gpu = as_h200(software_device.capabilities)
     assert grouped.staged_tile(gpu, "4", rows, n) == tile
 
@@ -355,7 +357,7 @@ def test_an_h200_takes_the_tiles_measured_faster(
 def test_rows_that_read_the_weight_often_share_it(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gemv reads it once for each four rows, and takes it apart sooner with whole zero points."""
+    """gemv reads the weight once for every four rows, and unpacks it faster with integer zero points."""
     facts = dataclasses.replace(software_device.capabilities, device_type="discrete", vendor_id=0x10DE)
     whole = weight(5, 64, 4, 64, True, "float32")
     half = vkq.GroupedWeight(whole.packed, whole.scale, np.full((5, 1), 7.5, np.float32))
@@ -366,7 +368,7 @@ def test_rows_that_read_the_weight_often_share_it(
 
 
 def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:
-    """A CPU has no use for shared memory; a device that has not enough of it takes a smaller tile."""
+    """A CPU gains nothing from shared memory; a device with too little of it takes a smaller tile."""
     facts = software_device.capabilities
     assert grouped.staged_tile(facts, "4", 4096, 4096) is None
     gpu = as_h200(facts)

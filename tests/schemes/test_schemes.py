@@ -1,4 +1,4 @@
-"""Schemes: which one operands ask for, and what each folds."""
+"""Schemes: which one the operands select, and which constants each folds."""
 
 import numpy as np
 import pytest

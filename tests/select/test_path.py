@@ -1,4 +1,4 @@
-"""The path taken, and the reason printed, for devices that claim, fail and lag in every combination."""
+"""The path taken and the reason printed, for devices that claim, fail and are slow in every combination."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def no_form_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def doctor(any_device: vkq.Device) -> Iterator[Open]:
-    """Opens a device that believes what it is told of itself."""
+    """Open a device that believes what it is told about itself."""
     opened: list[vkq.Device] = []
 
     def open_device(**changes: object) -> vkq.Device:

@@ -37,7 +37,7 @@ GEMM = (
     ],
 )
 def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_device: Device) -> None:
-    """Wide tiles where they are full, and workgroups that the product fills."""
+    """Wide tiles are chosen if they are full, and workgroups that the product fills."""
     assert registers.default(software_device.capabilities, ProductShape("s8s8", "q8to", m4, n4, 9)) == setting
 
 
@@ -50,7 +50,7 @@ def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_
     ],
 )
 def test_lavapipe_pads_a_little_for_the_widest_tile(m4: int, n4: int, setting: Setting) -> None:
-    """What was the fastest of all settings in `vkq tune --regret`."""
+    """The expected setting was the fastest of all in `vkq tune --regret`."""
     shape = ProductShape("s8s8", "q8to", m4, n4, 512)
     assert registers.default(reported("lavapipe"), shape) == setting
 

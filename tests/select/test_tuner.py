@@ -1,4 +1,4 @@
-"""Choices for one problem: taken by its layers alone, kept, and never trusted blindly."""
+"""Choices for one problem: only its layers use them, they are kept, and they are never trusted blindly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ W = np.random.default_rng(3).integers(-127, 128, (48, 32)).astype(np.int8)
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Nothing is tuned, and what is tuned is kept elsewhere."""
+    """Start with nothing tuned, and keep what is tuned in another folder."""
     (tmp_path / "spirv").symlink_to(cache.cache_dir() / "spirv")
     (tmp_path / "probe").symlink_to(cache.cache_dir() / "probe")
     monkeypatch.setenv("VKQ_CACHE_DIR", str(tmp_path))
@@ -66,7 +66,7 @@ def test_what_is_no_more_chooses_nothing(
 def test_choices_of_another_process_are_kept(
     any_device: vkq.Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which tuned for minutes, too, and ended first."""
+    """The other process tuned for minutes too, and ended first."""
     c = any_device.capabilities
     tuner.store(c, "first", "q8csw", STAGED)
     with monkeypatch.context() as other:
@@ -96,7 +96,7 @@ def test_a_file_of_another_form_is_ignored_with_a_warning(
 
 
 def test_each_kind_has_its_turn() -> None:
-    """The next best of each kind, then of each family; all of them in the end, each once."""
+    """The order is the next best of each kind, then of each family; in the end each is tried once."""
     found = list(tuner.legal({"a": ["a1", "a2", "a3"], "b": ["b1"]}))
     assert found[:2] == [{}, {"a": "a2"}]
     assert {"a": "a3"} in found[3:]

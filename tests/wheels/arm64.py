@@ -1,10 +1,8 @@
 """Installs the arm64 wheel beside the arm64 Debian of tests/mobile and runs it there, under qemu-user:
 ``python -m tests.wheels.arm64 FOLDER`` (make test-arm64).
 
-The demo's networks, `vkq doctor`, 100 cases of `vkq check` and the C++ example with libvkq run on that
-tree's lavapipe: another processor, vectors of 128 bits, and subgroups of 4 lanes. Everything must be equal;
-the networks' results are compared with ONNX Runtime's on this machine (arm64's does not start under qemu-user
-7.2). Nothing is emulated but the processor, and nothing needs binfmt or root.
+Install the arm64 wheel beside the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python -m
+tests.wheels.arm64 FOLDER`` (make test-arm64).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from .build import ROOT, WORK, compilers
 
 PYTHON = "3.11"  # of the tree, Debian's
 PLATFORMS = [f"{tag}_aarch64" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
-# vkq starts itself for what it does in children; qemu-user does not know that the file is to be run by it.
+# vkq starts itself to do work in child processes; qemu-user does not know that it must run that file.
 BOOT = "import sys; sys.executable, sys.argv = sys.argv[1], sys.argv[2:]; "
 COMMAND = BOOT + "from vkq.cli import main; sys.exit(main(sys.argv))"
 NETWORKS = (
@@ -43,7 +41,7 @@ with np.load(given) as inputs:
 
 
 class Tree:
-    """The arm64 tree with the wheel and what it depends on."""
+    """The arm64 tree with the wheel and its dependencies."""
 
     def __init__(self, root: Path, wheels: Path):
         self.root = root
@@ -66,12 +64,12 @@ class Tree:
 
     @property
     def qemu(self) -> list[str]:
-        """What runs a program of the tree's."""
+        """The command that runs a program of the tree."""
         return ["qemu-aarch64-static", "-L", str(self.root)]
 
     @property
     def environment(self) -> dict[str, str]:
-        """That of its programs."""
+        """The environment of the tree's programs."""
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.root.parent),
@@ -97,7 +95,7 @@ class Tree:
 
 
 def networks(tree: Tree) -> dict[str, str]:
-    """How many of each network's results, computed on arm64, are ONNX Runtime's on this machine."""
+    """Return how many results of each network, computed on arm64, equal ONNX Runtime's on this machine."""
     models, given, results = (
         ROOT / "examples" / "models",
         tree.root.parent / "given.npz",
@@ -119,7 +117,7 @@ def networks(tree: Tree) -> dict[str, str]:
 
 
 def application(tree: Tree) -> str:
-    """How many bytes of a photograph that the C++ example filtered are ONNX Runtime's."""
+    """Return how many bytes of a photograph that the C++ example filtered equal ONNX Runtime's."""
     folder, model = tree.root.parent / "arm64-application", ROOT / "examples/models/denoise.onnx"
     folder.mkdir(exist_ok=True)
     compilers()
@@ -150,7 +148,7 @@ def application(tree: Tree) -> str:
 
 
 def measured(tree: Tree, count: int) -> dict[str, Any]:
-    """The networks' results, the check's and doctor's report: a row of docs/devices.md."""
+    """Return the results of the networks, of the check and of doctor: a row of docs/devices.md."""
     result: dict[str, Any] = {"application": application(tree), "networks": networks(tree)}
     print(result["application"], result["networks"], flush=True)
     result["check"] = json.loads(tree.run(COMMAND, "check", "--count", str(count), "--seed", "1", "--json"))

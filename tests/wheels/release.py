@@ -20,7 +20,7 @@ FILE = Path(__file__).with_name("release.json")
 
 
 def spirv_hash(folder: Path) -> str:
-    """SHA-256 over the names and contents of all files but the compiler's name."""
+    """Return the SHA-256 over the names and contents of all files except the compiler's name."""
     hashed = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != COMPILER):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -29,13 +29,13 @@ def spirv_hash(folder: Path) -> str:
 
 
 def found(folder: Path) -> dict[str, str]:
-    """The compiler that made the folder's modules, and the hash."""
+    """Return the compiler that made the folder's modules, and the hash."""
     return {"compiler": compiler_of(folder), "spirv": spirv_hash(folder)}
 
 
 def changed(folder: Path, file: Path = FILE, version: str = __version__) -> str | None:
-    """What differs from what is kept of this version, and what to do; None where nothing does, and where
-    nothing is kept of the version."""
+    """Return how the folder differs from what is kept for this version, and what to do; None if it does not
+    differ or nothing is kept for the version."""
     before, now = _kept(file).get(version), found(folder)
     parts = [f"{name} {before[name]} -> {now[name]}" for name in now if before and before[name] != now[name]]
     if not parts:
@@ -48,8 +48,8 @@ def changed(folder: Path, file: Path = FILE, version: str = __version__) -> str 
 
 
 def check(folder: Path, file: Path = FILE, version: str = __version__) -> None:
-    """Exit where the SPIR-V changed although the version stayed. Say how to keep that of a version of which
-    nothing is kept."""
+    """Exit if the SPIR-V changed but the version did not. If nothing is kept for this version, say how to
+    keep it."""
     if said := changed(folder, file, version):
         sys.exit(said)
     if version not in _kept(file):
@@ -66,7 +66,7 @@ def _renew(folder: Path, file: Path) -> str:
 
 
 def keep(folder: Path, file: Path = FILE, version: str = __version__) -> None:
-    """Keep them as this version's."""
+    """Keep the hash and the compiler for this version."""
     kept = {**_kept(file), version: found(folder)}
     file.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
