@@ -1,8 +1,7 @@
-// The best place of each score map, the first where several are alike: of a segment of the map by each
-// workgroup.
-//
 // Find the best place of each score map, the first one if several scores are equal; each workgroup searches a
 // segment of a map.
+//
+//   score = y, or squares - 2 y where SQUARES (the squared difference, less the template's own squares)
 //
 // Memory    y: int32, or low and high word of int64 where WIDE, [row][plane]; a row is an image and a
 //           template. squares: int64 [image][plane]. best: low and high word of the score, and its place.

@@ -1,8 +1,7 @@
-// The end of an exact integer correlation on matrix units: the sums of all parts (correlate_coopmat.comp) as
-// whole numbers.
-//
 // The last step of an exact integer correlation on matrix units: join the sums of all parts
 // (correlate_coopmat.comp) to integers.
+//
+//   y = constant + sum_parts sum_ij 256^(i+j) part[digit i of x][digit j of w] + w_offset * (window sum of x)
 //
 // modulo 2^32, or 2^64 where WIDE; the window sums are those of one more template, of ones.
 //

@@ -1,9 +1,8 @@
-// Images of whole numbers as the exact integer correlations read them: moved and split into digits
-// (integer/digits.py), the sub-images of strides and dilations apart (integer/phases.py).
-//
 // Pack images of integers for the exact integer correlations: subtract the least value and split the numbers
 // into digits (integer/digits.py). The sub-images of strides and dilations are stored apart
 // (integer/phases.py).
+//
+//   digit i of (x - least), its top bit flipped; x is 0 outside of the image
 //
 // Memory    x: integer_numbers.glslh. y: [digit][image][rh][rw][channel][ph][pw][rows][words], of
 //           32 / DIGIT_BITS elements along the width.

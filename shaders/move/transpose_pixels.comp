@@ -1,11 +1,14 @@
-// The axes of int8 images in another order, where other elements than channels come into the lanes: axis i
-// of y is axis ORDER_i of x, ORDER_1 not 1.
-//
 // Reorder the axes of int8 images so that elements other than channels come into the lanes: axis i of y is
 // axis ORDER_i of x, ORDER_1 not 1.
 //
 // Words of x hold four channels and words of y four elements along x's axis ORDER_1, so four words of y are
 // four words of x with their bytes transposed.
+//
+// Memory    x: words; y: vectors (pixels.glslh).
+// Threads   one invocation moves four channels of 16 elements along that axis (kPackedInt8_16C), its
+//           neighbours what lies beside in x; or 16 channels of four elements (kPackedInt8_4W4C), its
+//           neighbours what lies beside in y: whole lines of a cache are read and written.
+// Needs     kPackedInt8_16C alone: shared memory and a barrier, where channels become a line of y.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

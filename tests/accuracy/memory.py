@@ -1,6 +1,6 @@
-"""The memory that comparing layers takes, against that of a model's values.
+"""Compare the memory that comparing layers takes with that of a model's values.
 
-Compare the memory that comparing layers takes with that of a model's values.
+    python -m tests.accuracy.memory 32 64
 
 compares a network of 32 blocks (convolution, Relu, every second one with a residual sum) whose values have
 64 MB each, and prints the peak of the process.

@@ -1,8 +1,9 @@
-"""A scale that is wrong by a factor, somewhere in a quantized network.
+"""Count how often a wrong scale in a quantized network is found.
 
-Count how often a wrong scale in a quantized network is found.
+    python -m tests.accuracy.spoil 20
 
-spoils 20 random scales of each of five networks, one at a time, and counts how often the layer is named.
+multiplies 20 random scales of each of five networks by a factor, one at a time, and counts how often the
+layer is named.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzzes each target for so long, guided by the
-branches of vkq that its inputs reach (`guided`); exit code 1 on a defect.
+"""``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzz each target for that long, guided by the
+branches of vkq that its inputs reach (`guided`). The exit code is 1 if there is a defect.
 
-``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzz each target for that long, guided by the branches
-of vkq that its inputs reach (`guided`). The exit code is 1 if there is a defect.
+The inputs that were kept and the log of the turns are in a folder, from which the next run continues.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz.guided TARGET SECONDS OPTION...``: one target under atheris for so many seconds of
-processor time, with options of libFuzzer.
+"""``python -m tests.fuzz.guided TARGET SECONDS OPTION...``: fuzz one target with atheris for that many
+seconds of processor time, with options of libFuzzer.
 
-``python -m tests.fuzz.guided TARGET SECONDS OPTION...``: fuzz one target with atheris for that many seconds
-of processor time, with options of libFuzzer.
+vkq's modules are loaded with counters at every branch. An input that reaches a new branch is kept in the
+corpus, from which the next inputs are made.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Installs the arm64 wheel beside the arm64 Debian of tests/mobile and runs it there, under qemu-user:
-``python -m tests.wheels.arm64 FOLDER`` (make test-arm64).
+"""Install the arm64 wheel beside the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python
+-m tests.wheels.arm64 FOLDER`` (make test-arm64).
 
-Install the arm64 wheel beside the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python -m
-tests.wheels.arm64 FOLDER`` (make test-arm64).
+The demo's networks, `vkq doctor`, 100 cases of `vkq check` and the C++ example with libvkq run on that
+tree's lavapipe: another processor, vectors of 128 bits, and subgroups of 4 lanes. Everything must be equal;
+the networks' results are compared with ONNX Runtime's on this machine (arm64's does not start under qemu-user
+7.2). Nothing is emulated but the processor, and nothing needs binfmt or root.
 """
 
 from __future__ import annotations

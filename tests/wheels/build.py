@@ -1,6 +1,9 @@
-"""Builds what a release consists of into dist/: ``python -m tests.wheels.build`` (make wheels).
+"""Build a release into dist/: ``python -m tests.wheels.build`` (make wheels).
 
-Build a release into dist/: ``python -m tests.wheels.build`` (make wheels).
+The sdist, which brings the SPIR-V and Kompute's source; and out of the unpacked sdist alone the wheels, for
+two processors on one machine: ziglang compiles for both, against glibc 2.28. Three files for each processor:
+CPython 3.10, 3.11, and the stable ABI from 3.12 on. auditwheel gives them their tag or says why it may not,
+and abi3audit reads every symbol of the stable one.
 """
 
 from __future__ import annotations

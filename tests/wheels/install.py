@@ -1,8 +1,10 @@
-"""Installs the wheels of dist/ as users do and runs the demo's network: ``python -m tests.wheels.install``
+"""Install the wheels of dist/ as users do and run the demo's network: ``python -m tests.wheels.install``
 (make test-wheels).
 
-Install the wheels of dist/ as users do and run the demo's network: ``python -m tests.wheels.install`` (make
-test-wheels).
+Each Python gets a fresh environment with nothing but the wheel that pip chooses out of dist/ and what it
+depends on. There is no compiler, no shader compiler, no header and no checkout: PATH is the environment's
+own. On the oldest Python a slice of the suite runs on the installed wheel, too, and on all of them what ends
+a process: threads are unwound by another C++ library than the one of the tests' own build.
 """
 
 from __future__ import annotations
