@@ -1,11 +1,5 @@
-// Scale and zero point of every row from its own values, and the row as int8: ONNX DynamicQuantizeLinear, by
-// rows and as int8.
-//   scale = (max(0, row) - min(0, row)) / 255, at least 2^-126; 1 for a row of zeros
-//   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x /
-//   scale) + zero_point)
-// The bounds are those of the finite values: infinities saturate, NaN gives -128. Where INFINITIES count, as
-// for ONNX, a range beyond the largest float has the scale infinity: numbers are the zero point (-128, or 127
-// where the least is -infinity), and infinities -128. All in integers (exact_float.glslh).
+// Compute the scale and zero point of every row from its own values, and convert the row to int8: ONNX
+// DynamicQuantizeLinear applied to rows, with int8 results.
 //
 // Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or kPackedInt8_16C
 //           where BLOCKED; what is beyond K holds the row's zero point; rows: [m] = bits of the scale, zero
@@ -46,8 +40,8 @@ const uint ONE = 0x3f800000u, SMALLEST_SCALE = 0x00800000u, STEPS = 0x437f0000u;
 shared uint below[LOCAL_X];
 shared uint above[LOCAL_X];
 
-// The largest magnitudes below and above zero in the part of the row, or of all of its parts, in below[0] and
-// above[0].
+// Find the largest magnitudes below and above zero in the part of the row, or in all of its parts, and write
+// them to below[0] and above[0].
 void find_bounds(uint row, uint part) {
   uint at = gl_LocalInvocationID.x, low = 0u, high = 0u;
   if (PASS > BOUNDS) {
@@ -77,7 +71,7 @@ void find_bounds(uint row, uint part) {
 
 uint half_of(uint bits) { return bits < 2u * FLOAT_HIDDEN ? 0u : bits - FLOAT_HIDDEN; }
 
-// Whether the range is infinity as a float32: its half, which is one, tells.
+// Return whether the range exceeds float32: its half, which never does, decides.
 bool beyond() {
   uint largest = max(below[0], above[0]);
   return largest == FLOAT_INFINITY ||

@@ -36,7 +36,7 @@ layout(push_constant) uniform Push {
 
 uint columns() { return BLOCKED == 1 ? p.w : 4u * ceil_div(p.w, 4u); }
 
-// The bits of four channels of a pixel; 0 where there is none.
+// Return the bits of four channels of a pixel, or 0 where there is none.
 uvec4 loaded(uint first, uint channel) {
   uvec4 bits = uvec4(0u);
   [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
@@ -44,7 +44,7 @@ uvec4 loaded(uint first, uint channel) {
   return bits;
 }
 
-// The words of 16 channels.
+// Return the words of 16 channels.
 ivec4 words_together(uint first, uint channel) {
   uvec4 bits[4];
   [[unroll]] for (uint k = 0u; k < 4u; k++) bits[k] = loaded(first, channel + 4u * k);

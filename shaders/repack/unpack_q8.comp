@@ -1,4 +1,4 @@
-// The words of a packed layout as the bytes of a row-major array: what the host gets comes down as it is.
+// Unpack the words of a packed layout into the bytes of a row-major array. The host receives them unchanged.
 //
 // Memory    x: Int8x4 words in the layout of number LAYOUT; y: bytes of int8 or uint8, row-major, four to a
 //           word; bytes beyond the last element get 0.

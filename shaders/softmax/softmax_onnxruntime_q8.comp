@@ -56,7 +56,7 @@ uint added(uint total, uint e) {
   return add_magnitudes(total, e);
 }
 
-// What four numbers of a row add to its sum; 0, which changes no bit, behind its end.
+// Return what four numbers of a row add to its sum. Behind the row's end this is 0, which changes no bit.
 uvec4 entries(Words row, uint i, uint size, int top) {
   ivec4 q = int8x4_unpack(x[word_at(row, min(i, size - 1u))]);
   uvec4 e = uvec4(0u);
@@ -65,7 +65,7 @@ uvec4 entries(Words row, uint i, uint size, int top) {
   return e;
 }
 
-// The sum of a row for its first invocation; every invocation of the workgroup comes here.
+// Return the sum of a row to its first invocation. Every invocation of the workgroup must call this.
 uint total_of(Words row, uint t, uint size, int top) {
   uint me = gl_LocalInvocationID.x, part = TOGETHER ? 4u * THREADS : size, total = 0u;
   for (uint begin = 0u; begin < size; begin += part) {
@@ -88,7 +88,7 @@ uint total_of(Words row, uint t, uint size, int top) {
   return total;
 }
 
-// e, total: bits of floats.
+// e and total are the bits of floats.
 int quotient(uint e, uint total) {
   uint steps = floatBitsToUint(p.steps);
   if (!LITERT) return quick_quotient(multiply_magnitudes(e, steps), total);

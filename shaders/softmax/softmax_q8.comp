@@ -55,7 +55,7 @@ shared int entries[256];     // the table
 shared int results[BY_TABLE ? 256 * ROWS : 1];  // of each row, for max(x) - x
 #endif
 
-// A word whose lanes from `count` on are the least number.
+// Return a word whose lanes from `count` on are the least number.
 Int8x4 cut(Int8x4 word, uint count) {
   int mask = count < 4u ? (1 << (8u * count)) - 1 : -1;
   return (word & mask) | (int(0x80808080u) & ~mask);

@@ -40,7 +40,7 @@ shared uint results[4 * SHARERS * 64];  // bytes of each row, for max(x) - x
 int kept[4 * KEPT];  // words of x, then max(x) - x
 uint me, mine, t;    // the invocation: which of the workgroup, of which four rows, and which of these
 
-// Elements of vector k of an invocation: only the last may have fewer than four.
+// Return the number of elements in vector k of an invocation; only the last vector may have fewer than four.
 uint count_of(uint k) { return k + 1u < KEPT ? 4u : min(p.size - min(4u * (t + k * THREADS), p.size), 4u); }
 
 void load_rows(uint four) {

@@ -1,5 +1,5 @@
-"""The exact NumPy oracle of dq8ca_q8csw: linear layers whose activations are quantized by rows, from each
-row's own values.
+"""The exact NumPy oracle of dq8ca_q8csw: linear layers that quantize each row of the activations with
+parameters from the row's own values.
 
     low, high  = min(0, min x), max(0, max x)                  over the finite values of a row
     scale      = float32(high - low) / 255                     at least 2**-126; 1 for a row of zeros
@@ -7,8 +7,8 @@ row's own values.
     x_q        = saturate(round_half_even(x / scale) + zero_point)
     y          = float32(acc) * (scale * w_scale[n]) + bias[n]      acc as in `vkq.reference`
 
-It is ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) by rows,
-moved from uint8 to int8.
+This is ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) applied
+to each row and shifted from uint8 to int8.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LARGEST = np.finfo(np.float32).max
 
 
 def row_parameters(x: Float32) -> tuple[Float32, npt.NDArray[np.int32]]:
-    """(scale, zero_point) of every row of x (M, K).
+    """Return (scale, zero_point) of every row of x (M, K).
 
-    A range above the largest float32 counts as that; infinities and NaN do not count.
+    A range above the largest float32 counts as the largest float32; infinities and NaN do not count.
 
     >>> scale, zero_point = row_parameters(np.array([[-51.0, 204.0], [0.0, 0.0]], np.float32))
     >>> scale.tolist(), zero_point.tolist()
@@ -47,7 +47,8 @@ def row_parameters(x: Float32) -> tuple[Float32, npt.NDArray[np.int32]]:
 
 
 def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32]) -> npt.NDArray[np.int8]:
-    """Every row of x (M, K) with its own scale and zero point; infinities saturate, NaN gives -128."""
+    """Quantize every row of x (M, K) with its own scale and zero point. Infinities saturate and NaN gives
+    -128."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         rounded = np.rint(x / scale[:, None])
     clamped = np.clip(np.where(np.isnan(rounded), np.float32(-512), rounded), -512, 512)
@@ -55,7 +56,7 @@ def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32])
 
 
 def row_multipliers(scale: Float32, w_scale: Float32) -> Float32:
-    """``scale[m] * w_scale[n]``, (M, N): 0 where the product is below 2**-126, at most the largest
+    """Return ``scale[m] * w_scale[n]``, (M, N): 0 if the product is below 2**-126, and at most the largest
     float32."""
     exact = scale.astype(np.float64)[:, None] * w_scale.astype(np.float64)  # 48 bits
     product = np.minimum(exact, float(_LARGEST)).astype(np.float32)
@@ -72,8 +73,8 @@ def linear_dynamic(
     activation: Activation = None,
     overflow: str = "refuse",
 ) -> Float32:
-    """``activation(x @ w.T + bias)`` of float32 x (..., K) and int8 or uint8 wq (N, K), float32 (..., N), bit
-    for bit. overflow: "refuse" raises where int32 could overflow, "wrap" gives sums modulo 2**32.
+    """Return ``activation(x @ w.T + bias)`` of float32 x (..., K) and int8 or uint8 wq (N, K) as float32
+    (..., N), bit for bit. overflow: "refuse" raises if int32 could overflow, "wrap" gives sums modulo 2**32.
 
     >>> linear_dynamic(np.array([[0.0, 255.0]], np.float32), np.array([[1, 2], [3, 4]], np.int8), 0.5)
     array([[255., 510.]], dtype=float32)

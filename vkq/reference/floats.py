@@ -2,9 +2,9 @@
 
     y = (sum_k x (w - w_zero_point)) * w_scale + bias
 
-A device sums in float32, in some order: with u = 2**-24, every product and sum rounded once, what it gives
-differs by at most (K + 4) u times what ``magnitude=True`` gives, sum |x| |w - w_zero_point| w_scale +
-|bias|, as long as nothing overflows.
+A device sums in float32, in some order, and rounds every product and sum once. With u = 2**-24 its result
+differs from this one by at most (K + 4) u times the result for ``magnitude=True``, which is sum |x| |w -
+w_zero_point| w_scale + |bias|, as long as nothing overflows.
 
 With compute="float16" x is rounded to float16 first, to the nearest or toward zero: by at most 2**-10 |x|, or
 2**-14 where |x| is less than that, and infinite beyond 65504. The products are exact then, and matrix units
@@ -111,7 +111,7 @@ def conv_transpose2d_q8csw(
 def _operands(
     op: str, x: Array, wq: Array, w_zero_point: npt.ArrayLike | None, magnitude: bool
 ) -> tuple[Float64, Float64]:
-    """x and the weight less its zero points, or their magnitudes; refuses operands of wrong types."""
+    """Return x and the weight minus its zero points, or their magnitudes; refuse operands of wrong types."""
     if x.dtype.kind != "f" or (wq.dtype.kind != "f" and wq.dtype not in (np.int8, np.uint8)):
         raise DTypeError(
             f"{op}: x has dtype {x.dtype} and weight {wq.dtype}; they must be float, and int8, uint8 or float"
@@ -133,7 +133,7 @@ def _finished(
     activation: Activation,
     magnitude: bool,
 ) -> Float64:
-    """Sums to results; their last axis is that of the output channels."""
+    """Convert sums to results. Their last axis is that of the output channels."""
     channels = sums.shape[-1]
     scales = np.ones(channels)
     if w_scale is not None:

@@ -1,4 +1,4 @@
-"""Weights in groups of few bits (scheme q4gsw, q8gsw) in float64."""
+"""Products with weights quantized in groups of a few bits (schemes q4gsw and q8gsw) in float64."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """The exact answer in NumPy: what every path, device and layout must return, bit for bit.
 
 Integer sums are exact: they run in float64 BLAS, which is exact below 2**53 and hundreds of times faster than
-NumPy's integer matmul. Names are those of ONNX: x is the activation, w the weight, y the result.
+NumPy's integer matmul. Names are ONNX's: x is the activation, w the weight and y the result.
 
     acc = sum_k (x[m,k] - x_zero_point) * (w[n,k] - w_zero_point[n]) + bias[n]               int32, exact
     y   = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)             int8, uint8
     y   = float32(acc) * float32(x_scale * w_scale[n])  [+ bias[n], if that is float32]      float32
     multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
 
-What the kernels' launchers share with it (multipliers, bounds, rounding) is `vkq.numerics`.
+The kernels' launchers use the same multipliers, bounds and rounding, from `vkq.numerics`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def linear_acc(
     w_zero_point: npt.ArrayLike | None = None,
     overflow: str = "refuse",
 ) -> Int64:
-    """The exact accumulator of a linear layer, int64 of shape (..., N); see the formula at the top of the
-    module. overflow: "refuse" raises where int32 could overflow, "wrap" gives the sum modulo 2**32.
+    """Return the exact accumulator of a linear layer, int64 of shape (..., N); the formula is at the top of
+    the module. overflow: "refuse" raises if int32 could overflow, "wrap" gives the sum modulo 2**32.
 
     xq: (..., K) of dtype ``x.dtype``; wq: (N, K) int8 or uint8; bias: int32 (N,); w_zero_point: a number or
     (N,).
@@ -104,7 +104,7 @@ def conv2d_acc(
     groups: int = 1,
     overflow: str = "refuse",
 ) -> Int64:
-    """The exact accumulator of a convolution, int64 of shape (N, OC, OH, OW); padding is filled with
+    """Return the exact accumulator of a convolution, int64 of shape (N, OC, OH, OW). Padding is filled with
     x.zero_point."""
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     weight, added = _centred_weight("conv2d", xq, wq, x, bias, w_zero_point, overflow)
@@ -147,7 +147,8 @@ def conv2d(
 def convolve(
     x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem
 ) -> npt.NDArray[np.float64]:
-    """One matrix product per kernel tap: no im2col copy, and the sums of integers stay exact in any order."""
+    """Compute one matrix product for each kernel tap: this needs no im2col copy, and sums of integers stay
+    exact in any order."""
     top, left, bottom, right = p.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     padded = padded.reshape(p.n, p.groups, p.ic // p.groups, *padded.shape[2:])
@@ -165,7 +166,7 @@ def convolve(
 def _finish(
     acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation
 ) -> Array:
-    """Accumulators to the output type; their last axis is that of the output channels."""
+    """Convert accumulators to the output type. Their last axis is that of the output channels."""
     if y is not None:
         return requantize(acc, multipliers(x.scale, w_scale, y.scale), y, activation_bounds(activation, y))
     low, high = activation_range(activation)
@@ -185,8 +186,8 @@ def _centred_weight(
     w_zero_point: npt.ArrayLike | None,
     overflow: str,
 ) -> tuple[npt.NDArray[np.float64], Int64]:
-    """The weight minus its zero points, and the bias (zeros where there is none); refuses operands of wrong
-    types."""
+    """Return the weight minus its zero points, and the bias (zeros if there is none); refuse operands of
+    wrong types."""
     check_dtype(op, "x", xq, x)
     if wq.dtype not in (np.int8, np.uint8):
         raise DTypeError(f"{op}: weight has dtype {wq.dtype}; it must be int8 or uint8.")
@@ -202,8 +203,8 @@ def _centred_weight(
 def _split_bias(
     op: str, bias: Array | None, channels: int, y: QParams | None
 ) -> tuple[Array | None, Float32 | None]:
-    """The bias as (int32, added to the accumulator; float32, added to the float output): one of them, or
-    neither."""
+    """Return the bias as (int32 to add to the accumulator, float32 to add to the float output); at most one
+    of them is not None."""
     if bias is None:
         return None, None
     checked = check_bias(bias, channels, y is None, f"{op}: bias")

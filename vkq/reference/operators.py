@@ -41,8 +41,8 @@ def lookup(x: Array, table: npt.ArrayLike) -> Array:
 
 
 def max_pool2d(x: Array, window: Window) -> Array:
-    """The largest number under each window; padding never wins (a window that sees none of the image gives
-    the type's least).
+    """Return the largest number under each window. Padding is never the largest; a window that covers no part
+    of the image gives the type's least number.
 
     x: (N, C, H, W), integers or floats. As ONNX MaxPool.
     """
@@ -52,7 +52,7 @@ def max_pool2d(x: Array, window: Window) -> Array:
 
 
 def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include_pad: bool) -> Array:
-    """The mean under each window, as ONNX Runtime's QLinearAveragePool.
+    """Return the mean under each window, as ONNX Runtime's QLinearAveragePool does.
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32, where
     sum adds ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of elements inside the
@@ -73,7 +73,7 @@ def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include
 
 
 def global_avg_pool(x: Array, xq: QParams, yq: QParams) -> Array:
-    """The mean of each channel, (N, C, 1, 1), as ONNX Runtime's QLinearGlobalAveragePool.
+    """Return the mean of each channel, (N, C, 1, 1), as ONNX Runtime's QLinearGlobalAveragePool does.
 
     ``y_q = saturate(round_half_even(float32(acc) * m) + y_zp)`` with ``acc = sum(x_q - x_zp)`` exact and
     ``m = x_scale / (y_scale * float32(H * W))``, each step rounded to float32.
@@ -83,7 +83,7 @@ def global_avg_pool(x: Array, xq: QParams, yq: QParams) -> Array:
 
 
 def padded(x: Array, window: Window, fill: Any) -> Array:
-    """The image with all that a window may touch around it."""
+    """Return the image with padding for everything that a window may read."""
     _, _, oh, ow = window.y_shape
     after = [max(0, (out - 1) * step + reach - before - size) for out, step, reach, before, size in zip(
         (oh, ow), window.stride, window.reach, window.padding[:2], x.shape[2:], strict=True)]  # fmt: skip
@@ -92,7 +92,8 @@ def padded(x: Array, window: Window, fill: Any) -> Array:
 
 
 def taps(window: Window) -> list[tuple[slice, ...]]:
-    """For each kernel element in row-major order, what it sees of the padded image."""
+    """For each kernel element in row-major order, return the slices of the padded image that it
+    multiplies."""
     _, _, oh, ow = window.y_shape
     found: list[tuple[slice, ...]] = []
     for i, j in np.ndindex(*window.kernel):
@@ -110,7 +111,7 @@ def taps(window: Window) -> list[tuple[slice, ...]]:
 
 
 def mean_of_table(x: Array, table: npt.NDArray[np.float32], yq: QParams) -> Array:
-    """The mean over each channel's pixels of ``table[x - qmin]``, (N, C, 1, 1), 8-bit.
+    """Return the mean over each channel's pixels of ``table[x - qmin]``, (N, C, 1, 1), 8-bit.
 
     table: float32, (256,) or (C, 256). ``y_q = saturate(round_half_even(float32(sum) * m) + y_zp)``, the sum
     exact, of the table's numbers rounded to 2**-29 of the largest; ``m`` is

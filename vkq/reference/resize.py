@@ -1,5 +1,5 @@
-"""The exact answer of Resize on 8-bit images in NumPy: what an output pixel makes of what it finds; where it
-looks is `vkq.problem.resize`."""
+"""The exact answer of Resize on 8-bit images in NumPy: how an output pixel is computed from input pixels.
+`vkq.problem.resize` says which input pixels those are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Array = npt.NDArray[Any]
 
 
 def resize(x: Array, how: Resize) -> Array:
-    """The resized image, of the dtype of x (int8 or uint8), as ONNX Runtime's Resize on 8-bit data.
+    """Return the resized image, of the dtype of x (int8 or uint8), as ONNX Runtime's Resize on 8-bit data
+    does.
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22``, float32, added from the left;
     then the fraction is cut off (rounding "truncate", what ONNX Runtime does) or rounded half to even; with
@@ -38,7 +39,7 @@ def resize(x: Array, how: Resize) -> Array:
 
 
 def _fixed(x: Array, how: Resize) -> Array:
-    """Whole numbers: weights of 11 bits, halves rounded up."""
+    """Resize with integer weights of 11 bits; halves are rounded up."""
     (y1, y2, dy), (x1, x2, dx) = how.fixed(0), how.fixed(1)
     whole, bits = x.astype(np.int64), FIXED_BITS
     lines: Array = (whole[..., x1] << bits) + (whole[..., x2] - whole[..., x1]) * dx
@@ -47,13 +48,13 @@ def _fixed(x: Array, how: Resize) -> Array:
 
 
 def resize_real(x: Array, how: Resize, xq: QParams, yq: QParams) -> Array:
-    """Resize, linear, between DequantizeLinear (xq) and QuantizeLinear (yq), as ONNX Runtime: each step in
-    float32, the quotient by the scale rounded half to even."""
+    """Apply linear Resize between DequantizeLinear (xq) and QuantizeLinear (yq), as ONNX Runtime does: each
+    step is in float32, and the quotient by the scale is rounded half to even."""
     return quantize(interpolate(dequantize(x, xq), how), yq)
 
 
 def interpolate(x: Array, how: Resize) -> npt.NDArray[np.float32]:
-    """The linear form's real values, float32, before they are rounded."""
+    """Return the real values of linear interpolation, float32, before they are rounded."""
     (y1, y2, dy1, dy2), (x1, x2, dx1, dx2) = how.linear(0), how.linear(1)
     real = x.astype(np.float32)
     terms = [

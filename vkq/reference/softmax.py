@@ -1,4 +1,4 @@
-"""The exact answer of softmax on 8-bit data in NumPy: sums of integers, so that no order of addition can
+"""The exact answer of softmax on 8-bit data in NumPy. Sums are sums of integers, so no order of addition can
 change a bit."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) -> Array:
-    """``exp(x - max) / sum`` along an axis: float32, or quantized to yq.
+    """Return ``exp(x - max) / sum`` along an axis: float32, or quantized to yq.
 
     ``e = exponentials(x_scale)[max(x_q) - x_q]`` (integers), ``s = float32(sum(e))`` of the exact sum,
     ``y = float32(e) * (1 / s)``, each step rounded to float32; then QuantizeLinear where yq is given.
@@ -34,7 +34,7 @@ def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) ->
 
 
 def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
-    """Softmax as ONNX Runtime's com.microsoft.QLinearSoftmax by its plain kernel, byte for byte.
+    """Return softmax as the plain kernel of ONNX Runtime's com.microsoft.QLinearSoftmax does, byte for byte.
 
     ``e = exponentials_onnxruntime(x_scale, n)[255 - max + x_q]``, ``s`` their float32 sum from the first to
     the last, ``y_q = saturate(round_half_even((e * floor(1 / y_scale)) / s) + y_zp)``, each step rounded to
@@ -51,7 +51,7 @@ def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
 
 
 def softmax_litert(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
-    """Softmax as LiteRT's own 8-bit kernel, byte for byte.
+    """Return softmax as LiteRT's own 8-bit kernel does, byte for byte.
 
     ``e = exponentials_litert(x_scale)[255 - max + x_q]``, ``s`` their float32 sum from the first to the last,
     ``y_q = saturate(round_half_even(e * (1 / (s * y_scale))) + y_zp)``, each step rounded to float32.

@@ -1,5 +1,5 @@
-"""The exact NumPy oracle of transposed convolutions: the input spread out with zeros between its pixels, then
-an ordinary convolution with the kernel turned by 180 degrees.
+"""The exact NumPy oracle of transposed convolutions: zeros are inserted between the input's pixels, then an
+ordinary convolution runs with the kernel rotated by 180 degrees.
 
     acc[n, oc, s*h + d*kh - top, s*w + d*kw - left] += (x[n, ic, h, w] - x_zp) * (w[ic, oc, kh, kw] -
     w_zp[oc])
@@ -38,7 +38,8 @@ def conv_transpose2d(
     groups: int = 1,
     overflow: str = "refuse",
 ) -> Array:
-    """Transposed convolution of int8 or uint8 data, int8 or uint8 out, or float32 out where y is None.
+    """Compute a transposed convolution of int8 or uint8 data, with int8 or uint8 results, or float32 if y is
+    None.
 
     xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (IC, OC/groups, KH, KW). Everything per channel is (OC,).
     Returns (N, OC, OH, OW).
@@ -58,16 +59,16 @@ def conv_transpose2d(
 
 
 def forward_weight(weight: Array, groups: int) -> Array:
-    """(IC, OC/groups, KH, KW) as the weight (OC, IC/groups, KH, KW) of the ordinary convolution: turned by
-    180 degrees."""
+    """Return the weight (IC, OC/groups, KH, KW), rotated by 180 degrees, as the weight (OC, IC/groups, KH,
+    KW) of the ordinary convolution."""
     ic, group_oc, kh, kw = weight.shape
     by_group = weight.reshape(groups, ic // groups, group_oc, kh, kw).transpose(0, 2, 1, 3, 4)
     return np.ascontiguousarray(by_group.reshape(groups * group_oc, ic // groups, kh, kw)[:, :, ::-1, ::-1])
 
 
 def spread(xq: Array, p: TransposedConv2dProblem, zero_point: int) -> Array:
-    """The input with stride - 1 zero points between pixels, and so many around that the convolution needs no
-    padding."""
+    """Return the input with stride - 1 zero points between pixels, and enough around it that the convolution
+    needs no padding."""
     top, left = (p.dilation[i] * (k - 1) for i, k in enumerate((p.kh, p.kw)))
     h, w = p.oh + top, p.ow + left
     rows = top - p.padding[0] + p.stride[0] * np.arange(p.h)
