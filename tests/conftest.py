@@ -100,7 +100,11 @@ def _chosen(item: pytest.Item) -> list[tuple[int, ...]]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """lavapipe runs every combination of a test's parameters. SwiftShader, which takes seconds to compile a
     kernel, runs every value of each parameter: with two parameters, one of them with k values, one
-    combination in k."""
+    combination in k.
+
+    tests/runtime runs whole, and so does a test named on the command line (``file::test``);
+    VKQ_EVERY_DRIVER=1 runs everything.
+    """
     if EVERY or any("::" in arg for arg in config.args):
         return
     found: dict[str, list[pytest.Item]] = {}

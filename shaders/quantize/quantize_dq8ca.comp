@@ -1,5 +1,11 @@
 // Compute the scale and zero point of every row from its own values, and convert the row to int8: ONNX
 // DynamicQuantizeLinear applied to rows, with int8 results.
+//   scale = (max(0, row) - min(0, row)) / 255, at least 2^-126; 1 for a row of zeros
+//   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x /
+//   scale) + zero_point)
+// The bounds are those of the finite values: infinities saturate, NaN gives -128. Where INFINITIES count, as
+// for ONNX, a range beyond the largest float has the scale infinity: numbers are the zero point (-128, or 127
+// where the least is -infinity), and infinities -128. All in integers (exact_float.glslh).
 //
 // Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or kPackedInt8_16C
 //           where BLOCKED; what is beyond K holds the row's zero point; rows: [m] = bits of the scale, zero

@@ -59,7 +59,10 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
 
 
 class DeviceMemory:
-    """The arena of an open device's tensors, weights and scratch, and that of its copies."""
+    """The arena of an open device's tensors, weights and scratch, and that of its copies.
+
+    *context* is the extension's; *staging* is described in `plan_memory`.
+    """
 
     def __init__(self, context: Any, c: Capabilities, staging: bool | None):
         plan = plan_memory(c, context.buffer_memory_types(), staging)

@@ -1,5 +1,7 @@
-"""Quantization operators of ONNX, and vkq's operators on 8-bit numbers, with their parameters as
-attributes."""
+"""Quantization operators of ONNX, and vkq's operators on 8-bit numbers, with their parameters as attributes.
+
+The attributes x, a, b and y are QParams; if y is None, the result is float32.
+"""
 
 from __future__ import annotations
 
