@@ -1,4 +1,4 @@
-// Where the largest number along an axis stands (or the least), the first of equal ones (or the last).
+// Find the index of the largest (or least) number along an axis; of equal numbers, the first (or the last).
 //
 // Memory    x: Int8x4 words in any layout; y: row-major int32.
 // Threads   THREADS (a power of two) invocations find one place: each looks at every THREADS-th number, then

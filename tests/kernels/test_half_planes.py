@@ -162,7 +162,7 @@ def test_what_an_h200_takes(
 
 
 def with_brain(facts: vkq.Capabilities) -> vkq.Capabilities:
-    """Return capabilities with bfloat16 matrices, too, as of newer drivers."""
+    """Return capabilities that also have bfloat16 matrices, as newer drivers do."""
     more = [
         dataclasses.replace(one, a=BRAIN, b=BRAIN)
         for one in facts.cooperative_matrices

@@ -186,8 +186,8 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 
 def test_rows_that_are_worth_it() -> None:
-    """For an H200: fewer workgroups than half of its multiprocessors, and as many; as many as chunks of k,
-    and fewer; few workgroups where gemv is faster and where it is not; and the most that are not too many."""
+    """On an H200 the rows for which parts are worth it depend on the workgroups (fewer than half of its
+    multiprocessors, or more), on the chunks of k, and on whether gemv is faster."""
 
     def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
         return [m for m in range(65) if half_few.worth_parts(m, workgroups, 132, k, form)]

@@ -142,7 +142,7 @@ def test_wide_arithmetic_is_refused_by_name_or_the_fallbacks(any_device: vkq.Dev
 
 
 def test_what_the_host_computes_is_counted(any_device: vkq.Device) -> None:
-    """int64 arithmetic that a device cannot compute: x counts as a constant."""
+    """A device cannot compute this int64 arithmetic, so x counts as a constant and the host computes."""
     nodes = [node("Mul", "x c", "m"), node("Div", "m c", "d"), node("Cast", "d", to=1)]
     feed = {"x": np.array([3, -7])}
     data = model(nodes, feed, {"c": np.array(1 << 40)}, "float32")

@@ -60,7 +60,7 @@ def test_by_head(device: vkq.Device) -> None:
 @pytest.mark.parametrize("given", ["places", "angles"])
 @pytest.mark.parametrize("form", ["by token", "by head", "interleaved", "part"])
 def test_onnxs(device: vkq.Device, form: str, given: str, dtype: Any) -> None:
-    """Opset 23: positions, or cosines and sines for each token."""
+    """RotaryEmbedding of opset 23 takes positions, or cosines and sines for each token."""
     x = normal(2, 5, 3, 8) if form == "by head" else normal(2, 3, 40)
     width = 2 if form == "part" else 4
     a = {"interleaved": int(form == "interleaved"), "rotary_embedding_dim": 4 if form == "part" else 0}

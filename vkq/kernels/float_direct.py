@@ -89,7 +89,7 @@ class FloatDirect:
 
     @property
     def channels(self) -> int:
-        """The output channels of an invocation."""
+        """The number of output channels that an invocation computes."""
         return int(self.tile.partition("x")[2])
 
     def program(self, v: Sweep, dtype: str = "float32", first: bool = True, last: bool = True) -> Program:

@@ -1,4 +1,4 @@
-"""The tools of rules (`plain`) that rewrite operators that the graph does not support."""
+"""Helpers of the rules in `plain`, which rewrite operators that the graph does not support."""
 
 from __future__ import annotations
 
