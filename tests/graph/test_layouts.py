@@ -248,7 +248,8 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
 def heads(net: Net) -> list[str]:
     """Add attention with two heads of 12 over 20 tokens, as exporters write it; return the outputs."""
     tokens, width = net.shape[1:]
-    split, joined = (net.constant(np.array(s, np.int64)) for s in ((1, tokens, 2, 12), (1, tokens, width)))
+    sizes = (1, tokens, 2, width // 2), (1, tokens, width)
+    split, joined = (net.constant(np.array(s, np.int64)) for s in sizes)
 
     def head(perm: list[int]) -> str:
         made = net.op("Reshape", net.op("MatMul", "x", net.weight(width, width)), split)
@@ -273,3 +274,19 @@ def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_pat
     x = np.random.default_rng(3).normal(0, 1, net.shape).astype(np.float32)
     (got,) = vkq.onnx.InferenceSession(model, device).run(None, {"x": x})
     np.testing.assert_array_equal(got, onnxruntime_results(model, {"x": x})[0])
+
+
+def test_heads_on_matrix_units_are_moved_and_repacked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linear layers there have another layout than products: a movement changes it on the way."""
+    device = Planned("nvidia-h200")
+    choice = Choice("coopmat", "s8s8", "as the test says")
+    monkeypatch.setattr("vkq.schemes.int8.choose_path", lambda device, path: choice)
+    monkeypatch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", "s8s8", "so, too"))
+    net = Net(4, (1, 64, 128))
+    model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
+    variants = plan_of(lower(read(model).at({"x": net.shape})), device).variants
+    assert [name for name in variants if name.startswith("repack")] == []
+    assert sum("coopmat" in name for name in variants) >= 3
+    assert sum(name.startswith("move_q8") for name in variants) == 4

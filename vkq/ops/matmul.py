@@ -72,15 +72,21 @@ def multiplied(
     overflow: str = "refuse",
     rows: bool = False,
     heads: Heads = ONE_EACH,
+    layout: str | None = None,
 ) -> Value:
     """Add `matmul` to a plan. overflow: "wrap" allows any K, with sums modulo 2**32. rows: z is (..., N, K),
     the transpose of the operand. heads: of x, z (with *rows*) and the result; one that has more than 1 is
-    (B, rows, heads * columns) where (B, heads, rows, columns) is meant."""
-    if max(heads) > 1 and not _in_place(b.device, x.spec.shape, z.spec.shape, heads, yq):
-        x, z = (_apart(b, value, n) for value, n in zip((x, z), heads, strict=False))
-        y = multiplied(b, x, z, yq, x_qparams, z_qparams, overflow, rows)
-        return _together(b, y, heads[2])
-    if overflow == "refuse" and (k := math.prod(x.spec.shape[-1:])) > MOST_K:
+    (B, rows, heads * columns) where (B, heads, rows, columns) is meant. layout: that a result of heads should
+    have. What cannot be read or written where it lies is moved, which may change its layout, too."""
+    if max(heads) > 1:
+        whole = _whole_blocks(b.device, x.spec.shape, z.spec.shape, heads, yq)
+        x, of_x = _apart(b, x, heads[0], whole)
+        z, of_z = _apart(b, z, heads[1], whole)
+        if heads[2] > 1 and not (whole and layout in (None, MATRIX)):
+            y = multiplied(b, x, z, yq, x_qparams, z_qparams, overflow, rows, (of_x, of_z, 1))
+            return permuted(b, y, y.spec.shape, SWAPPED, together(y.spec.shape, heads[2]), layout)
+        heads = of_x, of_z, heads[2]
+    if overflow == "refuse" and (k := math.prod(apart(x.spec.shape, heads[0])[-1:])) > MOST_K:
         raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
     xq, zq = (
         operand.meaning("matmul", "a", x.spec, x_qparams),
@@ -102,28 +108,23 @@ def multiplied(
     return _product(b, x, columns, kernel, yq or "float32", [], heads)
 
 
-def _in_place(
+def _whole_blocks(
     device: Device, x: tuple[int, ...], z: tuple[int, ...], heads: Heads, yq: QParams | None
 ) -> bool:
-    """Return whether the kernel reads and writes matrices whose columns lie side by side."""
+    """Return whether blocks of four rows and columns are of one matrix, also where heads lie side by side."""
     (*leading, m, k), (*others, n, _) = apart(x, heads[0]), apart(z, heads[1])
-    whole = [n for size, n in zip((k, k, n), heads, strict=True) if n > 1 and size % 4]
+    halves = [many for many, size in zip(heads, (k, k, n), strict=True) if many > 1 and size % 4]
     same = leading == others and len(leading) == 2
-    return same and not whole and yq is not None and _tiled(device, math.prod(leading), m, n)
+    return same and not halves and yq is not None and _tiled(device, math.prod(leading), m, n)
 
 
-def _apart(b: Builder, x: Value, heads: int) -> Value:
-    if heads == 1:
-        return x
+def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
+    """Return an operand, and how many heads of it lie side by side: those of whole blocks of a matrix may."""
+    if heads == 1 or (whole and x.spec.layout == MATRIX):
+        return x, heads
     n, rows, columns = x.spec.shape
-    to = apart(x.spec.shape, heads)
-    return permuted(b, x, (n, rows, heads, columns // heads), SWAPPED, to, MATRIX)
-
-
-def _together(b: Builder, y: Value, heads: int) -> Value:
-    if heads == 1:
-        return y
-    return permuted(b, y, y.spec.shape, SWAPPED, together(y.spec.shape, heads), MATRIX)
+    split = (n, rows, heads, columns // heads)
+    return permuted(b, x, split, SWAPPED, apart(x.spec.shape, heads), MATRIX), 1
 
 
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:

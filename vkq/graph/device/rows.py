@@ -88,7 +88,9 @@ def _conv(context: Context, node: Node) -> Value:
 def _matmul(context: Context, node: Node) -> Value:
     a, b = (context.value(name) for name in node.inputs)
     at = node.attributes
-    form = at.get("rows", False), at.get("heads", ONE_EACH)
+    heads = at.get("heads", ONE_EACH)
+    layout = wanted(context, node.outputs[0]) if heads[2] > 1 else None
+    form = at.get("rows", False), heads, layout
     return unnamed(context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"], "wrap", *form))
 
 
