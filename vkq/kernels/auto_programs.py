@@ -95,7 +95,7 @@ SCHEME: Any = _Int8Results()
 FLOATS = types.SimpleNamespace(  # the same of float activations
     integer=False,
     affine=UNBOUNDED,
-    product=lambda device, shape, w, points, _, n: FloatGemm(device, shape, w, points, UNBOUNDED, n),
+    product=lambda device, w, _: FloatGemm(device, w.shape, w.make, w.zero_point, UNBOUNDED, w.channels),
 )
 
 
