@@ -358,7 +358,8 @@ def test_rows_that_read_the_weight_often_share_it(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gemv reads the weight once for every four rows, and unpacks it faster with integer zero points."""
-    facts = dataclasses.replace(software_device.capabilities, device_type="discrete", vendor_id=0x10DE)
+    c = dataclasses.replace(software_device.capabilities, choices=())  # what was measured here is a CPU's
+    facts = dataclasses.replace(c, device_type="discrete", vendor_id=0x10DE)
     whole = weight(5, 64, 4, 64, True, "float32")
     half = vkq.GroupedWeight(whole.packed, whole.scale, np.full((5, 1), 7.5, np.float32))
     for w, most in ((whole, 16), (half, 12)):
