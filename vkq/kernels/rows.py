@@ -138,18 +138,19 @@ def _module(form: RowForm) -> bytes:
                 r.own, r.length, r.step, state,
                 lambda c, s, op=op, f=f: gathered(op, s, f(r.number(c), got)),  # type: ignore[misc]
             )  # fmt: skip
-        got.append(_joined(k, op, whole(op, state), r, form.lanes, functools.partial(then, a=a)))  # type: ignore[call-arg]
-    if function.each is None:
+        change = functools.partial(then, a=a)  # type: ignore[call-arg]
+        got.append(_joined(r, op, whole(op, state), change))
+    each = function.each
+    if each is None:
         result = finished(got)
         with k.when(r.inside & r.own.equals(0)):
             k.store(1, r.row, is_nan(result).where(np.nan, result))
     elif numbers and form.ends.y is None:
-        each = function.each
         for place, number, there in numbers:
+            found = each(number, got)
             with k.when(r.inside & there):
-                r.keep_number(1 + more, place, lambda _, number=number: each(number, got))  # type: ignore[misc]
+                r.keep_number(1 + more, place, lambda _, found=found: found)  # type: ignore[misc]
     else:
-        each = function.each
         turns = r.length if form.ends.y is None else r.length >> 2
         write = r.keep_number if form.ends.y is None else r.keep_word
         k.loop(
@@ -227,15 +228,13 @@ def byte_of(word: Number, c: Number) -> Number:
     return (word.i << (c.of(24) - ((c & 3) << 3)).i) >> 24
 
 
-def _joined(
-    k: KernelWriter, op: str, value: Number, r: _Row, lanes: int, then: Callable[[Number], Number]
-) -> Number:
+def _joined(r: _Row, op: str, value: Number, then: Callable[[Number], Number]) -> Number:
     """Join the values of all invocations of a row, apply *then* once, and return the result to each of
     them."""
-    if lanes == 1:
+    k, half = r.k, r.form.lanes // 2
+    if not half:
         return then(value)
     k.keep(r.lane, value)
-    half = lanes // 2
     while half:
         k.barrier()
         with k.when(r.own < half):
