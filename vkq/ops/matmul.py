@@ -10,7 +10,6 @@ import numpy as np
 
 from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
-from ..kernels.move import permuted
 from ..kernels.repack import reshaped
 from ..layout.extent import MATRIX, Spec
 from ..numerics.qparams import QParams
@@ -25,7 +24,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from . import operand
 from .operand import Operand
-from .shape import transposed
+from .shape import permuted_as, transposed
 from .take import gather, numbers
 
 Kernel = tuple[Variant, Mapping[str, int | float]]  # and its push constants beside the sizes
@@ -84,7 +83,7 @@ def multiplied(
         z, of_z = _apart(b, z, heads[1], whole)
         if heads[2] > 1 and not (whole and layout in (None, MATRIX)):
             y = multiplied(b, x, z, yq, x_qparams, z_qparams, overflow, rows, (of_x, of_z, 1))
-            return permuted(b, y, y.spec.shape, SWAPPED, together(y.spec.shape, heads[2]), layout)
+            return permuted_as(b, y, y.spec.shape, SWAPPED, together(y.spec.shape, heads[2]), layout)
         heads = of_x, of_z, heads[2]
     if overflow == "refuse" and (k := math.prod(apart(x.spec.shape, heads[0])[-1:])) > MOST_K:
         raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
@@ -124,7 +123,7 @@ def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
         return x, heads
     n, rows, columns = x.spec.shape
     split = (n, rows, heads, columns // heads)
-    return permuted(b, x, split, SWAPPED, apart(x.spec.shape, heads), MATRIX), 1
+    return permuted_as(b, x, split, SWAPPED, apart(x.spec.shape, heads), MATRIX), 1
 
 
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:

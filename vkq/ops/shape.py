@@ -8,9 +8,9 @@ from typing import Any
 
 from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
-from ..kernels.move import Moved, move, strides
-from ..kernels.repack import repacked
-from ..layout.extent import Spec
+from ..kernels.move import Moved, move, permuted, strides
+from ..kernels.repack import repacked, reshaped
+from ..layout.extent import PIXELS, Spec
 from ..numerics.qparams import QParams
 from ..numerics.stored import shift
 from ..runtime.builder import Builder, Value
@@ -166,6 +166,16 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
         moved = [Moved(s.shape[a], 0, s.shape[a], steps[a]) for a in order]
         move(b, repacked(b, x, y.spec.layout), y, moved, 0, order=order)
     return repacked(b, y, s.layout)
+
+
+def permuted_as(
+    b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
+) -> Value:
+    """Add a movement to a plan: x taken as *shape*, transposed to this order of axes, taken as *to* in the
+    given or the default layout."""
+    if x.spec.layout in PIXELS and not x.spec.folded:  # images have kernels of their own
+        return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
+    return permuted(b, x, shape, axes, to, layout)
 
 
 def _check_concat(xs: Sequence[Spec], axis: int) -> None:

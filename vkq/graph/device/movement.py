@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...kernels.move import permuted
 from ...kernels.repack import reshaped
 from ...kernels.strided import contiguous, strided
-from ...layout.extent import BLOCKED, PIXELS, Spec
+from ...layout.extent import BLOCKED, Spec
 from ...ops import resize, shape, take
 from ...runtime.builder import Value
 from ..graph import Array, Graph, Node
@@ -67,10 +66,7 @@ def _transpose(context: Context, node: Node) -> Value:
 def _permute(context: Context, node: Node) -> Value:
     a, b, x = node.attributes, context.builder, context.value(node.inputs[0])
     layout = wanted(context, node.outputs[0])
-    if x.spec.layout in PIXELS and not x.spec.folded:  # images have kernels of their own
-        turned = shape.transposed(b, reshaped(b, x, a["shape"]), a["perm"])
-        return unnamed(context, reshaped(b, turned, a["to"], layout))
-    return unnamed(context, permuted(b, x, a["shape"], a["perm"], a["to"], layout))
+    return unnamed(context, shape.permuted_as(b, x, a["shape"], a["perm"], a["to"], layout))
 
 
 def _turned(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
