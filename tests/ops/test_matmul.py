@@ -13,6 +13,7 @@ from vkq.ops import operand
 from vkq.ops.matmul import _kernel, multiplied
 from vkq.problem.heads import put_together
 from vkq.select.path import Choice
+from vkq.shader.spec import Variant
 
 CASES = [
     ((5, 9), (9, 6)),
@@ -50,19 +51,23 @@ TILES = {  # blocks of four rows and columns that are of one matrix: shapes, and
 }
 
 
+def variants_of(form: str, patch: pytest.MonkeyPatch) -> list[Variant]:
+    """Give products this dot form; return the list that the variants of programs are added to."""
+    patch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", form, "asked for"))
+    taken: list[Variant] = []
+    program = vkq.Device.program
+    patch.setattr(
+        vkq.Device, "program", lambda self, variant, *a: taken.append(variant) or program(self, variant, *a)
+    )
+    return taken
+
+
 @pytest.mark.parametrize("zeros", [(-128, 127), (127, -128), (3, -4)])
 @pytest.mark.parametrize("form", ["s8s8", "u8s8", "u8u8", "float"])
 def test_every_form_of_a_dot_product(
     device: vkq.Device, form: str, zeros: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", form, "asked for"))
-    taken: list[str] = []
-    program = vkq.Device.program
-    monkeypatch.setattr(
-        vkq.Device,
-        "program",
-        lambda self, variant, *a: taken.append(variant.name) or program(self, variant, *a),
-    )
+    taken = variants_of(form, monkeypatch)
     scale = 0.01 * (5 + ["s8s8", "u8s8", "u8u8", "float"].index(form))  # no kept plan of another form runs
     aq, bq = vkq.QParams(scale, zeros[0]), vkq.QParams(0.02, zeros[1])
     for shapes, reason in TILES.items():
@@ -75,7 +80,7 @@ def test_every_form_of_a_dot_product(
         real = vkq.matmul(a, b, a_qparams=aq, b_qparams=bq, device=device)
         want = acc.astype(np.float32) * multipliers(aq.scale, bq.scale)[0]
         np.testing.assert_array_equal(real, want, err_msg=reason)
-    ran = {name for name in taken if name.startswith("matmul")}
+    ran = {variant.name for variant in taken if variant.name.startswith("matmul")}
     kernels = {f"matmul_q8__row:{out}" for out in ("q8", "f32")}
     if form != "float":
         kernels = {f"matmul_q8__tile:{form}.{out}" for out in ("q8", "f32")}
@@ -160,26 +165,20 @@ def test_heads_side_by_side(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In operands and result, read and written where they lie if blocks of four are of one matrix."""
-    monkeypatch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", form, "asked for"))
+    taken = variants_of(form, monkeypatch)
     (m, k, n), q = sizes, vkq.QParams(0.03 + 0.001 * len(form), 3)
     yq = vkq.QParams(2.0, -4)
     x, z = operands(((2, 3, m, k), (2, 3, n, k)), "int8", 11)
     acc = np.matmul(x.astype(np.int64) - 3, z.swapaxes(2, 3).astype(np.int64) - 3)
     want = put_together(requantize(acc, multipliers(q.scale, q.scale, yq.scale)[0], yq), heads[2])
     given = {"a": put_together(x, heads[0]), "b": put_together(z, heads[1])}
-    ran: list[str] = []
-    program = vkq.Device.program
-    monkeypatch.setattr(
-        vkq.Device,
-        "program",
-        lambda self, variant, *a: ran.append(variant.shader) or program(self, variant, *a),
-    )
 
     def build(b: Any, a: Any, c: Any) -> Any:
         return multiplied(b, a, c, yq, q, q, rows=True, heads=heads)
 
     got = operand.apply(f"heads {form} {heads}", build, given, (), device, None, ("int8",))
     np.testing.assert_array_equal(got, want, strict=True)
+    ran = {variant.shader for variant in taken}
     tiled = form != "float" and m % 4 == n % 4 == 0
     in_place = tiled and not any(many > 1 and size % 4 for many, size in zip(heads, (k, k, n), strict=True))
     assert ("move_q8__word" in ran) == (not in_place)

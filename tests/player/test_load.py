@@ -9,6 +9,7 @@ import runpy
 import struct
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ from vkq.device.validation import LAYER
 from vkq.errors import ArgumentError, DeviceError, DTypeError, ModelError
 from vkq.player import reader
 from vkq.player.export import exported
-from vkq.player.file import BLOB, HEAD_AT, FileStep, checksum
+from vkq.player.file import BLOB, HEAD_AT, FileStep, Shaped, checksum
 from vkq.player.load import library
 from vkq.player.reader import contents
 
@@ -182,19 +183,24 @@ def test_a_plan_for_a_device_that_a_file_describes(
             digits_file(digits, any_device, (str(described),))
 
 
+def is_not_taken(found: Shaped, path: Path, device: vkq.Device, **changes: Any) -> bool:
+    """Whether the first plan of a file, changed, gives another known answer, and another plan runs."""
+    first, *rest = found.plans
+    path.write_bytes(rewritten(found, plans=[dataclasses.replace(first, **changes), *rest]))
+    with vkq.load(path, device.name) as played:
+        return "this: not taken, its known answer comes out with other bytes" in played.explain()
+
+
 def test_a_plan_that_answers_wrongly_is_not_taken(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
     """One weight is changed: the known answer detects it, and the next plan runs."""
     found = only(digits_file(digits, any_device))
-    first, *rest = found.plans
+    first, path = found.plans[0], tmp_path / "model.vkq"
     slot, weights = max(first.constants, key=lambda one: len(one[1]))
     wrong = bytes([weights[0] ^ 0x40]) + weights[1:]
     changed = tuple((s, wrong if s == slot else data) for s, data in first.constants)
-    path = tmp_path / "model.vkq"
-    path.write_bytes(rewritten(found, plans=[dataclasses.replace(first, constants=changed), *rest]))
-    with vkq.load(path, any_device.name) as played:
-        assert "this: not taken, its known answer comes out with other bytes" in played.explain()
+    assert is_not_taken(found, path, any_device, constants=changed)
     plans = [dataclasses.replace(plan, answers=(bytes(40),)) for plan in found.plans]
     path.write_bytes(rewritten(found, plans=plans))
     with pytest.raises(
@@ -208,15 +214,10 @@ def test_a_plan_that_is_right_in_its_first_run_alone_is_not_taken(
 ) -> None:
     """Its last step overwrites weights."""
     found = only(digits_file(digits, any_device))
-    first, *rest = found.plans
+    first = found.plans[0]
     slot, _ = max(first.constants, key=lambda one: len(one[1]))
     spoils = FileStep(None, ((slot, 2),), b"", -1, (), 0)
-    path = tmp_path / "model.vkq"
-    path.write_bytes(
-        rewritten(found, plans=[dataclasses.replace(first, steps=(*first.steps, spoils)), *rest])
-    )
-    with vkq.load(path, any_device.name) as played:
-        assert "this: not taken, its known answer comes out with other bytes" in played.explain()
+    assert is_not_taken(found, tmp_path / "model.vkq", any_device, steps=(*first.steps, spoils))
 
 
 # -------------------------------------------------------------------------------------------- hostile files
