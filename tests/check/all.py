@@ -1,6 +1,6 @@
-"""Run `vkq doctor`'s replays, whole and in their 30 s, on drivers with each of the published faults, and
-print a table in Markdown: ``python -m tests.check.all``. Exit code 1 where a fault is not found, or where a
-driver without a fault raises an alarm.
+"""``python -m tests.check.all`` injects each published fault into the drivers, runs all replays of `vkq
+doctor` on them within its 30 s, and prints a table in Markdown. The exit code is 1 if a fault is not found,
+or if a driver without a fault raises an alarm.
 
 The software drivers run as users have them, and every fault on a device that is opened for it. A faulty
 driver runs each step as a submission of its own, and so slower than a real one.

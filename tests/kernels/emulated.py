@@ -86,7 +86,7 @@ def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
 def capabilities(
     device: vkq.Device, *shapes: str, form: str = "s8s8", subgroup: int = 32, **changes: Any
 ) -> vkq.Capabilities:  # fmt: skip
-    """Return the device's capabilities, with matrix units of these shapes (MxNxK)."""
+    """Return the capabilities of the device as if it had matrix units of these shapes (MxNxK)."""
     forms = ("f16f16", "f16") if form == "f16" else (form,)
     rows = tuple(row(shape, one) for one in forms for shape in shapes or ("16x16x32", "16x8x32"))
     sizes = {"minSubgroupSize": subgroup, "maxSubgroupSize": subgroup}

@@ -108,7 +108,7 @@ class Executable:
             self.steps = add_nodes(graph, builder, layers, values)
             constants = graph.constants
             self.known = {name: constants[name] for name in graph.outputs if name in constants}
-            # The plan's results, each once: a model may name a result twice.
+            # The plan returns each result once, although a model may name one twice.
             self.results = [name for name in dict.fromkeys(graph.outputs) if name not in constants]
             self.plan = builder.plan(*(values[name] for name in self.results))
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory

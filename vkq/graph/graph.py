@@ -93,7 +93,8 @@ class Graph:
         return frozenset(node.op for node in self.nodes)
 
     def uses(self) -> dict[str, int]:
-        """Return how often each value is read, by nodes or as a result of the graph."""
+        """Return for each value how many times nodes read it, plus how many times the graph names it as a
+        result."""
         count: dict[str, int] = dict.fromkeys(self.outputs, 0)
         for name in (*self.outputs, *(name for node in self.nodes for name in node.inputs if name)):
             count[name] = count.get(name, 0) + 1

@@ -1,5 +1,5 @@
-"""Convolutions on float16 matrix units: the input pixels of a tile in shared memory, or, where that is
-estimated to be faster, read as planes or gathered."""
+"""Convolutions on float16 matrix units. A workgroup keeps the input pixels of its tile in shared memory; if
+the costs of the device say that it is faster, it reads them as planes, or gathers them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from .operand import Operand
 
 SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal numbers
 MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the sum fit int32
-# Neighbouring blocks of channels of a workgroup: 32 bytes, and more if an image has few pixels.
+# A workgroup takes so many neighbouring blocks of channels: 32 bytes, and more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 MANY = 1 << 17  # vectors from which a global average takes as many invocations as there may be
 SUM_BYTES = 16  # of shared memory: four sums of an invocation of a global average
