@@ -1,4 +1,4 @@
-"""What is timed: work captured once, stacked in submissions, on rotating copies of its data; or a call."""
+"""Arms, the things that are timed: GPU work (captured once, repeated in each submission), or a call."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from vkq.runtime.device import Device
 from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import Tensor
 
-HOST_CHAIN = 64  # calls of a host sample; a chain is submitted after more operations
-MAX_PASSES = 20_000  # in one submission: a command buffer takes memory too
-MAX_SETS = 64
-SET_BYTES = 1 << 30  # of all rotating copies together
+HOST_CHAIN = 64  # at most so many calls in a sample of the clock `host`; a longer chain would be submitted
+MAX_PASSES = 20_000  # in one submission: its command buffer takes memory
+MAX_SETS = 64  # rotating copies
+SET_BYTES = 1 << 30  # at most, for all rotating copies together
 
 
 class CapturedWork:
-    """The dispatches of one call, captured, to be recorded again: stacked, and on copies of every buffer they
-    use."""
+    """The dispatches of one call. They are captured once and can be recorded again: several times in one
+    submission, and on copies of every buffer that they use.
+
+    With *rotate*, passes use as many copies of the buffers in turn as fill the device's cache, so that each
+    pass reads its data from memory. *work_bytes*: the bytes that one call must read and write.
+    """
 
     def __init__(self, device: Device, run: Callable[[], Tensor], work_bytes: int, rotate: bool):
         self.device = device
@@ -34,7 +38,7 @@ class CapturedWork:
         self.sets: list[dict[Buffer, Buffer]] = [{}]
         if rotate:
             self._rotate(work_bytes)
-        self.record(self.sets, 1).run()  # so that every copy has a result, also if it is never sampled
+        self.record(self.sets, 1).run()  # every copy gets a result, even if no sample uses it
 
     def _rotate(self, work_bytes: int) -> None:
         cache = profile(self.device.capabilities).cache_bytes
@@ -48,7 +52,7 @@ class CapturedWork:
             self.sets.append(copies)
 
     def results(self) -> list[Tensor]:
-        """The result of every set, as the last run left it."""
+        """Return the result tensor of every copy, with the numbers of the last run."""
         y = self.y
         return [
             Tensor(y.device, y.shape, y.dtype, y.layout, y.qparams, one.get(y.buffer, y.buffer))
@@ -56,8 +60,11 @@ class CapturedWork:
         ]
 
     def record(self, sets: Sequence[dict[Buffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
-        """*rounds* passes over each set, one at a time, and *extra* passes over the first; two marks around
-        it all."""
+        """Record *rounds* passes over each copy and *extra* passes over the first copy.
+
+        No two passes overlap. Timestamps, where the device has them, stand before the first and after the
+        last pass.
+        """
         with self.device.record(marks=2 if self.device.capabilities.timestamp_valid_bits else 0) as recording:
             if self.device.capabilities.timestamp_valid_bits:
                 recording.mark()
@@ -83,9 +90,10 @@ class CapturedWork:
 
 
 class WorkArm:
-    """Captured work under the clocks ``gpu`` and ``submit``, and *call* under ``call``.
+    """An arm of vkq: captured work for the clocks ``gpu``, ``submit`` and ``host``, and *call* for ``call``.
 
-    *inject* is a share of extra work done and not counted, for the self-test of the comparison.
+    *inject*: the share of extra passes that run but are not counted (0.1 is 10 %); the self-test uses them.
+    *least_passes*: passes over each copy in one submission, at least.
     """
 
     def __init__(
@@ -99,9 +107,9 @@ class WorkArm:
         self.work = work
         self.settings = settings
         self.passes = 0
-        self.pass_us = 0.0  # how long a pass took when the work was stacked
-        self.overhead_us: list[float] = []  # of each submit sample: host time beyond the device's
-        self._submits: list[float] = []  # the host's times of the gpu samples
+        self.pass_us = 0.0  # time of one pass, found while the length of a submission was chosen
+        self.overhead_us: list[float] = []  # for each submit sample: the host's time minus the device's
+        self._submits: list[float] = []  # for each gpu sample: the host's time
         self._call = call
         self._inject = inject
         self._least_passes = least_passes
@@ -121,8 +129,8 @@ class WorkArm:
             self._single = [self.work.record([one], 1) for one in self.work.sets]
 
     def _stack(self) -> None:
-        """Rounds are doubled until a submission lasts long enough; its length is what the device says,
-        warm."""
+        """Record a submission that lasts at least ``submission_us``: double its rounds until a warm run of it
+        does, by the device's timestamps."""
         sets, rounds = self.work.sets, self._least_passes
         while True:
             self.passes = rounds * len(sets)
@@ -136,8 +144,10 @@ class WorkArm:
             rounds = min(max(wanted, 2 * rounds), 64 * rounds, max(1, MAX_PASSES // len(sets)))
 
     def submits(self, gpu: Sequence[float]) -> list[float] | None:
-        """The submit samples that came with these gpu samples, where a submission was one pass anyway; else
-        None."""
+        """Return the host's times of these *gpu* samples as samples of the clock ``submit``.
+
+        None where a submission had several passes: then ``submit`` must be measured on its own.
+        """
         if self.passes != 1 or len(self.work.sets) != 1:
             return None
         taken = self._submits[-len(gpu) :]
@@ -145,7 +155,7 @@ class WorkArm:
         return taken
 
     def _shortest_us(self, recording: Recording) -> float:
-        """Of up to four runs: one that was interrupted must not pass for long work."""
+        """Return the shortest time of up to four runs: an interrupted run is no measure of the work."""
         shortest, spent_us = math.inf, 0.0
         for _ in range(4):
             lasted = max(self._run_us(recording)[0], 1e-3)
@@ -155,8 +165,10 @@ class WorkArm:
         return shortest
 
     def _run_us(self, recording: Recording) -> tuple[float, float]:
-        """One submission: the device's time between its marks (the host's where there are no timestamps), and
-        the host's."""
+        """Run one submission; return (the time between its timestamps, the host's time) in microseconds.
+
+        Both are the host's time on a device without timestamps.
+        """
         elapsed = _elapsed_us(recording.run)
         timed = self.work.device.capabilities.timestamp_valid_bits
         return (recording.mark_times_us()[0] if timed else elapsed), elapsed
@@ -180,7 +192,7 @@ class WorkArm:
         return _elapsed_us(self._call)
 
     def _host_us(self) -> float:
-        """Of one call in a chain that begins empty."""
+        """Return the host's time of one call, averaged over a chain that is not submitted meanwhile."""
         device = self.work.device
         most: int = (device.queue.operations_per_chain - 1) // max(1, self.work.dispatches)
         calls = max(1, min(HOST_CHAIN, most))
@@ -196,7 +208,7 @@ class WorkArm:
 
 
 class CallArm:
-    """A Python function under the clock ``call``: a peer."""
+    """An arm of a peer: a Python function, timed with the clock ``call``."""
 
     clocks = ("call",)
 
@@ -204,7 +216,7 @@ class CallArm:
         self._call = call
 
     def prepare(self, clock: str) -> None:
-        """Nothing to do."""
+        """Do nothing: a call needs no preparation."""
 
     def sample(self, clock: str) -> float:
         return _elapsed_us(self._call)

@@ -1,9 +1,9 @@
-"""What is measured: problems written by name, sweeps over their sizes, and the case lists of the benchmarks
-folder.
+"""The cases of a benchmark: names of problems, sweeps over their sizes, and the lists in the folder
+``benchmarks``.
 
 linear[M=1,K=512,N=512]              one case
-linear[M=1,8,64,K=512,N=512]         three: a size may be a list
-linear[M=64:1024:64,K=512,N=512]     sixteen: or first:last:step, both ends included
+linear[M=1,8,64,K=512,N=512]         three cases: M is a list
+linear[M=64:1024:64,K=512,N=512]     sixteen cases: M is first:last:step, both ends included
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from vkq.problem.mover import TAKES, Mover, mover
 from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
-MAX_CASES = 10_000  # of one sweep, and of a list with all that it includes
-MAX_LISTS = 100  # that a list includes
-MAX_DEPTH = 16  # of lists that include each other
-# Lists that a file may include and that no file repeats: the shapes that `vkq check` and the tests use.
+MAX_CASES = 10_000  # in one sweep, and in a list with all lists that it includes
+MAX_LISTS = 100  # that one list may include
+MAX_DEPTH = 16  # of nested includes
+# Lists without a file, for `include`: the shapes that `vkq check` and the tests use.
 CHECKED: Mapping[str, list[Case]] = {
     f"checked_{op}": [case for case in (*CASES, *TRANSPOSED) if case.op == op and case.problem.macs]
     for op in ("linear", "conv2d", "conv_transpose2d")
@@ -34,7 +34,7 @@ _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})(?::([0-9]{1,18}))?")
 
 
 def expand(text: str) -> list[Problem | Mover]:
-    """The problems that a name with lists and ranges of sizes states, the last size varying fastest.
+    """Return the problems of a name whose sizes may be lists or ranges; the last size varies fastest.
 
     >>> [p.name for p in expand("linear[M=1,8,K=16:32:16,N=4]")][1:3]
     ['linear[M=1,K=32,N=4]', 'linear[M=8,K=16,N=4]']
@@ -43,7 +43,7 @@ def expand(text: str) -> list[Problem | Mover]:
         raise ArgumentError(f"{text[:60]!r}... has {len(text)} letters; a sweep has at most {MOST_LETTERS}")
     match = _NAME.fullmatch(text.strip())
     if match is None:
-        parse(text)  # says how a name is written
+        parse(text)  # raises, and its error says how a name is written
         raise ArgumentError(f"{text!r} is not a problem with sizes in brackets")
     keys: list[str] = []
     values: list[list[str]] = []
@@ -86,7 +86,7 @@ def _numbers(text: str, value: str) -> list[str]:
 
 
 def swept(cases: Sequence[Case]) -> str | None:
-    """The one size in which the cases of one operation differ (``M``, ``IC``, ...), or None."""
+    """Return the only size in which the cases differ (``M``, ``IC``, ...); None unless there is one."""
     sizes = [dict(item.split("=") for item in case.name.partition("[")[2][:-1].split(",")) for case in cases]
     if len({case.op for case in cases}) != 1:
         return None
@@ -96,14 +96,14 @@ def swept(cases: Sequence[Case]) -> str | None:
 
 
 def benchmarks_folder() -> Path:
-    """The folder of the case lists: the package's own in a wheel, the checkout's otherwise."""
+    """Return the folder of the case lists: inside the package in a wheel, else the checkout's."""
     package = Path(__file__).parent.parent
     packaged = package / "benchmarks"
     return packaged if packaged.is_dir() else package.parent / "benchmarks"
 
 
 def lists(folder: Path | None = None) -> dict[str, str]:
-    """Name and summary of every case list in the folder."""
+    """Return the name and summary of every case list in the folder."""
     return {
         path.stem: _top(path)["summary"].str()
         for path in sorted((folder or benchmarks_folder()).glob("*.yaml"))
@@ -111,12 +111,13 @@ def lists(folder: Path | None = None) -> dict[str, str]:
 
 
 def load_list(path: Path) -> list[Case]:
-    """The cases of a YAML file, each once, in its order.
+    """Return the cases of a YAML file, each once, in the file's order.
 
-    Its keys: ``summary``; ``network``, whose whole the list is (see `networks`); ``include``, other lists of
-    the same folder, or of `CHECKED`; ``cases``, each a mapping of ``case`` (a problem, sizes may be swept),
-    ``reason``, ``times`` (how often the network has it), and where they differ from the default ``schemes``,
-    ``scales`` and ``methods`` (lists: all combinations are measured). Raises SpecError with file and line.
+    Keys of the file: ``summary``; ``network``, if the cases are all layers of one network (see `networks`);
+    ``include``, names of other lists in the same folder or in `CHECKED`; ``cases``. Keys of a case: ``case``,
+    a name whose sizes may be swept; ``reason``; ``times``, how often the network has this layer (1);
+    ``schemes``, ``scales`` and ``methods``, lists of which every combination is measured (each defaults to
+    one value). Raises SpecError with file and line.
     """
     found: list[Case] = []
     _load(path, (), set(), found)
@@ -124,7 +125,7 @@ def load_list(path: Path) -> list[Case]:
 
 
 def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Case]) -> None:
-    """Adds the cases of a list to *found*; a list that is included again adds nothing."""
+    """Add the cases of a list to *found*; a list that is included a second time adds nothing."""
     seen.add(path.stem)
     top = _top(path)
     for node in top["include"].sequence() if "include" in top else []:
@@ -132,7 +133,7 @@ def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Ca
         if name in CHECKED:
             found += CHECKED[name]
             continue
-        inside = re.fullmatch(r"[\w-]{1,100}", name)  # of the same folder
+        inside = re.fullmatch(r"[\w-]{1,100}", name)  # a name, so never a path to another folder
         if not inside or name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
             raise node.error(
                 f"cannot include '{name}': no such list in {path.parent}, or it includes itself."
@@ -168,7 +169,7 @@ def _cases(node: Node) -> list[Case]:
     if count > MAX_CASES:
         raise keys["case"].error(f"{count} cases are stated; at most {MAX_CASES} can be: use larger steps.")
     reason, times = keys["reason"].str(), keys["times"].int() if "times" in keys else 1
-    # Problems inside schemes: neighbours then share their weights, which are slow to make.
+    # Problems vary faster than schemes: neighbouring cases then share weights, which are slow to make.
     return [
         Case(p, s, c, m, reason, times) for s in schemes for c in scales for p in problems for m in methods
     ]
@@ -186,10 +187,9 @@ def _choices(node: Node | None, known: Sequence[str]) -> list[str]:
 def select(
     words: Sequence[str], scheme: str | None = None, scale: str | None = None, method: str | None = None
 ) -> list[Case]:
-    """The cases that words of the command line name: problems, names of lists, or paths of YAML files.
+    """Return the cases that the command line names: problems, names of lists, or paths of YAML files.
 
-    *scheme*, *scale* and *method* replace what a list says. Raises ArgumentError, naming the lists that
-    exist.
+    *scheme*, *scale* and *method* replace those of a list. Raises ArgumentError, with the names of the lists.
     """
     found = [case for word in words for case in _named(word)]
     chosen = list(dict.fromkeys(changed(case, scheme, scale, method) for case in found))
@@ -201,13 +201,13 @@ def select(
 
 
 def networks(words: Sequence[str]) -> dict[str, list[Case]]:
-    """Of the lists among the words, those that are a whole network: its name and its layers."""
+    """Return, for each list among the words that is a whole network, the network's name and its layers."""
     tops = {path: _top(path) for word in words if (path := _list_path(word))}
     return {top["network"].str(): load_list(path) for path, top in tops.items() if "network" in top}
 
 
 def changed(case: Case, scheme: str | None, scale: str | None, method: str | None) -> Case:
-    """The case with what is given in place of its own."""
+    """Return the case with the scheme, scale and method that are given in place of its own."""
     return replace(
         case, scheme=scheme or case.scheme, scale=scale or case.scale, method=method or case.method
     )
@@ -228,7 +228,7 @@ def _named(word: str) -> list[Case]:
 
 
 def _list_path(word: str) -> Path | None:
-    """The file of a list, by the path of one's own or the name of one of the benchmarks folder."""
+    """Return the file of a list, given a YAML file's path or a list's name in the folder ``benchmarks``."""
     if word.endswith((".yaml", ".yml")):
         return Path(word)
     path = benchmarks_folder() / f"{word}.yaml"

@@ -1,4 +1,4 @@
-"""What a device can do at most, measured in the same run: the rates of its arithmetic, and of a copy."""
+"""The roofline's ceilings, measured in the same run: rates of the device's arithmetic, and of a copy."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ DOTS = ("dot_s8s8", "dot_u8s8", "dot_u8u8")
 OPERATIONS = {
     **dict.fromkeys(DOTS, 2 * 4 * 16),
     "fp32_fma": 2 * 4 * 4,
-}  # of one step of an invocation's chains
-INVOCATIONS = 64
-MATRIX_CHAINS = 8
-MATRIX_SUBGROUPS = 4  # of a workgroup
-COPY_CACHES = 4  # times the last-level cache is copied; half of it where a buffer may not be so large
-LASTING_US = 4000.0
+}  # operations of one step of all chains of an invocation
+INVOCATIONS = 64  # in a workgroup
+MATRIX_CHAINS = 8  # independent accumulators of a subgroup
+MATRIX_SUBGROUPS = 4  # in a workgroup
+COPY_CACHES = 4  # size of the copy in last-level caches; it is halved until a buffer may be so large
+LASTING_US = 4000.0  # a run of a kernel lasts at least so long
 RUNS = 10
 
 
 def measure(device: Device, progress: Callable[[str], None] = lambda what: None) -> dict[str, float | None]:
-    """GOP/s of each packed dot product, of float32 multiply-adds (two operations each) and of int8 matrices
-    where the device has them (``coopmat``), and GB/s of a copy (read + write).
+    """Return GOP/s of each packed dot product, of float32 multiply-adds (two operations each) and of int8
+    matrices (``coopmat``, where the device has them), and GB/s of a copy (bytes read + bytes written).
 
-    The best of several runs: a ceiling is what the device can do. None where the device lacks the
-    instruction.
+    Each is the best of several runs. None where the device lacks the instruction.
     """
     found: dict[str, float | None] = {}
     for what in OPERATIONS:
@@ -52,16 +51,18 @@ def measure(device: Device, progress: Callable[[str], None] = lambda what: None)
 
 
 def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
-    """The arithmetic ceiling that a path is held against: its own instruction's, or float32's where it uses
-    no dot product."""
+    """Return the name and rate of the arithmetic ceiling of a path: that of its own instruction, or that of
+    float32 for a path without dot products. None where it was not measured."""
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None
 
 
 def put_beside(row: Row, ceilings: Mapping[str, float | None]) -> None:
-    """Gives a row of vkq's own the share that it reaches of its path's ceiling and of a copy; the clock
-    ``host`` measures no work of the device."""
+    """Set the shares that a row of vkq reaches of its path's ceiling and of the copy rate.
+
+    Rows of the clock ``host`` get none: this clock measures no work of the device.
+    """
     if row.clock == "host":
         return
     ceiling, copy = of_path(row.path, ceilings), ceilings.get("copy")
@@ -84,8 +85,10 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 
 
 def _matrix_rate(device: Device) -> float | None:
-    """The fastest of the shapes that the device lists for int8 in a subgroup; None where it has none, or
-    computes nothing."""
+    """Return the rate of the fastest int8 matrix shape that the device lists for a subgroup.
+
+    None where it lists none, or where no shape gives the right result.
+    """
     rates = []
     for matrices in advertised(device.capabilities):
         program = _matrix_program(device, matrices)
@@ -117,12 +120,12 @@ def _program(device: Device, shader: str, **axes: str) -> Program | None:
 
 
 class Rate:
-    """A kernel that does nothing but arithmetic, for a few milliseconds."""
+    """A kernel of arithmetic alone, with as many loops as take `LASTING_US`."""
 
     def __init__(
         self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]
     ):
-        """*operations* of a loop and *words* of the result are a workgroup's."""
+        """*operations*: of one loop of one workgroup. *words*: 32-bit words of one workgroup's result."""
         groups = profile(device.capabilities).fill_workgroups
         self._device, self._program, self._groups, self._push = device, program, groups, push
         self._y = device.allocate(4 * groups * words)
@@ -143,11 +146,11 @@ class Rate:
         return recording
 
     def run(self) -> float:
-        """GOP/s of one run."""
+        """Run the kernel once and return its GOP/s."""
         return self._operations / _time_us(self._recording) / 1e3
 
     def words(self) -> npt.NDArray[np.uint32]:
-        """What the last run left."""
+        """Return the result of the last run."""
         return self._device.download(self._y, self._bytes).view(np.uint32)
 
 
@@ -174,7 +177,7 @@ def _copy(device: Device) -> float | None:
 
 
 def _time_us(recording: Recording) -> float:
-    """From the device's timestamps, or from the host where it has none."""
+    """Run the recording; return its microseconds by the device's timestamps, or the host's without these."""
     if recording.device.capabilities.timestamp_valid_bits:
         recording.run()
         return max(recording.gpu_times_us()[0], 1e-3)
@@ -184,8 +187,8 @@ def _time_us(recording: Recording) -> float:
 
 
 class Sentinel:
-    """The same arithmetic again between the cases: where it becomes slow, the device is throttled or
-    shared."""
+    """A kernel of constant work that runs between the cases. If it becomes slow, the device is throttled or
+    another program uses it."""
 
     def __init__(self, device: Device):
         program = _program(device, "ceiling__rate", what="fp32_fma")
@@ -194,12 +197,12 @@ class Sentinel:
         self._rates = [self._kernel.run() for _ in range(RUNS)]
 
     def share(self) -> float:
-        """The rate now over the median of all so far, the better of two runs."""
+        """Return the rate now (the better of two runs) divided by the median of all rates so far."""
         rate = max(self._kernel.run() for _ in range(2))
         self._rates.append(rate)
         return float(rate / np.median(self._rates))
 
     def throttled(self) -> float | None:
-        """That share where it is below `stats.THROTTLED`."""
+        """Return `share` if it is below `stats.THROTTLED`, else None."""
         share = self.share()
         return share if share < THROTTLED else None

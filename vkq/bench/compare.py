@@ -1,4 +1,4 @@
-"""Two runs of the same cases: which became slower, beyond the noise of their own samples."""
+"""Comparison of two runs of the same cases: find those that became slower by more than noise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkq.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Change:
-    """One measurement of both runs: the ratio of its medians, new over old, with a bootstrapped 95 %
+    """One measurement that both runs have: the ratio of the medians, new / old, with a bootstrapped 95 %
     interval."""
 
     old: Row
@@ -20,18 +20,18 @@ class Change:
     ratio: Ratio
 
     def regressed(self, limit: float) -> bool:
-        """Slower by more than the limit, and surely slower: the interval leaves 1 out."""
+        """Return True if the new run is slower by more than the limit and the interval excludes 1."""
         return self.ratio.value > 1 + limit and self.ratio.low > 1
 
     def improved(self, limit: float) -> bool:
-        """As `regressed`, the other way round."""
+        """Return True if the new run is faster by more than the limit and the interval excludes 1."""
         return self.ratio.value < 1 / (1 + limit) and self.ratio.high < 1
 
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes, the measurements that only one run has, and the cases whose numbers are wrong in the new
-    run."""
+    """The result of `compare`: measurements of both runs, rows that only one run has, and the cases whose
+    numbers are wrong in the new run."""
 
     changes: list[Change]
     only_old: list[Row]
@@ -46,12 +46,12 @@ def compare(
     any_device: bool = False,
     ignore_path: bool = False,
 ) -> Changes:
-    """The measurements of two runs side by side, by case, scheme, path and clock.
+    """Compare two runs, measurement by measurement: the same case, scheme, scale, method, path and clock.
 
-    *clocks*: only these; all where empty. *ignore_path*: whatever path was taken; of several, the fastest of
-    each run. Raises ArgumentError where the runs are of two devices (by UUID and
-    name), unless *any_device*, where they have no measurement in common, and where inputs take turns in one
-    run alone.
+    *clocks*: compare only these clocks; empty means all. *ignore_path*: compare whatever path each run took;
+    if it took several, its fastest. Raises ArgumentError in three cases: the runs are of two devices (by UUID
+    and name) and *any_device* is False; they have no measurement in common; or only one of them rotated its
+    inputs among copies.
     """
     ids = [(run.device["uuid"], run.device["name"]) for run in (old, new)]
     if ids[0] != ids[1] and not any_device:
@@ -84,7 +84,7 @@ def compare(
 
 
 def _by_key(run: Result, clocks: Sequence[str], ignore_path: bool) -> dict[tuple[str, ...], Row]:
-    """The rows by what makes them the same measurement, of vkq's alone where the path does not count."""
+    """Return the rows by their key; with *ignore_path*, vkq's fastest row by its key without the path."""
     found: dict[tuple[str, ...], Row] = {}
     for row in run.rows:
         if (clocks and row.clock not in clocks) or (ignore_path and row.arm != "vkq"):
@@ -96,7 +96,7 @@ def _by_key(run: Result, clocks: Sequence[str], ignore_path: bool) -> dict[tuple
 
 
 def _nothing_common(old: Result, new: Result) -> str:
-    """Says how far the runs are apart."""
+    """Return the error text for runs without a common measurement: what differs, and the remedy."""
     cases = {row.case for row in old.rows} & {row.case for row in new.rows}
     if not cases:
         return "the two runs have no case in common; measure the same cases"

@@ -1,5 +1,5 @@
-"""A whole model beside other libraries: what runs where, whether the results agree, and the time of a call
-with arrays in and out, taken in turn."""
+"""A whole model in vkq and in other libraries: what runs where, whether the results agree, and the time of a
+call (NumPy arrays in and out). The calls of all libraries are timed in turn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Call = Callable[[], list[Array]]
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One of the libraries: a call that returns the outputs in the model's order, and what runs in it."""
+    """One library: a call that returns the outputs in the model's order, and a text on what runs in it."""
 
     name: str
     call: Call
@@ -44,7 +44,7 @@ class Side:
 
 
 class Contest:
-    """A model, what it is given, and vkq's side; nodes that the device refuses run on the CPU."""
+    """A model, its inputs, and vkq's `Side`; nodes that the device refuses run on the CPU."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Contest:
         self._command = words + (["--device", device_option] if device_option else [])
 
     def command(self, peers: Sequence[str]) -> str:
-        """What measures it again."""
+        """Return the command line that repeats this measurement."""
         return shlex.join([*self._command, *(word for peer in peers for word in ("--peer", peer))])
 
     def own(self) -> Side:
-        """vkq's side."""
+        """Return the side of vkq."""
         where = Counter(row.where for row in self.session.explain(self.shapes).rows)
         places = {
             "device": f"on {self.device.name}",
@@ -93,7 +93,7 @@ class Contest:
 
     @functools.cached_property
     def operations(self) -> int:
-        """Two for each multiply-add on the device, where the shapes are known ahead."""
+        """Operations on the device, two for each multiply-add; 0 if shapes depend on values."""
         try:
             graph = self.session.lowered(self.shapes)
         except VkqError:
@@ -102,7 +102,7 @@ class Contest:
 
 
 def onnx_runtime(contest: Contest) -> Side:
-    """ONNX Runtime on the CPU, with int8 activations in integers."""
+    """Return ONNX Runtime's side: on the CPU, with int8 activations computed in integers."""
     session = cpu_session(contest.model, "--peer ort")
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     version = importlib.metadata.version("onnxruntime")
@@ -114,7 +114,7 @@ def onnx_runtime(contest: Contest) -> Side:
 
 
 def ncnn(contest: Contest) -> Side:
-    """ncnn on the same device, from the files that pnnx writes beside the model."""
+    """Return ncnn's side: on the same device, from the files that pnnx writes beside the model."""
     return Side(
         "ncnn", *ncnn_peer.model_call(library("ncnn", "ncnn"), contest.file, contest.feed, contest.device)
     )
@@ -124,7 +124,7 @@ SIDES: Mapping[str, Callable[[Contest], Side]] = {"ort": onnx_runtime, "ncnn": n
 
 
 def sides_of(words: Sequence[str]) -> tuple[str, ...]:
-    """The libraries that the command line names; ``all`` are all that can run a model."""
+    """Return the libraries that the command line names; ``all`` means every one that can run a model."""
     found = [name for word in words for name in (SIDES if word == "all" else [word])]
     if unknown := [name for name in found if name not in SIDES]:
         raise ArgumentError(f"--peer {unknown[0]} does not run models; {', '.join(SIDES)} do")
@@ -132,7 +132,7 @@ def sides_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
-    """How the results of a library differ from vkq's, in words and numbers."""
+    """Return a text on whether, and by how much, a library's results differ from vkq's."""
     for a, b in zip(got, want, strict=True):
         if a.shape != b.shape:
             return f"DIFFERS: its results have shapes {list(a.shape)} where vkq's have {list(b.shape)}"
@@ -151,7 +151,7 @@ def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
 def measure(
     contest: Contest, peers: Sequence[str], request: Request, result: Result, progress: Progress
 ) -> None:
-    """Add a row for vkq and each library that can run the model, and the ratios; or why there are none."""
+    """Add a row for vkq and for each library that can run the model, and their ratios; else a failure."""
     sides: list[Side] = []
     for name, make in [(VKQ, Contest.own), *((peer, SIDES[peer]) for peer in peers)]:
         progress(f"{contest.name}: verifying {name}")
@@ -179,7 +179,7 @@ def measure(
 
 
 def skip(contest: Contest, result: Result, reason: str, name: str = VKQ) -> None:
-    """Tell that a model was not measured in a library."""
+    """Add the failure of a library that did not run the model."""
     result.failures.append(Failure(contest.name, "model", "", name, "skipped", reason, contest.command([])))
 
 

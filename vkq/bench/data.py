@@ -1,5 +1,5 @@
-"""Operands of a case, always the same for the same sizes, the layer built from them, and the answer it must
-give."""
+"""The operands of a case (random numbers that depend on its sizes alone), the layer built from them, and the
+result that this layer must return."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ KINDS: dict[str, Any] = {"linear": Linear, "conv2d": Conv2d, "conv_transpose2d":
 
 @dataclass(frozen=True)
 class Weights:
-    """What a layer keeps: the weight, its scales (1 of a float weight), an int32 or float32 bias, the
-    parameters of x and y (None: float32), and in its place the weight in groups, where the scheme has them.
+    """The constants of a layer.
+
+    ``scale``: of the weight; 1 for a float weight. ``bias``: int32 or float32. ``x``, ``y``: quantization
+    parameters; None for float32. ``groups``: the weight in groups, for schemes that have them; layers then
+    get it in place of ``w``.
     """
 
     w: npt.NDArray[Any]
@@ -45,12 +48,12 @@ class Weights:
 
     @property
     def w_scale(self) -> npt.NDArray[np.float32] | None:
-        """The scales as layers take them."""
+        """The weight's scales as an argument of a layer: None for a float weight."""
         return None if self.w.dtype.kind == "f" else self.scale
 
 
 def weights(case: Case) -> Weights:
-    """The weights of a case; cases that differ only in M, N (of a conv2d), H or W have the same."""
+    """Return the weights of a case. They do not depend on its M, its N (of a conv2d), H or W."""
     if isinstance(case.problem, Mover):
         return Weights(np.zeros(0, np.int8), np.zeros(0, np.float32), np.zeros(0), movers.X, movers.Y)
     p = case.problem
@@ -64,14 +67,16 @@ def weights(case: Case) -> Weights:
             return Weights(w, np.ones(1, np.float32), bias, None, None)
         return Weights(w, scale, bias, None, None, _grouped(case, w))
     x = QParams(0.05, -3)
-    typical = 73 * 73 * math.sqrt(p.gemm_k)  # the spread of the accumulators
+    typical = 73 * 73 * math.sqrt(p.gemm_k)  # standard deviation of the int32 sums
     y = QParams(typical * 0.05 * 0.005 / 50, 5) if case.scheme == "q8ta_q8csw_q8to" else None
     return Weights(w, scale, rng.integers(-int(typical), int(typical) + 1, p.gemm_n).astype(np.int32), x, y)
 
 
 def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
-    """The weight's bytes as codes, in `largest_group`s, with float16 scales; None in other schemes, and for
-    other layers."""
+    """Return the weight's bytes read as codes, in groups of `largest_group`, with float16 scales.
+
+    None for schemes without groups, and for layers that are not linear.
+    """
     if case.scheme not in GROUPED or case.op != "linear":
         return None
     bits, (n, k), group = GROUPED[case.scheme], w.shape, largest_group(w.shape[1])
@@ -82,8 +87,10 @@ def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
 
 
 def activations(case: Case) -> Array:
-    """The input of a case: all of int8, or normally distributed float32 or float16. Fewer rows (images) are
-    the first of more."""
+    """Return the input of a case: int8 of the full range, or normally distributed float32 or float16.
+
+    A case with fewer rows (images) has the first rows of a case with more.
+    """
     if isinstance(case.problem, Mover):
         return movers.activations(case.problem)
     rng = _rng("x", case.problem.x_shape[1:], case.scheme)
@@ -94,8 +101,8 @@ def activations(case: Case) -> Array:
 
 
 def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
-    """The vkq layer of a case on one path. Raises ArgumentError where the case asks for a method and layers
-    have none."""
+    """Return the vkq layer of a case on one path. Raises ArgumentError if the case names a method and such
+    layers have none."""
     if isinstance(case.problem, Mover):
         return movers.Moving(case.problem, device)
     kind, options = KINDS[case.op], window(case)
@@ -119,7 +126,7 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
 
 
 def tensor(case: Case, layer: Any, x: Array) -> Tensor:
-    """The input on the device, as the layer takes it without a repack."""
+    """Return the input on the device, in the layout that the layer reads without a repack."""
     if isinstance(case.problem, Mover):
         made: Tensor = layer.tensor(x)
         return made
@@ -129,21 +136,21 @@ def tensor(case: Case, layer: Any, x: Array) -> Tensor:
 
 
 def has_methods(case: Case) -> bool:
-    """Whether the layer of a case can be asked for one of its ways by name."""
+    """Return True if the layer of a case has the argument ``method``."""
     return case.op in KINDS and "method" in inspect.signature(KINDS[case.op]).parameters
 
 
 def window(case: Case) -> dict[str, Any]:
-    """stride, padding, ... as keyword arguments; none for a linear layer."""
+    """Return stride, padding, ... as keyword arguments; none for a linear layer."""
     names = ("stride", "padding", "output_padding", "dilation", "groups")
     return {name: getattr(case.problem, name) for name in names if hasattr(case.problem, name)}
 
 
 def expected(case: Case, data: Weights, x: Array, sums: str = "float32") -> Expected:
-    """The answer of `vkq.reference`, an image at a time so that its float64 copies stay small.
+    """Return the result of `vkq.reference`, computed image by image so that its float64 copies stay small.
 
-    Weight-only results are compared within (K + 4) units of roundoff of sum |x| |w| scale + |bias|: what any
-    order of float32 additions stays within, or what float16 does (sums: `vkq.select.path.float_sums`).
+    Weight-only results may differ by (K + 4) units of roundoff of sum |x| |w| scale + |bias|: the bound for
+    float32 additions in any order, or for float16 (*sums*: the value of `vkq.select.path.float_sums`).
     """
     if isinstance(case.problem, Mover):
         return Expected(movers.expected(case.problem, x))

@@ -1,4 +1,4 @@
-"""What a result says of the device and the host."""
+"""Descriptions of the device and the host for a result file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkq.runtime.device import Device
 
 
 def describe(device: Device) -> dict[str, Any]:
-    """The device, as a result names it."""
+    """Return the device's fields of a result."""
     c = device.capabilities
     return {
         "name": c.name, "type": c.device_type, "software": c.device_type == "cpu", "driver": c.driver,
@@ -24,7 +24,7 @@ def describe(device: Device) -> dict[str, Any]:
 
 
 def host() -> dict[str, Any]:
-    """The host, as a result names it."""
+    """Return the host's fields of a result."""
     model = platform.processor()
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         model = next(

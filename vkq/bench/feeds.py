@@ -1,5 +1,5 @@
-"""What a model is measured with: random numbers, always the same, of the shapes and ranges that are asked
-for."""
+"""Inputs of a model for a measurement: random numbers with a fixed seed, in the shapes and ranges of the
+command line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vkq.errors import ArgumentError, ModelError
 from vkq.graph.graph import Array
 from vkq.onnx.session import InferenceSession
 
-MANY = 1 << 20  # rows: a model whose integers may be more does not choose rows by them
+MANY = 1 << 20  # an integer input with a larger bound is not taken as an index of rows
 Range = tuple[int, int]
 
 
 def ranges_of(texts: Sequence[str]) -> dict[str, Range]:
-    """``NAME=LOW:HIGH`` as ranges, HIGH excluded.
+    """Return the ranges of texts ``NAME=LOW:HIGH``; HIGH is excluded.
 
     >>> ranges_of(["input_ids=0:30000"])
     {'input_ids': (0, 30000)}
@@ -34,15 +34,18 @@ def ranges_of(texts: Sequence[str]) -> dict[str, Range]:
 def numbers(
     session: InferenceSession, shapes: Mapping[str, tuple[int, ...]], ids: Mapping[str, Range]
 ) -> dict[str, Array]:
-    """An array for each input: normal numbers, or whole ones in their range. Where none is given: rows that
-    the model has, or else 0 and 1."""
+    """Return an array for each input: normally distributed floats, or integers in the input's range.
+
+    If *ids* has no range for an integer input, its numbers are indices of rows that the model has (if it is
+    used as an index), else 0 and 1.
+    """
     types = {argument.name: argument.dtype for argument in session.model.inputs}
     wrong = [name for name in ids if np.dtype(types.get(name, "float32")).kind not in "iu"]
     if wrong:
         raise ArgumentError(f"--ids names {wrong}; the model's inputs are {types}")
     try:
         bounds = session.lowered(shapes).bounds
-    except ModelError:  # planned in stages, or whole on the CPU
+    except ModelError:  # shapes depend on values, or the whole model runs on the CPU
         bounds = {}
     random, feed = np.random.default_rng(0), {}
     for name, dtype in types.items():

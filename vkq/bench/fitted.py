@@ -1,4 +1,4 @@
-"""Names and lines that fit into a terminal."""
+"""Shorten names and lines until they fit into a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def shortened(name: str, letters: int) -> str:
-    """A name with its middle left out where it is too long: the kind stands first, the options last."""
+    """Return the name; if too long, without its middle (the operator stands first, the options last)."""
     if len(name) <= letters:
         return name
     tail = (letters - 2) // 2
@@ -17,7 +17,7 @@ def shortened(name: str, letters: int) -> str:
 
 
 def clipped(line: str, columns: int | None) -> str:
-    """A line that fits: cut between words and outside of a shape, with two points where it goes on."""
+    """Return the line; if too long, cut between words (never inside a shape) and ended with ``..``."""
     if columns is None or len(line) <= columns:
         return line
     ends = [found.start() for found in re.finditer(r" (?!\d)", line) if found.start() <= columns - 3]
@@ -25,7 +25,7 @@ def clipped(line: str, columns: int | None) -> str:
 
 
 def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
-    """Map each name that is longer than *letters* to a shorter one that keeps what tells it from the others.
+    """Map each name that is longer than *letters* to a shorter one that is still unlike the others.
 
     Names of one operator drop the sizes that all of them share: ``linear[M=1,K=4096,N=4096]`` and
     ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and ``linear[M=8,..]``.
@@ -47,14 +47,14 @@ def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
 
 
 def _parts(name: str) -> tuple[str, list[str], str]:
-    """The operator, the sizes in its brackets, and what follows them (a check's ``/seed=3``)."""
+    """Split a name into its operator, the sizes in brackets, and the rest (a check's ``/seed=3``)."""
     operator, _, rest = name.partition("[")
     sizes, bracket, behind = rest.rpartition("]")
     return (operator, sizes.split(","), behind) if bracket else (name, [], "")
 
 
 def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
-    """Map each name to a form of at most *letters* letters, or to None where another has the same form."""
+    """Map each name to a form of at most *letters* letters, or to None if two names have the same form."""
     shown = shown_names(names, letters)
     forms = {name: shortened(shown.get(name, name), letters) for name in names}
     counts = Counter(forms.values())
@@ -62,5 +62,5 @@ def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
 
 
 def above(label: str, columns: int | None) -> str:
-    """A label on its own line, in the terminal's width."""
+    """Return a label for lines of its own, wrapped at the terminal's width."""
     return textwrap.fill(label, columns, subsequent_indent="  ", break_on_hyphens=False) if columns else label

@@ -1,4 +1,4 @@
-"""What a table calls its rows: the case, and the options in which the cases of a run differ."""
+"""Labels of a table's rows: the case, and the options in which the cases of a run differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODEL = "model"  # the scheme of a model's rows, which have no options
 
 
 def key_of(one: Row | Case | str) -> Key:
-    """The name of a case with its options; a model has its name alone."""
+    """Return the name of a case with its options; the other entries are empty for a model."""
     if isinstance(one, str):
         return (one, "", "", "")
     name = one.name if isinstance(one, Case) else one.case
@@ -24,8 +24,9 @@ def key_of(one: Row | Case | str) -> Key:
 class Labels:
     """A label for each case of a run.
 
-    A label stands in its row where it fits, if need be without the sizes that all cases of its operator share
-    (`shown_names`), else on a line of its own. *letters*: the room in a row; None is as much as is needed.
+    A label that fits stands in its row. One that is too long drops the sizes that all cases of its operator
+    share (`shown_names`); if it is still too long, it gets a line of its own. *letters*: the most letters of
+    a label in a row; None for no limit.
     """
 
     def __init__(self, cases: Iterable[Row | Case | str], letters: int | None = None):

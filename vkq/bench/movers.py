@@ -1,4 +1,4 @@
-"""Operators that only move data (`vkq.problem.mover`): what each runs, and what must come out."""
+"""Operators limited by memory (`vkq.problem.mover`): how each is run, and its expected result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from vkq.runtime.tensor import Tensor
 
 Array = npt.NDArray[Any]
 X, Y, PROBABILITY = QParams(0.05, 3), QParams(0.07, -5), QParams(1 / 256, -128)
-W_SCALE, SUM = 0.01, QParams(0.3, -5)  # of convolutions: weights and results
+W_SCALE, SUM = 0.01, QParams(0.3, -5)  # the weight's scale and the result's parameters in convolutions
 ENTRIES = np.random.default_rng(1).integers(-128, 128, 256, dtype=np.int8)
 ONE_AROUND = [(0, 0), (0, 0), (1, 1), (1, 1)]
 TO_NHWC = (0, 2, 3, 1)
@@ -46,13 +46,13 @@ def images(p: Mover, x: Array) -> Window:
 
 
 def weights(p: Mover) -> Array:
-    """Of a convolution."""
+    """Return the weights of a convolution."""
     shape = (p.c, 1, p.k, p.k) if p.op == "depthwise_conv2d" else (p.c, p.c, 2, 2)
     return np.random.default_rng(p.c).integers(-128, 128, shape, dtype=np.int8)
 
 
 def windows(p: Mover) -> dict[str, Any]:
-    """How a depthwise convolution moves."""
+    """Return the arguments of a depthwise convolution besides its weights."""
     return {"stride": p.stride, "padding": p.k // 2, "groups": p.c}
 
 
@@ -68,8 +68,11 @@ LAYERS: dict[str, Callable[[Mover, Device], Layer[Any]]] = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One of them. run: on Tensor x and z, another Tensor, a layer (`LAYERS`), or None; expected: the same of
-    arrays."""
+    """How one operator is run and what it must return.
+
+    ``run(problem, x, z)``: x is a Tensor; z is the second operand, the layer (`LAYERS`), or None.
+    ``expected(problem, x, z)``: the same on arrays.
+    """
 
     run: Callable[[Mover, Any, Any], Tensor]
     expected: Callable[[Mover, Array, Array], Array]
@@ -139,7 +142,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def activations(p: Mover) -> Array:
-    """x of a problem, always the same."""
+    """Return x of a problem: random numbers with a fixed seed."""
     rng = np.random.default_rng([p.n, p.c, p.h, p.w])
     if p.op == "quantize":
         return rng.normal(0, 4, p.x_shape).astype(np.float32)
@@ -147,18 +150,18 @@ def activations(p: Mover) -> Array:
 
 
 def second(p: Mover) -> Array:
-    """The other operand; empty where there is none."""
+    """Return the second operand; an empty array if the operator has one operand."""
     rng = np.random.default_rng([p.w, p.h, p.c, p.n])
     return rng.integers(-128, 128, p.z_shape, dtype=np.int8)
 
 
 def expected(p: Mover, x: Array) -> Array:
-    """The answer of the reference."""
+    """Return the reference's result."""
     return np.ascontiguousarray(OPERATIONS[p.op].expected(p, x, second(p)))
 
 
 class Moving:
-    """A mover on a device with its other operand, as the runner asks layers."""
+    """An operator with its second operand on a device, with the interface of a layer."""
 
     def __init__(self, p: Mover, device: Device):
         self.problem, self.device, self.run = p, device, OPERATIONS[p.op].run
@@ -167,7 +170,7 @@ class Moving:
             self.z = LAYERS[p.op](p, device)
 
     def tensor(self, x: Array) -> Tensor:
-        """An operand on the device."""
+        """Return an operand on the device, in the problem's layout."""
         if x.dtype == np.float32:
             return Tensor.from_numpy(x, self.device)
         rows = x.ndim == 2 and self.problem.block == 4  # kPackedInt8_4H4W
@@ -179,10 +182,10 @@ class Moving:
         return self.run(self.problem, self.tensor(x), self.z).numpy()
 
     def choice(self) -> Any:
-        """There is one path, which no ceiling of arithmetic bounds."""
+        """Return the only path, "memory"; no arithmetic ceiling bounds it."""
         return SimpleNamespace(path="memory")
 
     def explain(self, x_shape: Any) -> Any:
-        """The path and the variants."""
+        """Return the path and the shader variants."""
         x = self.tensor(activations(self.problem))
         return SimpleNamespace(path="memory", variants=explain(self, x).variants)

@@ -1,8 +1,8 @@
 """The peer ncnn: a model of one int8 layer, on the same Vulkan device.
 
-ncnn quantizes symmetrically (no zero point, no -128), takes float32 and gives float32, so it is given the
-same numbers that way, and judged by the reference of that: the int8 sums are exact, and what follows them is
-float32.
+ncnn quantizes symmetrically (no zero point, no -128) and has float32 inputs and outputs. So it gets the
+case's numbers as float32 with -128 replaced by -127, and is compared with the reference without zero point:
+the int8 sums must be exact, the float32 steps after them may be off by `CLOSE`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.runtime.device import Device
 
 INT8_DATA = 0x000D4B38  # ncnn's tag in front of int8 weights
-CLOSE = 1e-5  # of the largest result: float32 roundoff after exact sums
+CLOSE = 1e-5  # allowed error as a share of the largest result: float32 roundoff after exact sums
 
 
 def arm(
     ncnn: Any, case: Case, weights: Weights, x: Array, device: Device
 ) -> tuple[Callable[[], Array], str, str]:
-    """(call, what ran, agreement). Raises NotImplementedError for what ncnn cannot run as this case states
-    it."""
+    """Return (call, a text on what runs, a text on its agreement). Raises NotImplementedError for a case that
+    ncnn cannot run."""
     p = case.layer
     if case.scheme == "q8csw":
         raise NotImplementedError("ncnn has no weight-only int8 layer")
@@ -40,7 +40,7 @@ def arm(
     assert weights.x is not None
     bias = (weights.bias * weights.scale * np.float32(weights.x.scale)).astype(np.float32)
     net, layer = _net(ncnn, case, weights, bias, index)
-    # One Mat for a matrix, one for each image of a batch: ncnn has no batches.
+    # A matrix is one Mat; a batch of images is one Mat an image, since ncnn has no batches.
     real = symmetric.astype(np.float32) * np.float32(weights.x.scale)
     parts = [real] if case.op == "linear" else list(real)
 
@@ -63,8 +63,11 @@ def arm(
 def model_call(
     ncnn: Any, path: str, feed: Mapping[str, Array], device: Device
 ) -> tuple[Callable[[], list[Array]], str]:
-    """(call, what ran) of a whole model, from the files that pnnx writes beside it, with ncnn's own defaults.
-    Raises NotImplementedError where there are none, or ncnn cannot take these inputs."""
+    """Return (call, a text on what runs) of a whole model, with ncnn's default options.
+
+    ncnn reads the files that pnnx writes beside the model. Raises NotImplementedError if they are missing or
+    ncnn cannot take these inputs.
+    """
     stem = Path(path).with_suffix("")
     param, weights = (Path(f"{stem}.ncnn.{kind}") for kind in ("param", "bin"))
     if missing := [file.name for file in (param, weights) if not file.is_file()]:
@@ -95,14 +98,17 @@ def model_call(
 
 
 def _mat(ncnn: Any, x: Array) -> Any:
-    """ncnn's array. A Mat of NumPy's memory has its channels end to end; on Vulkan ncnn takes each to begin
-    at a multiple of 16 bytes, where a copy has it."""
+    """Return an array as ncnn's Mat.
+
+    On Vulkan, ncnn assumes that each channel begins at a multiple of 16 bytes. A Mat over NumPy's memory has
+    its channels without gaps, so one whose channels end elsewhere is copied.
+    """
     mat = ncnn.Mat(x)
     return mat.clone() if x.ndim == 3 and x[0].nbytes % 16 else mat
 
 
 def _split(net: Any) -> str:
-    """Which layers have a Vulkan form; the others run on the CPU in between."""
+    """Return a text on how many layers run on Vulkan, and which run on the CPU."""
     layers = list(net.layers())
     left = sorted({layer.type for layer in layers if not layer.support_vulkan})
     some = f"; {', '.join(left)} on the CPU" if left else ""
@@ -140,7 +146,7 @@ def _net(ncnn: Any, case: Case, weights: Weights, bias: Array, index: int) -> tu
     data = weights.w.tobytes()
     model = struct.pack("<I", INT8_DATA) + data + b"\0" * (-len(data) % 4)
     model += bias.astype("<f4").tobytes() + scales.tobytes() + struct.pack("<f", 1 / weights.x.scale)
-    with tempfile.TemporaryDirectory() as folder:  # its reader of memory takes text alone
+    with tempfile.TemporaryDirectory() as folder:  # ncnn reads weights from a file, not from memory
         path = Path(folder) / "model.bin"
         path.write_bytes(model)
         if net.load_model(str(path)) != 0:

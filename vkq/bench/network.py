@@ -1,4 +1,4 @@
-"""Whole models: verified, then timed as a whole and node by node, each node beside its floor."""
+"""Whole models: verify them, then time them as a whole and node by node, each node with its floor."""
 
 from __future__ import annotations
 
@@ -33,30 +33,32 @@ from vkq.select.path import choose_path
 from vkq.tflite.either import referee, session_of
 from vkq.tflite.file import is_tflite
 
-MOST_DISPATCHES = 4096  # whose times are taken one by one
+MOST_DISPATCHES = 4096  # for a model that is timed node by node
 NODE_RUNS = 20
-SUMS = ("MatMulNBits",)  # of floats: right to a bound, as is what adds them in another order
-NEAR = 1e-4  # of the largest number: how far a model's results may be from the reference behind them
+SUMS = ("MatMulNBits",)  # float sums: their order is free, so results are compared within a bound
+NEAR = 1e-4  # allowed error of a model with such sums, as a share of its largest result
 
 
 def at_batch(path: str, batch: int | None) -> str | bytes:
-    """A model's path, or its bytes with another first axis of all inputs and outputs."""
+    """Return the model's path; with *batch*, the model's bytes with this first size of inputs and outputs."""
     if batch is None:
         return path
     if is_tflite(path):
         raise ArgumentError(f"{path}: --batch is for ONNX models; a .tflite file has its own sizes")
-    inputs = [argument.name for argument in read(path).inputs]  # refuses what is no model, in words
+    inputs = [argument.name for argument in read(path).inputs]  # raises a VkqError for a damaged file
     model = package().load(path)
     for value in (*(v for v in model.graph.input if v.name in inputs), *model.graph.output):
         for dim in value.type.tensor_type.shape.dim[:1]:
             dim.dim_value = batch
-    del model.graph.value_info[:]  # which says the old batch
+    del model.graph.value_info[:]  # it states shapes with the old batch
     return bytes(model.SerializeToString())
 
 
 class Network:
-    """A model that a device can run, and what it is given: random images and numbers, always the same. It
-    takes no memory there before it runs."""
+    """A model that a device can run, and its inputs: random numbers with a fixed seed.
+
+    The model takes no memory on the device before it runs.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Network:
         self.model = at_batch(path, batch)
         session = session_of(self.model)(self.model, device)
         self.feed = numbers(session, shapes_of(session.model, shapes), ranges_of(ids))
-        self.held = {name: held(name, x) for name, x in self.feed.items()}  # as a device has them
+        self.held = {name: held(name, x) for name, x in self.feed.items()}  # in the dtypes of the device
         sizes = ",".join(f"{name}={'x'.join(map(str, x.shape))}" for name, x in self.feed.items())
         self.name = f"{Path(path).name}[{sizes}]"
         self.graph: Graph = session.lowered({name: x.shape for name, x in self.feed.items()})
@@ -86,7 +88,7 @@ class Network:
         return Executable(self.graph, self._device, {})
 
     def run(self) -> Tensor:
-        """Records the whole network; one of its results."""
+        """Record the whole network; return one of its results."""
         e = self.executable
         inputs, outputs = ([x.buffer for x in some.values()] for some in (e.inputs, e.outputs))
         self._device.add(e.plan, inputs, outputs)
@@ -97,14 +99,17 @@ class Network:
         return any(node.op in SUMS for node in self.graph.nodes)
 
     def wrong(self, got: Mapping[str, Array], wanted: Mapping[str, Array]) -> int:
-        """How many numbers are not what is expected."""
+        """Return how many numbers of the results are wrong."""
         pairs = [(got[name], want) for name, want in wanted.items()]
         differ = _far if self.rounds else unequal
         return sum(int(differ(*pair).sum()) for pair in pairs)
 
     def expected(self) -> tuple[Mapping[str, Array], str]:
-        """The outputs by ONNX Runtime, or by the oracle where that is not installed or both round; and
-        which."""
+        """Return the expected outputs, and the words for whose they are.
+
+        They are ONNX Runtime's (LiteRT's for a .tflite file); the NumPy reference's if that is not installed
+        or the model has float sums (`SUMS`).
+        """
         if self.rounds:
             return oracle.run(self.graph, self.held), f"the NumPy reference's to {NEAR:g}"
         package = "ai_edge_litert" if is_tflite(self.model) else "onnxruntime"
@@ -117,24 +122,24 @@ class Network:
 
 
 def _far(got: Array, want: Array) -> npt.NDArray[np.bool_]:
-    """Where results that were rounded on their way differ by more than `NEAR`, or than a step."""
+    """Return where results differ by more than `NEAR` of the largest (floats), or more than 1 (integers)."""
     largest = float(np.abs(want[np.isfinite(want)]).max(initial=0))
     step = NEAR * largest if want.dtype.kind == "f" else 1
     return np.asarray(unequal(got, want) & ~(np.abs(got.astype(np.float64) - want) <= step))
 
 
 def measure(network: Network, device: Device, request: Request, result: Result, progress: Progress) -> None:
-    """Adds a model's rows, and the times of its nodes, to a result; or why there are none."""
+    """Add a model's rows and the times of its nodes to a result, or the failure if it cannot be measured."""
     try:
         _measure(network, device, request, result, progress)
-    except VkqError as error:  # what was measured before it stays
+    except VkqError as error:  # rows that were added before the error stay
         skip(network, result, str(error))
     finally:
-        vars(network).pop("executable", None)  # with its memory, which the next one may need
+        vars(network).pop("executable", None)  # frees its memory: the next model may need it
 
 
 def skip(network: Network, result: Result, reason: str) -> None:
-    """Tells that a model was not measured."""
+    """Add the failure of a model that was not measured."""
     _fail(network, result, "skipped", reason)
 
 
@@ -186,20 +191,20 @@ def _row(
 
 
 def _nodes(network: Network, device: Device, floors: list[tuple[int, int]], result: Result) -> list[NodeTime]:
-    """The median time of every dispatch, with timestamps around each, by nodes."""
+    """Return, for each node, the median times of its dispatches, by timestamps around each dispatch."""
     with device.record(timestamps=MOST_DISPATCHES) as recording:
         network.run()
     taken: list[Any] = []
     for _ in range(NODE_RUNS):
         recording.run()
         taken.append(recording.gpu_times_us())
-    times = np.median(np.asarray(taken[len(taken) // 4 :]), axis=0)  # the first ones warm caches
+    times = np.median(np.asarray(taken[len(taken) // 4 :]), axis=0)  # the first quarter warms caches
     graph, names = network.graph, network.executable.plan.variants
     ceiling, copy = of_path(network.path, result.ceilings), result.ceilings.get("copy")
     found = []
     for (node, first, end), (operations, size) in zip(network.executable.steps, floors, strict=True):
         if first == end:
-            continue  # a view: nothing is done
+            continue  # a view: no dispatch
         shapes = (graph.specs[name] for name in (node.inputs[0], node.outputs[0]))
         found.append(
             NodeTime(

@@ -1,4 +1,4 @@
-"""The nodes of a model: what each has to read, write and multiply, and tables of where the time goes."""
+"""The nodes of a model: the operations and bytes of each, and tables of their times."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.linear import LinearProblem
 from vkq.problem.transposed import TransposedConv2dProblem
 
-SHOWN = 20  # of the nodes that lose most; --wide shows all
+SHOWN = 20  # nodes in the table, those farthest above their floors; --wide shows all
 
 
 def work_of(graph: Graph, node: Node) -> tuple[int, int]:
-    """(operations, two for each multiply-add of the real sizes; bytes, every input and result once)."""
+    """Return (operations: two for each multiply-add, without padding; bytes of all inputs and results)."""
     names = [name for name in (*node.inputs, *node.outputs) if name]
     return 2 * _macs(graph, node), sum(graph.specs[name].nbytes for name in names)
 
@@ -36,7 +36,7 @@ def _macs(graph: Graph, node: Node) -> int:
 
 
 def tables(nodes: Sequence[NodeTime], columns: int | None, wide: bool) -> list[str]:
-    """Lines: the kernels with their times, then the nodes, farthest above their floors first."""
+    """Return the lines of two tables: kernels by time, then nodes, the farthest above its floor first."""
     if not nodes:
         return []
     total = sum(node.time_us for node in nodes) or 1.0

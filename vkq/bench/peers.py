@@ -1,5 +1,5 @@
-"""Other libraries beside vkq, where they are installed: each says what really ran, on what, and whether its
-numbers agreed."""
+"""Other libraries (peers) that run a case for comparison with vkq, if they are installed. Each states what
+really ran, on which device, and whether its numbers agreed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from vkq.runtime.device import Device
 
 @dataclass(frozen=True)
 class PeerArm:
-    """What is timed (``call``), what really runs in it (library, version, device, type), and whether its
-    numbers agreed."""
+    """A peer's case: ``call``, which is timed; ``ran``, a text on what it runs (library, version, device,
+    type); ``agreement``, a text on whether its numbers agreed."""
 
     call: Callable[[], Any]
     ran: str
@@ -31,18 +31,18 @@ class PeerArm:
 
 
 class Peer(Protocol):
-    """A library that can run a case, or says why not (NotImplementedError)."""
+    """A library that can run cases; it raises NotImplementedError, with the reason, for those it cannot."""
 
     @property
     def name(self) -> str:
-        """As ``--peer`` takes it."""
+        """Its name for the option ``--peer``."""
 
     def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
-        """Ready to be timed; it has run once."""
+        """Return a case that has run once and is ready to be timed."""
 
 
 def agreement(got: Array, expected: Expected) -> str:
-    """Whether a peer's result agrees with the reference of the same case, in words and numbers."""
+    """Return a text on whether a peer's result agrees with the reference, with the largest difference."""
     wrong = (
         expected.mismatch(got)
         if got.dtype == expected.y.dtype or expected.bound is not None
@@ -56,8 +56,7 @@ def agreement(got: Array, expected: Expected) -> str:
 
 
 class OnnxRuntime:
-    """ONNX Runtime's CPU provider: QLinearConv, QLinearMatMul (QGemm, which has a bias), MatMul and Conv in
-    float."""
+    """ONNX Runtime's CPU provider: QLinearConv for conv2d, QGemm (QLinearMatMul with a bias) for linear."""
 
     name = "ort"
 
@@ -122,8 +121,8 @@ class OnnxRuntime:
 
 
 class PyTorch:
-    """PyTorch on the CPU: ``torch._int_mm`` (int8 in, int32 out, no requantization) and float32 conv2d and
-    linear."""
+    """PyTorch on the CPU: ``torch._int_mm`` (int8 in, int32 out, no requantization) for int8 linear layers,
+    else conv2d and linear in float32."""
 
     name = "torch"
 
@@ -135,7 +134,7 @@ class PyTorch:
             return self._integer(x, weights)
         call = self._float(case, weights, x)
         got = call().numpy()
-        if weights.y is not None:  # what the reference rounds to int8, PyTorch leaves in float
+        if weights.y is not None:  # the reference rounds to int8, PyTorch returns float32
             steps = np.clip(got / np.float32(weights.y.scale) + weights.y.zero_point, -128, 127) - expected.y
             text = f"float32: at most {float(np.abs(steps).max()):.2g} int8 steps from the reference"
         else:
@@ -187,8 +186,7 @@ class PyTorch:
 
 
 class Ncnn:
-    """ncnn on the same Vulkan device, int8 with its fp16 options off; float32 arrays in and out, as it takes
-    them."""
+    """ncnn on the same Vulkan device: int8 layers with float32 inputs and outputs, its fp16 options off."""
 
     name = "ncnn"
 
@@ -204,14 +202,14 @@ PEERS: dict[str, Callable[[], Peer]] = {"ort": OnnxRuntime, "torch": PyTorch, "n
 
 
 def find_peer(name: str) -> Peer:
-    """The peer by name. Raises ArgumentError where there is none, or it is not installed."""
+    """Return the peer of a name. Raises ArgumentError if there is none, or its library is not installed."""
     if name not in PEERS:
         raise ArgumentError(f"--peer is {name!r}; it must be all or one of {', '.join(PEERS)}")
     return PEERS[name]()
 
 
 def installed_peers() -> tuple[Peer, ...]:
-    """The peers whose library is installed."""
+    """Return the peers whose libraries are installed."""
     found = []
     for make in PEERS.values():
         try:
@@ -222,7 +220,7 @@ def installed_peers() -> tuple[Peer, ...]:
 
 
 def library(name: str, peer: str) -> Any:
-    """The package of a peer. Raises ArgumentError where it is not installed."""
+    """Import the package *name* of a peer. Raises ArgumentError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

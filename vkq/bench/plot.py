@@ -1,5 +1,5 @@
-"""Pictures of results: a sweep over a size, a roofline under the measured ceilings, whole networks beside
-other libraries. Needs matplotlib."""
+"""Plots of results: a sweep over one size, a roofline with the measured ceilings, and bars of whole networks
+in vkq and other libraries. They need matplotlib."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from vkq.check.cases import Case
 from vkq.errors import ArgumentError
 
 SUFFIXES = (".svg", ".png", ".pdf")
-MOST_LABELS = 10  # of points of a roofline; more would cover each other
-# Of the background and of what is drawn on it; the series' colours can be told apart by the colour-blind,
-# too.
+MOST_LABELS = 10  # names of points in a roofline; more would overlap
+# Colours of each theme: background, text, lines. Colour-blind readers can tell the series' colours apart.
 THEMES = {"light": ("#ffffff", "#1f2328", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8f98")
 
 
 def library() -> Any:
-    """matplotlib without a display. Raises ArgumentError where it is not installed."""
+    """Import matplotlib's figures, which need no display. Raises ArgumentError if it is not installed."""
     try:
         figure = importlib.import_module("matplotlib.figure")
     except ImportError as error:
@@ -37,7 +36,7 @@ def library() -> Any:
 
 
 def check(path: Path) -> None:
-    """Raises ArgumentError where no picture could be written: before anything is measured."""
+    """Raise ArgumentError if no plot can be written to *path*; called before anything is measured."""
     if path.suffix.lower() not in SUFFIXES:
         raise ArgumentError(
             f"plot: {str(path)!r} has no suffix that says what to write; use {', '.join(SUFFIXES)}"
@@ -46,13 +45,13 @@ def check(path: Path) -> None:
 
 
 def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light") -> None:
-    """Writes the picture of a result; its format follows the file's suffix (.svg, .png, .pdf)."""
+    """Write the plot of a result in the format of the file's suffix (.svg, .png, .pdf)."""
     rows = [row for row in result.rows if row.clock == _clock(result)]
     if not rows:
         raise ArgumentError("plot: there is no row to draw; every case failed")
     size = swept(cases) if cases else None
     if not size:
-        rows = [row for row in rows if row.operations]  # what only moves data has no place under the roof
+        rows = [row for row in rows if row.operations]  # a row without arithmetic has no intensity
         if not rows:
             raise ArgumentError(
                 "plot: no row does arithmetic; sweep a size, as in 'repack[N=1,8,C=64,H=56,W=56]'"
@@ -68,8 +67,10 @@ def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light"
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]], path: Path, theme: str = "light") -> None:
-    """Writes bars side by side: group -> series -> milliseconds; the first series is vkq's, and the others
-    say how much longer they take."""
+    """Write a bar chart of *groups*: group -> series -> milliseconds.
+
+    The first series is vkq's; the labels of the others give their time as a multiple of vkq's.
+    """
     series = list(dict.fromkeys(name for one in groups.values() for name in one))
     with _figure(
         path, theme, (9, 0.9 + 0.27 * sum(map(len, groups.values())) + 0.25 * len(groups))
@@ -105,7 +106,8 @@ def _bar_label(one: Mapping[str, float], name: str) -> str:
 
 @contextmanager
 def _figure(path: Path, theme: str, size: tuple[float, float]) -> Iterator[Any]:
-    """A figure in a theme's colours, written at the end. An SVG keeps its text as text."""
+    """Context manager: yield a figure in a theme's colours, and write it at the end. SVGs keep text as
+    text."""
     check(path)
     if theme not in THEMES:
         raise ArgumentError(f"plot: the theme is {theme!r}; it must be one of {', '.join(THEMES)}")
@@ -126,7 +128,7 @@ def _figure(path: Path, theme: str, size: tuple[float, float]) -> Iterator[Any]:
 
 
 def _clock(result: Result) -> str:
-    """The first clock that was measured: gpu where there are timestamps."""
+    """Return the clock to draw: the first that was measured, gpu if the device has timestamps."""
     measured = {row.clock for row in result.rows}
     return next((clock for clock in ("gpu", "submit", "call", "host") if clock in measured), "gpu")
 
@@ -146,7 +148,7 @@ def _sizes(case: str) -> dict[str, str]:
 
 
 def _fixed(case: str, size: str | None) -> str:
-    """The case with a letter for the size that is swept: linear[M,K=1024,N=1024]."""
+    """Return the case's name without the value of the swept size: linear[M,K=1024,N=1024]."""
     sizes = [key if key == size else f"{key}={value}" for key, value in _sizes(case).items()]
     return f"{case.partition('[')[0]}[{','.join(sizes)}]"
 
@@ -180,7 +182,7 @@ def _roofline(figure: Any, rows: Sequence[Row], ceilings: Mapping[str, float | N
     copy = ceilings.get("copy")
     labels: list[Label] = []
     roofs = {name: rate for name, rate in _distinct(ceilings).items() if not copy or rate <= right * copy}
-    # Where no rate is met before the right edge, memory is the only ceiling of the picture.
+    # If every arithmetic ceiling begins beyond the right edge, draw the memory ceiling alone.
     for name, rate in (roofs or ({"copy": copy * right} if copy else {})).items():
         knee = rate / copy if copy else left
         xs = [left, knee, right] if left < knee < right else [left, right]
@@ -212,7 +214,7 @@ def _tops(gops: float) -> str:
 
 
 def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
-    """The ceilings of arithmetic, those within 2 % of each other as one."""
+    """Return the arithmetic ceilings; of several within 2 % of each other, the first."""
     found: dict[str, float] = {}
     for name, rate in ceilings.items():
         if rate and name != "copy" and all(abs(rate / other - 1) > 0.02 for other in found.values()):
@@ -222,8 +224,10 @@ def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A text of so many points, with the places where it may stand, the best first: x and y in the axes'
-    numbers, how far from there in points, and which end of the text is there."""
+    """A text of *size* points, and the places where it may stand, the best first.
+
+    A place is (x, y in data coordinates; offset to the right and up in points; horizontal alignment).
+    """
 
     text: str
     size: int
@@ -231,7 +235,7 @@ class Label:
 
 
 def _names(rows: Sequence[Row]) -> list[Label]:
-    """Names of the points, the fastest of each case, from the top on."""
+    """Return labels for the fastest point of each case, the highest point first."""
     best: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.gops):
         best[row.case] = row
@@ -243,8 +247,9 @@ def _names(rows: Sequence[Row]) -> list[Label]:
 
 
 def _place(figure: Any, axes: Any, labels: Sequence[Label], others: Sequence[Any]) -> None:
-    """Write each label where it covers neither another one nor *others*, and is inside; else leave it out."""
-    figure.draw_without_rendering()  # only then is known where things are
+    """Draw each label at its first place inside the axes that overlaps no label and none of *others*; leave
+    out labels without such a place."""
+    figure.draw_without_rendering()  # computes the positions of everything that is drawn
     taken = [one.get_window_extent() for one in others]
     inside = axes.get_window_extent()
     named = 0
@@ -268,8 +273,8 @@ def _place(figure: Any, axes: Any, labels: Sequence[Label], others: Sequence[Any
 
 
 def _short(case: str) -> str:
-    """A case in a few letters: ``4096x4096x4096`` (M, K, N), ``128>128 3x3 72x120 x10`` (channels, kernel,
-    image, batch)."""
+    """Return a short name of a case: ``4096x4096x4096`` (M, K, N) or ``128>128 3x3 72x120 x10`` (channels,
+    kernel, image, batch)."""
     s = _sizes(case)
     if "M" in s:
         return f"{s['M']}x{s['K']}x{s['N']}"

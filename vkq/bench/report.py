@@ -1,4 +1,4 @@
-"""A result as a table for the terminal, Markdown or CSV."""
+"""Write a result as a table for the terminal, as Markdown or as CSV."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CSV_COLUMNS = (
 
 
 def header(result: Result) -> list[str]:
-    """Lines that say what was measured on: device, host, ceilings."""
+    """Return the lines above the table: device, host, ceilings."""
     device, software = result.device, " SOFTWARE DEVICE" if result.device["software"] else ""
     rates = [
         f"{name} {value:,.0f} GOP/s" for name, value in result.ceilings.items() if value and name != "copy"
@@ -45,15 +45,15 @@ def header(result: Result) -> list[str]:
 
 
 _WIDE_WIDTHS = (11, 19, 11, 11, 9, 10, 18, 9, 8, 24)
-_WIDTHS = {"path": 8, "us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}  # 80 with a case
-_LEAST = 20  # letters of a case
+_WIDTHS = {"path": 8, "us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}  # with a case: 80 columns
+_LEAST = 20  # letters of a case's name
 
 
 class Table:
-    """The table on a terminal: a line for each arm with the times of *clock*, the first that is measured.
+    """The table on a terminal, with a line for each arm: its times by *clock*, the first clock of the run.
 
-    A name that does not fit into *columns* (None: all fit) stands above its rows (`Labels`). With *wide* a
-    line has every clock and rate and ends with its command.
+    A name that does not fit into *columns* (None: no limit) stands above its rows (`Labels`). With *wide* a
+    line has the times of every clock, all rates, and at its end the command that repeats it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Table:
         self.letters = max(len("case"), self._labels.letters)
 
     def head(self) -> str:
-        """The names of the columns."""
+        """Return the line of column names."""
         if self.wide:
             cells = [name.rjust(width) for name, width in zip(_WIDE, _WIDE_WIDTHS, strict=True)]
             return " ".join(cells) + "  command"
@@ -76,7 +76,7 @@ class Table:
     def lines(
         self, rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
     ) -> list[str]:
-        """Those of some cases; an arm with no time says why, and how to see it again."""
+        """Return the lines of some cases; a failed arm gets the reason, and the command that repeats it."""
         found: list[str] = []
         said = ""
         for arm in _arms(rows):
@@ -91,7 +91,7 @@ class Table:
         return found
 
     def _failed(self, text: str, command: str) -> str:
-        """On a terminal the command has a line of its own: whoever types it copies a line."""
+        """Return the line of a failure; on a terminal the command has its own line, to be copied whole."""
         if not self.columns:
             return f"{text}  {command}"
         margin = " " * 12
@@ -102,7 +102,7 @@ class Table:
         return f"{folded}\n{margin}again: {command}"
 
     def totals(self, totals: Sequence[Total]) -> list[str]:
-        """A line for each network, path and clock."""
+        """Return a line for each network, path and clock."""
         return [
             f"total    {_network(one)} on {one.path}: {microseconds(one.time_us)} us ({one.clock} clock),"
             f" {_rate(one.gops)} GOP/s"
@@ -131,7 +131,7 @@ class Table:
         return "\n".join([line, *(self._below(text) for text in said)])
 
     def _below(self, text: str) -> str:
-        """What is said of a row, in the terminal's width."""
+        """Return a text below a row, indented and wrapped at the terminal's width."""
         margin = " " * min(self.letters + 2, 20)
         width = max(self.columns or 0, len(margin) + 30) if self.columns else len(margin) + len(text)
         return textwrap.fill(text, width, initial_indent=margin, subsequent_indent=margin)
@@ -149,7 +149,7 @@ def _network(one: Total) -> str:
 
 
 def footer(result: Result) -> list[str]:
-    """Warnings, each once with the number of rows (a time of one clock each), and mismatches."""
+    """Return the lines below the table: each warning once, with its number of rows; mismatches; the time."""
     counts: dict[str, int] = {}
     for row in result.rows:
         for warning in row.warnings:
@@ -173,7 +173,7 @@ def footer(result: Result) -> list[str]:
 
 
 def _arms(rows: Iterable[Row]) -> list[dict[str, Row]]:
-    """Rows that differ in the clock alone, together: clock -> row."""
+    """Group rows that differ only in the clock; each group maps a clock to its row."""
     found: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
         found.setdefault(row.key[:-1], {})[row.clock] = row
@@ -193,19 +193,19 @@ def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
 
 
 def _speed(row: Row) -> tuple[str, str]:
-    """GOP/s and their share of the ceiling; GB/s and their share of a copy where there is no arithmetic."""
+    """Return GOP/s and their share of the ceiling; without arithmetic, GB/s and their share of a copy."""
     if row.operations:
         return _rate(row.gops), f"{row.compute_share:.0%}" if row.compute_share else "-"
     return f"{_rate(row.gbps)} GB", f"{row.copy_share:.0%} copy" if row.copy_share else "-"
 
 
 def _first(arm: dict[str, Row]) -> Row:
-    """The row of the first clock that was measured."""
+    """Return the row of the first clock that was measured."""
     return next(arm[clock] for clock in ("gpu", "submit", "call", "host") if clock in arm)
 
 
 def _ratio(row: Row, comparisons: Sequence[Comparison]) -> str:
-    """Of the arm's first clock that was compared, with the interval's reach."""
+    """Return the row's ratio to its base and the verdict, or "-" if the row was not compared."""
     for one in comparisons:
         if (one.case, one.scheme, one.scale, one.method, one.path, one.clock) == (
             row.case, row.scheme, row.scale, row.method, row.path, row.clock
@@ -228,12 +228,12 @@ def _rate(value: float) -> str:
 
 
 def microseconds(value: float) -> str:
-    """Three or four digits."""
+    """Return a time in microseconds with three or four digits."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 100 else f"{value:.1f}"
 
 
 def markdown(result: Result) -> str:
-    """The result as Markdown: what it was measured on, the table, the warnings."""
+    """Return the result as Markdown: device and host, the table, the warnings."""
     head = ["case", "path", *_WIDE]
     lines = [f"- {line}" for line in header(result)] + [
         "",
@@ -268,7 +268,7 @@ def markdown(result: Result) -> str:
 
 
 def comma_separated(result: Result) -> str:
-    """The rows as CSV, one for each arm and clock."""
+    """Return the rows as CSV, a line for each arm and clock."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""What a benchmark found: rows, ratios, and the JSON that holds them."""
+"""The result of a benchmark run: rows, ratios, and the JSON file that holds them."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from vkq.bench.stats import Ratio
 from vkq.errors import ArgumentError
 
 SCHEMA = 1
-INTERRUPTED = "interrupted"  # the reason of what was left when the user ended a run
-MOST_BYTES = 8 << 20  # of a file that is read
-MOST_SAMPLES = 5000  # of a row
+INTERRUPTED = "interrupted"  # the reason of cases that had no time when the user ended the run
+MOST_BYTES = 8 << 20  # a larger file is refused
+MOST_SAMPLES = 5000  # in a row
 
 
 @dataclasses.dataclass
 class Row:
-    """One arm of one case under one clock. Times are microseconds of one pass; shares are of the run's
-    ceilings."""
+    """The times of one arm of one case by one clock.
+
+    Times are microseconds of one pass. Shares are fractions of the ceilings that this run measured.
+    """
 
     case: str
     scheme: str
     scale: str
     method: str | None
-    path: str  # of vkq; for a peer its name
+    path: str  # vkq's path, or the peer's name
     arm: str  # "vkq" or "peer"
-    variant: str  # the shaders in order of dispatch, or what the peer ran
+    variant: str  # the shader variants in order of dispatch, or a text on what the peer ran
     clock: str
-    verified: str  # how the numbers were compared with the reference, and that they agreed
+    verified: str  # how the numbers were compared with the reference
     median_us: float
     p20_us: float
     p80_us: float
     samples_us: list[float]
-    dispatches: int  # of one pass
+    dispatches: int  # in one pass
     passes: int  # in one sample
     sets: int  # rotating copies of all data
     operations: int
@@ -45,29 +47,29 @@ class Row:
     compute_ceiling: str | None
     compute_share: float | None
     copy_share: float | None
-    overhead_us: float | None  # submit clock: the host's time beyond the device's, median
+    overhead_us: float | None  # clock submit: median of the host's time minus the device's
     warnings: list[str]
     command: str
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes two rows of different runs the same measurement."""
+        """The fields that are equal for the same measurement in two runs."""
         return (self.case, self.scheme, self.scale, self.method or "", self.path, self.clock)
 
     @property
     def gops(self) -> float:
-        """10**9 operations a second, two for each multiply-add."""
+        """10**9 operations a second; a multiply-add is two."""
         return self.operations / self.median_us / 1e3
 
     @property
     def gbps(self) -> float:
-        """10**9 bytes a second: x, weight and y once each."""
+        """10**9 bytes a second, with x, weight and y counted once each."""
         return self.bytes / self.median_us / 1e3
 
 
 @dataclasses.dataclass
 class Comparison:
-    """Two arms of a case, sampled in turn."""
+    """The ratio of the times of two arms of a case, which were sampled in turn."""
 
     case: str
     scheme: str
@@ -84,7 +86,7 @@ class Comparison:
 
     @classmethod
     def of(cls, row: Row, base: Row, ratio: Ratio) -> Comparison:
-        """From the rows of both arms and their ratio."""
+        """Return the comparison of two rows with this ratio."""
         same = (row.case, row.scheme, row.scale, row.method, row.path, base.path, row.clock)
         return cls(*same, ratio.value, ratio.low, ratio.high, ratio.pairs, ratio.verdict)
 
@@ -104,8 +106,11 @@ class Failure:
 
 @dataclasses.dataclass
 class NodeTime:
-    """A node of a model: its kernels in order of dispatch with the time of each, and its floor: the longer of
-    its bytes at the rate of a copy and its operations at that of the path, as measured in this run."""
+    """The times of one node of a model: its kernels in order of dispatch, and the time of each.
+
+    ``floor_us``: the longer of two times, its bytes / the copy rate and its operations / the path's ceiling.
+    Both rates are measured in this run.
+    """
 
     case: str
     node: str
@@ -119,14 +124,14 @@ class NodeTime:
 
     @property
     def time_us(self) -> float:
-        """Of all its dispatches."""
+        """The time of all its dispatches."""
         return sum(self.times_us)
 
 
 @dataclasses.dataclass
 class Total:
-    """The layers of a network, each as often as it occurs, on one path under one clock; ``missing`` counts
-    the shapes that have no time."""
+    """The time of a whole network on one path by one clock: the sum over its layers, each as often as it
+    occurs. ``missing``: how many of its different layers have no time."""
 
     network: str
     scheme: str
@@ -148,7 +153,7 @@ class Total:
 
 @dataclasses.dataclass
 class Result:
-    """A whole run."""
+    """All that a run measured, and on which device and host."""
 
     device: dict[str, Any]
     host: dict[str, Any]
@@ -166,16 +171,16 @@ class Result:
 
     @property
     def interrupted(self) -> bool:
-        """Whether cases have no time because the user ended the run."""
+        """True if cases have no time because the user ended the run."""
         return any(one.reason == INTERRUPTED for one in self.failures)
 
     @property
     def mismatches(self) -> list[Failure]:
-        """The arms whose numbers were wrong."""
+        """The failures of arms whose numbers were wrong."""
         return [one for one in self.failures if one.kind == "mismatch"]
 
     def to_json(self) -> str:
-        """The run as JSON, one row a line."""
+        """Return the run as JSON, one row a line."""
         top = {"schema": SCHEMA, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}}
         lists: dict[str, list[Any]] = {
             "rows": self.rows,
@@ -203,27 +208,27 @@ def _rounded(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file of a benchmark. Raises ArgumentError, naming the file, where it cannot be
-    read."""
+    """Return the value of a benchmark's JSON file. Raises ArgumentError, with the file's name, if it cannot
+    be read."""
     try:
         return files.parse_json(files.read(path, MOST_BYTES))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error  # without the number and the path, said already
+        why = getattr(error, "strerror", None) or error  # `str` of an OSError would repeat the path
         raise ArgumentError(
             f"{path} cannot be read as JSON: {why}; give a file that `vkq bench --json` wrote"
         ) from error
 
 
 def read(path: Path) -> Result:
-    """A run from its JSON file. Raises ArgumentError, naming the file, where it is not one or of another
-    schema version."""
+    """Return a run from its JSON file. Raises ArgumentError, with the file's name, if the file is no result
+    or has another schema version."""
     top = read_json(path)
     version = top.get("schema") if isinstance(top, dict) else None
     if version != SCHEMA:
         raise ArgumentError(
             f"{path} has schema {version!r:.60}, and this vkq reads {SCHEMA}; measure again with this version"
         )
-    top = {"totals": [], "nodes": [], **top}  # which results before 2026-11-22 lack
+    top = {"totals": [], "nodes": [], **top}  # results before 2026-11-22 lack these keys
     kinds: dict[str, Any] = {
         "rows": Row, "comparisons": Comparison, "failures": Failure, "totals": Total, "nodes": NodeTime
     }  # fmt: skip
@@ -245,8 +250,7 @@ def _list(top: dict[str, Any], key: str) -> list[Any]:
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """A dataclass of this module from the value of a JSON text; ValueError where a key or a type is
-    another."""
+    """Return a dataclass of this module made of a JSON value; ValueError if a key or a type is wrong."""
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
     if not isinstance(value, dict) or value.keys() != fields.keys():
         raise ValueError(f"a {kind.__name__} must have the keys {', '.join(fields)}")
@@ -265,7 +269,7 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-_TYPES: dict[str, Callable[[Any], bool]] = {  # by the annotations above
+_TYPES: dict[str, Callable[[Any], bool]] = {  # keys: annotations of the dataclasses' fields
     "str": _text,
     "str | None": lambda v: v is None or _text(v),
     "int": lambda v: isinstance(v, int) and not isinstance(v, bool),

@@ -1,4 +1,4 @@
-"""An arm that was verified, and the rows that its samples become, with what is to be said against them."""
+"""Verified arms, the rows made of their samples, and the warnings for these rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkq.device.capabilities import Capabilities
 
 @dataclass
 class VerifiedArm:
-    """A verified arm with what its rows say."""
+    """An arm whose numbers were verified, and the fields that its rows share."""
 
     path: str
     kind: str
@@ -27,13 +27,13 @@ class VerifiedArm:
     command: str
     dispatches: int = 0
     sets: int = 1
-    check: Callable[[], str | None] = lambda: None  # again, after the timing
+    check: Callable[[], str | None] = lambda: None  # verifies the numbers again, after the timing
     samples: dict[str, list[float]] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)
 
 
 def row_of(case: Case, one: VerifiedArm, clock: str, ceilings: Mapping[str, float | None]) -> Row:
-    """What one clock's samples of an arm say."""
+    """Return the row of an arm for one clock."""
     samples = one.samples[clock]
     found = stats.summarize(samples)
     passes = getattr(one.arm, "passes", 1) if clock == "gpu" else 1
@@ -54,7 +54,7 @@ def row_of(case: Case, one: VerifiedArm, clock: str, ceilings: Mapping[str, floa
 def warnings_of(
     row: Row, settled: bool, settings: Settings, c: Capabilities, throttled: float | None
 ) -> Iterator[str]:
-    """What speaks against a row, each with the remedy. *throttled*: the sentinel's rate, where it was low."""
+    """Yield the warnings for a row, each with a remedy. *throttled*: the sentinel's rate, if it was low."""
     if c.device_type == "cpu" and row.arm == "vkq":
         yield "software device: the times rank nothing on a GPU; they show overheads and regressions"
     if not settled:

@@ -1,4 +1,4 @@
-"""Runs cases: verifies every arm against the reference, then times all arms of a case in turn."""
+"""Run cases: verify every arm against the reference, then time all arms of a case in turn."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from vkq.runtime.device import Device
 from vkq.select.path import PATHS, float_sums, refusal
 
 Progress = Callable[[str], None]
-FEW_ROWS = 32
+FEW_ROWS = 32  # linear cases with at most so many rows share one reference result
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is measured of every case. ``base``: the path or peer that the others are compared with; None
-    compares nothing."""
+    """What to measure for every case. ``base``: the path or peer to which the others are compared; None for
+    no comparison."""
 
     paths: tuple[str, ...] = ("auto",)
-    clocks: tuple[str, ...] = timer.CLOCKS  # in this order
+    clocks: tuple[str, ...] = timer.CLOCKS  # measured in this order
     base: str | None = None
     peers: tuple[Peer, ...] = ()
     settings: timer.Settings = field(default_factory=timer.Settings)
     device_option: str | None = None
-    variant: str | None = None  # of a shader that every layer must run
+    variant: str | None = None  # a pattern: every layer must run a shader variant that matches
 
 
 def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
-    """The paths that the command line names; ``all`` is every path that the device can take. Raises
-    ArgumentError."""
+    """Return the paths that the command line names; ``all`` means every path that the device can take.
+    Raises ArgumentError for a name that is no path."""
     found: list[str] = []
     for word in words:
         if word != "all" and word not in PATHS:
@@ -52,7 +52,7 @@ def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
 
 
 class Runner:
-    """Measures cases on a device and adds what it finds to *result*."""
+    """Measures cases on a device and adds rows, comparisons and failures to *result*."""
 
     def __init__(
         self, device: Device, request: Request, result: Result, progress: Progress = lambda what: None
@@ -62,14 +62,14 @@ class Runner:
         self.result = result
         self.progress = progress
         self._sentinel = Sentinel(device)
-        # Of this case: the path asked for, and the one that auto or dot means.
+        # For this case: the path asked for -> the path taken ("auto" and "dot" are resolved).
         self._taken: dict[str, str] = {}
-        # Of the last weights, which sweeps share: their key, they themselves, and what was made of them
-        # (layers, answers).
+        # The weights of the last case, which a sweep reuses: (key, weights, layers and results made of them).
         self._built: tuple[object, data.Weights, dict[Any, Any]] | None = None
 
     def run(self, case: Case) -> None:
-        """Verifies and measures one case; what cannot run, or is wrong, is told in ``result.failures``."""
+        """Verify and measure one case; an arm that cannot run, or is wrong, is added to
+        ``result.failures``."""
         self.progress(f"{case.name}: reference")
         weights, made = self._weights(case)
         x = data.activations(case)
@@ -93,7 +93,7 @@ class Runner:
         self._report(case, arms, min((s for s in (before, after) if s is not None), default=None))
 
     def skip(self, case: Case, reason: str) -> None:
-        """Tells that a case was not measured."""
+        """Add the failure of a case that was not measured."""
         path = ",".join(self.request.paths)
         self._fail(case, path, "skipped", reason, self._command(case, path))
 
@@ -107,13 +107,16 @@ class Runner:
         window = "" if case.op == "linear" else case.name
         key = (case.problem.weight_shape, case.scheme, case.scale, window)
         if self._built is None or self._built[0] != key:
-            self._built = None  # before the next are made: they may be large
+            self._built = None  # frees the old weights first: both together may not fit
             self._built = (key, data.weights(case), {})
         return self._built[1], self._built[2]
 
     def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> Expected:
-        """The reference's answer. What it costs with few rows is the weights, so it is asked once for
-        `FEW_ROWS` of them."""
+        """Return the reference's result.
+
+        With few rows its cost is that of reading the weights, so it is computed once for `FEW_ROWS` rows, and
+        cases with fewer rows take the first of them.
+        """
         sums = float_sums(self.device, CHANNELS.get(case.scheme, "float32"))
         if case.op != "linear" or case.layer.gemm_m > FEW_ROWS:
             return data.expected(case, weights, x, sums)
@@ -140,7 +143,7 @@ class Runner:
             if self.request.variant:
                 layer = with_variant(layer, data.tensor(case, layer, x), self.request.variant)
             taken = "auto" if case.scheme in FLOAT else layer.choice().path
-            if taken in self._taken.values():  # auto, and the path that auto takes
+            if taken in self._taken.values():  # "auto" resolved to this path, which is measured already
                 return None
             self._taken[path] = taken
             command = self._command(case, taken)
@@ -212,7 +215,7 @@ class Runner:
     def _report(self, case: Case, arms: list[VerifiedArm], throttled: float | None) -> None:
         rows: dict[tuple[str, str], Row] = {}
         for one in arms:
-            wrong = one.check() if one.samples.keys() - {"call"} else None  # else the captured work never ran
+            wrong = one.check() if one.samples.keys() - {"call"} else None  # "call" runs no captured work
             if wrong:
                 self._fail(case, one.path, "mismatch", f"after the timed runs: {wrong}", one.command)
                 continue
@@ -235,7 +238,8 @@ class Runner:
             )
 
     def _base(self, rows: Mapping[tuple[str, str], Row]) -> str | None:
-        """The row that others are compared with: the one asked for; with peers alone, vkq's first path."""
+        """Return what rows are compared with: the requested base; else, if there are peers, vkq's first
+        path."""
         if self.request.base is not None:
             return self._taken.get(self.request.base, self.request.base)
         return next((path for path, _ in rows), None) if self.request.peers else None

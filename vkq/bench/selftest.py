@@ -1,5 +1,5 @@
-"""Can the comparison be trusted here? One kernel against itself must be called equal, and against 10 % more
-work slower."""
+"""Self-test of comparisons on this machine: a kernel compared with itself must be called equal, and the same
+kernel with 10 % more work must be called slower."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from vkq.problem.names import parse
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
 
-TRIALS = 20
-NEEDED = 19
-INJECTED = 0.10
+TRIALS = 20  # of each kind
+NEEDED = 19  # right verdicts of each kind
+INJECTED = 0.10  # share of extra work
 CASE = Case(parse("linear[M=64,K=256,N=256]"))
-# Short submissions in many pairs: what disturbs the machine then mostly meets both halves of a pair, and the
-# rest are outliers that the median leaves out. Ten passes, so that one more is 10 % more work.
+# Many pairs of short submissions: a disturbance then usually slows both submissions of a pair, and the other
+# pairs are outliers that the median ignores. A submission has ten passes, so that one more is 10 % more work.
 SETTINGS = timer.Settings(samples=60, submission_us=0, time_s=8.0, precision=0.03)
 PASSES = 10
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The ratios of the trials with equal arms, and of those with extra work."""
+    """The ratios of two kinds of trials: of equal arms, and of an arm with extra work."""
 
     equal: list[stats.Ratio]
     slower: list[stats.Ratio]
 
     @property
     def right(self) -> tuple[int, int]:
-        """How many trials of each kind had the right verdict."""
+        """The number of trials of each kind with the right verdict."""
         return sum(r.verdict == "equal" for r in self.equal), sum(r.verdict == "slower" for r in self.slower)
 
     @property
@@ -40,7 +40,7 @@ class Trials:
         return min(self.right) >= NEEDED
 
     def lines(self) -> list[str]:
-        """The report in words."""
+        """Return the lines of the report."""
         names = ("one kernel as both arms: called equal", f"{INJECTED:.0%} more work: called slower")
         lines = []
         for name, right, ratios in zip(names, self.right, (self.equal, self.slower), strict=True):
@@ -59,11 +59,11 @@ class Trials:
 
 
 def run(device: Device, trials: int = TRIALS, progress: Callable[[str], None] = lambda what: None) -> Trials:
-    """Runs the trials, by the same sampling and statistics as every comparison of ``vkq bench``."""
+    """Run the trials with the sampling and statistics that every comparison of ``vkq bench`` uses."""
     layer = data.layer(CASE, data.weights(CASE), "auto", device)
     x = Tensor.from_numpy(data.activations(CASE), device)
     base, same, more = (_arm(device, lambda: layer(x), extra) for extra in (0.0, 0.0, INJECTED))
-    clock = "gpu"  # where there are no timestamps: the host's time of the same stacked passes
+    clock = "gpu"  # on a device without timestamps: the host's time of the same passes
     equal: list[stats.Ratio] = []
     slower: list[stats.Ratio] = []
     for trial in range(trials):

@@ -1,9 +1,9 @@
-"""Statistics of times: medians, the ratio of interleaved pairs with an exact interval, and what is suspicious
-in a sample.
+"""Statistics of times: medians, the ratio of interleaved pairs with an exact interval, and signs of a bad
+sample (drift, outliers).
 
 Times on a shared machine have heavy tails and drift, so nothing here uses a mean or a standard deviation. Two
-arms are compared by the ratio of pairs measured right after each other: what slows the machine for a while
-slows both halves of a pair.
+arms are compared by the ratios of pairs: the two times of a pair are measured right after each other, so a
+disturbance of the machine slows both.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-CONFIDENCE = 0.99  # of the interval of a ratio
-FLOOR = 0.02  # ratios nearer to 1 than this are called equal: where buffers lie makes as much of a difference
-DRIFT = 0.05  # between the medians of the first and the last fifth
-OUTLIERS = 0.05  # share of samples
-THROTTLED = 0.85  # of the sentinel's median rate
+CONFIDENCE = 0.99  # of a ratio's interval
+FLOOR = 0.02  # ratios nearer to 1 are called equal: the addresses of buffers alone change times so much
+DRIFT = 0.05  # a larger change from the first fifth's median to the last fifth's gives a warning
+OUTLIERS = 0.05  # a larger share of the samples gives a warning
+THROTTLED = 0.85  # a sentinel's rate below this share of its median gives a warning
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Median, 20th and 80th percentile of the samples, and how many there are."""
+    """The median, 20th and 80th percentile of some samples, and their number."""
 
     median: float
     p20: float
@@ -34,7 +34,7 @@ class Summary:
 
 
 def summarize(samples: Sequence[float]) -> Summary:
-    """The summary of at least one sample.
+    """Return the summary of one or more samples.
 
     >>> summarize([1.0, 2.0, 3.0, 4.0, 100.0])
     Summary(median=3.0, p20=1.8, p80=23.2, count=5)
@@ -47,8 +47,8 @@ def summarize(samples: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of one arm over that of another: estimate, interval, and the number of pairs. Below 1 the
-    first is faster."""
+    """The ratio of the times of two arms: estimate, interval and number of pairs. Below 1 the first arm is
+    faster."""
 
     value: float
     low: float
@@ -57,7 +57,7 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """``slower``, ``faster`` (the interval leaves 1 out, and the difference is above `FLOOR`), else
+        """``slower`` or ``faster`` if the interval excludes 1 and the difference is above `FLOOR`, else
         ``equal``."""
         if abs(math.log(self.value)) < math.log1p(FLOOR) or self.low <= 1 <= self.high:
             return "equal"
@@ -65,16 +65,16 @@ class Ratio:
 
     @property
     def width(self) -> float:
-        """Half the width of the interval, as a share of the ratio: what could not have been seen."""
+        """Half the width of the interval as a share of the ratio: smaller differences cannot be detected."""
         return math.sqrt(self.high / self.low) - 1
 
 
 def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """The ratio times[i] / base[i] over all pairs, by Hodges and Lehmann: the median of the pairwise
-    geometric means.
+    """Return the Hodges-Lehmann estimate of times[i] / base[i]: the median of the geometric means of any two
+    of these ratios.
 
-    The interval is that of the Wilcoxon signed-rank test. It is exact wherever log ratios are symmetric about
-    their centre, which interleaving makes true for two equal arms, whatever the noise's distribution. With
+    The interval is that of the Wilcoxon signed-rank test. It is exact if the log ratios are symmetric about
+    their centre; interleaving makes this true for two equal arms, whatever the noise's distribution. With
     too few pairs for the confidence (fewer than eight for 99 %) it is the whole range.
 
     >>> paired_ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]).value
@@ -93,14 +93,14 @@ def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: floa
 
 @functools.cache
 def _signed_rank(n: int, confidence: float) -> int:
-    """How many of the n(n+1)/2 pairwise means lie outside the interval on either side."""
+    """Return how many of the n(n+1)/2 pairwise means lie below the interval; as many lie above it."""
     total, tail = n * (n + 1) // 2, (1 - confidence) / 2
-    if n > 60:  # the normal approximation, by then good to a fraction of a rank
+    if n > 60:  # normal approximation: its error is a fraction of a rank
         spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         return max(0, math.floor(total / 2 - _normal_quantile(1 - tail) * spread))
     counts = np.zeros(total + 1)
     counts[0] = 1.0
-    for i in range(1, n + 1):  # the number of subsets of {1..n} by their sum, as probabilities
+    for i in range(1, n + 1):  # the distribution of the sum of a random subset of {1..n}
         shifted = np.zeros_like(counts)
         shifted[i:] = counts[:-i]
         counts = (counts + shifted) / 2
@@ -116,8 +116,8 @@ def _normal_quantile(p: float) -> float:
 
 
 def median_ratio(times: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> Ratio:
-    """The ratio of two medians of separate runs, with a bootstrapped interval (2,000 resamples, always the
-    same ones)."""
+    """Return the ratio of the medians of two separate runs, with a bootstrapped interval (2,000 resamples
+    with a fixed seed)."""
     rng = np.random.default_rng(0)
     resampled = [np.median(_resamples(rng, np.asarray(v, np.float64)), axis=1) for v in (times, base)]
     tail = 50 * (1 - confidence)
@@ -130,19 +130,19 @@ def _resamples(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt
 
 
 def drift(samples: Sequence[float]) -> float | None:
-    """The last fifth's median over the first fifth's, minus 1; None with fewer than ten samples."""
+    """Return (the last fifth's median / the first fifth's) - 1; None with fewer than ten samples."""
     fifth = len(samples) // 5
     return None if fifth < 2 else float(np.median(samples[-fifth:]) / np.median(samples[:fifth])) - 1
 
 
 def outliers(samples: Sequence[float]) -> float:
-    """The share of samples further than three interquartile ranges outside the middle half."""
+    """Return the share of samples that lie more than three interquartile ranges outside the quartiles."""
     q1, q3 = np.percentile(np.asarray(samples, np.float64), (25, 75))
-    reach = 3 * max(q3 - q1, 1e-3 * q3)  # a clock's granularity is no outlier
+    reach = 3 * max(q3 - q1, 1e-3 * q3)  # at least 0.3 % of q3, for clocks with coarse steps
     return float(np.mean([not q1 - reach <= v <= q3 + reach for v in samples]))
 
 
 def settled(samples: Sequence[float], count: int = 5, within: float = 0.03) -> bool:
-    """Whether the last *count* samples agree within *within* of their median."""
+    """Return True if the spread of the last *count* samples is at most *within* times their median."""
     last = sorted(samples[-count:])
     return len(last) == count and last[-1] - last[0] <= within * last[count // 2]

@@ -1,4 +1,4 @@
-"""How arms are timed: with which clocks, for how long, and in what order they are sampled."""
+"""The timing of arms: the clocks, how long to sample, and in which order."""
 
 from __future__ import annotations
 
@@ -10,57 +10,58 @@ from typing import Protocol
 
 from vkq.bench import stats
 
-# gpu: the device's timestamps around stacked dispatches. submit: the host's, from submission to fence, of one
-# unstacked pass. call: the Python call, arrays in and out. host: the time that Python needs for the call on
-# tensors in a chain that is not submitted meanwhile, so without the device's.
+# gpu: the device's timestamps around many passes in one submission. submit: the host's time of one pass, from
+# submission to fence. call: the Python call with NumPy arrays in and out. host: the Python call on tensors in
+# a chain that is not submitted meanwhile, so without any work of the device.
 CLOCKS = ("gpu", "submit", "call", "host")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long is measured.
+    """How long to measure.
 
-    ``samples``: at least so many for each arm and clock (three where a clock's ``time_s`` are over before).
-    ``submission_us``: dispatches are stacked until a submission lasts so long. ``precision``: two arms are
-    sampled on until the interval of their ratio is this narrow on either side, or the time is over.
+    ``samples``: the least number for each arm and clock (three if ``time_s``, the limit of one clock, ends
+    first). ``submission_us``: passes are repeated in a submission until it lasts so long. ``precision``: two
+    arms are sampled until half the width of their ratio's interval is at most this, or the time ends.
     """
 
     samples: int = 10
     submission_us: float = 50_000
     time_s: float = 10.0
     precision: float = 0.02
-    enough_s: float = 0.25  # a single arm is sampled so long, up to MOST samples
+    enough_s: float = 0.25  # an arm without another to compare is sampled so long, up to MOST samples
 
     MOST = 400
     LEAST = 3
 
 
 class Arm(Protocol):
-    """One of the things that are measured side by side."""
+    """Something that can be timed."""
 
     @property
     def clocks(self) -> Sequence[str]:
-        """The clocks it can be measured with."""
+        """The clocks by which the arm can be timed."""
 
     def prepare(self, clock: str) -> None:
-        """Makes ready what `sample` runs."""
+        """Prepare what `sample` runs."""
 
     def sample(self, clock: str) -> float:
-        """One time in microseconds, of one pass of the work."""
+        """Run the work; return the time of one pass in microseconds."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Microseconds by arm, in the order taken, and whether each arm's warm-up settled."""
+    """The samples of each arm in microseconds, in order of time, and whether each arm's warm-up settled."""
 
     times: list[list[float]]
     warm: list[bool]
 
 
 def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
-    """Samples of all arms with one clock, interleaved: A B, B A, A B, ...
+    """Sample all arms with one clock, interleaved: A B, B A, A B, ...
 
-    The order turns every round, so that neither drift nor what one arm leaves behind favours an arm.
+    The order is reversed in every round, so that neither drift nor the state that an arm leaves (caches,
+    heat) favours one of them.
     """
     begin = time.perf_counter()
     for arm in arms:
@@ -82,11 +83,11 @@ def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
 
 
 def _warm_up(arm: Arm, clock: str, limit_s: float) -> bool:
-    """The same work until five samples in a row agree within 3 %, or the time is over (False).
+    """Run the work until five samples in a row agree within 3 %; return False if the time ends first.
 
-    A single pass longer than that time has warmed the device up by itself.
+    A single pass that is longer than the limit is warm-up enough.
     """
-    if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # and has run by now
+    if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` ran such a pass already
         return True
     begin, seen = time.perf_counter(), [arm.sample(clock)]
     if seen[0] > 1e6 * limit_s:
@@ -108,6 +109,6 @@ def _enough(times: list[list[float]], sampled_s: float, spent_s: float, settings
         return False
     if len(times) == 1:
         return sampled_s >= settings.enough_s
-    if count % 5:  # the interval is asked for now and then: looking at it often would make it too hopeful
+    if count % 5:  # test the interval in every fifth round: frequent tests would stop too early by chance
         return False
     return all(stats.paired_ratio(one, times[0]).width <= settings.precision for one in times[1:])

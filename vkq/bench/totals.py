@@ -1,4 +1,4 @@
-"""What a whole network takes: each layer's median as often as the layer occurs."""
+"""The time of a whole network: the sum of its layers' medians, each as often as the layer occurs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from vkq.check.cases import Case
 def totals(
     networks: Mapping[str, Sequence[Case]], rows: Sequence[Row], ceilings: Mapping[str, float | None]
 ) -> list[Total]:
-    """The totals of every network on every path and clock of which a layer was measured.
+    """Return the total of every network for each scheme, path and clock in which a layer was measured.
 
-    A layer that occurs in several schemes is summed in each. Host clocks add up what single calls took, not
-    what a chain of them would.
+    Totals of the clocks ``submit`` and ``call`` add up the times of single calls; a chain of the same layers
+    takes less.
     """
     found = []
     for name, cases in networks.items():
         layers = {case.name: case.times for case in cases}
         arms: dict[tuple[str, str, str, str], dict[str, Row]] = {}
         for row in rows:
-            if row.case in layers and row.clock != "host":  # which measures no work of the device
+            if row.case in layers and row.clock != "host":  # "host" measures no work of the device
                 arms.setdefault((row.scheme, row.scale, row.path, row.clock), {})[row.case] = row
         for (scheme, scale, path, clock), measured in arms.items():
             time_us = sum(layers[case] * row.median_us for case, row in measured.items())

@@ -1,4 +1,4 @@
-"""A shader variant by name: the choice of kernels that a layer takes it by."""
+"""Make a layer run a shader variant of a given name, by the choice of kernels that leads to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LISTED = 12  # variants that a refusal names
 
 
 class Chosen:
-    """A layer with one choice of kernels, whatever was tuned. Used as the layer."""
+    """A layer that uses one choice of kernels and ignores tuned ones. It is used as the layer."""
 
     def __init__(self, layer: Any, choice: Choice):
         self._layer, self._says = layer, says(choice)
@@ -25,7 +25,7 @@ class Chosen:
             return self._layer(x)
 
     def explain(self, shape: Sequence[int]) -> Any:
-        """What the layer says of itself with this choice."""
+        """Return the layer's explanation with this choice."""
         with preferred(self._says):
             return self._layer.explain(shape)
 
@@ -34,7 +34,7 @@ class Chosen:
 
 
 def names(pattern: str) -> set[str]:
-    """The variants that a pattern names (`Catalog.matching`). Raises ArgumentError where there is none."""
+    """Return the variants that match a pattern (`Catalog.matching`). Raises ArgumentError if none does."""
     found = {variant.name for variant in catalog().matching(pattern)}
     if not found:
         raise ArgumentError(
@@ -44,8 +44,10 @@ def names(pattern: str) -> set[str]:
 
 
 def with_variant(layer: Any, x: Tensor, pattern: str) -> Chosen:
-    """The layer with the first choice whose plan for *x* runs a variant of this pattern. Raises PathError,
-    with what the layer can run here, where none does."""
+    """Return the layer with the first choice of kernels whose plan for *x* runs a variant of this pattern.
+
+    Raises PathError, with the variants that the layer can run here, if no choice does.
+    """
     wanted, seen = names(pattern), dict[str, None]()
     if not hasattr(layer, "plan"):
         raise PathError("--variant: this operator has one kernel on each path, and none to choose")
