@@ -1,17 +1,20 @@
-// y = a op b of two quantized tensors, the same bits as the table of all 65,536 results that the host made.
+// y = a op b of two quantized tensors. The results have the bits of a table of all 65,536 results, which the
+// host computes.
 //
-// add and mul compute in float and round. Where the value lies so near to a tie that a device's rounding
-// could decide (farther than `safe` from the nearest integer), the table does: so no device needs exact
-// floats, and most elements need no table. Where products and sums round to nearest even, mul needs none, nor
-// does add with numbers for which the host has found all results right (SURE).
+// add and mul compute the value in float and round it. If the value is farther than `safe` from the nearest
+// integer, it is so near to a tie that a device's rounding could decide; then the result is read from the
+// table. So no device needs exact floats, and most elements need no table. On devices that round products and
+// sums to nearest even, mul needs no table, nor does add with parameters for which the host has checked every
+// result (SURE).
 //   OP_ADD    a * ra + b * rb + offset          OP_MUL   (a - a_zero) * (b - b_zero) * ra + offset
-//             OP_TABLE  table alone
+//   OP_TABLE  only the table
 //
 // Memory    a, b, y: Int8x4 words in one layout; table: byte 256 * (b + 128) + (a + 128), four to a word.
 //   SAME      equal shapes: vectors of four words, any layout.
 //   PIXELS    broadcast images in a layout of vectors of pixels (pixels.glslh).
-//   otherwise broadcast: a word of y holds four elements along the axis LANE_AXIS, so it needs one word of a
-//   and of b.
+//   otherwise broadcast tensors: a word of y holds four elements along the axis LANE_AXIS and is computed
+// from
+//             one word of a and one of b.
 // Threads   one invocation writes one vector (SAME, PIXELS) or one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -23,12 +26,12 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const int LAYOUT = 0;
-// the layout's extent is (1, 1, rows, last axis) of the logical dims
+// the layout's extent is (1, 1, product of the other dims, last dim)
 layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const uint LANE_AXIS = 1;
 layout(constant_id = 4) const bool GATE = false;  // b is images of one pixel in kPackedInt8_4W4C, y in 16C
-layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: b is images of one pixel, a is as y
-layout(constant_id = 6) const bool SURE = false;  // every result is right without the table
+layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: b is images of one pixel, a is like y
+layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
 
 #if SAME || PIXELS
 #define Element ivec4
@@ -46,7 +49,7 @@ layout(push_constant) uniform Push {
   float ra, rb, offset, safe;
   int a_zero, b_zero, y_min, y_max;
   uint y_n, y_c, y_h, y_w, a_n, a_c, a_h, a_w, b_n, b_c, b_h, b_w;  // logical dims; broadcast only
-  int y_shift;            // what to subtract from results for the stored int8 (OP_MUL; the bounds have it)
+  int y_shift;            // OP_MUL: stored int8 = result - y_shift; y_min and y_max are stored numbers
   uint first_multiplier, first_shift, second_multiplier, second_shift, third_multiplier, third_shift;
 } p;
 
@@ -63,7 +66,7 @@ layout(push_constant) uniform Push {
 #include "combine.glslh"
 
 #if PIXELS
-// Of an operand of these sizes: the number of the vector for one of y, and what the vector holds for it.
+// Return the index of the operand's vector for the vector `at` of y; `size` is the operand's shape.
 uint place(Pixels at, uvec4 size) {
   uint image = min(at.image, size.x - 1u), block = min(at.block, blocks_of(size.y) - 1u);
   return vector_of(Pixels(image, block, min(at.h, size.z - 1u), min(at.w, size.w - 1u)), size);
@@ -78,7 +81,7 @@ ivec4 spread(ivec4 words, uvec4 size, uvec4 y_size) {
   return words;
 }
 
-// Sixteen channels of an image of one pixel, which lies in four vectors of kPackedInt8_4W4C.
+// Return 16 channels of an image of one pixel; kPackedInt8_4W4C holds them in four vectors.
 ivec4 gate_at(Pixels at, uvec4 size) {
   uint blocks = ceil_div(size.y, 4u), first = min(at.image, size.x - 1u) * blocks;
   ivec4 words;
@@ -88,8 +91,8 @@ ivec4 gate_at(Pixels at, uvec4 size) {
 #elif !SAME
 uvec4 extent_of(uvec4 dims) { return FOLDED ? uvec4(1u, 1u, dims.x * dims.y * dims.z, dims.w) : dims; }
 
-// The word that holds logical element e (broadcast into dims), and the lane of e where all four lanes of y
-// are the same element.
+// Return the word that holds logical element e of an operand (an index beyond `dims` is broadcast), and the
+// lane of e in it.
 uvec2 place(uvec4 e, uvec4 dims) {
   uvec4 extent = extent_of(dims);
   e = min(e, dims - 1u);
@@ -97,14 +100,14 @@ uvec2 place(uvec4 e, uvec4 dims) {
   return uvec2(any_layout_word(LAYOUT, e, extent), any_layout_lane(LAYOUT, e));
 }
 
-// The word, or one of its lanes in all four.
+// Return the word; if `one`, return its lane `lane` in all four lanes.
 Int8x4 lanes(Int8x4 word, uint lane, bool one) {
   return one ? int8x4_broadcast(int8x4_lane(word, lane)) : word;
 }
 #endif
 
 #if SAME || PIXELS
-// Four words, looked up: one at a time, the words going round.
+// Look up four words. One copy of the lookup handles them in turn, by rotating the vectors: its code is long.
 ivec4 vector_from_table(ivec4 words_a, ivec4 words_b) {
   ivec4 result = ivec4(0);
   [[dont_unroll]] for (int i = 0; i < 4; i++) {
@@ -144,7 +147,7 @@ void main() {
   if (i < p.count) {
     uvec4 y_dims = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), a_dims = uvec4(p.a_n, p.a_c, p.a_h, p.a_w);
     uvec4 b_dims = uvec4(p.b_n, p.b_c, p.b_h, p.b_w), extent = extent_of(y_dims);
-    // a padding word is computed from the last element
+    // a padding word computes the result of the last element
     uvec4 e = min(any_layout_element(LAYOUT, i, 0u, extent), extent - 1u);
     if (FOLDED) e = from_row_major(row_major(e, extent), y_dims);
     uvec2 at_a = place(e, a_dims), at_b = place(e, b_dims);

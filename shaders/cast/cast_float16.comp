@@ -1,8 +1,10 @@
-// float16 as float32, exactly, or float32 as float16, rounded as the device rounds (to the nearest, or toward
-// zero); beyond 65504 infinite. No 16-bit storage is needed: two numbers are a word.
+// Convert float16 to float32, exactly, or float32 to float16, with the device's rounding (to nearest, or
+// toward zero); numbers beyond 65504 become infinite. It needs no 16-bit storage: two float16 numbers are
+// read or written as one word.
 //
-// Memory    x: float32 or words of two float16; y: the other. An odd number of elements leaves half a word.
-// Threads   one for each two elements.
+// Memory    x: float32, or words of two float16; y: the other type. With an odd number of elements, half of
+//           the last word is unused.
+// Threads   one invocation converts two elements.
 #version 450
 
 layout(local_size_x = 64) in;
@@ -31,7 +33,7 @@ void main() {
     y[at] = values.x;
     if (at + 1u < p.elements) y[at + 1u] = values.y;
 #else
-    // one by one: of a pair, a driver's packHalf2x16 may put bits of an infinite half into its neighbour
+    // Pack one at a time: some drivers' packHalf2x16 lets an infinite half spill bits into the other half.
     y[word] = float16_bits(x[at]) | float16_bits(at + 1u < p.elements ? x[at + 1u] : 0.0) << 16;
 #endif
   }

@@ -1,9 +1,9 @@
-// Rows of float16 or float32 that end with zeros: y[row, k] = k < x_k ? x[row, k] : 0, bit for bit. No 16-bit
-// storage is needed: two numbers of float16 are a word.
+// Pad rows of float16 or float32 with zeros: y[row, k] = k < x_k ? x[row, k] : 0, bit for bit. It needs no
+// 16-bit storage: two float16 numbers are read or written as one word.
 //
-// Memory    x, y: row-major, x_k and y_k numbers a row, of y whole vectors of four words. Of float16 half a
-//           word of x may be left.
-// Threads   one for each vector of y.
+// Memory    x, y: row-major with x_k and y_k numbers a row; a row of y is whole vectors of four words. If x
+//           has an odd number of float16 elements, half of its last word is unused.
+// Threads   one invocation writes one vector of y.
 #version 450
 
 layout(local_size_x = 64) in;
@@ -18,7 +18,7 @@ layout(push_constant) uniform Push {
 
 #include "workgroup.glslh"
 
-// The bits of x[at], for k that x has.
+// Return the bits of x[at] if k < x_k, else 0.
 uint number(uint at, uint k) {
   if (k >= p.x_k) return 0u;
 #if HALVES

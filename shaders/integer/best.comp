@@ -1,11 +1,12 @@
 // Find the best place of each score map, the first one if several scores are equal; each workgroup searches a
 // segment of a map.
 //
-//   score = y, or squares - 2 y where SQUARES (the squared difference, less the template's own squares)
+//   score = y, or (SQUARES) squares - 2 y: the squared difference minus the template's own sum of squares
 //
-// Memory    y: int32, or low and high word of int64 where WIDE, [row][plane]; a row is an image and a
-//           template. squares: int64 [image][plane]. best: low and high word of the score, and its place.
-// Threads   a workgroup takes SEGMENT places of one row.
+// Memory    y: [row][plane], int32, or (WIDE) low and high word of int64; a row is one image with one
+//           template, the plane its map of places. squares: int64 [image][plane]. best: low and high word of
+//           the best score, and its place.
+// Threads   a workgroup searches SEGMENT places of one row.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -22,7 +23,7 @@ layout(set = 0, binding = 2) writeonly buffer Best { uvec4 best[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, channels, plane, segments;
-  uint first, first_place;  // in `best`; and of the plane in the whole map
+  uint first, first_place;  // index in `best`; place in the whole map at which this plane begins
 } p;
 
 #include "workgroup.glslh"

@@ -5,10 +5,11 @@
 //
 // modulo 2^32, or 2^64 where WIDE; the window sums are those of one more template, of ones.
 //
-// Memory    part: as there, a template's digits `quads` * 4 columns apart, the ones after all of them.
-//           constants: low and high word per template, then those of w_offset. y: integer_result.glslh.
-// Threads   one invocation has a place and four templates; neighbours read 32 bytes in a row. With few places
-//           a device waits for memory, so the loads of AT_ONCE parts are under way together.
+// Memory    part: as correlate_coopmat.comp writes it; the digits of a template are `quads` * 4 columns
+//           apart, the template of ones is last. constants: low and high word per template, then those of
+//           w_offset. y: integer_result.glslh.
+// Threads   one invocation computes one place and four templates; neighbours read 32 contiguous bytes. With
+//           few places memory latency dominates, so the loads of AT_ONCE parts are issued together.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -19,7 +20,7 @@ layout(constant_id = 2) const uint TW = 8;
 layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool WINDOW_SUMS = false;
 layout(constant_id = 5) const uint AT_ONCE = 1;  // at most MOST_AT_ONCE
-layout(constant_id = 6) const uint BN = 128;     // columns that lie together
+layout(constant_id = 6) const uint BN = 128;     // columns of a block, which are contiguous
 
 layout(set = 0, binding = 0) readonly buffer Part { uvec4 part[]; };
 layout(set = 0, binding = 1) readonly buffer Constants { ivec2 constants[]; };
@@ -36,7 +37,7 @@ void load_parts(uint first, uint size, uint count) {
     sums[b] = b < count ? ivec4(part[first + b * size]) : ivec4(0);
 }
 
-// Return where four columns of a place of a tile are.
+// Return the index of four columns of a place of a tile.
 uint vector_of(uint tile, uint place, uint quad) {
   const uint QUADS = BN / 4u;
   uint block = tile * (p.columns / BN) + quad / QUADS;

@@ -1,20 +1,20 @@
 // y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]: exact integer correlation of images with
-// large windows. Other strides and dilations are this one on rearranged images (integer/phases.py); matrix
-// products are its case ow = 1.
+// large windows. Other strides and dilations become this problem on rearranged images (integer/phases.py); a
+// matrix product is the case ow = 1.
 //
-// Numbers   x = x_offset + sum_i 256^i x_i with digits x_i in [-128, 127], and w alike; y = sum_ij 256^(i+j)
-//           (x_i * w_j) plus w_offset * (window sum of x) plus a constant per template (integer/digits.py
-//           derives it), modulo 2^32, or modulo 2^64 where WIDE. Reductions are exact modulo that size in any
-//           order, so they may be split and added atomically. MUL32 multiplies 16-bit numbers in 32 bits, one
-//           digit, modulo 2^32.
+// Numbers   x = x_offset + sum_i 256^i x_i with digits x_i in [-128, 127], and w likewise; y = sum_ij
+//           256^(i+j) (x_i * w_j) + w_offset * (window sum of x) + a constant per template (derived in
+//           integer/digits.py), modulo 2^32, or (WIDE) modulo 2^64. Sums modulo 2^32 or 2^64 are exact in any
+//           order, so they may be split and added atomically. MUL32 multiplies 16-bit numbers as one digit,
+//           in 32 bits, modulo 2^32.
 // Memory    x: [digit][image][channel][x_rows][x_words], 4 bytes a word along the width (MUL32: 2 int16);
-//           what lies outside of the stored rectangle is `fill`. w: [group][block][digit][channel][ky][kx /
-//           4][TEMPLATES], Int8x4 (MUL32: [kx], int). constants: low and high word per template, then of
+//           elements outside the stored rectangle are `fill`. w: [group][block][digit][channel][ky][kx / 4]
+//           [TEMPLATES], Int8x4 (MUL32: [kx], int). constants: low and high word per template, then those of
 //           w_offset. y: integer_result.glslh.
-// Threads   LOCAL_X x LOCAL_Y; each has TEMPLATES templates x 4 pixels: neighbours along x, whose words are
-//           shifted out of two neighbouring ones; or (COLUMN, ow = 1) LOCAL_Y apart along y. A workgroup
-//           takes `steps_per_split` steps of the reduction; a step is a block of `channel_block` x
-//           `row_block` x `word_block` words of the windows.
+// Threads   LOCAL_X x LOCAL_Y; each computes TEMPLATES templates x 4 pixels. The pixels are neighbours along
+//           x: their words are shifted out of two neighbouring words. Or (COLUMN, ow = 1) they are LOCAL_Y
+//           apart along y. A workgroup computes `steps_per_split` steps of the reduction; a step is a block
+//           of `channel_block` x `row_block` x `word_block` words of the windows.
 // Needs     16 KiB of shared memory: the step's part of the image and of the templates.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -48,8 +48,8 @@ const uint TILE_ROWS = COLUMN ? 4u * LOCAL_Y : LOCAL_Y;
 
 #include "integer_steps.glslh"
 
-Sum4 sums[TEMPLATES], x_sums;           // of the digit pair at hand; component = pixel
-uvec4 low[TEMPLATES], high[TEMPLATES];  // of everything so far
+Sum4 sums[TEMPLATES], x_sums;           // of the current pair of digits; a component is a pixel
+uvec4 low[TEMPLATES], high[TEMPLATES];  // totals of all pairs so far, as two words
 uvec4 x_low, x_high;
 
 void multiply(XOperand v[4], uint word) {
@@ -98,7 +98,7 @@ void reduce(uint split, uint image, uint group, uint block, uvec2 tile) {
   uint last = min((split + 1u) * p.steps_per_split, p.steps);
   for (uint s = split * p.steps_per_split; s < last; s++) {
     Step at = step_at(s);
-    if (only_zeros(at, tile)) continue;  // the same for the whole workgroup
+    if (only_zeros(at, tile)) continue;  // uniform: the same for the whole workgroup
     uint words = at.channels * at.rows * at.words;
     if (pending > 0u && (pending + words > p.flush_words || at.x_digit != x_digit || at.w_digit != w_digit)) {
       flush(x_digit, w_digit);

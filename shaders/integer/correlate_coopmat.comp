@@ -1,18 +1,19 @@
 // Exact integer correlation of images with large windows on matrix units (VK_KHR_cooperative_matrix, subgroup
-// scope): y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx], as a product of places x templates
-// whose k are the window's columns, so that a single channel fills the matrices.
+// scope): y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]. It is a matrix product of places x
+// templates; its k are the window's columns (not the channels), so one channel is enough to fill a matrix.
 //
-// Tile      TH x TW places x BN templates of a workgroup. In shared memory the lines under the tile lie once
-//           for each of its TW columns: column s has words of 16 pixels that begin at pixel s + 16 q. So the
-//           MN places of a matrix (below each other) are rows of 16-byte words, PITCH words apart, for any
-//           tap, and nothing is ever gathered again. PITCH is odd, which keeps rows in other banks.
-// Chunk     ROWS lines x WORDS words of the window, of one channel and one digit of x: what is in shared
-//           memory at a time. A workgroup takes `chunks_per_part` of them; a part of all the chunks and a
-//           digit of x has sums of its own, which must fit 32 bits (integer/matrix.py sees to that).
-// Memory    x: as in correlate.comp. w: [group][chunk][run of 16 k][column], 16 bytes each; the digits of a
-//           template are columns of their own, and a chunk is padded with zeros to whole turns of the loop.
-//           part: int32 [part][group][image][tile][block of BN columns][place, those of a tile's column below
-//           each other][column], so that a matrix is stored with a literal stride.
+// Tile      a workgroup computes TH x TW places x BN templates. Shared memory holds the lines under the tile
+//           TW times, once for each column of the tile: the copy of column s has words of 16 pixels that
+//           begin at pixel s + 16 q. So for any tap the MN places of a matrix, which are below each other,
+//           are 16-byte words that are PITCH words apart, and no word has to be gathered. PITCH is odd, so
+//           that rows are in different banks.
+// Chunk     ROWS lines x WORDS words of the window, of one channel and one digit of x: the data in shared
+//           memory at a time. A workgroup computes `chunks_per_part` chunks. Each part (a range of chunks)
+//           and digit of x has its own sums, which must fit 32 bits (integer/matrix.py ensures it).
+// Memory    x: as in correlate.comp. w: [group][chunk][run of 16 k][column], 16 bytes each; each digit of a
+//           template is a column, and a chunk is padded with zeros to whole iterations of the loop. part:
+//           int32 [part][group][image][tile][block of BN columns][place][column], the places of a tile
+//           column by column, so that a matrix is stored with a literal stride.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model
@@ -33,11 +34,11 @@ layout(set = 0, binding = 2) writeonly buffer Part { uvec4 part[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint images, groups, channels;  // of a group
+  uint images, groups, channels;  // channels: of one group
   uint tiles_h, tiles_w, columns;
   uint splits, parts, chunks_per_part, row_blocks, word_blocks, steps;
   uint x_rows, x_words, x_first_row, x_first_word;
-  uint fill;                      // digit i of the number 0 in byte i
+  uint fill;                      // byte i is digit i of the number 0
 } p;
 
 #include "workgroup.glslh"
@@ -49,9 +50,9 @@ layout(push_constant) uniform Push {
 const uint PITCH = WORDS | 1u, LINES = TH + ROWS - 1u, HALO = TW * LINES * PITCH;
 shared uvec4 tile[HALO + 2 * STAGE];
 
-uint plane;                   // word of x: the chunk's channel
-uint tile_row, tile_word;     // line and word of x: of the tile's first place, from the stored rectangle on
-uint chunk_row, chunk_word;   // of the window
+uint plane;                   // first word of the chunk's channel in x
+uint tile_row, tile_word;     // line and word of the tile's first place, relative to the stored rectangle
+uint chunk_row, chunk_word;   // the chunk's first line and word in the window
 uint padding;
 
 // Load the pixels under the tile for the chunk, for four columns of the tile at a time.
@@ -64,7 +65,7 @@ void load_lines() {
       uint item = first + b * INVOCATIONS, line = item / WORDS, q = item - line * WORDS;
       uint four = line / LINES, row = tile_row + chunk_row + line - four * LINES;
       uint word = tile_word + 4u * (chunk_word + q) + four;
-      bool inside = item < items && row < p.x_rows;  // unsigned: what lies before is far beyond
+      bool inside = item < items && row < p.x_rows;  // unsigned: a negative row is a large number
       [[unroll]] for (uint i = 0u; i < 5u; i++)
         words[b][i] = inside && word + i < p.x_words ? x[plane + row * p.x_words + word + i] : padding;
     }
@@ -101,8 +102,8 @@ void store_step(uint slot, uint stage) {
           next_w[slot][i];
 }
 
-// The runs of a chunk are those of its lines. If WORDS is odd, lines follow each other without a gap, and
-// what lies beyond the last one is multiplied by zeros.
+// The runs of a chunk are the runs of its lines, one line after the other. If WORDS is odd, lines follow each
+// other without a gap, and the run after the last line is multiplied by zeros.
 uint x_place(uint t, uint stage) {
   uint run = min(t, p.steps - 1u) * W_RUNS, line = run / WORDS;
   return subgroup_m / TH * (LINES * PITCH) + run + line * (PITCH - WORDS);
@@ -122,7 +123,7 @@ void find_chunk(uint chunk, uint digit, uint group, uint image) {
 
 void main() {
   uint index = workgroup_index(), tiles = p.tiles_h * p.tiles_w, tiles_n = p.columns / BN;
-  uint place = index / tiles_n, n = index % tiles_n * BN;  // place: of the part's tiles
+  uint place = index / tiles_n, n = index % tiles_n * BN;  // place: index of the tile in the part
   uint image_tile = place / tiles, at = place - image_tile * tiles;
   uint image = image_tile % p.images, group = image_tile / p.images % p.groups;
   uint number = image_tile / (p.images * p.groups), digit = number / p.splits, split = number % p.splits;

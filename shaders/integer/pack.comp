@@ -2,11 +2,11 @@
 // into digits (integer/digits.py). The sub-images of strides and dilations are stored apart
 // (integer/phases.py).
 //
-//   digit i of (x - least), its top bit flipped; x is 0 outside of the image
+//   y = digit i of (x - least) with its top bit flipped; x is 0 outside the image
 //
 // Memory    x: integer_numbers.glslh. y: [digit][image][rh][rw][channel][ph][pw][rows][words], of
 //           32 / DIGIT_BITS elements along the width.
-// Threads   one invocation packs a word of every digit.
+// Threads   one invocation packs one word for every digit.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -22,7 +22,7 @@ layout(push_constant) uniform Push {
   uint words, digits;
   int least;
   uint images, channels, h, w;    // of x
-  uint first_image;               // of those that are packed
+  uint first_image;               // the first image to pack
   uint residues_h, residues_w, phases_h, phases_w;
   uint rows, row_words, first_row, first_word;
   int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w, step_h, step_w;
@@ -31,7 +31,7 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "integer_numbers.glslh"
 
-// Take the last of the indices that `i` combines, row-major; `size` is its number of values.
+// Split the last index off `i`, which combines several in row-major order; `size`: how many values it has.
 uint split(inout uint i, uint size) {
   uint at = i % size;
   i /= size;

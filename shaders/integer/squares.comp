@@ -1,11 +1,11 @@
 // Sums of the squares of an image's numbers over every window, along one axis at a time, in 64 bits:
 //
 //   AXIS 0   y[n, line, ox] = sum_{c, kx} x[n, c, line - pad_h, ox + kx - pad_w]^2
-//   AXIS 1   y[n, oy, ox]   = sum_ky x[n, oy + ky, ox], of what AXIS 0 made
+//   AXIS 1   y[n, oy, ox]   = sum_ky x[n, oy + ky, ox], where x is the result of AXIS 0
 //
 // Memory    x: integer_numbers.glslh, or 64-bit numbers as (low, high). y: 64-bit numbers.
-// Threads   one invocation makes SEGMENT neighbours: each is the one before it, with a number more and one
-//           less. Differences modulo 2^64 are exact.
+// Threads   one invocation computes SEGMENT neighbouring sums: it adds one number to the previous sum and
+//           subtracts another. Differences modulo 2^64 are exact.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -22,8 +22,8 @@ layout(set = 0, binding = 1) writeonly buffer Y { uvec2 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint images, channels, h, w;         // of x
-  uint first_image, count;             // of those that are summed
-  uint lines, columns, taps, segments; // of y; of a window along the axis; of a line
+  uint first_image, count;             // the images to sum
+  uint lines, columns, taps, segments; // of y (both); taps of a window on the axis; segments of a line
   int pad_h, pad_w;
 } p;
 
@@ -62,7 +62,7 @@ uvec2 element(uint image, uint column, uint i) {
 
 void main() {
   uint id = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  // across: lines of y along the axis, which are neighbours; along: how long they are
+  // across: number of neighbouring lines of y along the axis; along: their length
 #if AXIS == 0
   uint across = p.lines, along = p.columns;
 #else

@@ -1,9 +1,10 @@
-// Blocks of images, or templates, modulo a prime, for the number-theoretic transform (transform_pass.comp).
+// Copy blocks of images, or templates, modulo a prime, for the number-theoretic transform
+// (transform_pass.comp).
 //
 // Memory    x: integer_numbers.glslh. y: [image][channel][block row][block column][SIZE_H][SIZE_W]. Block
-//           (i, j) of an image begins at row i * step_h - pad_h, and is 0 outside of the image. FLIPPED: a
-//           template's tap (ky, kx) stands at (-ky, -kx) modulo the size, so that a cyclic convolution
-//           correlates.
+//           (i, j) of an image begins at row i * step_h - pad_h and column j * step_w - pad_w, and is 0
+//           outside the image. FLIPPED: a template's tap (ky, kx) is stored at (-ky, -kx) modulo the size,
+//           so that the cyclic convolution becomes a correlation.
 // Threads   one invocation writes one element.
 #version 450
 
@@ -17,7 +18,7 @@ layout(set = 0, binding = 1) writeonly buffer Y { uint y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint images, channels, h, w;  // of x
-  uint first_image, count;      // of those that are loaded
+  uint first_image, count;      // the images to load
   uint size_h, size_w, blocks_h, blocks_w, step_h, step_w;
   int pad_h, pad_w;
   uint prime;

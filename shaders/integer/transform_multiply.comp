@@ -3,7 +3,7 @@
 //
 // Memory    x: [image][channel][block][element], w: [template][channel][element], z: [image][template]
 //           [block][element].
-// Threads   one invocation makes one element.
+// Threads   one invocation computes one element.
 #version 450
 
 layout(local_size_x_id = 0) in;

@@ -1,11 +1,12 @@
-// A pass of the number-theoretic transform over one axis, in place: for every run of RADIX elements `span`
-// apart, the transform of RADIX elements in registers, and the twiddles that join the passes of an axis. The
-// results of a pass are in bit-reversed order, which a product does not mind; the INVERSE passes undo them in
-// the opposite order.
+// One pass of the number-theoretic transform over one axis, in place. A run is RADIX elements that are `span`
+// elements apart; the pass transforms each run in registers and multiplies it by the twiddle factors that
+// join
+// the passes of an axis. The results of a pass are in bit-reversed order, which element-wise products allow;
+// the INVERSE passes run in the opposite order and restore it.
 //
-// Memory    x: [outer][length][inner] elements modulo p.prime; a pass takes groups of `part` = RADIX * span
-//           elements of the axis. roots: the powers of a root of unity of order ROOTS, times 2^32.
-// Threads   one invocation has the elements of one run, in registers.
+// Memory    x: [outer][length][inner] elements modulo p.prime; a pass transforms groups of RADIX * span
+//           elements along the axis. roots: the powers of a root of unity of order ROOTS, times 2^32.
+// Threads   one invocation transforms one run in registers.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -17,8 +18,8 @@ layout(set = 0, binding = 1) readonly buffer Roots { uint roots[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint runs, inner, span;  // of all; elements between neighbours of the axis
-  uint prime, inverse;     // and 1 / prime modulo 2^32
+  uint runs, inner, span;  // number of all runs; elements between neighbours on the axis; see above
+  uint prime, inverse;     // inverse: of the prime, modulo 2^32
 } p;
 
 #include "workgroup.glslh"
@@ -29,7 +30,7 @@ layout(push_constant) uniform Push {
 
 uint values[RADIX];
 
-// The butterflies of a level: pairs `far` apart, and powers of a root of order 2 * far.
+// Do the butterflies of one level, on pairs that are `far` apart, with powers of a root of order 2 * far.
 void level(const uint far) {
   [[unroll]] for (uint k = 0u; k < far; k++) {
     uint power = ROOTS / (2u * far) * k;
@@ -49,7 +50,7 @@ void level(const uint far) {
   }
 }
 
-// The twiddle of element i: the power k * (i with its bits reversed) of a root of order RADIX * span.
+// Return the twiddle factor of element i: power k * (bit-reversed i) of a root of order RADIX * span.
 uint twiddle(uint i, uint k) {
   uint power = k * (bitfieldReverse(i) >> (32u - LOG_RADIX)) * (ROOTS / (RADIX * p.span));
   return roots[INVERSE == 1 ? (ROOTS - power) % ROOTS : power];

@@ -1,8 +1,9 @@
-// y = table[c][x]: a function of one int8 number for each slice c along an axis, to int8 or float32.
-//   OUT_Q8    y in the layout of x        OUT_F32   y row-major
+// y = table[c][x]: apply a function of one int8 number, a different one for each slice c along an axis.
+//   OUT_Q8    y is int8 in the layout of x        OUT_F32   y is float32, row-major
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT; table: 256 results for each slice, for -128 first
-//           (int8: four to a word). Element i in row-major order belongs to slice (i / inner) % count.
+// Memory    x: Int8x4 words in the layout of number LAYOUT; table: 256 results for each slice, the one for
+//           -128 first (int8: four to a word). Element i in row-major order belongs to slice
+//           (i / inner) % count.
 // Threads   one invocation writes one word of y (OUT_Q8) or one element (OUT_F32).
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -1,9 +1,9 @@
-// y = table[x]: any function of one int8 number, in any layout.
+// y = table[x]: apply a function of one int8 number. All layouts are treated alike.
 //
-// Memory    x, y: vectors of four Int8x4 words in the same layout; table: 64 Int8x4 words, entry i for the
-//           number i - 128.
-// Threads   a workgroup keeps the table in shared memory; each invocation maps VECTORS vectors, LOCAL_X
-//           apart.
+// Memory    x, y: vectors of four Int8x4 words in the same layout; table: 64 Int8x4 words; byte i is the
+//           result for the number i - 128.
+// Threads   a workgroup holds the table in shared memory; each invocation maps VECTORS vectors that are
+//           LOCAL_X vectors apart.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -22,7 +22,7 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 
-shared int entries[256];  // for 0, .., 127, -128, .., -1: the number as unsigned; the result in the low byte
+shared int entries[256];  // indexed by the number's byte as uint8 (0..127, -128..-1); result in the low byte
 
 Int8x4 map_word(Int8x4 word) {
   uint u = uint(word);
@@ -32,7 +32,7 @@ Int8x4 map_word(Int8x4 word) {
 
 void main() {
   uint first = workgroup_index() * LOCAL_X * VECTORS + gl_LocalInvocationID.x;
-  ivec4 words[VECTORS];  // all on their way before any is needed
+  ivec4 words[VECTORS];  // issue all loads before the first use
   [[unroll]] for (uint i = 0u; i < VECTORS; i++) words[i] = x[min(first + i * LOCAL_X, p.vectors - 1u)];
   for (uint i = gl_LocalInvocationID.x; i < 64u; i += LOCAL_X) {
     int word = table[i ^ 32u];

@@ -1,14 +1,14 @@
-// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch, of two int8 activations: ONNX QLinearMatMul
-// without a constant.
+// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch; both operands are int8 activations: ONNX
+// QLinearMatMul without a constant operand.
 //   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) *
 //             multiplier) + y_zero)
-//   OUT_I32   acc, row-major; its zero points are read: one, or one for each row of a (m or batch * m), and
-//             for each column of y
+//   OUT_I32   acc, row-major; zero points are read from buffers: a_zero is one, or one for each row of a (m
+//             or batch * m); b_zero is one, or one for each column of y
 //
-// Memory    a: rows (batch * m, k), b: rows (batch * n, k), y: rows (batch * m, n), Int8x4 words in
-//           kPackedInt8_4H4W; zero points: one row in it.
-// Threads   one invocation computes four columns of one row. Numbers beyond k are masked: padding may hold
-//           anything.
+// Memory    a: (batch * m, k), b: (batch * n, k), y: (batch * m, n), Int8x4 words in kPackedInt8_4H4W; zero
+//           points: one row in this layout.
+// Threads   one invocation computes four columns of one row. Padding along k may hold any numbers: they are
+//           masked.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -18,7 +18,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-const uint TURNS = 4u;  // words of k in a round of the loop: drivers may end long ones
+const uint TURNS = 4u;  // words along k in one iteration; some drivers end loops with many iterations
 
 layout(set = 0, binding = 0) readonly buffer A { int a[]; };
 layout(set = 0, binding = 1) readonly buffer B { int b[]; };
@@ -37,7 +37,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint batch, m, n, k;
 #if OUT == OUT_I32
-  uint a_zeros, b_zeros;  // how many there are
+  uint a_zeros, b_zeros;  // numbers of zero points
 #else
   int a_zero, b_zero, y_zero;
   float multiplier;

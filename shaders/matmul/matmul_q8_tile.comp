@@ -1,12 +1,14 @@
-// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch of two int8 activations, by packed dot products:
-// what matmul_q8.comp computes, where blocks of four rows and of four columns belong to one matrix.
+// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch; both operands are int8 activations. It computes
+// the same as matmul_q8.comp, with packed dot products. Every block of four rows, and of four columns, must
+// belong to one matrix: m and n are multiples of 4, or the batch is 1.
 //   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) *
 //             multiplier) + y_zero)
 //
-// Memory    a: rows (batch * m, k), b: rows (batch * n, k), y: rows (batch * m, n): ivec4 blocks
-//           [row/4][k/4] of 4 rows x 4 k in kPackedInt8_4H4W. Padding may hold anything: bytes beyond k are
-//           masked. With A_HEADS above 1, a has the columns of so many matrices side by side: rows
-//           (batch / heads * m, heads * k), where k is a multiple of 4. So have b and y (n is one) by theirs.
+// Memory    a: (batch * m, k), b: (batch * n, k), y: (batch * m, n): ivec4 blocks [row/4][k/4] of 4 rows x 4
+//           along k in kPackedInt8_4H4W. Padding along k may hold any numbers: they are masked.
+//           If A_HEADS > 1, the matrices of so many heads are side by side in a: its shape is
+//           (batch / heads * m, heads * k) and k is a multiple of 4. B_HEADS and Y_HEADS do the same for b
+//           (k a multiple of 4) and y (n a multiple of 4).
 // Threads   one invocation computes four rows x four columns; neighbours share the rows:
 //
 //             b:  columns 4c .. 4c+3      an ivec4 of b is 4 columns x 4 k
@@ -38,7 +40,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { ivec4 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint batch, m, n, k;
-  int a_zero, b_zero, y_zero;  // a_zero, b_zero: of the operands as the form takes them
+  int a_zero, b_zero, y_zero;  // a_zero, b_zero: with the shift of the dot form
   float multiplier;
 } p;
 
@@ -46,7 +48,7 @@ layout(push_constant) uniform Push {
 #include "dot4x8.glslh"
 #include "requantize.glslh"
 
-const uint TURNS = 4u;  // blocks of k in flight: drivers may end loops of many rounds
+const uint TURNS = 4u;  // blocks along k in one iteration; some drivers end loops with many iterations
 ivec4 sums[4] = {ivec4(0), ivec4(0), ivec4(0), ivec4(0)}, a_sums = ivec4(0), b_sums = ivec4(0);
 
 void add_block(ivec4 xs, ivec4 ws, int mask) {
@@ -78,7 +80,7 @@ void add_up(uint a_at, uint b_at) {
   }
 }
 
-// The first block of row `four` of blocks; a matrix has `fours` rows, each of `wide` blocks.
+// Return the first block of block row `four`; a matrix has `fours` block rows of `wide` blocks each.
 uint row_at(uint four, uint fours, uint heads, uint wide) {
   uint matrix = four / fours, first = (matrix / heads * fours + four % fours) * heads + matrix % heads;
   return (heads == 1u ? four : first) * wide;

@@ -1,9 +1,9 @@
-// Moves int8 images by whole pixels and whole blocks of channels: padding and cropping, or one input of a
-// concatenation (KEEP: what is not x's stays as it is).
+// Move int8 images by whole pixels and whole blocks of channels: padding and cropping, or one input of a
+// concatenation (KEEP: the rest of y is left unchanged).
 //   y[n, block, h, w] = x[n - before_n, block - before_block, h - before_h, w - before_w], or `fill`
 //
 // Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too.
-// Threads   one invocation writes one vector: of y, or of the part of y that is x's (KEEP).
+// Threads   one invocation writes one vector of y, or (KEEP) one vector of the part of y that comes from x.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

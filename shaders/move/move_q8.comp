@@ -1,12 +1,12 @@
-// Moves int8 elements: y[d] = x[sum of (d_i - before_i) * stride_i] where every d_i - before_i lies in [0,
-// size_i). That is transposition (strides permuted), slicing (before < 0, a stride), padding (before > 0) and
-// one input of a concatenation. Elsewhere y gets `fill`, or keeps what it has (KEEP).
+// Move int8 elements: y[d] = x[sum of (d_i - before_i) * stride_i] where every d_i - before_i is in
+// [0, size_i). This covers transposition (permuted strides), slicing (before < 0, or a stride), padding
+// (before > 0) and one input of a concatenation. Elsewhere y is `fill`, or (KEEP) is left unchanged.
 //
-// Memory    x: Int8x4 words in the layout of number X_LAYOUT; y: in LAYOUT. An element of x is counted in
-//           row-major order; the logical dims of y are its layout's extent, or its row-major order is cut
-//           into them (FOLDED).
-// Threads   one invocation writes one word of y, of the box that begins at box_* (whole words) and has extent
-//           p.box.
+// Memory    x: Int8x4 words in the layout of number X_LAYOUT; y: Int8x4 words in the layout of number LAYOUT.
+//           Elements of x are indexed in row-major order. The logical dims of y are its layout's extent; or
+//           (FOLDED) they have other sizes with the same elements in row-major order.
+// Threads   one invocation writes one word of y, inside the box that begins at box_* (whole words) and has
+//           extent p.box.
 // WORDS     a word of y is one word of x (same lane axis, offset a multiple of four): one load instead of
 //           four.
 #version 450
@@ -28,10 +28,10 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint words;
   int fill;
-  // the box: all of y but along one axis of its extent
+  // the box: all of y, or a range along one axis of its extent
   uint box_axis, box_first, box_size;
   uint y_n, y_c, y_h, y_w, x_n, x_c, x_h, x_w;                 // extents of the layouts
-  uint dims_n, dims_c, dims_h, dims_w;                         // of y, logical
+  uint dims_n, dims_c, dims_h, dims_w;                         // logical dims of y
   int before_n, before_c, before_h, before_w;
   uint size_n, size_c, size_h, size_w;
   int stride_n, stride_c, stride_h, stride_w;                  // in elements of x
@@ -42,12 +42,13 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
-// For element e of y's extent, return whether x has it, and where it is in the part that x has (at) and in
-// x's extent (from).
+// For element e of y's extent, return true if it comes from x; also return its index in the moved part of x
+// (at) and in the extent of x (from).
 bool source(uvec4 e, uvec4 y_extent, out uvec4 at, out uvec4 from) {
   uvec4 d =
       FOLDED ? from_row_major(row_major(e, y_extent), uvec4(p.dims_n, p.dims_c, p.dims_h, p.dims_w)) : e;
-  at = uvec4(ivec4(d) - ivec4(p.before_n, p.before_c, p.before_h, p.before_w));  // below 0 is beyond any size
+  // As unsigned, a negative index is larger than any size.
+  at = uvec4(ivec4(d) - ivec4(p.before_n, p.before_c, p.before_h, p.before_w));
   ivec4 steps = ivec4(at) * ivec4(p.stride_n, p.stride_c, p.stride_h, p.stride_w);
   from = from_row_major(uint(steps.x + steps.y + steps.z + steps.w), uvec4(p.x_n, p.x_c, p.x_h, p.x_w));
   return all(lessThan(e, y_extent)) && all(lessThan(at, uvec4(p.size_n, p.size_c, p.size_h, p.size_w)));
@@ -64,7 +65,7 @@ void main() {
   if (p.box_axis == 3u) { box.w = p.box_size; offset.w = p.box_first; }
   uvec4 first = any_layout_element(LAYOUT, i, 0u, box) + offset, at, from;
   Int8x4 result = int8x4_broadcast(p.fill);
-  uint found = 0u;  // the bytes of the word that x has
+  uint found = 0u;  // mask of the word's bytes that come from x
   if (WORDS) {
     if (source(first, y_extent, at, from)) {
       uvec4 size = uvec4(p.size_n, p.size_c, p.size_h, p.size_w);

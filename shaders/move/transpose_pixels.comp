@@ -1,14 +1,14 @@
-// Reorder the axes of int8 images so that elements other than channels come into the lanes: axis i of y is
-// axis ORDER_i of x, ORDER_1 not 1.
+// Reorder the axes of int8 images: axis i of y is axis ORDER_i of x. ORDER_1 is not 1, so the lanes of y hold
+// elements of another axis than the channels of x.
 //
 // Words of x hold four channels and words of y four elements along x's axis ORDER_1, so four words of y are
 // four words of x with their bytes transposed.
 //
 // Memory    x: words; y: vectors (pixels.glslh).
-// Threads   one invocation moves four channels of 16 elements along that axis (kPackedInt8_16C), its
-//           neighbours what lies beside in x; or 16 channels of four elements (kPackedInt8_4W4C), its
-//           neighbours what lies beside in y: whole lines of a cache are read and written.
-// Needs     kPackedInt8_16C alone: shared memory and a barrier, where channels become a line of y.
+// Threads   kPackedInt8_16C: one invocation moves four channels of 16 elements along that axis; neighbours
+//           move neighbouring parts of x. kPackedInt8_4W4C: one invocation moves 16 channels of four
+//           elements; neighbours write neighbouring parts of y. So whole cache lines are read and written.
+// Needs     kPackedInt8_16C only: shared memory and a barrier, if the channels become a line of y.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -25,7 +25,7 @@ layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint threads;
-  uint n, c, h, w;  // of x
+  uint n, c, h, w;  // sizes of x
 } p;
 
 #include "workgroup.glslh"
@@ -52,7 +52,7 @@ uvec4 first_of(uint i) {
   return e;
 }
 #else
-const uint COLUMNS = ORDER_1 == 3u ? 1u : 4u;  // of a vector, each an invocation's
+const uint COLUMNS = ORDER_1 == 3u ? 1u : 4u;  // columns of a vector, one for each invocation
 const uint NEXT = ORDER_1 == 3u ? 2u : 3u, LAST = ORDER_1 == 0u ? 2u : 0u;  // the other axes
 
 uvec4 first_of(uint i) {
@@ -80,7 +80,7 @@ uint place_of(uvec4 e) {
 // neighbouring invocations store neighbouring vectors.
 const bool SIDE_BY_SIDE = ORDER_3 == 1u;
 shared ivec4 staged[SIDE_BY_SIDE ? 4u * LOCAL_X : 1u];
-shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];  // of an invocation's first vector in y; its channels
+shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];  // (an invocation's first vector in y, its channels)
 
 // Return a place in shared memory such that the vectors of one k of neighbouring invocations are in different
 // banks.
@@ -129,7 +129,7 @@ void main() {
   if (SIDE_BY_SIDE) places[me] = uvec2(0u);
 #endif
   if (i < p.threads && e.y < p.c && e.w < p.w) {
-    // not an array and a loop over it: some drivers keep an array that a loop indexes in memory
+    // Four variables, not an array: some drivers put an array that a loop indexes into memory.
     ivec4 first = moved(e, 0u), second = moved(e, 1u), third = moved(e, 2u), fourth = moved(e, 3u);
 #if BLOCKED
     if (SIDE_BY_SIDE) places[me] = uvec2(place_of(e), p.c - e.y);

@@ -1,10 +1,11 @@
 // The mean of each channel of int8 images: y = saturate(round_half_even(float(sum(x - x_zero)) * multiplier)
 // + y_zero), the sum exact.
 //
-// Memory    x, y: vectors of pixels (pixels.glslh), y of one pixel; or y a matrix of images and channels.
-// Threads   a workgroup adds up ACROSS neighbouring vectors of channels of one image; of each, an invocation
-//           adds every (LOCAL_X / ACROSS)-th vector of pixels, then halves in shared memory.
-//           EXCITE: the last workgroup of an image goes on to the channels' gates, which are y
+// Memory    x: vectors of pixels (pixels.glslh); y: images of one pixel, or a matrix (images, channels).
+// Threads   a workgroup adds up ACROSS neighbouring vectors of channels of one image. LOCAL_X / ACROSS
+//           invocations share such a vector: each adds every (LOCAL_X / ACROSS)-th pixel vector, then they
+//           reduce in shared memory, halving the number of active invocations.
+// EXCITE    the last workgroup of an image also computes the gates of its channels, which are y
 //           (excite.glslh).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -16,13 +17,13 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(constant_id = 1) const uint ACROSS = 1;
-layout(constant_id = 3) const uint AT_ONCE = 1;  // vectors that an invocation has on their way
-layout(constant_id = 2) const uint TO = 0;  // where y is: AS_X, or
+layout(constant_id = 3) const uint AT_ONCE = 1;  // loads of an invocation under way at once
+layout(constant_id = 2) const uint TO = 0;  // the layout of y, one of these:
 #define AS_X 0u
 #define TO_4W4C 1u
-#define TO_4H4W 2u  // as (images, channels)
+#define TO_4H4W 2u  // a matrix (images, channels)
 
-layout(constant_id = 8) const bool LONG = false;  // an invocation has more bytes of a channel than MOST
+layout(constant_id = 8) const bool LONG = false;  // an invocation adds more than MOST vectors
 
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
@@ -32,7 +33,7 @@ layout(set = 0, binding = 3) readonly buffer Channels1 { ivec4 channels1[]; };
 layout(set = 0, binding = 4) readonly buffer W2 { ivec4 w2[]; };
 layout(set = 0, binding = 5) readonly buffer Channels2 { ivec4 channels2[]; };
 layout(set = 0, binding = 6) coherent buffer Squeezed { int squeezed[]; };  // the means of all images
-layout(set = 0, binding = 7) coherent buffer Arrivals { uint arrivals[]; };  // of an image; 0 in the end
+layout(set = 0, binding = 7) coherent buffer Arrivals { uint arrivals[]; };  // an image's arrived workgroups
 #endif
 
 layout(push_constant) uniform Push {
@@ -51,13 +52,13 @@ layout(push_constant) uniform Push {
 #include "requantize.glslh"
 #include "pixels.glslh"
 
-#define WORDS (BLOCKED == 1 ? 4 : 1)  // of sums
+#define WORDS (BLOCKED == 1 ? 4 : 1)  // words of channels in a vector
 shared ivec4 sums[WORDS * LOCAL_X];
 #ifdef EXCITE
 #include "excite.glslh"
 shared uint arrived;
 
-// The last workgroup of an image to arrive finds all means of the image in memory, and computes the gates.
+// If this workgroup is the image's last to arrive, all means of the image are in memory: compute the gates.
 void excite_when_last(uint image, uint tiles, uint me) {
   uint c4 = ceil_div(p.c, 4u);
   memoryBarrierBuffer(); barrier();
@@ -89,9 +90,9 @@ void store_word(uint image, uint c4, uint c4s, Int8x4 word) {
   else y[at].w = word;
 }
 
-ivec4 total[WORDS];  // of bytes, each 128 more than it is
-uvec2 halves[WORDS];  // and what is not in it yet, two bytes in halves of words: 0 and 2, 1 and 3
-const uint MOST = 256u / VECTOR_PIXELS;  // vectors that they can take
+ivec4 total[WORDS];  // sums of x + 128
+uvec2 halves[WORDS];  // 16-bit partial sums: .x of bytes 0 and 2, .y of bytes 1 and 3
+const uint MOST = 256u / VECTOR_PIXELS;  // vectors that 16-bit sums can hold
 
 void clear_total() {
   [[unroll]] for (int k = 0; k < WORDS; k++) { total[k] = ivec4(0); halves[k] = uvec2(0u); }
@@ -107,7 +108,7 @@ void flush() {
 
 // Add vector i of the pixels.
 void add(ivec4 vector, uint i, uint columns) {
-  uint pixels = 4u;  // of the line, from this vector on
+  uint pixels = 4u;  // pixels of the line in this vector and after it
 #if !BLOCKED
   if (AT_ONCE == 1u || p.w % 4u != 0u) pixels = p.w - 4u * (i % columns);
 #endif

@@ -1,12 +1,12 @@
-// The mean over each channel's pixels of a function of int8 numbers: y = saturate(round_half_even(float(sum
-// of table[x]) * multiplier) + y_zero). The table holds whole numbers of at most 2^29, so the sum is exact in
-// two halves of 32 bits.
+// The mean over each channel's pixels of a function of int8 numbers, given as a table:
+// y = saturate(round_half_even(float(sum of table[x]) * multiplier) + y_zero). The table holds integers of at
+// most 2^29; their sum is kept in two 32-bit words, so it is exact.
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel; y:
-//           one pixel, in that of Y_LAYOUT; table: 256 numbers, for -128 first, for all channels or for each
-//           (COUNT 1 or c).
-// Threads   a workgroup adds up four channels of one image: each invocation every LOCAL_X-th pixel, then
-//           halves in shared memory.
+// Memory    x: Int8x4 words in the layout of number LAYOUT, each of four channels of one pixel; y: images of
+//           one pixel in the layout of number Y_LAYOUT; table: 256 numbers, the one for -128 first: one table
+//           for all channels, or one for each (COUNT is 1 or c).
+// Threads   a workgroup adds up four channels of one image: each invocation adds every LOCAL_X-th pixel, then
+//           they reduce in shared memory, halving the number of active invocations.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -50,7 +50,7 @@ float total_of(int high_, int low_) {
   uint sign_ = negative ? 0x80000000u : 0u;
   if (most == 0 && least == 0u) return 0.0;
   if (most == 0 && least < 0x80000000u) return compose(sign_, 150, least, false);
-  int shift = (most != 0 ? 32 + findMSB(most) : 31) - 29;  // 30 bits stay
+  int shift = (most != 0 ? 32 + findMSB(most) : 31) - 29;  // keeps 30 bits
   uint kept = (least >> shift) | (uint(most) << (32 - shift));
   return compose(sign_, 150 + shift, kept, (least & ((1u << shift) - 1u)) != 0u);
 }

@@ -2,12 +2,13 @@
 //
 //   KIND_MAX      y = max x
 //   KIND_AVERAGE  y = saturate(round_half_even((sum / count) / y_scale + y_zero)), sum = sum of x_scale * (x
-//                 - x_zero) in row-major order, every step a rounded float32. An integer sum and one float
-//                 product decide unless the value lies farther than `safe` from an integer, so near to a tie
-//                 that the order of roundings could matter: then the steps are done.
+//                 - x_zero) in row-major order, every step rounded to float32. First an integer sum and one
+//                 float product give the value. If it is farther than `safe` from the nearest integer, it is
+//                 so near to a tie that the roundings of the steps could matter: only then they are done.
 //
 // Memory    x, y: vectors of pixels (pixels.glslh).
-// Threads   one invocation writes one vector, or THREADS = LOCAL_X (a power of two) do: large_window.glslh.
+// Threads   one invocation computes one vector; for large windows THREADS = LOCAL_X (a power of two)
+//           invocations share one (large_window.glslh).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -16,19 +17,19 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-// of both axes, where the kernel is at most 3x3, its stride at most 2 and its dilation 1; or 0: as p says
+// The kernel's size and stride along both axes, at most 3 and 2, with a dilation of 1; 0: p has the sizes.
 layout(constant_id = 1) const uint KERNEL = 0;
 layout(constant_id = 2) const uint STRIDE = 1;
-layout(constant_id = 3) const uint ASIDE = 0;  // where a vector's first column lies in one of x (4W4C)
+layout(constant_id = 3) const uint ASIDE = 0;  // 4W4C: lane in x of a vector's first column
 layout(constant_id = 5) const uint THREADS = 1;
 #if KIND == KIND_AVERAGE
-// KERNEL > 0: every window counts all of its elements, and no sum of them is too near to a tie
+// KERNEL > 0: every window counts all of its elements, and no possible sum is too near to a tie.
 layout(constant_id = 4) const bool SURE = false;
 #endif
 
 #if BLOCKED
-#define Element ivec4  // of a result
-#define WORDS 4        // of an element
+#define Element ivec4  // of y, computed at once
+#define WORDS 4        // words in an Element
 #else
 #define Element int
 #define WORDS 1
@@ -42,8 +43,8 @@ layout(push_constant) uniform Push {
   uint n, c, x_h, x_w, y_h, y_w;
   uint kernel_h, kernel_w, stride_h, stride_w, pad_t, pad_l, dilation_h, dilation_w;
 #if KIND == KIND_AVERAGE
-  uint count;             // of every window, or 0: the elements inside the image
-  int x_zero, y_zero;     // y_zero as the type of y has it; y_shift is what to subtract for the stored int8
+  uint count;             // divisor of every mean, or 0: the number of elements inside the image
+  int x_zero, y_zero;     // y_zero in the type of y; stored int8 = result - y_shift
   int y_shift, y_min, y_max;
   float x_scale, y_scale, ratio, safe;
 #endif
@@ -58,7 +59,7 @@ layout(push_constant) uniform Push {
 #include "exact_sum.glslh"
 #endif
 
-// the input's rows or columns under the window, in steps of the dilation
+// The input's rows or columns under a window: from `first` to before `last`, in steps of the dilation.
 struct Span { uint first, last; };
 
 Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, uint size) {
@@ -69,12 +70,12 @@ Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, ui
       uint(min(first + int((kernel - 1u) * dilation), int(size) - 1) + 1));
 }
 
-// Return the first vector of a line of x; `plane` is the image and these channels.
+// Return the first vector of line h of x; `plane` is the first vector of the image's channels.
 uint line_of(uint plane, uint h) {
   return plane + h * (BLOCKED == 1 ? p.x_w : ceil_div(p.x_w, 4u) * blocks_of(p.c));
 }
 
-// The words of pixel w of a line: of 16 channels, or of four.
+// Pixel w of a line as numbers: 16 channels (BLOCKED) or four.
 struct Words { ivec4 lanes[WORDS]; };
 
 Words pixel(uint line, uint w) {
@@ -124,7 +125,7 @@ void main() {
       y[i] = result(plane, rows, columns_under(at.w));
 #else
       ivec4 words = ivec4(0);
-      [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {  // the words going round
+      [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {  // each result is shifted in: no dynamic index
         uint w = min(at.w + k, p.y_w - 1u);
         words = ivec4(words.yzw, result(plane, rows, columns_under(w)));
       }

@@ -3,15 +3,17 @@
 //   scale = (max(0, row) - min(0, row)) / 255, at least 2^-126; 1 for a row of zeros
 //   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x /
 //   scale) + zero_point)
-// The bounds are those of the finite values: infinities saturate, NaN gives -128. Where INFINITIES count, as
-// for ONNX, a range beyond the largest float has the scale infinity: numbers are the zero point (-128, or 127
-// where the least is -infinity), and infinities -128. All in integers (exact_float.glslh).
+// min and max are over the finite values; infinities saturate, NaN becomes -128. With INFINITIES, as in ONNX,
+// infinities count: a range that exceeds float32 has the scale infinity; then numbers become the zero point
+// (-128, or 127 if the minimum is -infinity), and infinities become -128. All arithmetic is in integers
+// (exact_float.glslh).
 //
-// Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or kPackedInt8_16C
-//           where BLOCKED; what is beyond K holds the row's zero point; rows: [m] = bits of the scale, zero
-//           point.
-// Threads   one workgroup of LOCAL_X (a power of two) invocations for each row (ALL), or for each `piece` of
-//           it (a multiple of 16): then one dispatch finds their bounds (BOUNDS), another does the rest.
+// Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or (BLOCKED)
+//           kPackedInt8_16C; padding beyond k holds the row's zero point; rows: [m] = (bits of the scale,
+//           zero point).
+// Threads   ALL: one workgroup of LOCAL_X (a power of two) invocations converts a row. Otherwise a workgroup
+//           takes a `piece` of a row (a multiple of 16 elements): one dispatch finds the bounds of all
+//           pieces (BOUNDS), a second one converts them.
 // Needs     8 bytes of shared memory an invocation.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -42,7 +44,7 @@ layout(push_constant) uniform Push {
 
 const uint ONE = 0x3f800000u, SMALLEST_SCALE = 0x00800000u, STEPS = 0x437f0000u;  // 1.0, 2^-126, 255.0
 
-// magnitudes: bit patterns of floats that are not negative are ordered as integers
+// Magnitudes are compared as integers: bit patterns of non-negative floats are in the floats' order.
 shared uint below[LOCAL_X];
 shared uint above[LOCAL_X];
 
@@ -77,7 +79,7 @@ void find_bounds(uint row, uint part) {
 
 uint half_of(uint bits) { return bits < 2u * FLOAT_HIDDEN ? 0u : bits - FLOAT_HIDDEN; }
 
-// Return whether the range exceeds float32: its half, which never does, decides.
+// Return true if the range exceeds float32. Half the range, which never does, is tested.
 bool beyond() {
   uint largest = max(below[0], above[0]);
   return largest == FLOAT_INFINITY ||

@@ -1,5 +1,5 @@
-// Quantization with parameters of its own for each element: ONNX QuantizeLinear and DequantizeLinear along an
-// axis, or in blocks.
+// Quantize or dequantize with a scale and a zero point for each element: ONNX QuantizeLinear and
+// DequantizeLinear along an axis, or in blocks.
 //   TO_Q8    y = saturate(round_half_even(x / scale[i]) + zero[i])        TO_F32   y = (x - zero[i]) *
 //            scale[i]
 //

@@ -1,18 +1,20 @@
-// y = saturate(round_half_even(x / scale) + zero_point) of images: ONNX QuantizeLinear per tensor, exactly.
-// NaN gives the lower bound, infinities saturate.
+// y = saturate(round_half_even(x / scale) + zero_point) for images: ONNX QuantizeLinear per tensor, exactly.
+// NaN becomes the lower bound, infinities saturate.
 //
-// A product with 1 / scale decides, unless it lies so near to a tie (farther than `safe` from an integer)
-// that its rounding could: then the quotient is made (exact_float.glslh).
+// The product x * (1 / scale) is rounded. If it is farther than `safe` from the nearest integer, it is so
+// near
+// to a tie that the product's own rounding could decide; then the exact quotient is computed
+// (exact_float.glslh).
 //
 // Memory    x: float32, row-major, read as bits: a device may flush subnormal floats; y: kPackedInt8_16C
 //           (BLOCKED) or kPackedInt8_4W4C, padding lanes get the zero point.
-// Threads   one invocation quantizes 16 channels of one pixel, its neighbours those of the next pixels.
+// Threads   one invocation quantizes 16 channels of one pixel; its neighbours quantize the next pixels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
-layout(constant_id = 1) const bool LOAD_AHEAD = true;  // all 16 before the arithmetic, or four at a time
+layout(constant_id = 1) const bool LOAD_AHEAD = true;  // load all 16 channels first; else four at a time
 
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
 #if BLOCKED
@@ -36,7 +38,7 @@ layout(push_constant) uniform Push {
 
 uint columns() { return BLOCKED == 1 ? p.w : 4u * ceil_div(p.w, 4u); }
 
-// Return the bits of four channels of a pixel, or 0 where there is none.
+// Return the bits of four channels of a pixel; 0 outside the image.
 uvec4 loaded(uint first, uint channel) {
   uvec4 bits = uvec4(0u);
   [[unroll]] for (uint lane = 0u; lane < 4u; lane++)

@@ -1,5 +1,5 @@
 // y = saturate(round_half_even(x / scale) + zero_point): ONNX QuantizeLinear per tensor, exactly
-// (quantize_pixels.comp). NaN gives the lower bound, infinities saturate.
+// (quantize_pixels.comp). NaN becomes the lower bound, infinities saturate.
 //
 // Memory    x: float32, row-major; y: Int8x4 words in the layout of number LAYOUT; padding lanes get the zero
 //           point.

@@ -1,9 +1,9 @@
-// y = a op b of float32 numbers, each result rounded to nearest even on every device (exact_sum.glslh):
-// subnormal results may be zero, and subnormal operands too, but of quotients. MAX and MIN give NaN where an
-// operand is NaN.
+// y = a op b of float32 numbers, each result rounded to nearest even on every device (exact_sum.glslh).
+// Subnormal results may become zero; so may subnormal operands, except in quotients. MAX and MIN give NaN if
+// an operand is NaN.
 //
-// Memory    a, b, y: row-major; the element of a for that of y is a[i * a_step], so for b: a step is 1, or 0
-//           where the operand is one number.
+// Memory    a, b, y: row-major. Element i of y is computed from a[i * a_step] and b[i * b_step]; a step is 1,
+//           or 0 if the operand is one number.
 // Threads   one invocation computes one number.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

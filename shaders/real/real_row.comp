@@ -1,13 +1,14 @@
-// What a row of float32 numbers makes: its sum, or of rows of one number its square root; the float32 number
-// of an int32 one.
-//   SUM   compensated (Neumaier), each step rounded to nearest even: within 2^-23 of the sum of magnitudes,
-//         as long as an invocation adds fewer than 2^20 numbers
-//   SQRT  rounded to nearest even, digit by digit in integers: no device promises it
-//   CAST  rounded to nearest even, of an int32 number
+// One float32 number for each row of x: its sum, or (rows of one number) a square root or a conversion.
+//   SUM   compensated (Neumaier), each step rounded to nearest even. The error is at most 2^-23 of the sum of
+//         magnitudes, as long as an invocation adds fewer than 2^20 numbers
+//   SQRT  of a float32 number, rounded to nearest even: digit by digit in integers, because no device
+//         promises this rounding
+//   CAST  of an int32 number, rounded to nearest even
 //
-// Memory    x: rows one after the other; y: a number for each, or (SUM) `parts` of them one after the other.
-// Threads   one invocation computes one number. SUM: THREADS (a power of two) invocations share it, each adds
-//           every THREADS-th number, then halves in shared memory. The order depends on p and THREADS alone.
+// Memory    x: rows, contiguous; y: one number a row, or (SUM) `parts` partial sums a row, contiguous.
+// Threads   one invocation computes one number. SUM: THREADS (a power of two) invocations share a number;
+//           each adds every THREADS-th element, then they reduce in shared memory, halving the number of
+//           active invocations. The order of additions depends on p and THREADS only.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -32,7 +33,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint rows, columns;
 #if OP == OP_SUM
-  uint parts;  // of a row: part i has every parts-th run of THREADS numbers, from the i-th on
+  uint parts;  // partial sums of a row; part i adds runs i, i + parts, ... of THREADS elements
 #endif
 } p;
 
@@ -48,7 +49,8 @@ float result_of(uint row) {
   if (bits > FLOAT_INFINITY) return uintBitsToFloat(0x7fc00000u);
   Scaled n = normalized(bits);
   int exponent = n.exponent - 127;
-  // 1 <= m < 4 as 2^-50 times a number of 52 bits, whose highest come first; exponent becomes even
+  // The radicand is a 52-bit number times 2^-50, 1 <= radicand < 4, and its exponent even; highest bits
+  // first.
   bool odd = (exponent & 1) != 0;
   uint m = n.significand, root = 0u, rest = 0u;
   int place = odd ? 28 : 27;
@@ -65,7 +67,7 @@ float result_of(uint row) {
 #else
 shared vec2 shares[LOCAL_X];
 
-// (total, lost) and one more number.
+// Add a number to (total, roundoff that the total lost).
 vec2 added(vec2 so_far, float v) {
   float next = sum(so_far.x, v);
   bool larger = abs(so_far.x) >= abs(v);
@@ -75,7 +77,7 @@ vec2 added(vec2 so_far, float v) {
 
 float result_of(vec2 share) {
   bool finite = (floatBitsToUint(share.x) & FLOAT_INFINITY) != FLOAT_INFINITY;
-  return finite ? sum(share.x, share.y) : share.x;  // what an infinity loses is NaN
+  return finite ? sum(share.x, share.y) : share.x;  // the roundoff of an infinity is NaN
 }
 #endif
 

@@ -1,11 +1,13 @@
-// The largest number in a window that slides over float32 images, or (MEAN) the mean: a sum whose steps are
-// rounded to nearest even, from 0 on, divided by the number of elements that count and rounded again.
-// Of the largest, NaN is where an element is, and -infinity where a window has none.
+// The maximum over a window that slides over float32 images, or (MEAN) the mean.
+//
+// The mean is a sum that begins with 0, divided by the number of elements that count; every step is rounded
+// to nearest even. The maximum is NaN if an element of the window is NaN, and -infinity if no element of the
+// window is inside the image.
 //
 // Memory    x, y: NCHW.
-// Threads   THREADS (a power of two) invocations share a window, each of which takes every THREADS-th element
-//           that lies in the image, row by row; then halves in shared memory. The order depends on p and
-//           THREADS alone.
+// Threads   THREADS (a power of two) invocations share a window. Each takes every THREADS-th of the elements
+//           inside the image, in row-major order; then they reduce in shared memory, halving the number of
+//           active invocations. The order depends on p and THREADS only.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -13,7 +15,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const uint THREADS = 1;
 layout(constant_id = 2) const bool MEAN = false;
-layout(constant_id = 3) const bool COUNT_PADDING = false;  // elements of the padding count, as zeros
+layout(constant_id = 3) const bool COUNT_PADDING = false;  // MEAN: elements of the padding count as zeros
 
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { float y[]; };
@@ -26,8 +28,8 @@ shared float shares[LOCAL_X];
 
 float joined(float a, float b) { return MEAN ? sum(a, b) : larger(a, b); }
 
-// Of the kernel's elements along an axis, which lie `dilation` apart from `at` on: the first that is not
-// negative, and how many from there on are below `end`.
+// The elements of the kernel along an axis are at at, at + dilation, ... Return the index of the first one
+// that is not negative, and the number of those from it on that are below `end`.
 ivec2 inside(int at, int dilation, int kernel, int end) {
   int first = at < 0 ? (dilation - 1 - at) / dilation : 0;
   int last = at < end ? (end - 1 - at) / dilation : -1;

@@ -1,18 +1,19 @@
-// Resizes int8 images. Where to look and with which weights stands in tables that the host made: every device
-// does the same.
+// Resize int8 images. The host computes the positions and weights and passes them in a table, so that every
+// device uses the same.
 //
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
-//   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step a rounded float32;
-//              the fraction is cut off, or rounded half to even (EVEN)
-//   LINES      of lines (N, C, 1, L), as ONNX Runtime does with volumes: the terms of a column once and whole
-//              where neither n nor c is the last, in halves twice where one is, in quarters four times else
-//   FIXED      weights are whole numbers of 2**-11: y = (t 2**11 + (b - t) dy + 2**21) >> 22,
-//              t = x11 2**11 + (x12 - x11) dx, b the same of the lower row
-//   REAL 1     the same of the real numbers (x - x_zero) * x_scale, then quantized
+//   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step rounded to float32;
+//              the result is truncated, or rounded half to even (EVEN)
+//   LINES      lines (N, C, 1, L) are resized as ONNX Runtime resizes volumes. A volume has eight terms; here
+//              they are the two terms of a column, each once whole (neither n nor c is its axis's last
+//              index), twice as halves (one of them is), or four times as quarters (both are)
+//   FIXED      weights are multiples of 2**-11: y = (t 2**11 + (b - t) dy + 2**21) >> 22,
+//              t = x11 2**11 + (x12 - x11) dx, and b likewise in the lower row
+//   REAL 1     the formula of LINEAR 1 for real numbers (x - x_zero) * x_scale; then y is quantized
 //
-// Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too. table: for
-//           each row of y, then each column: (first, second, bits of the distance from the first, from the
-//           second).
+// Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too. table: an
+//           entry for each row of y, then one for each column: (first index, second index, bits of the
+//           distance from the first, bits of the distance from the second).
 // Threads   one invocation writes one vector.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -38,8 +39,8 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint vectors;
   uint n, c, x_h, x_w, y_h, y_w;
-  int shift;              // from the stored int8 to the number that it means: 0, or 128 for uint8
-  float x_scale;          // REAL alone, as the next ones
+  int shift;              // number = stored int8 + shift: 0 for int8, 128 for uint8
+  float x_scale;          // this and all below: only for REAL
   int x_zero;
   float scale;
   int zero_point;
@@ -56,7 +57,7 @@ layout(push_constant) uniform Push {
 #include "quantized.glslh"
 #endif
 
-// The vector of a pixel (kPackedInt8_16C), or the word.
+// Return the vector of a pixel (kPackedInt8_16C), or its word (kPackedInt8_4W4C).
 Element pixel(Pixels at, int h, int w) {
   at.h = uint(h);
   at.w = uint(w);
@@ -80,7 +81,7 @@ void add_term(inout vec4 value, Int8x4 word, int dy, int dx) {
   [[unroll]] for (int i = 0; i < 4; i++) value[i] = sum(value[i], multiply(v[i], weight));
 }
 
-// Zero points do not matter: the weights of a result sum to 2**22.
+// The shift of stored numbers needs no correction, because the weights of a result sum to 2**22.
 Int8x4 fixed_point(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, int dy, int dx) {
   ivec4 a = int8x4_unpack(word11), c = int8x4_unpack(word21);
   ivec4 top = (a << 11) + (int8x4_unpack(word12) - a) * dx;
@@ -88,7 +89,7 @@ Int8x4 fixed_point(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, i
   return int8x4_pack(((top << 11) + (low - top) * dy + (1 << 21)) >> 22);
 }
 
-// channel: of the first of the four.
+// `channel`: the number of the first of the four channels.
 Int8x4 interpolated(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, ivec4 row, ivec4 column,
                     uint image, uint channel) {
   if (FIXED) return fixed_point(word11, word12, word21, word22, row.z, column.z);

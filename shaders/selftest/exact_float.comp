@@ -1,9 +1,9 @@
-// The integer forms of float32 arithmetic (exact_float.glslh) on pairs of bit patterns that the host knows
-// the answers to.
+// Self-test: float32 arithmetic in integers (exact_float.glslh) on pairs of bit patterns whose results the
+// host knows.
 //
-// Memory    x: pairs (a, b); y: a / b, a + b, a * b (all of magnitudes), and round_half_even(a / b) within
-//           [-512, 512].
-// Threads   one invocation for each pair.
+// Memory    x: pairs (a, b); y: four results a pair: |a| / |b|, |a| + |b|, |a| * |b|, and
+//           round_half_even(a / b) clamped to [-512, 512].
+// Threads   one invocation computes the results of one pair.
 #version 450
 
 layout(local_size_x_id = 0) in;

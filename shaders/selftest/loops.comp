@@ -1,8 +1,8 @@
-// How many times a loop runs before the driver ends it, up to p.most: Mesa's llvmpipe ends the loops of an
-// invocation after 65,535 rounds.
+// Self-test: count the iterations of a loop until p.most, or until the driver ends the loop. Mesa's llvmpipe
+// ends the loops of an invocation after 65,535 iterations.
 //
-// Memory    y: what each invocation counted.
-// Threads   every invocation counts for itself, by steps that no compiler knows ahead.
+// Memory    y: the count of each invocation.
+// Threads   every invocation counts on its own, in steps that a compiler cannot compute ahead.
 #version 450
 
 layout(local_size_x_id = 0) in;
@@ -19,7 +19,7 @@ layout(push_constant) uniform Push {
 
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x, left = p.most, rounds = 0u;
-  // A generator whose every state but 0 leads to one that is not 0: what is taken off is always 1.
+  // xorshift: no state except 0 leads to 0, so every step is 1, which a compiler does not find out.
   for (uint state = i + 1u; left > 0u; left -= min(state, 1u)) {
     state ^= state << 13;
     state ^= state >> 17;

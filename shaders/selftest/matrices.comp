@@ -1,9 +1,9 @@
-// What matrix units compute, on known values: sums of int8 products, the way the kernels do it, through
-// shared memory with rows of k for both operands and columns of results.
+// Self-test of matrix units: sums of int8 products of known values. As in the kernels, operands are loaded
+// from shared memory with k contiguous, and results are stored column-major.
 //
-// Memory    x and w: [case][step][row][k] and [case][step][output][k] bytes, 16 k a uvec4; y:
+// Memory    x: [case][step][row][k] and w: [case][step][output][k], bytes, 16 along k in a uvec4; y:
 //           [case][row][output] int32.
-// Threads   a workgroup is one subgroup, and takes one case.
+// Threads   a workgroup is one subgroup and computes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model

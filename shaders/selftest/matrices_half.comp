@@ -1,16 +1,19 @@
-// What matrix units of float16 or (BRAIN) bfloat16 compute, on known values: sums of products in float32, the
-// way the kernels do it, through shared memory with rows of k for both operands and columns of results.
+// Self-test of matrix units for float16, or bfloat16 (BRAIN): float32 sums of products of known values. As in
+// the kernels, operands are loaded from shared memory with k contiguous, and results are stored column-major.
 //
-// Memory    x and w: [case][step][row][k] and [case][step][output][k] halves, 8 k a uvec4; y:
+// Memory    x: [case][step][row][k] and w: [case][step][output][k], 16-bit floats, 8 along k in a uvec4; y:
 //           [case][row][output] float32.
-//           ALIKE: all rows are a case's first, and output n is 2^n times as much, as both are loaded with a
-//           stride of 0 (coopmat_half_types.glslh, gemv_q4gsw_coopmat.comp). PAIRED: a matrix of places says
-//           which words of two elements an invocation has, and these are put together, of x two by two, 8 k
-//           apart (gemv_q8csw_words_coopmat.comp, gemv_q8csw_runs_coopmat.comp), of 16 k and 8 rows half of
-//           those of w as what lies four words on (gemv_q4gsw_words_coopmat.comp); of bfloat16 rows of x lie
-//           8 after the other in two words of an invocation (gemv_q8csw_words_parts_coopmat.comp). SMALL: w
-//           is float16, which becomes bfloat16.
-// Threads   a workgroup is one subgroup, and takes one case.
+// ALIKE     x is loaded with a stride of 0, so every row is the case's first row; then output n is multiplied
+//           by 2^n, with scales that are loaded with a stride of 0 too (coopmat_half_types.glslh,
+//           gemv_q4gsw_coopmat.comp).
+// PAIRED    the fragments are assembled in registers. First a matrix whose elements are their own positions
+//           is loaded; it shows which words (two elements each) an invocation holds. Then the words are
+//           copied to these places: for x in pairs that are 8 along k apart (gemv_q8csw_words_coopmat.comp,
+//           gemv_q8csw_runs_coopmat.comp); for matrices of 16 along k and 8 rows, every second word of w is
+//           taken from four words after the first (gemv_q4gsw_words_coopmat.comp); for bfloat16 two words of
+//           an invocation hold rows of x that are 8 apart (gemv_q8csw_words_parts_coopmat.comp).
+// SMALL     w is float16 and is converted to bfloat16.
+// Threads   a workgroup is one subgroup and computes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model
@@ -44,7 +47,7 @@ layout(push_constant) uniform Push {
 #include "coopmat_half_types.glslh"
 const uint RUNS = MK / 8;
 shared uvec4 rows[MN * RUNS], outputs[MM * RUNS], results[MN * (MM / 4)];
-shared uvec4 tile[MM / 4];  // scales
+shared uvec4 tile[MM / 4];  // scales of ALIKE
 #ifdef BRAIN
 #define place_of(matrix, q) word_of_matrix(matrix, q)
 #else

@@ -1,8 +1,8 @@
-// Which words of a matrix of weights of float16 (or of pairs of them) each invocation of a subgroup has, each
-// two elements: vkq.probe.words asks, and lays weights down in that order.
+// Find which words (two float16 elements each) of a 16 x 16 matrix of weights each invocation of a subgroup
+// holds. vkq.probe.words reads the answer; weights are then stored in that order.
 //
-// Memory    w: the elements of a matrix of 16 x 16, row by row, two in a word. y: for each invocation its
-//           words as they are there.
+// Memory    w: the elements of the matrix, row-major, two in a word. y: for each invocation, the words that
+//           it holds.
 // Threads   one workgroup of one subgroup.
 #version 450
 #pragma use_vulkan_memory_model

@@ -1,14 +1,14 @@
-// How fast the arithmetic of the int8 kernels runs in registers, and a copy: probe/rates.py times two loop
-// counts and takes the difference, so that what a dispatch costs at all falls out.
+// Measure the rate of the int8 kernels' arithmetic in registers, and of a copy. probe/rates.py times two loop
+// counts and uses the difference, so that the fixed cost of a dispatch cancels out.
 //
-// OP 0    the inner step of a 4x4 tile in the dot form of the variant: eight words to operands, sixteen dot
+// OP 0    the inner step of a 4x4 tile in the variant's dot form: eight words become operands of sixteen dot
 //         products
-// OP 1    float32 fused multiply-adds, sixteen chains
-// OP 2    copy: each invocation moves `loops` ivec4
-// Memory    x: read by the copy alone; y: one ivec4 per invocation (the copy: `loops`), so that nothing is
-//           optimized away.
-// Threads   LOCAL_X invocations, each on its own. The next step's words are the bits of this step's sums:
-//           they change without costing an instruction, so no compiler can move the work out of the loop.
+// OP 1    float32 fused multiply-adds in sixteen independent chains
+// OP 2    copy: each invocation copies `loops` ivec4
+// Memory    x: read by the copy only; y: one ivec4 per invocation (copy: `loops`), so that a compiler cannot
+//           remove the arithmetic.
+// Threads   LOCAL_X independent invocations. The sums of a step are the input words of the next step: the
+//           words change at no cost, and a compiler cannot move the work out of the loop.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if OP == 0 && !defined(FLOAT_LANES)

@@ -1,11 +1,12 @@
-// The arithmetic that every int8 kernel rests on, over values that the host knows the answers to
+// Self-test of the arithmetic of every int8 kernel, on values whose results the host knows
 // (probe/selftest.py).
 //
-// TEST 0    dot[i] = sum of the four products of x[i] and w[i], through the dot form of the variant, shifts
-//           taken out again
-// TEST 1    y[i] = requantize(x[i], multiplier w[i] (bits)), and z[i] = the bits of float(x[i]) * multiplier
-// TEST 2    y[i] = round_half_even(x[i] / w[i]) of floats given as bits, as quantize takes it before the zero
-//           point
+// TEST 0    dot[i] = sum of the four products of the bytes of x[i] and w[i], by the variant's dot form; the
+//           operands' shifts are subtracted again
+// TEST 1    y[i] = requantize(x[i], multiplier), and z[i] = the bits of float(x[i]) * multiplier; w[i] holds
+//           the bits of the multiplier
+// TEST 2    y[i] = round_half_even(x[i] / w[i]) of floats given as bits: quantization before the zero point
+//           is added
 #version 450
 #if TEST == 0 && !defined(FLOAT_LANES)
 #extension GL_EXT_integer_dot_product : require

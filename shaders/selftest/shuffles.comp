@@ -1,8 +1,8 @@
-// What the lanes of a subgroup read of each other: from one lane for all of them, and from the lane so many
+// Self-test of subgroupShuffle: every lane reads from one common lane, and from the lane a given distance
 // ahead.
 //
-// Memory    x: a vector for each lane; y: for each lane and step the vector of lane `step`, and of the lane
-//           `step` ahead.
+// Memory    x: a vector for each lane; y: for each lane and step, the vector of lane `step`, and the vector
+//           of the lane `step` ahead (modulo LANES).
 // Threads   a workgroup is a subgroup of LANES invocations.
 #version 450
 #extension GL_KHR_shader_subgroup_shuffle : require

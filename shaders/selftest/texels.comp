@@ -1,8 +1,8 @@
-// Copies vectors of four words, read through a uniform texel buffer, with p.add added to each word: a copy of
-// a copy shows whether a read sees what was stored just before.
+// Self-test of uniform texel buffers: copy vectors of four words and add p.add to each word. A copy of a copy
+// shows whether a read sees the words that the previous dispatch stored.
 //
-// Memory    x: texels of four int32; y: vectors of as many.
-// Threads   each invocation copies one vector.
+// Memory    x: texels of four int32; y: vectors of four int32.
+// Threads   one invocation copies one vector.
 #version 450
 
 layout(local_size_x_id = 0) in;

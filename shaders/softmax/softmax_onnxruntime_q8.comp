@@ -1,15 +1,16 @@
-// Softmax of int8 rows as ONNX Runtime's QLinearSoftmax: e = table[255 - max(x) + x] as floats, their sum
-// from the first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each step rounded to
-// nearest even. The order of the sum decides its bits, so one invocation sums one row.
+// Softmax of int8 rows with the bits of ONNX Runtime's QLinearSoftmax: e = table[255 - max(x) + x] as floats,
+// sum = their sum from the first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each
+// step rounded to nearest even. The order of additions decides the bits of the sum, so one invocation sums
+// one row.
 //
-//   NORMAL     no number of the table is subnormal: the device's own sums round rightly
-//   LITERT     LiteRT's steps behind the same sum: y = round_half_even(e * (1 / (sum * steps))) + y_zero,
+//   NORMAL     no number of the table is subnormal, so the device's own additions round correctly
+//   LITERT     LiteRT's steps after the same sum: y = round_half_even(e * (1 / (sum * steps))) + y_zero,
 //              where steps is y_scale
 //
 // Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
 //           table: the bits of 256 float32, none negative.
-// Threads   THREADS (a power of two) invocations share a row. One of them makes its sum; from four on, all
-//           look numbers up for it, which pass through shared memory.
+// Threads   THREADS (a power of two) invocations share a row, and one of them adds up its sum. If THREADS is
+//           at least 4, all of them look up the numbers and pass them to it through shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -56,7 +57,7 @@ uint added(uint total, uint e) {
   return add_magnitudes(total, e);
 }
 
-// Return what four numbers of a row add to its sum. Behind the row's end this is 0, which changes no bit.
+// Return the table entries of four numbers of a row; 0 beyond the row's end, which leaves the sum unchanged.
 uvec4 entries(Words row, uint i, uint size, int top) {
   ivec4 q = int8x4_unpack(x[word_at(row, min(i, size - 1u))]);
   uvec4 e = uvec4(0u);
@@ -74,9 +75,9 @@ uint total_of(Words row, uint t, uint size, int top) {
       barrier();
     }
     uint end = t == 0u ? min(begin + part, size) : begin;
-    for (uint i = begin; i < end; i += 8u) {  // more in a row, and SwiftShader's optimizer never ends
+    for (uint i = begin; i < end; i += 8u) {  // with more than 8, SwiftShader's optimizer hangs
       uvec4 e[2];
-      [[unroll]] for (uint four = 0u; four < 2u; four++) {  // to a constant: else no driver unrolls it
+      [[unroll]] for (uint four = 0u; four < 2u; four++) {  // a constant bound: else drivers do not unroll
         uint k = i + 4u * four;
         e[four] = TOGETHER ? found[me + (k - begin) / 4u] : entries(row, k, size, top);
       }

@@ -1,14 +1,15 @@
-// Softmax of int8 rows: y = e / sum(e), e = table[max(x) - x], the table holding exp(-d * x_scale) * 2^30 as
-// integers: the sum is exact, so every device has the same bits. Then float32(e) * (1 / float32(sum)), each
-// step rounded to nearest even.
-//   OUT_F32   y as it is, row-major
+// Softmax of int8 rows: y = e / sum(e), e = table[max(x) - x]. Entry d of the table is exp(-d * x_scale) *
+// 2^30 as an integer, so the sum is exact and every device returns the same bits. The quotient is
+// float32(e) * (1 / float32(sum)), each step rounded to nearest even.
+//   OUT_F32   y, row-major
 //   OUT_Q8    saturate(round_half_even(y / y_scale) + y_zero), in the layout of x
 //
 // Memory    x: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
 //           table: 256 numbers.
-// Threads   THREADS invocations share a row, LOCAL_X / THREADS rows a workgroup, side by side: in
-//           kPackedInt8_4H4W four rows are. Maximum and sum are halved in shared memory. A long row
-//           (BY_TABLE) has fewer results than elements: they are made once, and looked up.
+// Threads   THREADS invocations share a row; a workgroup computes LOCAL_X / THREADS neighbouring rows, since
+//           kPackedInt8_4H4W stores four rows together. Maximum and sum are reduced in shared memory, halving
+//           the number of active invocations. A long row (BY_TABLE) has more elements than the 256 possible
+//           results: these are computed once and looked up.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -33,7 +34,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { int y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, n, c, h, w;
-  float scale;            // of y, and what goes with it: int8 output only
+  float scale;            // this and all below: only for int8 results
   int zero_point;
   float inverse, low, high, safe;
 } p;
@@ -47,7 +48,7 @@ layout(push_constant) uniform Push {
 #include "softmax.glslh"
 #include "softmax_words.glslh"
 
-const uint ROWS = LOCAL_X / THREADS;  // of a workgroup
+const uint ROWS = LOCAL_X / THREADS;  // rows of a workgroup
 shared int most[LOCAL_X];
 shared uvec2 sums[LOCAL_X];  // low, high
 shared int entries[256];     // the table
@@ -55,7 +56,7 @@ shared int entries[256];     // the table
 shared int results[BY_TABLE ? 256 * ROWS : 1];  // of each row, for max(x) - x
 #endif
 
-// Return a word whose lanes from `count` on are the least number.
+// Return the word with -128 in its lanes from `count` on.
 Int8x4 cut(Int8x4 word, uint count) {
   int mask = count < 4u ? (1 << (8u * count)) - 1 : -1;
   return (word & mask) | (int(0x80808080u) & ~mask);
@@ -71,7 +72,7 @@ void main() {
   uvec4 e = begin_of(min(row, p.rows - 1u));
   Words words = words_of(e);
   for (uint i = me; i < 256u; i += LOCAL_X) entries[i] = table[i];
-  ivec4 highest = ivec4(int(0x80000000u));  // in the highest bytes: what is below them decides nothing
+  ivec4 highest = ivec4(int(0x80000000u));  // in the highest bytes; lower bytes do not matter
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
     Int8x4 word = cut(x[word_at(words, i)], size - i);
     highest = max(highest, ivec4(word << 24, word << 16, word << 8, word));
@@ -90,7 +91,7 @@ void main() {
     if (size - i < 4u) {
       [[unroll]] for (uint k = 1u; k < 4u; k++) if (i + k >= size) found[k] = 0u;
     }
-    total = add_wide(total, uvec2(found.x + found.y, 0u));  // at most 2^31
+    total = add_wide(total, uvec2(found.x + found.y, 0u));  // found.x + found.y <= 2^31
     total = add_wide(total, uvec2(found.z + found.w, 0u));
   }
   sums[me] = total;

@@ -1,5 +1,6 @@
-// index[o][j][k] = (o * axis + id[j]) * inner + k: the element of x that a Gather reads for each of its own,
-// from numbers that the device has. Below 0 they count from the end; beyond the axis the nearest is read.
+// index[o][j][k] = (o * axis + id[j]) * inner + k: for each element of a Gather's result, the element of x
+// that it reads. The ids are on the device. A negative id counts from the end of the axis; an id outside the
+// axis reads the nearest element.
 //
 // Memory    id, index: row-major.
 // Threads   one invocation writes one element.

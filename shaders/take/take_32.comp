@@ -1,5 +1,5 @@
-// Any movement of 32-bit elements, where the host says which element goes where.
-//   TAKE  y[i] = x[index[i]], or `fill` (its bits) where the index is -1        PUT  y[index[i]] = x[i]
+// Move 32-bit elements in any order; the host computes the indices.
+//   TAKE  y[i] = x[index[i]], or `fill` (as bits) where the index is -1        PUT  y[index[i]] = x[i]
 //
 // Memory    x, y: row-major.
 // Threads   one invocation moves one element.

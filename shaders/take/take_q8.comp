@@ -1,7 +1,7 @@
-// y[i] = x[index[i]]: any movement of int8 elements, where the host says which element goes where.
+// y[i] = x[index[i]]: move int8 elements in any order; the host computes the indices.
 //
-// Memory    x, y: Int8x4 words in layouts of their own; index: for each element of y in row-major order, that
-//           of x in row-major order, or -1 for an element that is `fill`.
+// Memory    x, y: Int8x4 words in the layouts of numbers X_LAYOUT and Y_LAYOUT; index: for each element of y,
+//           in row-major order, the row-major index of its element of x, or -1 for `fill`.
 // Threads   one invocation writes one word of y.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

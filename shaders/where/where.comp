@@ -1,12 +1,13 @@
-// y = c ? a : b, where c holds flags: uint8 numbers that are 0 or 1, stored as -128 or -127.
+// y = c ? a : b, where c holds flags: uint8 numbers 0 or 1, stored as int8 -128 or -127.
 //
-// BYTES   a, b, y: Int8x4 words, and c, all in one layout. One invocation writes one word.
-// else    a, b, y: row-major 32-bit numbers; c in a layout of its own. One invocation writes one number.
+// BYTES   a, b, c, y: Int8x4 words in one layout. One invocation writes one word.
+// else    a, b, y: row-major 32-bit numbers; c: in the layout of number LAYOUT. One invocation writes one
+//         number.
 #version 450
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-layout(constant_id = 1) const int LAYOUT = 0;  // of c, where the others are numbers
+layout(constant_id = 1) const int LAYOUT = 0;  // of c, if the others are 32-bit numbers
 
 layout(set = 0, binding = 0) readonly buffer C { int c[]; };
 layout(set = 0, binding = 1) readonly buffer A { int a[]; };
