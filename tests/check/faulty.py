@@ -1,5 +1,5 @@
-"""Drivers that are wrong as published ones are: recordings run step by step on a driver that is right, and
-between the steps the memory is made what the faulty driver would have left in it."""
+"""Faulty drivers, emulated after published driver bugs. A correct driver runs a recording step by step;
+between the steps, its memory is changed to what the faulty driver would have left there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Bytes = npt.NDArray[np.uint8]
 class Driver:
     """A driver without a fault: runs recordings step by step. Faults override what they change."""
 
-    device: Device  # of the recording that runs
+    device: Device  # the device of the current recording
 
     def __init__(self) -> None:
-        self.plans: dict[int, Plan] = {}  # of what was recorded
-        self.kept: list[Any] = []  # so that no number of theirs is given again
-        self.runs: dict[int, int] = {}  # of each recording, so far
-        self.changed = 0  # how often the fault showed
+        self.plans: dict[int, Plan] = {}  # id of a native plan -> the plan
+        self.kept: list[Any] = []  # keeps objects alive, so that their ids are not reused
+        self.runs: dict[int, int] = {}  # id of a recording -> number of its runs
+        self.changed = 0  # how often the fault changed a result
 
     # ------------------------------------------------------------------------------------------------- memory
 
@@ -55,7 +55,7 @@ class Driver:
         return one.scratch, offset, size
 
     def results(self, one: Recorded) -> list[Tensor]:
-        """What a plan gives, as tensors."""
+        """Return the results of a recorded plan as tensors."""
         plan = self.plans[id(one.native)]
         return [
             Tensor.of(self.device, spec, one.slots[slot])
@@ -81,7 +81,7 @@ class Driver:
         self.execute(one, step)
 
     def finish(self, one: Recorded, number: int) -> None:
-        """After the last step of all."""
+        """Do what the fault does after the last step."""
 
     def execute(self, one: Recorded, step: Step) -> None:
         plan = self.plans[id(one.native)]
@@ -96,7 +96,7 @@ class Driver:
 
 
 class OfResults(Driver):
-    """Changes results when all has run."""
+    """A fault that changes results after all steps have run."""
 
     def finish(self, one: Recorded, number: int) -> None:
         for y in self.results(one):
@@ -110,7 +110,7 @@ class OfResults(Driver):
 
 
 class Zeros(OfResults):
-    """PowerVR before driver 25.3 (pytorch/executorch#17299)."""
+    """All results are zero, as on PowerVR before driver 25.3 (pytorch/executorch#17299)."""
 
     def change(self, y: Any, one: Recorded, number: int) -> Any:
         return np.zeros_like(y)
@@ -127,7 +127,7 @@ class Band(OfResults):
 
 
 class Before(OfResults):
-    """A result of the run before is still there (LiteRT#8065)."""
+    """A result buffer still holds the result of the previous run (LiteRT#8065)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class Before(OfResults):
 
 
 class Lanes(OfResults):
-    """The lanes 0 and 1 of each word in each other's place (an index that is another lane's)."""
+    """Lanes 0 and 1 of each word are swapped, as by a wrong lane index."""
 
     def change(self, y: Any, one: Recorded, number: int) -> Any:
         channels = np.moveaxis(y, 1 if y.ndim == 4 else -1, 0)
@@ -150,21 +150,21 @@ class Lanes(OfResults):
 
 
 class Shuffle(OfResults):
-    """Each lane has its neighbour's number (Tencent/ncnn#6778)."""
+    """Each lane holds the number of its neighbour (Tencent/ncnn#6778)."""
 
     def change(self, y: Any, one: Recorded, number: int) -> Any:
         return np.roll(y, 1, 1 if y.ndim == 4 else -1)
 
 
 class FirstRun(OfResults):
-    """Wrong in the first run of each recording alone."""
+    """Results are wrong in the first run of each recording only."""
 
     def change(self, y: Any, one: Recorded, number: int) -> Any:
         return y if number else np.flip(y, -1)
 
 
 class OfGroups(Driver):
-    """Changes what one workgroup writes: the last of each dispatch that has several."""
+    """A fault that changes the output of one workgroup: the last one of each dispatch that has several."""
 
     def step(self, one: Recorded, step: Step, number: int) -> None:
         total = sum(x * y for _, x, y in step.grids)
@@ -190,8 +190,8 @@ class Partial(OfGroups):
 
 
 class Workgroup(OfGroups):
-    """The last workgroup of each dispatch writes wrong numbers in a run with a chance of 1/20, whatever is
-    run (Adreno 840, pytorch/executorch#22327)."""
+    """The last workgroup of each dispatch writes wrong numbers in 1 of 20 runs, at random, in every shader
+    (Adreno 840, pytorch/executorch#22327)."""
 
     CHANCE = 1 / 20
 
@@ -217,7 +217,7 @@ class Workgroup(OfGroups):
 
 
 class Texels(Driver):
-    """What is read through a texel buffer is what lay there in the first run (google-ai-edge/LiteRT#8065)."""
+    """Texel buffers return the data of the first run (google-ai-edge/LiteRT#8065)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class Texels(Driver):
 
 
 class Barriers(Driver):
-    """A step that overwrites what the step before reads does not wait (pytorch/executorch PR 20915)."""
+    """A step that overwrites the previous step's input does not wait for it (pytorch/executorch PR 20915)."""
 
     def order(self, steps: list[tuple[Recorded, Step]]) -> list[tuple[Recorded, Step]]:
         steps = list(steps)
@@ -250,7 +250,8 @@ class Barriers(Driver):
         return steps
 
     def _meet(self, a: tuple[Recorded, Step], b: tuple[Recorded, Step], after_read: bool) -> bool:
-        """Whether b writes where a reads; else whether b reads or writes where a writes."""
+        """Return, if *after_read*, whether b writes where a reads; else whether b reads or writes where a
+        writes."""
         mine = a[1].reads if after_read else a[1].writes
         theirs = b[1].writes if after_read else (*b[1].reads, *b[1].writes)
         return any(self._overlap(self._place(a[0], m), self._place(b[0], t)) for m in mine for t in theirs)
@@ -277,7 +278,7 @@ FAULTS: dict[str, type[Driver]] = {
 
 @contextlib.contextmanager
 def driver(monkeypatch: pytest.MonkeyPatch, kind: Callable[[], Driver]) -> Iterator[Driver]:
-    """In the block recordings run on a driver of this kind."""
+    """Context manager: inside the block, recordings run on a driver of this kind."""
     faulty = kind()
     add = Recording.add
 

@@ -54,7 +54,8 @@ def test_random_checks_reach_every_option() -> None:
 
 
 def test_every_path_and_method_and_scheme_is_forced() -> None:
-    """What there is, the registries say; what is checked, nobody lists a second time."""
+    """The catalogue covers every path, method and scheme that the registries list, without a list of its
+    own."""
     assert set(FIXED) == {path.name for path in TABLE} | {COOPMAT}
     checks = list(catalogue.catalogue())
     registered = {"linear": LINEAR_METHODS, "conv2d": ("auto", *(m.name for m in CONV_METHODS))}
@@ -67,8 +68,8 @@ def test_every_path_and_method_and_scheme_is_forced() -> None:
 
 
 def test_what_is_forced_is_taken(any_device: vkq.Device) -> None:
-    """On some problem of the catalogue: every path that the device has, and every method without matrix
-    units."""
+    """Some problem of the catalogue runs on each path that the device has, and by each method that needs no
+    matrix units."""
     paths, refused = usable_paths(any_device)
     assert {*paths, *refused} == set(FIXED)
     taken: dict[str, set[str]] = {"linear": set(), "conv2d": set()}
@@ -103,7 +104,7 @@ def test_a_filter_is_a_part_of_a_name_or_a_glob() -> None:
     assert select("linear[M=9,K=9,N=9]/seed=1,x=uint8,scheme=q8ta_q8csw,act=relu") == [
         Check(parse("linear[M=9,K=9,N=9]"), 1, x="uint8", scheme="q8ta_q8csw", act="relu")
     ]
-    assert select("linear[M=17,K=3,N=2]") == [Check(parse("linear[M=17,K=3,N=2]"))]  # a shape of one's own
+    assert select("linear[M=17,K=3,N=2]") == [Check(parse("linear[M=17,K=3,N=2]"))]  # a shape in no list
     assert all(c.problem.name != "linear[M=1024,K=2048,N=2048]" for c in select(""))
 
 

@@ -1,4 +1,4 @@
-"""The comparison: it passes on both drivers over all paths, and it sees one wrong bit."""
+"""Tests of the comparison with the reference: all paths pass on both drivers, and one wrong bit is found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkq.problem.names import parse
 from vkq.runtime.device import Device
 from vkq.select.path import COOPMAT, PATHS
 
-MATRIX_UNITS = ("matrix", "stem")  # the methods that are for them alone
+MATRIX_UNITS = ("matrix", "stem")  # methods that only matrix units can run
 
 
 def test_random_checks_pass_on_every_path(device: Device) -> None:
@@ -74,8 +74,8 @@ def test_negative_zero_is_not_zero() -> None:
 
 @pytest.mark.parametrize("op", catalogue.METHODS)
 def test_every_method_is_forced_and_taken(op: str, device: Device) -> None:
-    """By checks of the catalogue that name it, on every path of the device; those of matrix units on theirs
-    alone, which no software device has."""
+    """Checks of the catalogue run every method on every path of the device. Methods for matrix units run on
+    path coopmat only, which no software device has."""
     paths, _ = compare.usable_paths(device)
     for method in catalogue.METHODS[op]:
         named = [check for check in catalogue.catalogue() if (check.op, check.method) == (op, method)]
@@ -148,7 +148,7 @@ def test_every_path_is_checked_unless_refused(any_device: Device) -> None:
 
 
 def test_float16_results_are_float16_and_within_their_bound() -> None:
-    """Infinite where the sum is; a thousandth is not its rounding, and float32 not its type."""
+    """A sum beyond float16 must be infinite; an error of 0.002 is refused, and so is a float32 result."""
     y, size = np.array([1.0, -70000.0]), np.array([1.0, 70000.0])
     want = Expected.of_half_rows(y, size, np.zeros(2), 32)
     right = np.array([1.0, -np.inf], np.float16)

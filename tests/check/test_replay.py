@@ -1,5 +1,5 @@
-"""The replays of `vkq doctor`: each fault that is published for a driver is found on a driver that has it,
-and nothing on one that has none."""
+"""Tests of `vkq doctor`'s replays: they find each published driver fault on a driver that has it, and nothing
+on a driver without a fault."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from . import all as every
 from . import faulty
 
 SMALL, LARGE = 81, 30  # works on a device that takes every path
-# What the first operator that is wrong says of each fault; a chain, where no operator alone is.
+# Fault -> the symptom of the first wrong operator, or of a chain if no single operator is wrong.
 SAYS = {
     "one workgroup in 1 of 20 runs": r"differ, rows .*in [1-4] of 20 runs \(",
     "a band of channels": r"differ, rows 0 to 32, channels 8 to 11;.*in every run",
@@ -40,7 +40,8 @@ SAYS = {
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few of the operators, and large ones of fewer workgroups: here a step is a submission of its own."""
+    """Replay fewer operators, and large ones with fewer workgroups: a faulty driver submits each step
+    alone."""
     kept = [works.REPLAYED[i] for i in (0, 2, 5, 6)]
     monkeypatch.setattr(works, "REPLAYED", kept)
     monkeypatch.setattr(replay, "POWER_S", 0.05)
@@ -61,7 +62,7 @@ def test_each_published_fault_is_found(
     wrong, changed = found(device, monkeypatch, fault)
     assert changed, "the fault never showed"
     assert wrong, f"the doctor did not find {fault}, which showed {changed} times"
-    alone = [one for one in wrong if one.case == one.operator]  # chains show a fault of what they read, too
+    alone = [one for one in wrong if one.case == one.operator]  # a chain also shows faults of its inputs
     said = (alone or wrong)[0].said
     assert re.search(SAYS[fault], said), said
     assert wrong[0].operator in wrong[0].case or wrong[0].operator in (*works.NETWORK, *works.SHARING)
@@ -76,7 +77,7 @@ def test_a_driver_without_a_fault_raises_no_alarm(
 def test_doctor_exits_1_on_a_driver_with_a_fault(
     any_device: Device, monkeypatch: pytest.MonkeyPatch, small: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command as users run it, whose device is its own."""
+    """Run the command as users do: it opens its own device."""
     with faulty.driver(monkeypatch, faulty.Before) as driver:
         assert main(["doctor", "--device", any_device.name, "--times", "4", "--seconds", "0"]) == 1
     assert driver.changed
@@ -86,7 +87,7 @@ def test_doctor_exits_1_on_a_driver_with_a_fault(
 
 
 def test_the_table_of_faults_tells_right_from_wrong(any_device: Device, small: None) -> None:
-    """A fault that is found is right; one that never shows, or an alarm where there is none, is not."""
+    """The doctor is right if it finds the fault; a fault that never shows, or a false alarm, is not right."""
     found = every.examined("lavapipe", "zeros", 1, 0.0)
     assert found.right
     assert found.cells()[:2] == ("zeros", "lavapipe")
@@ -112,7 +113,7 @@ def test_large_works_run_cold_loaded_and_idle(
 
 
 def test_how_many_works_there_are(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that the clock of `test_a_slow_device_ends_in_time` counts."""
+    """The numbers of works are those that `test_a_slow_device_ends_in_time` assumes."""
     paths, made = [*FORMS, COOPMAT], works._single
 
     def single(device: Device, name: str, paths: list[str]) -> Iterator[works.Work]:
@@ -128,9 +129,12 @@ def test_how_many_works_there_are(any_device: Device, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("run_s", "every"), [(0.001, 200), (0.01, 8), (0.03, replay.LEAST)])
 def test_a_slow_device_ends_in_time(monkeypatch: pytest.MonkeyPatch, run_s: float, every: int) -> None:
-    """By a clock that only work moves: a run of a small work takes 1 ms (a GPU), or 10 or 30 (phones), of a
-    large one five times as long, and a work's answers take the host 20 ms. All small works are run, and as
-    many large ones as there is time for, two at least, which are also run after load and after rest."""
+    """The replays end within the time on a slow device.
+
+    The clock is simulated. A run of a small work takes 1 ms (a GPU), 10 or 30 ms (phones); a run of a large
+    work takes five times as long; the expected results of a work take the host 20 ms. All small works run,
+    and as many large ones as the time allows, at least two. Large ones also run after load and after rest.
+    """
     now = [100.0]
 
     class Slow:
@@ -201,7 +205,7 @@ def test_symptoms(got: list[list[int]], says: str) -> None:
 def test_the_workgroup_that_is_wrong_is_named(
     any_device: Device, monkeypatch: pytest.MonkeyPatch, name: str, says: dict[str, str]
 ) -> None:
-    """The last one of the last dispatch writes nothing: its number is said, and no other."""
+    """If the last workgroup of the last dispatch writes nothing, its number is reported, and no other."""
     with faulty.driver(monkeypatch, faulty.Partial), preferred(says):
         (work,) = works._single(any_device, name, ("auto",))
         replayer = replay.Replayer(any_device, work)
@@ -212,7 +216,7 @@ def test_the_workgroup_that_is_wrong_is_named(
 
 
 def test_workgroups_of_other_tiles_are_not_named(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines of an image that are padded to fours, and shaders whose tiles nobody wrote down."""
+    """No workgroup is named for padded lines of an image, nor for shaders whose tiles are not described."""
     for name in ("conv2d[N=2,IC=8,H=7,W=7,OC=37,KH=1,KW=1]/seed=5", works.REPLAYED[8]):
         with faulty.driver(monkeypatch, faulty.Zeros):
             (work,) = works._single(any_device, name, ("auto",))
@@ -234,7 +238,7 @@ def test_all_workgroups_and_the_first_of_many(any_device: Device) -> None:
 
 
 def test_scratch_and_results_are_overwritten_before_each_run(any_device: Device) -> None:
-    """All of scratch memory and of every result, with other bytes in each run."""
+    """Before each run, all scratch memory and all results are overwritten, with other bytes each time."""
     work = works._sharing(any_device, "portable")
     replayer = replay.Replayer(any_device, work)
     scratch = {one.scratch for one in replayer.recording.steps if one.scratch is not None}
@@ -253,7 +257,7 @@ def test_scratch_and_results_are_overwritten_before_each_run(any_device: Device)
 
 
 def test_the_run_before_is_known_by_float16_results() -> None:
-    """The reference's answer is float32, within a bound."""
+    """A float16 result of the previous run is recognized, although the reference is float32 with a bound."""
     want = Expected(np.ones((2, 3), np.float32), np.full((2, 3), 0.01), "float16")
     before = np.full((2, 3), 2.0, np.float32)
     got = before.astype(np.float16)

@@ -1,4 +1,4 @@
-"""Tuning measures what is exact, keeps the fastest, and prefers the default where the gain is noise."""
+"""Tests of tuning: it times only exact choices, keeps the fastest, and the default if the gain is noise."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def trial(choice: Mapping[str, str], time_us: float | None, final: bool = True) 
 def test_the_fastest_wins_if_it_is_worth_it() -> None:
     usual, other = trial({}, 10.0), trial(OTHER, 9.0)
     assert best([usual, other]) is other
-    assert best([usual, trial(OTHER, 9.9)]) is usual  # noise
-    assert best([usual, trial(OTHER, 1.0, final=False)]) is usual  # one sample
+    assert best([usual, trial(OTHER, 9.9)]) is usual  # the gain is noise
+    assert best([usual, trial(OTHER, 1.0, final=False)]) is usual  # timed with one sample only
     assert best([trial({}, None), other]) is other  # the default is wrong
     assert best([usual]) is usual
 
@@ -47,7 +47,7 @@ def test_regret_is_how_much_longer_than_the_best() -> None:
 def test_every_setting_runs_a_program_of_its_own(
     software_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A layer keeps a plan for each choice; with one plan for all, every time is the first one's."""
+    """Every setting gets its own plan. With one plan for all, every time would be that of the first."""
     made: set[object] = set()
     program = Device.program
 
@@ -76,7 +76,7 @@ def test_a_problem_that_is_tuned_has_six_choices(any_device: Device) -> None:
 
 
 def test_without_timestamps_the_host_times(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And where a device is not the processor its own clock does."""
+    """Trials have times on a device without timestamps (the host's clock) and on one that is no CPU."""
     c = any_device.capabilities
     for changes in ({"timestamp_valid_bits": 0}, {"device_type": "integrated"}):
         monkeypatch.setattr(any_device, "capabilities", dataclasses.replace(c, **changes))
@@ -101,7 +101,8 @@ def test_a_choice_that_is_not_exact_is_never_timed(
 
 
 def test_every_kind_of_problem_has_choices(device: Device) -> None:
-    """Each that makes another plan: of a product, of a convolution, of a weight in groups; all are right."""
+    """A product, a convolution and a weight in groups have several choices with different plans, all
+    exact."""
     for name, kinds in (
         ("linear[M=40,K=32,N=48]/seed=1", {"gemm_q8ta_q8csw__staged"}),
         (

@@ -1,4 +1,4 @@
-"""Random pools, means and softmaxes: they reach what drivers end loops at, and a wrong byte is told."""
+"""Tests of random pools, means and softmaxes: sizes exceed drivers' loop limits; a wrong byte is reported."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def numbers(text: str) -> list[int]:
 
 
 def test_sizes_reach_beyond_loops() -> None:
-    """Rows and planes of more than 65,535, windows of more than 127 elements along an axis, thousands of
-    channels; few of the cases, and none so large that the reference takes long."""
+    """Random cases reach rows and planes of more than 65,535 elements, windows of more than 127 along an axis
+    and thousands of channels. Few cases are large, and none takes the reference long."""
     told = [windows.random_case(seed)[0] for seed in range(400)]
     pools = [text for text in told if "pool2d[x=" in text]
     shapes = [numbers(text.partition("[x=")[2].partition(",")[0]) for text in pools]
@@ -38,7 +38,8 @@ def test_sizes_reach_beyond_loops() -> None:
 
 
 def test_layers_reach_long_sums() -> None:
-    """K above 33,025, where int32 wraps, and windows of more than 127; two of 24."""
+    """Two of 24 layers have K above 33,025, where int32 can overflow, or windows of more than 127
+    elements."""
     found = [check.problem for check in random_checks(480, 0)]
     assert max(problem.gemm_k for problem in found) > 33_025
     sides = [max(p.kh, p.kw) for p in found if isinstance(p, Conv2dProblem)]
@@ -47,7 +48,7 @@ def test_layers_reach_long_sums() -> None:
 
 
 def test_random_cases_agree(device: vkq.Device) -> None:
-    """Four of each operator, one of these large."""
+    """Four random cases of each operator, one of them large, agree with the reference."""
     assert [windows.check(device, seed) for seed in range(20)] == [None] * 20
 
 

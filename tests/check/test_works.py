@@ -1,4 +1,4 @@
-"""What `vkq doctor` replays runs the kernels that published drivers get wrong, and is right."""
+"""Tests of the works that `vkq doctor` replays: they run the kernels that published drivers get wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHUFFLES = range(345, 349)  # OpGroupNonUniformShuffle, ...Xor, ...Up, ...Down
 
 
 def recorded(device: Device, some: Iterable[works.Work]) -> dict[str, set[Variant]]:
-    """The kernels that each work runs."""
+    """Return the kernels that each work runs."""
     found: dict[str, set[Variant]] = {}
     for work in some:
         steps = replay.Replayer(device, work).recording.steps
@@ -41,7 +41,7 @@ def test_works_that_read_texels_do(any_device: Device, monkeypatch: pytest.Monke
 
 
 def test_works_run_subgroup_shuffles(software_device: Device) -> None:
-    """Layers of float activations, where the device's profile takes kernels of lanes."""
+    """Some linear and convolution layers with float activations run kernels with subgroup shuffles."""
     singles = [
         work for name in works.REPLAYED for work in works._single(software_device, name, ("portable",))
     ]
@@ -51,7 +51,8 @@ def test_works_run_subgroup_shuffles(software_device: Device) -> None:
 
 
 def test_works_run_matrix_units(strict_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Emulated: layers of both kinds, large ones too, on path coopmat; what they give is compared."""
+    """On emulated matrix units, both kinds of layers, also large ones, run on path coopmat and are
+    compared."""
     emulated.emulate(strict_device, monkeypatch, "16x16x32")
     names = [name for name in (*works.REPLAYED, works.LARGE[0]) if works.check_of(name).scheme not in FLOAT]
     some = [work for name in names for work in works._single(strict_device, name, ("coopmat",))]
@@ -70,7 +71,8 @@ def test_works_run_matrix_units(strict_device: Device, monkeypatch: pytest.Monke
 
 
 def test_operators_without_weights_are_replayed(device: Device) -> None:
-    """Each is right in every run, and gives no constant that a faulty driver could give, too."""
+    """Operators without weights are right in every run; no result is a constant that a fault could
+    produce."""
     replayed = {work.name: work for work in works._pathless(device)}
     assert {"max_pool2d", "avg_pool2d", "softmax", "add", "resize", "matmul"} < set(replayed)
     assert {"quantize", "dequantize"} < set(replayed)

@@ -1,4 +1,4 @@
-"""A pseudo-terminal of so many columns, and what a person sees on it when a command has ended."""
+"""A pseudo-terminal with a given number of columns, and the text on its screen after a command has ended."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import pytest
 
 
 class Terminal:
-    """What was written to one: ``seen`` holds its lines once `terminal` has ended."""
+    """The output on a terminal: ``seen`` holds the lines of its screen once `terminal` has ended."""
 
     def __init__(self) -> None:
         self._bytes: list[bytes] = []
         self.seen: list[str] = []
 
     def read(self, master: int) -> None:
-        """Until the other end is closed."""
-        with contextlib.suppress(OSError):  # how Linux says that it is
+        """Read the output until the other end is closed."""
+        with contextlib.suppress(OSError):  # Linux raises it when the other end is closed
             while piece := os.read(master, 4096):
                 self._bytes.append(piece)
         self.seen = rendered(b"".join(self._bytes).decode())
@@ -33,7 +33,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """Standard output and error are a terminal until the end, for this process and for those it starts."""
+    """Context manager: standard output and error are a terminal, for this process and for its children."""
     made = Terminal()
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -49,7 +49,7 @@ def terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal
                 os.dup2(slave, number)
                 stream = open(number, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
                 patch.setattr(sys, name, stream)
-                patch.setattr(sys, f"__{name}__", stream)  # which is asked for the width
+                patch.setattr(sys, f"__{name}__", stream)  # shutil asks this stream for the width
             yield made
             sys.stdout.flush()
     finally:
@@ -62,7 +62,7 @@ def terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal
 
 
 def rendered(text: str) -> list[str]:
-    r"""The lines of a screen wide enough for each: ``\r`` goes back, ``\x1b[K`` wipes what is behind."""
+    r"""Return the lines of a screen: ``\r`` moves to the line's start, ``\x1b[K`` erases the rest of it."""
     lines = []
     for line in text.replace("\r\n", "\n").split("\n"):
         shown = ""

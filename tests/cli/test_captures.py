@@ -1,8 +1,9 @@
-"""What commands print on a terminal of 80 and of 120 columns, as kept in ``captures/``: files to read.
+"""Commands print on a terminal of 80 and of 120 columns what the files in ``captures/`` hold; people read
+them.
 
-A pseudo-terminal is there, and what is kept is what stays on its screen. Numbers, verdicts of times and the
-width of gaps may differ (`alike`). ``VKQ_KEEP_CAPTURES=1 python -m pytest tests/cli/test_captures.py`` writes
-the files anew; look at the difference.
+The terminal is a pseudo-terminal, and a file holds what stays on its screen. Numbers, verdicts about times
+and the width of gaps may differ (`alike`). ``VKQ_KEEP_CAPTURES=1 python -m pytest
+tests/cli/test_captures.py`` writes the files anew; review their differences.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ COMMANDS = {
     "refused-option": "bench model.onnx --peer torch",
     "refused-shape": "run model.onnx --random --shape x=2x3x8x8",
 }
-# As the probe measures them; under load it finds no time for some.
+# Rates as the probe measures them; fixed here, because on a busy machine the probe skips some.
 RATES = {"s8s8": 1.4e10, "u8s8": 3.1e10, "u8u8": 1e10, "float": 1e10, "fma": 8.6e9, "copy": 3.2e8}
 BY_TIME = (
     "bench-model",
@@ -79,13 +80,13 @@ BY_TIME = (
     "run-profile-names",
     "tune",
     "tune-regret",
-)  # whose lines may come in another order
+)  # the order of these commands' lines depends on times
 FEW = """summary: two K, and another scheme
 cases:
   - {case: "linear[M=1,8,K=64,128,N=64]", reason: a sweep}
   - {case: "linear[M=1,K=64,N=64]", schemes: [q8csw], reason: float activations}
 """
-# Names that are shortened alike; the time before, and what became of it.
+# Names that would be shortened to the same text -> (time before in us, factor of its change).
 TIMES = {
     f"conv2d[N=1,IC={c},H={h},W=14,OC={c},KH=1,KW=1]": (h, change)
     for h, (c, change) in itertools.product((114, 214), ((1024, 1.5), (2048, 0.5)))
@@ -103,33 +104,36 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-FOR_A_SHELL = "completion"  # not to be read: its first lines are kept, of any length
+FOR_A_SHELL = "completion"  # its output is for a shell: only the first lines are kept, of any length
 
 
 def captured(words: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command as typed, and what stays on the terminal when it has ended."""
-    with terminal(columns, monkeypatch) as screen, contextlib.suppress(SystemExit):  # of --help
+    """Run the command; return the lines on the terminal when it has ended."""
+    with terminal(columns, monkeypatch) as screen, contextlib.suppress(SystemExit):  # --help raises it
         cli.main(words.split())
     return screen.seen[:5] if words.startswith(FOR_A_SHELL) else screen.seen
 
 
 def here(text: str) -> str:
-    """Without the places of this machine, which nobody wants to keep."""
+    """Return the text with this machine's paths replaced by fixed ones."""
     return text.replace(sys.executable, "/usr/bin/python3").replace(str(ROOT), "/home/me/vkq")
 
 
 def alike(text: str) -> list[str]:
-    """Without what another run or machine changes: numbers, the host, verdicts and warnings of times."""
+    """Return the words that every run and machine has in common.
+
+    Removed are numbers, the host, and the verdicts and warnings about times.
+    """
     text = re.sub(r"^warning: .*\n(?: {9}.*\n)*", "", text, flags=re.MULTILINE)
     text = re.sub(r"^(host|system|numpy|shader compiler) .*$", r"\1", text, flags=re.MULTILINE)
     text = re.sub(r"\b(faster|slower|equal)\b(?=\n|$)", "verdict", text)
     text = re.sub(r"[-+]?\d[\d,.]*(e[-+]\d+)?", "0", text)
-    words = re.sub(r"\s+", " ", text).split(" ")  # lines are folded where numbers let them
+    words = re.sub(r"\s+", " ", text).split(" ")  # where lines wrap depends on the length of numbers
     return [re.sub(r"^-?inf$|^nan$", "0", word) for word in words if word]
 
 
 def written(folder: Path) -> None:  # noqa: F811
-    """The files that the commands here name beside those of the examples."""
+    """Write the files that commands here name, in addition to those of the examples."""
     onnx.save(detector(), folder / "detector.onnx")
     (folder / "few.yaml").write_text(FEW)
     (folder / "split.onnx.data").unlink(missing_ok=True)  # onnx appends to what is there
@@ -151,8 +155,8 @@ def written(folder: Path) -> None:  # noqa: F811
 def place(
     folder: Path, short: None, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> Path:  # fmt: skip
-    """The folder where commands are typed; they have little to do. What other tests have measured of kernels
-    is not known, and the rates are given."""
+    """The folder in which commands run, with little work each. Nothing that other tests measured is known,
+    and the probe's rates are fixed."""
     c = dataclasses.replace(software_device.capabilities, choices=())
     known = verdict.report_of(c)
     assert known is not None
@@ -167,10 +171,10 @@ def place(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
     for module in (bench, check, devices, doctor, evaluate, quantize, report, tune):
-        # one, opened before: what it has compiled for a width is there for the next
+        # one device for all: shaders compiled for one width are ready for the next
         monkeypatch.setattr(module, "Device", lambda which: contextlib.nullcontext(software_device))
     monkeypatch.setattr(tuning, "TRIED", 9)
-    monkeypatch.setattr(tuning, "best", lambda trials: trials[0])  # the default, whatever their times
+    monkeypatch.setattr(tuning, "best", lambda trials: trials[0])  # always the default
     every = works.works
     monkeypatch.setattr(works, "REPLAYED", ("linear[M=1,K=130,N=37]/seed=3",))
     monkeypatch.setattr(replay, "works", lambda *given: itertools.islice(every(*given), 5))
@@ -191,7 +195,7 @@ def test_as_kept(name: str, columns: int, place: Path, monkeypatch: pytest.Monke
     ordered = sorted if name in BY_TIME else list
     assert ordered(alike(text)) == ordered(alike(kept.read_text(encoding="utf-8")))
     if name != FOR_A_SHELL:
-        read = [line for line in seen if not line.startswith("vkq: error")]  # to be copied: one line each
+        read = [line for line in seen if not line.startswith("vkq: error")]  # an error is one line
         assert max(map(len, read), default=0) <= columns
     assert str(place) not in text, "as typed: nobody wants to read more of a path than he wrote"
 
@@ -207,7 +211,7 @@ def test_every_file_is_of_a_command_and_every_command_has_one() -> None:
 
 
 def test_a_forked_run_as_kept(folder: Path, software_device: vkq.Device) -> None:  # noqa: F811
-    """What it raises, as a traceback ends with it."""
+    """A run in a forked child raises the error that the capture holds."""
     said = subprocess.run(
         [sys.executable, "-c", FORKED], cwd=folder, capture_output=True, text=True, timeout=120, check=True,
         env={**os.environ, "VKQ_DEVICE": software_device.name, "PYTHONPATH": str(ROOT)},
@@ -219,7 +223,7 @@ def test_a_forked_run_as_kept(folder: Path, software_device: vkq.Device) -> None
 
 
 def test_sizes_are_of_all_files(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model whose weights lie in a file beside it is as large as one that holds them."""
+    """The reported size of a model includes the file with its external weights."""
     sizes = {}
     for name in ("quantize", "quantize-external"):
         (written,) = [line for line in captured(COMMANDS[name], 80, monkeypatch) if "written" in line]
@@ -243,7 +247,7 @@ def test_a_screen_shows_what_was_written_last() -> None:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_help_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each command; examples are lines to copy."""
+    """The help of each command fits the columns, except for examples, which are lines to copy."""
     for words in [*commands(), *commands("shaders")]:
         seen = captured(" ".join([*words, "--help"]), columns, monkeypatch)
         assert seen[0].startswith(f"usage: vkq {' '.join(words)}")

@@ -1,4 +1,4 @@
-"""``vkq check`` and its exit codes."""
+"""Tests of ``vkq check`` and its exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_check_prints_json_with_a_summary(any_device: Device, capsys: pytest.Cap
     assert (said["schema"], said["mismatches"]) == (1, [])
     assert said["summary"]["cases"] == 21
     assert said["summary"]["mismatches"] == 0
-    # of nineteen, nine are weight-only and have no path to choose
+    # of nineteen cases, nine are weight-only, which run on one path
     assert said["summary"]["comparisons"] == 10 * len(said["summary"]["paths"]) + 11
     assert said["summary"]["refused_by_method"] == 0
 

@@ -1,4 +1,4 @@
-"""The command itself: help, names that are nearly right, completion, files that cannot be written,
+"""Tests of the command ``vkq`` as a whole: help, misspelled names, completion, files that cannot be written,
 reports."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_no_command_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_may_have_been_meant_is_named(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with contextlib.suppress(SystemExit):  # as argparse ends
+    with contextlib.suppress(SystemExit):  # argparse raises it at the end
         assert cli.main(words) == 2
     assert said in capsys.readouterr().err
 
@@ -90,7 +90,7 @@ def test_files_that_cannot_be_written_are_refused_first(
 
 
 def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """In words: the system's number tells a person nothing."""
+    """A missing file is named in words, without the system's error number."""
     assert cli.main(["match", "nothing.png", "b.png"]) == 2
     assert cli.main(["plot", "nothing.json", "-o", "x.png"]) == 2
     first, second = capsys.readouterr().err.splitlines()
@@ -104,7 +104,7 @@ def test_words() -> None:
     lines = folded("   kernels        " + "word " * 60, 18, 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith(" " * 18 + "word")
-    assert folded("word " * 60, 3) == "word " * 60  # a pipe's lines are as long as they are
+    assert folded("word " * 60, 3) == "word " * 60  # lines to a pipe are not wrapped
 
 
 def test_a_report_holds_everything_as_json(

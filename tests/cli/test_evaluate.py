@@ -1,4 +1,4 @@
-"""``vkq eval``: classes by folder or by label, on the device, in ONNX Runtime, and of the float model."""
+"""Tests of ``vkq eval``: classes by folder or label; on the device, in ONNX Runtime, in the float model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INT8, FLOAT = str(MODELS / "digits.onnx"), str(MODELS / "digits.float.onnx")
 
 
 def digits(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(pictures of 0 to 16, classes)."""
+    """Return (pictures with values from 0 to 16, their classes)."""
     with np.load(MODELS / "digits.npz") as file:
         return file["images"][:count], file["labels"][:count]
 
@@ -35,8 +35,8 @@ def arrays(tmp_path: Path) -> Path:
 
 
 def test_arrays(software_device: vkq.Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The numbers are those that are counted here. Half of the labels are wrong, so that the float model has
-    another top-1 and another top-5 than the quantized one."""
+    """The printed accuracies are those that the test counts. Half of the labels are wrong, so that the float
+    and the quantized model differ in top-1 and in top-5."""
     images, labels = digits(449)
     labels[::2] = (labels[::2] + 2) % 10
     feed = {"x": images[:, None].astype(np.float32) / 16}
@@ -62,7 +62,7 @@ def test_arrays(software_device: vkq.Device, tmp_path: Path, capsys: pytest.Capt
 def test_folders(
     software_device: vkq.Device, tmp_path: Path, named: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder for each class, where it is told by numbers some may be missing."""
+    """Each class has a folder. If folders are named by class numbers, some may be missing."""
     images, labels = digits(60)
     words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):

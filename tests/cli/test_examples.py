@@ -1,5 +1,5 @@
-"""Every example of every help text runs: each option and file goes its whole way; the work is shortened (a
-case or two, small, of each list)."""
+"""Every example of every help text runs, with all its options and files. The work is shortened to one or two
+small cases of each list."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from vkq.probe import selftest as probe
 from vkq.problem.names import parse
 from vkq.select import registers
 
-SMALL = 100_000  # multiply-adds
+SMALL = 100_000  # multiply-adds of a case that is run
 TINY = parse("linear[M=2,K=8,N=8]")
 
 
@@ -42,7 +42,7 @@ def help_of(*words: str) -> str:
 
 
 def commands(*words: str) -> list[tuple[str, ...]]:
-    """The subcommands that the help of a command lists."""
+    """Return the subcommands that the help of a command lists."""
     listed = help_of(*words).partition("COMMAND\n")[2]
     return [(*words, name) for name in re.findall(r"^    ([a-z][a-z-]+)(?: |$)", listed, re.MULTILINE)]
 
@@ -60,7 +60,7 @@ def texts() -> dict[tuple[str, ...], str]:
 
 
 def examples() -> list[list[str]]:
-    """The words of every example, without the environment before it, a comment or a redirection behind it."""
+    """Return the words of every example, without environment variables, comments and redirections."""
     found = []
     for text in texts().values():
         for line in re.findall(r"^  ((?:\w+=\S+ )*vkq .*)$", text.partition("examples:\n")[2], re.MULTILINE):
@@ -99,7 +99,7 @@ print(0.98)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the examples name."""
+    """Return a folder with the files that the examples name."""
     path = tmp_path_factory.mktemp("examples")
     models = ROOT / "examples" / "models"
     shutil.copy(models / "digits.onnx", path / "model.onnx")
@@ -133,7 +133,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little work of every kind."""
+    """Shorten the work of every command."""
     chosen, select = bench.cases.select, catalogue.select
     random, matching = catalogue.random_checks, shaders._matching
 
@@ -143,7 +143,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         return tiny[:2] or [dataclasses.replace(case, problem=TINY) for case in found[:1]]
 
     def ceilings(device: vkq.Device, say: Callable[[str], None]) -> dict[str, float]:
-        say("copy")  # as the real ones: a line of the terminal, which must go again
+        say("copy")  # a progress line, which must disappear from the terminal
         return {"copy": 1.0}
 
     monkeypatch.setattr(bench.cases, "select", small)
@@ -160,7 +160,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "check_of", light)
     monkeypatch.setattr(works, "REPLAYED", works.REPLAYED[:1])
     monkeypatch.setattr(works, "LARGE", ())
-    monkeypatch.setattr("vkq.probe.selftest.probe_again", probe.report_of)  # the kept one; it takes seconds
+    monkeypatch.setattr("vkq.probe.selftest.probe_again", probe.report_of)  # probing takes seconds
     monkeypatch.setattr("vkq.cli.report.TIMES", 1)
     equal, slower = (stats.Ratio(v, v, v, 9) for v in (1.0, 1.1))
     monkeypatch.setattr(selftest, "run", lambda *_, **__: selftest.Trials([equal] * 20, [slower] * 20))
@@ -179,7 +179,7 @@ def run_shortened(
     capsys: pytest.CaptureFixture[str],
     place: Path,
 ) -> None:
-    """The command, in a folder with the files that examples name, on this device, with little work."""
+    """Run the command on this device, with little work, in a folder with the files that examples name."""
     shutil.copytree(folder, place, dirs_exist_ok=True)
     monkeypatch.chdir(place)
     monkeypatch.setenv("VKQ_DEVICE", device.name)
@@ -195,9 +195,9 @@ def run_shortened(
     if "--count" in words:
         words[words.index("--count") + 1] = "20"
     code, said = main(words), capsys.readouterr()
-    if words[:2] == ["shaders", "stats"] and code:  # what lavapipe does not tell
+    if words[:2] == ["shaders", "stats"] and code:  # lavapipe reports no statistics
         assert "VK_KHR_pipeline_executable_properties" in said.err
-    elif "--debug" in words:  # its process prints for itself, and is the only one that needs the layer
+    elif "--debug" in words:  # runs in a child process, which needs the validation layer
         assert code == 0
     else:
         assert (code, said.err) == (0, "")

@@ -1,4 +1,4 @@
-"""`vkq export` and what `vkq inspect` says of its files."""
+"""Tests of `vkq export`, and of `vkq inspect` on its files."""
 
 import re
 from pathlib import Path

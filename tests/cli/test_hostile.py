@@ -1,4 +1,4 @@
-"""Files made to do harm, as inputs of `vkq run`: an error in words, before their numbers are read."""
+"""Malicious files as inputs of `vkq run` give an error message before their numbers are read."""
 
 import io
 import os
@@ -33,7 +33,7 @@ def npy(shape: tuple[int, ...], descr: object = "<f4", body: bytes = b"") -> byt
 
 
 def npz(name: str = "x.npy", data: bytes = b"", flags: int = 0, method: int = 0, files: int = 1) -> bytes:
-    """An archive, with other flags and another method of compression than it has."""
+    """Return an archive whose header states these flags and this compression method, true or not."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as packed:
         for i in range(files):
@@ -98,7 +98,7 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def here(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A folder with the model and a right input."""
+    """Change to a folder with the model and a valid input."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
@@ -130,7 +130,7 @@ def test_right_files_of_every_kind() -> None:
 
 
 def test_an_array_that_unpacks_to_much_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused by its shape, and where that is right, by its size: what follows its header is never read."""
+    """An array of a wrong shape, or too large, is refused by its header; its data is never read."""
     with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as packed, packed.open("x.npy", "w") as file:
         file.write(npy((1 << 14, 3, 8, 8)))
         for _ in range(3):
@@ -161,7 +161,8 @@ def test_random_numbers_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("closed", ["1", "2", "0", "0, 1, 2"])
 def test_closed_streams(closed: str, software_device: vkq.Device) -> None:
-    """What is written then goes nowhere, least of all into a file that took the stream's number."""
+    """With closed standard streams the command still works; no output goes to a file with a stream's
+    number."""
     code = f"import os, sys; [os.close(i) for i in ({closed},)]; os.execv(sys.executable, sys.argv[1:])"
     command = [sys.executable, "-m", "vkq", "run", "m.onnx", "-i", "x=right.npy", "-o", "y.npz"]
     assert subprocess.run([sys.executable, "-c", code, *command], capture_output=True).returncode == 0
@@ -172,7 +173,7 @@ def test_a_deleted_working_directory(software_device: vkq.Device, tmp_path: Path
     code = "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')"
     code += "; os.execv(sys.executable, sys.argv[1:])"
     command = [sys.executable, "-m", "vkq", "run", f"{tmp_path}/m.onnx", "-i", f"x={tmp_path}/right.npy"]
-    environment = {**os.environ, "VKQ_CACHE_DIR": f"{tmp_path}/cache"}  # nothing is known: drivers are tried
+    environment = {**os.environ, "VKQ_CACHE_DIR": f"{tmp_path}/cache"}  # empty: drivers are probed
     child = subprocess.run(
         [sys.executable, "-c", code, *command], capture_output=True, text=True, env=environment
     )

@@ -1,4 +1,4 @@
-"""Pictures on the command line, by how many bits their pixels have."""
+"""Tests of pictures on the command line with 8 and 16 bits a channel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def given(path: Path, channels: int, dtype: str = "uint8") -> np.ndarray:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("ending", ["png", "tiff", "ppm"])
 def test_sixteen_bits_are_rounded_to_eight(tmp_path: Path, ending: str, channels: int) -> None:
-    """65535 is 255, and so are the numbers that are nearer to it than to 254 * 257."""
+    """A 16-bit pixel is divided by 257 and rounded: 65535, and all numbers nearest to it, become 255."""
     for name, pixels in (("8", GREY), ("16", GREY.astype(np.uint16) * 257)):
         Image.fromarray(pixels).save(tmp_path / f"{name}.{ending}")
     np.testing.assert_array_equal(

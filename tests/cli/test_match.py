@@ -1,4 +1,4 @@
-"""``vkq match``: templates of several sizes and types of pixels, found where they were cut."""
+"""``vkq match`` finds templates of several sizes and pixel types at the places where they were cut out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pixels(dtype: str) -> np.ndarray:
 
 
 def written(folder: Path, dtype: str) -> list[str]:
-    """The picture and its parts, one of which is brighter."""
+    """Write the picture and its parts, one of them made brighter; return their paths."""
     image = pixels(dtype)
     parts = {name: image[y : y + h, x : x + w] for name, (y, x, h, w) in CUTS.items()}
     parts["b"] = (parts["b"] // 2 + 20).astype(dtype)

@@ -1,4 +1,4 @@
-"""vkq inspect, run and quantize: what they print, write and return."""
+"""Tests of what `vkq inspect`, `vkq run` and `vkq quantize` print, write and return."""
 
 import errno
 import io
@@ -26,7 +26,7 @@ from vkq.onnx.quantize import quantize, stored_bytes
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A quantized and a float model, a network that cannot run whole, and pictures."""
+    """Return a folder with an int8 and a float model, one with nodes that vkq cannot run, and pictures."""
     path = tmp_path_factory.mktemp("models")
     net = Net(seed=3)
     proto = net.model(*KINDS["resnet"](net))
@@ -181,7 +181,7 @@ def test_what_compares_is_there_before_anything_runs(
 
 @pytest.fixture(scope="module")
 def pair(folder: Path) -> str:
-    """A model whose inputs a and b share an open size."""
+    """Return the path of a model whose inputs a and b share an open size."""
     constants = [numpy_helper.from_array(v, n) for n, v in (("s", np.float32(0.1)), ("z", np.int8(0)))]
     nodes = [helper.make_node("QuantizeLinear", [n, "s", "z"], [f"{n}q"]) for n in "abc"]
     nodes += [helper.make_node("DequantizeLinear", [f"{n}q", "s", "z"], [f"{n}r"]) for n in "abc"]
@@ -208,11 +208,11 @@ def pair(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["-i", "{}/one.npy", "-i", "{}/two.npy"], "y float32[2, 3] from 3 to 3"),  # one after the other
+        (["-i", "{}/one.npy", "-i", "{}/two.npy"], "y float32[2, 3] from 3 to 3"),  # two files are two runs
         (["-i", "{}/two.npy", "-i", "b={}/two.npy"], "y float32[2, 3] from 4 to 4"),
         (["-i", "{}/both.npz"], "y float32[2, 3] from 2 to 2"),
         (["-i", "b={}/both.npz", "-i", "a={}/two.npy"], "y float32[2, 3] from 3 to 3"),
-        # a size that has a name is the same in every input
+        # a named size is the same in every input
         (["--random", "-i", "a={}/one.npy"], "y float32[2, 3] "),
         (["--random", "--shape", "b=5x3"], "y float32[5, 3] "),
         (["--random", "--shape", "b=4x3", "--shape", "b=5x3"], "y float32[5, 3] "),
@@ -251,7 +251,7 @@ def test_run_refuses_inputs_that_are_not_clear(
 
 
 def test_nan_equals_nan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The root of what is below 0, in ONNX Runtime too."""
+    """A NaN equals ONNX Runtime's NaN: both return NaN for the square root of a negative number."""
     constants = [numpy_helper.from_array(v, n) for n, v in (("s", np.float32(0.5)), ("z", np.int8(0)))]
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "s", "z"], ["r"]),
@@ -271,7 +271,7 @@ def test_nan_equals_nan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_run_keeps_results_of_any_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names that are arguments of numpy.savez, too; and a file without a suffix."""
+    """Results may be named like arguments of numpy.savez, and the file may have no suffix."""
     names = ["file", "allow_pickle", "a/b"]
     constants = [numpy_helper.from_array(v, n) for n, v in (("s", np.float32(0.5)), ("z", np.int8(0)))]
     nodes = [
@@ -302,7 +302,7 @@ def test_run_keeps_results_of_any_name(folder: Path, capsys: pytest.CaptureFixtu
 
 
 def test_what_is_no_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No command but bench writes its file there, and none makes a file of the name "-"."""
+    """Commands other than bench refuse "-" as an output file: no standard output, and no file named "-"."""
     model = str(folder / "int8.onnx")
     for words in (["run", model, "--random", "-o"], ["run", model, "--random", "--trace"], ["report", "-o"]):
         with pytest.raises(SystemExit, match="2"):
@@ -319,7 +319,7 @@ def test_run_says_what_onnx_runtime_refuses(folder: Path, capsys: pytest.Capture
 
 
 def test_pipes_are_no_inputs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They would be waited for."""
+    """A named pipe as an input is refused: reading it would wait for a writer."""
     for name in ("pipe", "pipe.png"):
         os.mkfifo(tmp_path / name)
         assert main(["run", str(folder / "int8.onnx"), "-i", str(tmp_path / name)]) == 2
@@ -329,7 +329,7 @@ def test_pipes_are_no_inputs(folder: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_cache_that_cannot_be_written_is_told_in_lines(folder: Path, tmp_path: Path) -> None:
-    """Also that of pipelines, which is written at the process's exit."""
+    """Failures to write a cache, also the pipeline cache at the process's exit, are one warning line each."""
     (tmp_path / "file").touch()
     argv = [sys.executable, "-m", "vkq", "run", str(folder / "int8.onnx"), "--random"]
     environment = os.environ | {"VKQ_CACHE_DIR": str(tmp_path / "file"), "VKQ_TUNE": "off"}
@@ -348,7 +348,7 @@ def test_run_refuses_a_negative_seed(pair: str, capsys: pytest.CaptureFixture[st
 def test_a_warning_is_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shown(*warned: Any) -> None:  # as Python does it outside of pytest
+    def shown(*warned: Any) -> None:  # prints warnings as Python does without pytest
         sys.stderr.write(warnings.formatwarning(*warned[:4]))
 
     monkeypatch.setattr(warnings, "showwarning", shown)
@@ -380,12 +380,12 @@ def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_excluded_node_keeps_its_float_weight(folder: Path, tmp_path: Path) -> None:
-    """Byte for byte; the weights of the other layers become int8."""
+    """An excluded node's weight stays byte for byte; the weights of the other layers become int8."""
     node = next(one for one in onnx.load(folder / "float.onnx").graph.node if one.name == "Conv_5")
     words = ["quantize", str(folder / "float.onnx"), "--fast", "-c", str(folder / "pictures"), "-o"]
 
     def stored(*more: str) -> tuple[onnx.TensorProto | None, int]:
-        """The node's weight, and how many weights are int8."""
+        """Return the node's weight, and the number of int8 weights."""
         target = tmp_path / "made.onnx"
         assert main([*words, str(target), *more]) == 0
         graph = onnx.load(target).graph
@@ -422,7 +422,7 @@ def test_quantize_weights_only(folder: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def small(tmp_path: Path) -> onnx.ModelProto:
-    """A float model with an open batch, and a folder "pictures" with two of them."""
+    """Return a float model with an open batch size; write a folder "pictures" with two pictures."""
     rng = np.random.default_rng(5)
     weight, bias = rng.normal(0, 0.2, (4, 3, 3, 3)), rng.normal(0, 0.1, 4)
     constants = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in (("w", weight), ("b", bias))]
@@ -441,7 +441,7 @@ def small(tmp_path: Path) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("opset", [10, 12, 13])
 def test_quantize_of_any_opset_has_channels(small: onnx.ModelProto, tmp_path: Path, opset: int) -> None:
-    """Before opset 13 a scale for each channel is no valid ONNX: the model is converted."""
+    """A model before opset 13 is converted, since ONNX allows per-channel scales only from 13 on."""
     small.opset_import[0].version = opset
     small.ir_version = 6
     onnx.save(small, tmp_path / "old.onnx")
@@ -486,7 +486,7 @@ def test_quantize_what_cannot_be_converted(
 def test_quantize_what_cannot_run_whole(
     small: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is written, and its accuracy told, with a warning that names what stays on the CPU."""
+    """Quantizing a model with unsupported nodes writes it, prints its accuracy, and warns of these nodes."""
     small.graph.node.append(helper.make_node("LpPool", ["y"], ["z"], kernel_shape=[1, 1]))
     small.graph.output[0].name = "z"
     onnx.save(small, tmp_path / "float.onnx")
@@ -505,7 +505,8 @@ def test_quantize_with_external_data(small: onnx.ModelProto, tmp_path: Path) -> 
 def test_quantize_writes_nothing_it_should_not(
     small: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over the float model, and where the shapes or the device are refused."""
+    """`vkq quantize` does not overwrite its float model, and writes nothing if shapes or device are
+    refused."""
     model = tmp_path / "float.onnx"
     onnx.save(small, model)
     before = model.read_bytes()

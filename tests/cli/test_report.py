@@ -1,4 +1,4 @@
-"""``vkq report``: what it says, and what it must not."""
+"""Tests of ``vkq report``: the information it must contain, and what it must leave out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_report_tells_nothing_private(
         assert not page.exists()
         found = json.loads(said)
     assert found["doctor"]["healthy"]
-    assert given == [(1, 30.0)]  # the seconds of `vkq doctor`, for large works, too
+    assert given == [(1, 30.0)]  # the report replays for as long as `vkq doctor`
     assert found["bench"]["command"].startswith("vkq report --device")
     for word in (str(Path.home()), os.getcwd(), str(tmp_path), sys.prefix, platform.node(),
                  software_device.capabilities.device_uuid):  # fmt: skip

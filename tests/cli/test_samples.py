@@ -1,4 +1,5 @@
-"""Samples on the command line: folders of arrays and pictures for one and for several inputs, functions."""
+"""Tests of samples on the command line: folders of arrays or pictures, for one or several inputs;
+functions."""
 
 import argparse
 from pathlib import Path
@@ -46,7 +47,7 @@ def test_arrays_of_one_input_in_natural_order(tmp_path: Path) -> None:
 
 
 def test_several_inputs(tmp_path: Path) -> None:
-    """.npz files by name, a folder for each input, NAME=FOLDER for each."""
+    """Several inputs come from .npz files by name, a folder for each input, or NAME=FOLDER for each."""
     for i in range(3):
         feed = {"ids": np.full((1, 2 + i), i), "mask": np.ones((1, 2 + i), np.float32)}
         (tmp_path / "packed").mkdir(exist_ok=True)
@@ -96,7 +97,7 @@ def test_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_open_sizes_are_those_of_the_pictures(tmp_path: Path) -> None:
-    """Twenty pictures of four sizes; --shape has one for all."""
+    """Pictures of several sizes keep their own; --shape gives all of them one size."""
     for i in range(20):
         pixels = np.full((4 + i % 4, 9, 3), i, np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
@@ -126,7 +127,7 @@ def test_colours_layout_and_resizing(tmp_path: Path) -> None:
     cropped = made("--resize", "crop")[0, 2]
     assert cropped[0, 0] < 0.1
     assert cropped[0, -1] > 0.4
-    assert cropped[0, 3] < cropped[0, 4]  # the seam stays in the middle
+    assert cropped[0, 3] < cropped[0, 4]  # the edge stays in the middle
     normed = made("--mean", "0.5,0,0", "--std", "0.5,1,1")
     np.testing.assert_array_equal(normed[0, 0], np.ones((8, 8)))
     with pytest.raises(vkq.ArgumentError, match="a picture needs"):

@@ -1,4 +1,4 @@
-"""The table of ``vkq shaders stats``, and what counts as worse."""
+"""Tests of the table of ``vkq shaders stats``, and of which changes count as worse."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_worse_is_said_with_both_numbers(change: dict[str, Any], said: str) -> N
 
 
 def test_what_is_no_kept_table_is_refused(tmp_path: Path) -> None:
-    """Also what never ends, and what is no text."""
+    """A file that is no kept table is refused; so is an endless file, and one that is not text."""
     path, pipe = tmp_path / "kept.json", tmp_path / "pipe"
     path.write_text(json.dumps(KEPT))
     assert read(path) == KEPT

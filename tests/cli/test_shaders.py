@@ -1,4 +1,4 @@
-"""The command `vkq shaders`, on the sample folder."""
+"""Tests of `vkq shaders` on a sample folder."""
 
 import json
 import subprocess

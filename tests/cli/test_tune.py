@@ -1,4 +1,4 @@
-"""What `vkq tune` prints, and keeps."""
+"""Tests of what `vkq tune` prints and stores."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_regret_is_of_the_choice_and_of_the_tuned_one(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The best is the last of eight, which a tuned problem does not try."""
+    """The regret is printed for the default and for the tuned choice. The fastest of the eight choices is the
+    last one, which tuning does not try."""
     others = [trial({"k": str(i)}, 9.0 - i) for i in range(6)]
     called(monkeypatch, [SLOW, *others, trial({"k": "x"}, 2.5)])
     assert main(["tune", NAME, "linear[M=2,K=8,N=8]", "--device", "llvmpipe", "--regret"]) == 0
@@ -122,7 +123,7 @@ def test_a_model_is_tuned_by_the_shapes_of_its_layers(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its layers then take what was kept."""
+    """`vkq tune` tunes the shapes of a model's layers, and the layers then use the stored choices."""
     model, device = str(folder / "int8.onnx"), software_device
 
     def variants() -> list[str]:

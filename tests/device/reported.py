@@ -1,4 +1,4 @@
-"""Devices that are not here (`vkq.device.reported`), with changes that a test asks for."""
+"""Capabilities of devices that this machine does not have (`vkq.device.reported`), changed for tests."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["NAMES", "as_h200", "profile_says", "reported", "with_h200_costs"]
 
 
 def reported(file: str, **changes: Any) -> Capabilities:
-    """The capabilities that a file holds, with fields replaced."""
+    """Return the capabilities that a file holds, with some fields replaced."""
     return dataclasses.replace(shipped_report(file), **changes)
 
 
 def with_h200_costs(c: Capabilities) -> Capabilities:
-    """The device with the cores and the costs of an H200."""
+    """Return the device with the core count and tile costs of an H200."""
     known = shipped()["10de-2335"]
     return dataclasses.replace(c, choices=(("multiprocessors", known.cores), *known.costs.items()))
 
 
 def as_h200(c: Capabilities) -> Capabilities:
-    """A discrete NVIDIA device with the cores and the costs of an H200, under its own id."""
+    """Return a discrete NVIDIA device with an H200's core count and tile costs, under its own id."""
     return dataclasses.replace(with_h200_costs(c), device_type="discrete", vendor_id=0x10DE)
 
 
 def profile_says(monkeypatch: pytest.MonkeyPatch, module: Any, **changes: Any) -> None:
-    """*module* finds profiles with these fields replaced."""
+    """Make *module* see profiles with these fields replaced."""
     monkeypatch.setattr(module, "profile", lambda c: dataclasses.replace(profile(c), **changes))

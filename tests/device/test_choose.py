@@ -1,4 +1,4 @@
-"""Which device is opened, and what is said where there is none."""
+"""Tests of which device is opened, and of the errors if there is none."""
 
 import dataclasses
 import os
@@ -18,7 +18,7 @@ from vkq.device.query import devices
 
 
 def names(monkeypatch: pytest.MonkeyPatch, *rows: tuple[str, str, str]) -> None:
-    """Lets the loader show these devices: (name, type, api version)."""
+    """Make the loader list these devices: (name, type, API version)."""
     monkeypatch.undo()
     real = devices()[0]
     found = [
@@ -172,7 +172,7 @@ def test_without_vulkan_vkq_says_why(name: str) -> None:
 
 
 def test_the_second_name_of_the_loader_serves() -> None:
-    """Termux and Android have libvulkan.so alone."""
+    """The loader is found by its second name: Termux and Android have only libvulkan.so."""
     code = """
 from vkq.device import vulkan
 first, second, *_ = vulkan.LIBRARIES

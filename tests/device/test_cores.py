@@ -1,4 +1,4 @@
-"""How many cores a device has is told or measured; costs of tiles are a seed's, a file's or a device's."""
+"""Core counts are reported or measured; tile costs come from the seed, a shipped file or a measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vkq.kernels.matrix_tiles import tilings
 from .reported import NAMES, reported
 
 H200 = reported("nvidia-h200")
-GEFORCE = dataclasses.replace(H200, device_id=0x2882)  # an RTX 4060's
+GEFORCE = dataclasses.replace(H200, device_id=0x2882)  # the id of an RTX 4060
 
 
 def told(c: Capabilities, **properties: int) -> Capabilities:
@@ -45,7 +45,7 @@ def test_a_device_that_tells_nothing_is_measured(monkeypatch: pytest.MonkeyPatch
     found = verdict.Verdict({}, False, {}, "", True, cores=24)
     assert verdict.Verdict.parse(json.loads(json.dumps(dataclasses.asdict(found)))) == found
     monkeypatch.setattr(verdict, "_reports", {GEFORCE.key: found})
-    monkeypatch.setenv("VKQ_TUNE", "off")  # which is for kernels
+    monkeypatch.setenv("VKQ_TUNE", "off")  # it concerns kernels, not core counts
     assert profile(verdict.with_choices(GEFORCE)).multiprocessors == 24
     assert not profile(verdict.with_choices(GEFORCE)).measured
     assert profile(verdict.with_choices(told(GEFORCE, shaderSMCount=30))).multiprocessors == 30
@@ -55,7 +55,7 @@ def test_a_device_that_tells_nothing_is_measured(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_device_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of a file are those of its devices alone, and so is that they were timed."""
+    """A file's numbers, and the fact that they were timed, are used for the devices of that file only."""
     monkeypatch.delenv("VKQ_TUNE", raising=False)
     h100 = dataclasses.replace(H200, device_id=0x2330)
     for c in (H200, h100):
@@ -71,7 +71,8 @@ def test_no_device_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_fewer_cores_take_larger_tiles() -> None:
-    """A small device is full with fewer workgroups, so it shares no sums and reads operands less often."""
+    """A device with few cores takes larger tiles: fewer workgroups fill it, so it needs no split K and reads
+    operands less often."""
     small, large = (profile(told(GEFORCE, shaderSMCount=cores)) for cores in (8, 128))
     for m, n, k in ((196, 256, 2304), (784, 512, 1024), (3136, 256, 576)):
         few, many = (tilings(known, m, n, k)[0] for known in (small, large))

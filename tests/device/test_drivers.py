@@ -1,5 +1,5 @@
-"""Drivers that crash, hang or end the process, beside a healthy one: the shim (shim.c) does so at each
-call."""
+"""Tests of drivers that crash, hang or end the process, next to a healthy one. The shim (shim.c) does this at
+each Vulkan call in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAVAPIPE = next(Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"), Path("la
 SWIFTSHADER = ROOT / ".drivers" / "vk_swiftshader_icd.json"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
 
-# Calls at which the drivers are tried together, and those at which a device's own probe is.
+# Calls while all drivers are tried together, and calls in the probe of one device.
 AT_LOADING = [
     "load",
     "negotiate",
@@ -49,7 +49,7 @@ print(main(["devices"]))
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shim's manifest."""
+    """Build the shim; return its manifest."""
     if COMPILER is None or not LAVAPIPE.exists() or not SWIFTSHADER.exists():
         pytest.skip("needs a C compiler, lavapipe and SwiftShader")
     folder = tmp_path_factory.mktemp("shim")
@@ -63,8 +63,10 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use(shim: Path, folder: Path, at: str = "", how: str = "crash", code: str = USE) -> list[str]:
-    """The lines that a process prints that has the shim and SwiftShader; SwiftShader's probe and the
-    shaders are known already."""
+    """Run a process with two drivers, the shim and SwiftShader; return the lines that it prints.
+
+    SwiftShader's probe report and the compiled shaders are already in the cache.
+    """
     shared = cache.cache_dir()
     if (shared / "spirv").is_dir():
         (folder / "spirv").symlink_to(shared / "spirv")
@@ -151,7 +153,7 @@ def test_drivers_that_are_known_are_not_tried_again(
     assert drivers.tried() == drivers.Tried({}, ())
     assert len(started) == 1
     library = shim.with_name("libshim.so")
-    os.utime(library, (1, 1))  # another driver under the same name
+    os.utime(library, (1, 1))  # a changed driver under the same name
     drivers.tried()
     assert started[1:] == [str([shim])]
 
@@ -216,7 +218,7 @@ def test_the_environment_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_manifest_that_is_none_is_named_and_left_out(
     text: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a good one, whose driver stays."""
+    """An invalid manifest is named and ignored; the driver of the valid manifest is still used."""
     broken = tmp_path / "a_broken.json"
     broken.write_bytes(text)
     monkeypatch.setenv("VK_DRIVER_FILES", f"{broken}:{LAVAPIPE}")

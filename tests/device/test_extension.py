@@ -1,4 +1,4 @@
-"""The compiled extension: one that does not belong to these sources is refused before it is called."""
+"""A compiled extension that was built from other sources is refused before it is called."""
 
 import importlib
 import sys
@@ -16,7 +16,7 @@ def test_it_was_built_from_the_bindings_that_lie_here() -> None:
 
 
 def test_a_stale_one_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A change of any file of them counts."""
+    """A change of any source file makes the extension stale."""
     built = extension.native_module().bindings_sha256[:8]
     sources = sorted(extension._BINDINGS.glob("bind*.cpp"))
     assert len(sources) > 1

@@ -1,4 +1,4 @@
-"""What is said to install, for machines that are described here."""
+"""Tests of the hints on what to install, for several described machines."""
 
 import platform
 import sys
@@ -34,7 +34,7 @@ DISTRIBUTIONS = {
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A Linux machine that is nothing special."""
+    """Describe an ordinary Linux machine."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(install_hint, "NVIDIA", tmp_path / "nvidia")
     monkeypatch.setattr(install_hint, "TEGRA", tmp_path / "tegra")

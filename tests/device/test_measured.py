@@ -1,4 +1,5 @@
-"""What is measured on a device: candidates that are slow, wrong or crash are never taken; a choice stays."""
+"""Tests of choices measured on a device: slow, wrong or crashing candidates are never taken; a choice is
+kept."""
 
 import dataclasses
 import json
@@ -18,7 +19,7 @@ from vkq.probe import selftest
 
 from .reported import NAMES, reported
 
-# A child that tells what it is given, and ends itself as a driver would end it.
+# A child that reports the outcomes it is given, and ends itself as a crashing driver would.
 CHILD = """
 import json, os, sys
 outcomes = json.loads(sys.argv[1])
@@ -37,11 +38,11 @@ for family, name, what in outcomes:
 """
 PRODUCT = families()[0].name
 NAMED = list(families()[0].candidates)
-TILES = reported("adreno-740")  # 4x8 in registers, and nobody has timed one
+TILES = reported("adreno-740")  # its profile says 4x8 in registers, and it was never timed
 
 
 def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[list[str]]:
-    """Children that tell these outcomes of the matrix product; what each was started with."""
+    """Replace children by ones that report these outcomes of the matrix product; return their options."""
     vulkan.instance()  # which tries the drivers in a child of its own
     started: list[list[str]] = []
     vulkan.instance()  # which asks the drivers in children of its own
@@ -61,7 +62,8 @@ def measure(kept: dict[str, Measured] | None = None) -> dict[str, Measured] | No
 
 
 def test_the_fastest_that_is_right_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that compiles too long and one that crashes end the child, which goes on without them."""
+    """The fastest correct candidate is taken. One that compiles too long, or crashes, ends the child; a new
+    child continues without it."""
     large, small, _, wide, plain, *_ = NAMED
     started = faked(monkeypatch, {wide: 50.0, large: "late", small: "crash", plain: 20.0})
     found = measure()
@@ -86,7 +88,7 @@ def test_wrong_ones_are_out_and_small_gains_change_nothing(monkeypatch: pytest.M
     faked(monkeypatch, {wide: 50.0, large: "3 of 9 differ", plain: 46.0})
     found = measure()
     assert found is not None
-    assert found[PRODUCT].taken == wide  # 46 is no tenth faster than the profile's own
+    assert found[PRODUCT].taken == wide  # 46 is less than a tenth faster than the profile's choice
     assert found[PRODUCT].outcomes[large] == "wrong: 3 of 9 differ"
     assert str(found[PRODUCT]) == f"{wide}, 50.0 us ({large} wrong: 3 of 9 differ; {plain} 46.0 us)"
 
@@ -102,7 +104,7 @@ def test_a_kept_choice_yields_to_a_clearly_faster_one_alone(monkeypatch: pytest.
 
 
 def test_without_the_present_choice_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time was over before it was asked; or everything failed."""
+    """If the profile's own choice has no time (the time ended first, or all failed), nothing is stored."""
     large, small, _, wide, plain, *_ = NAMED
     faked(monkeypatch, {large: 10.0})
     assert measure() == {}
@@ -138,7 +140,7 @@ def test_who_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_problem_shows_its_candidates() -> None:
-    """Each family's candidates differ, and the profile of every known kind amounts to one."""
+    """Each family's candidates differ, and the profile of every known device equals one of them."""
     for family in families():
         assert len({tuple(sorted(says.items(), key=str)) for says in family.candidates.values()}) > 2
         for name in NAMES:
@@ -148,7 +150,8 @@ def test_each_problem_shows_its_candidates() -> None:
 
 
 def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept with the probe's answer; asked for once, and again by `ask_again`, which hands the kept on."""
+    """The choices are kept in the probe's report: measured once, and again by `ask_again`, which passes on
+    the old ones."""
     c = any_device.capabilities
     known = selftest.report(any_device)
     asked: list[object] = []
@@ -163,7 +166,7 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measured, "measure", fake)
     monkeypatch.setattr(verdict.cache, "write", lambda path, data: written.update(kept=data))
     monkeypatch.setattr(verdict, "_reports", {c.key: dataclasses.replace(known, tuning=None)})
-    monkeypatch.setattr(verdict, "_measured", set())  # by tests before this one
+    monkeypatch.setattr(verdict, "_measured", set())  # forget what earlier tests measured
     monkeypatch.setenv("VKQ_TUNE", "always")
     first = verdict.report_of(c)
     assert first is not None
@@ -184,13 +187,13 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
 
 
 def test_every_candidate_is_right(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the child runs them, with time enough to compile; the largest tiles, which take seconds, are left
-    out."""
+    """Every candidate is correct when it runs as in the child, with enough time to compile. The largest tiles
+    are left out, because they take seconds."""
     large = {(f.name, name) for f in families() for name in f.candidates if "64x64" in name}
     monkeypatch.setattr(measuring, "COMPILE_S", 600.0)
     monkeypatch.setattr(measuring, "SAMPLE_S", 0.0)
     said: list[dict[str, Any]] = []
-    device = software_device  # the other driver takes minutes; its kernels are tested by themselves
+    device = software_device  # the other driver would take minutes; other tests run its kernels
     before = device.capabilities
     measuring.run(device, lambda **what: said.append(what), 600.0, set(large))
     assert device.capabilities is before
@@ -204,7 +207,7 @@ def test_every_candidate_is_right(software_device: vkq.Device, monkeypatch: pyte
 def test_the_child_ends_a_slow_one_and_tells_a_wrong_one(
     seconds: float, least: int, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No candidate is begun after the time is over."""
+    """The child ends at a slow candidate, reports a wrong one, and begins none after the time is over."""
     ended: list[int] = []
     monkeypatch.setattr(measuring.os, "_exit", ended.append)
     monkeypatch.setattr(measuring, "COMPILE_S", 0.0)

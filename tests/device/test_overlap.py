@@ -1,4 +1,4 @@
-"""Work in the time that a driver takes."""
+"""Tests of host work that runs while a driver call takes its time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_pieces_are_done_in_this_thread_and_a_call_is_waited_for() -> None:
     def piece(name: str) -> None:
         done.append((name, threading.get_ident()))
         if name == "second":
-            wait.set()  # the call returns after it: the third comes later
+            wait.set()  # lets the call return, so the third piece is done after it
 
     def call() -> str:
         assert wait.wait(10), "the pieces are done while the call takes its time"

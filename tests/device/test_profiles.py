@@ -1,4 +1,4 @@
-"""Which kernels a device gets, and the printed reason: with the capabilities that its driver reports."""
+"""Tests of which kernels a device gets, and of the printed reason, given the capabilities of its driver."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .reported import NAMES, reported
 
 XCLIPSE, INTEL, UNKNOWN = 0x144D, 0x8086, 0x1010
 DEVICES = {name: reported(name) for name in NAMES} | {
-    # no driver of these could be asked: others' capabilities under their vendor's number
+    # capabilities of these are not known: those of other devices, with the vendor's id
     "xclipse": reported("radv-gfx1030", vendor_id=XCLIPSE, device_type="integrated"),
     "intel": reported("lavapipe", vendor_id=INTEL, device_type="integrated"),
     "jetson": reported("nvidia-h200", device_type="integrated"),
     "unknown": reported("lavapipe", vendor_id=UNKNOWN, device_type="integrated"),
 }
 LARGE = ProductShape("s8s8", "q8to", 1024, 1024, 1024)
-# device: rule, tile through shared memory, setting of the kernel in registers, rows that gemv takes
+# device: (rule, tile in shared memory, setting of the kernel in registers, most rows of a GEMV)
 TAKEN = {
     "adreno-640": ("Qualcomm Adreno without a packed dot product", None, Setting("4x4", 16, 4), 4),
     "adreno-650": ("Qualcomm Adreno 6xx", None, Setting("4x8", 16, 4), 4),
@@ -69,8 +69,8 @@ def test_what_is_taken_and_why(name: str) -> None:
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_pools_sums_transposition_and_quantization_take(name: str) -> None:
-    """Windows read at once where that was timed, 16 channels read first where loops cost more; sums without a
-    table and one form of transposition everywhere."""
+    """Pools load a whole window at once on devices where that was timed as faster; quantization loads 16
+    channels first on devices where loops cost more; every device has the same sums and transpositions."""
     c = DEVICES[name]
     found = {each.layer: each for each in auto_programs(c)}
     assert found["add"].variant.name == "binary_q8__word:add.same"

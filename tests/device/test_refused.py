@@ -1,4 +1,5 @@
-"""Features that fail the probe alone: kernels do without them and compute the same bytes; all says so."""
+"""If the probe finds a feature wrong, kernels do without it and return the same bytes, and reports name
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from vkq.select import path as select
 
 @contextmanager
 def failed(device: Device, monkeypatch: pytest.MonkeyPatch, *tests: str) -> Iterator[Device]:
-    """The device, opened anew, as if these tests of its probe had failed."""
+    """Context manager: the device, opened anew as if these tests of its probe had failed."""
     c = device.capabilities
     known = selftest.report(device)
     says = dataclasses.replace(known, failures={**known.failures, **{t: f"{t}: 1 of 9 wrong" for t in tests}})
@@ -36,7 +37,7 @@ def failed(device: Device, monkeypatch: pytest.MonkeyPatch, *tests: str) -> Iter
 
 
 def layers(device: Device) -> dict[str, tuple[Callable[..., Any], tuple[int, ...]]]:
-    """Layers and the shape that each takes; some read texels and some shuffle, on lavapipe."""
+    """Return layers and their input shapes. On lavapipe some read texels and some use subgroup shuffles."""
     rng = np.random.default_rng(7)
     weight = rng.integers(-128, 128, (37, 75)).astype(np.int8)
     image = rng.integers(-128, 128, (12, 8, 3, 3)).astype(np.int8)
@@ -52,7 +53,7 @@ def layers(device: Device) -> dict[str, tuple[Callable[..., Any], tuple[int, ...
 
 
 def results(device: Device) -> tuple[dict[str, bytes], set[str]]:
-    """The bytes of each layer's result, and the shaders that computed them."""
+    """Return the bytes of each layer's result, and the names of the shaders that ran."""
     rng, found, shaders = np.random.default_rng(8), {}, set()
     for name, (layer, shape) in layers(device).items():
         values = rng.integers(-20, 20, shape)
@@ -64,7 +65,7 @@ def results(device: Device) -> tuple[dict[str, bytes], set[str]]:
 def test_a_failed_feature_is_done_without_and_the_bytes_stay(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """lavapipe takes texels and shuffles where it may."""
+    """Without texels or shuffles, which lavapipe would use, the layers return the same bytes."""
     want, before = results(device)
     takes_both = "llvmpipe" in device.name
     assert any("texels" in name or "lanes" in name for name in before) == takes_both
@@ -127,7 +128,7 @@ def test_matrix_units_that_fail_are_refused_with_the_reason(
     ("shuffles", "numbers wrong in run 1 of 3; number 0 is"),
 ])  # fmt: skip
 def test_faults_are_seen(device: Device, monkeypatch: pytest.MonkeyPatch, test: str, said: str) -> None:
-    """Texels that are stale from the second run on; shuffles of the next lane, in vectors of 4."""
+    """The probe finds texels that are stale from the second run on, and shuffles that read the next lane."""
     run, first = Recording.run, dict[int, Any]()
     targets: list[Any] = []
     record = Recording.dispatch

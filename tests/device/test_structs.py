@@ -1,5 +1,5 @@
-"""The structs that the extension is asked for lie in memory as a C compiler has them: compiled with Vulkan's
-own header, and with those that Debian 12's does not know yet as the specification has them."""
+"""The structs of `vkq.device.structs` have the memory layout of the C structs. A C compiler checks it with
+Vulkan's header; structs that Debian 12's header lacks are declared here as in the specification."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ typedef struct { VkStructureType sType; void* pNext;
   VkPhysicalDeviceShaderBfloat16FeaturesKHR;
 #endif
 """
-# The words in the name of a struct's number that cannot be told from the struct's own.
+# Names of structs whose VK_STRUCTURE_TYPE does not follow from the name.
 NUMBERS = {
     "8BitStorageFeatures": "8BIT_STORAGE_FEATURES",
     "16BitStorageFeatures": "16BIT_STORAGE_FEATURES",
@@ -44,13 +44,13 @@ NUMBERS = {
 
 
 def number(name: str) -> str:
-    """VK_STRUCTURE_TYPE_... of a struct."""
+    """Return the VK_STRUCTURE_TYPE_... of a struct."""
     words = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
     return f"VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_{NUMBERS.get(name, words)}"
 
 
 def lines(one: Struct) -> list[str]:
-    """C that refuses to compile where the struct is another."""
+    """Return C assertions that fail to compile if the struct's layout differs."""
     kind = f"VkPhysicalDevice{one.name}"
     checks = [f"{number(one.name)} == {one.number}", f"sizeof({kind}) == 16 + {(one.words + 1) // 2 * 8}"]
     for field, place in one.fields.items():
@@ -62,7 +62,7 @@ def lines(one: Struct) -> list[str]:
 
 @pytest.mark.parametrize("wrong", [None, "place", "number", "words"])
 def test_structs_are_those_of_the_header(tmp_path: Path, wrong: str | None) -> None:
-    """With a table that is wrong in one place the same check fails."""
+    """The structs match the header; with one wrong entry in the table, the check fails."""
     core = [f"offsetof(VkPhysicalDeviceFeatures, {f}) == {4 * at}" for f, at in CORE.fields.items()]
     core.append(f"sizeof(VkPhysicalDeviceFeatures) == {4 * CORE.words}")
     text = [f'_Static_assert({check}, "core");' for check in core]

@@ -1,5 +1,5 @@
-"""The probe's child process: what it finds, what the parent makes of crashes, hangs and nonsense, and what
-is kept."""
+"""Tests of the probe's child process: what it finds, how the parent treats crashes, hangs and nonsense, and
+which verdicts are kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkq.select import path as select
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Nothing is remembered: an empty cache, with the shaders compiled, and no report in this process."""
+    """Forget all reports: this process has none, and the cache holds only compiled shaders."""
     shared = vkq.cache.cache_dir() / "spirv"
     monkeypatch.setattr(verdict, "_reports", {})
     monkeypatch.setenv("VKQ_CACHE_DIR", str(tmp_path))
@@ -58,7 +58,8 @@ Faulty = Callable[[str], None]
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> Faulty:
-    """Gives the real child another table of stages: a function of the statement that changes ``found``."""
+    """Return a function that makes the real child run a statement first, which changes its stages
+    (``found``)."""
 
     def use(change: str) -> None:
         code = CHILD.format(change=change, file=str(fresh / "seen"))
@@ -70,13 +71,13 @@ def faulty(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> Faulty:
 
 
 def says(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """The child is this code, behind the line that says that it has started."""
+    """Replace the child by this code, after the line that reports that it has started."""
     begun = "from vkq import spawn; say = spawn.begin(); import os, sys, time\n"
     monkeypatch.setattr(spawn, "command", lambda *_: [sys.executable, "-c", begun + code])
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a new process."""
+    """Forget the reports of this process, as a new process would."""
     monkeypatch.setattr(verdict, "_reports", {})
 
 
@@ -142,7 +143,7 @@ def test_a_driver_that_hangs_in_the_rates_keeps_its_paths(
 def test_only_what_was_seen_twice_is_a_verdict(
     change: str, failures: dict[str, str], kept: bool, any_device: Device, fresh: Path, faulty: Faulty
 ) -> None:
-    """Wrong numbers count even where the second time was right; anything else that passed is forgiven."""
+    """A failure is a verdict if it is seen twice. Wrong numbers count even if the second run was right."""
     faulty(change)
     assert selftest.report(any_device).failures == failures
     assert (fresh / "probe").exists() == kept
@@ -202,14 +203,14 @@ def test_what_a_bad_child_does_becomes_the_reason(
         (
             'print(\'{"end": "float", "result": null}\')',
             "the probe gave no result for it",
-        ),  # not on the channel
+        ),  # printed to stdout, not to the parent
         ("say(end='float', result=5)", "5"),
     ],
 )
 def test_a_child_that_says_too_little_has_failed(
     code: str, said: str, any_device: Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing passes that was not said to pass."""
+    """A test counts as passed only if the child reports so."""
     says(monkeypatch, code)
     found = selftest.report(any_device)
     assert set(found.failures) >= {"quantize", "requantize", "s8s8", "u8s8", "u8u8"}
@@ -295,7 +296,8 @@ def test_the_default_is_the_best_that_passed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_new_rates_count_only_where_another_arithmetic_is_clearly_faster() -> None:
-    """Under load all rates fall and change places; what is taken should stay."""
+    """New rates are kept only if they make another arithmetic clearly the fastest. Under load all rates fall
+    and their order changes, and the choice of kernels should not."""
     old = verdict.Verdict({}, False, {"s8s8": 100.0, "u8u8": 90.0, "float": 20.0, "copy": 5.0}, "gpu", True)
     loaded = dataclasses.replace(old, rates={"s8s8": 40.0, "u8u8": 48.0, "float": 19.0, "copy": 3.0})
     faster = dataclasses.replace(old, rates={"s8s8": 100.0, "u8u8": 126.0, "float": 20.0, "copy": 5.0})

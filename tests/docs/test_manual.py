@@ -1,4 +1,4 @@
-"""The manual: its code runs, its commands run, it names everything public, and it builds without a
+"""Tests of the manual: its code and commands run, it names every public name, and it builds without a
 warning."""
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ COMMANDS = list(
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=named)
 def test_code(page: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page go on where the one before ended."""
+    """All code blocks of a page run, one after the other in one namespace."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     if page.name == "from-pytorch.md":
         pytest.importorskip("torch", reason="torch is no dependency of the tests")
-        warnings.simplefilter("ignore")  # its own; pytest takes the filters back
+        warnings.simplefilter("ignore")  # the page's own warnings; pytest restores the filters
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page, "python")):
         exec(compile(block, f"{named(page)}, block {number}", "exec"), names)
@@ -76,12 +76,13 @@ def test_command(
 def test_the_program_that_judges_candidates(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The script of models.md for `vkq quantize --target`: its last line is the share of right answers."""
+    """The script of models.md for `vkq quantize --target` prints the share of right answers as its last
+    line."""
     (script,) = blocks(DOCS / "models.md", "py")
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(8, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1, 2, 0, 1])
     x[np.arange(8), labels] += 9
-    x[0, 1] += 90  # one is wrong
+    x[0, 1] += 90  # makes one answer wrong
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (None, 3)) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", infos[:1], infos[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -94,7 +95,7 @@ def test_the_program_that_judges_candidates(
 
 
 def test_the_server_of_fastapi(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of serving.md, with as much of FastAPI as it uses."""
+    """The server in serving.md runs, with a stand-in for the part of FastAPI that it uses."""
     handlers: dict[str, Any] = {}
 
     class FastAPI:
@@ -113,8 +114,9 @@ def test_the_server_of_fastapi(software_device: vkq.Device, monkeypatch: pytest.
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
-    """Other blocks are commands of a machine (sh, yaml, dockerfile), which tests/guides types or which say
-    why nobody does, lines of a C program that a test builds, sketches that say so, and formulas."""
+    """Every block of code is run here or is of a known other kind: commands for a machine (sh, yaml,
+    dockerfile), which tests/guides runs or which say why not; lines of a C program that a test builds; blocks
+    marked as sketches; formulas."""
     found = {
         (named(page), kind)
         for page in PAGES
@@ -123,7 +125,7 @@ def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
     kinds = {kind for _, kind in found}
     assert kinds <= {
         "python",
-        "py",  # run above
+        "py",  # run by test_code
         "console",
         "c",
         "cpp",
@@ -143,7 +145,7 @@ def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
 def test_everything_public_is_in_the_reference() -> None:
     text = (DOCS / "api.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"auto(?:function|class):: (\w+)", text))
-    errors = {name for name in vkq.__all__ if name.endswith("Error")}  # by their module
+    errors = {name for name in vkq.__all__ if name.endswith("Error")}  # documented as a module
     assert set(vkq.__all__) - errors - {"__version__", "integer"} <= documented
     assert set(vkq.integer.__all__) <= documented
 

@@ -1,8 +1,9 @@
-"""Types what guides of docs/ say, in clean systems: ``python -m tests.guides [PAGE ...]`` (make guides).
+"""Run the commands of the guides in docs/ in clean systems: ``python -m tests.guides [PAGE ...]`` (make
+guides).
 
-Each page is read (``page.py``), its commands are run in a fresh root (``root.py``) as one script that ends
-at the first command that fails, and the model's result with which the page ends must be there. What a page
-takes for granted (a checkout, a wheel, a picture) is copied into the folder where the typing begins.
+``page.py`` reads the commands of a page; they run in a fresh root file system (``root.py``) as one script,
+which ends at the first command that fails. At its end the script must print the model's result with which
+the page ends. Files that the page assumes (a checkout, a wheel, a picture) are copied to where it starts.
 ``--print`` shows the script and runs nothing.
 """
 
@@ -35,19 +36,19 @@ set -x
 
 @dataclass(frozen=True)
 class Guide:
-    """A page, where it is typed, what is there before, and what must be said in the end."""
+    """A page, the system in which its commands run, the files that must exist, and the output at the end."""
 
     page: str
     system: System
-    ends: str  # a regular expression
-    wheel: str = ""  # the part of its file's name that names Python and processor
-    given: tuple[tuple[str, str], ...] = ()  # name there, path here
-    checkout: bool = False  # typed in one
-    before: str = ""  # what was done on this machine before its owner reads the page
+    ends: str  # a regular expression for the end of the output
+    wheel: str = ""  # the part of the wheel's file name with Python version and processor
+    given: tuple[tuple[str, str], ...] = ()  # files to copy: (name in the system, path here)
+    checkout: bool = False  # commands run in a checkout
+    before: str = ""  # commands that the page assumes were run before
 
     @property
     def name(self) -> str:
-        """Of its folder, and to ask for."""
+        """The name of its folder, by which it is also selected."""
         return f"{Path(self.page).stem}-{self.system.suite}-{self.system.processor}"
 
 
@@ -83,7 +84,8 @@ GUIDES = [
     Guide("guides/docker.md", UBUNTU, EQUAL, NOBLE, DIGITS),
     Guide("guides/ci.md", UBUNTU, EQUAL, NOBLE, MODEL),
 ]
-# Other pages explain: tests/docs runs their code and commands; a block for a shell says why nobody types it.
+# The other pages explain: tests/docs runs their code and commands; their shell blocks say why they are not
+# run.
 EXPLAINED = {
     "index", "api", "benchmarks", "changelog", "commands", "devices", "exactness", "layers", "machines",
     "models", "shaders", "trust",
@@ -91,7 +93,7 @@ EXPLAINED = {
 
 
 def typed(guide: Guide) -> str:
-    """The whole script: what was done before, and the page."""
+    """Return the whole script: the commands before the page, and the page's."""
     text = (DOCS / guide.page).read_text(encoding="utf-8")
     if (base := page.base(text)) and base != guide.system.name:
         sys.exit(f"{guide.page} is FROM {base}, typed in {guide.system}")
@@ -99,9 +101,9 @@ def typed(guide: Guide) -> str:
 
 
 def provided(guide: Guide, folder: Path, wheels: Path) -> None:
-    """The files that a reader has."""
+    """Copy the files that a reader of the page has."""
     folder.mkdir(parents=True)
-    if guide.checkout:  # as it is, with what is not committed
+    if guide.checkout:  # the working tree, with uncommitted changes
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True).stdout
         names = ["tar", "c", "--ignore-failed-read", "--null", "--files-from=-"]
@@ -121,7 +123,7 @@ def provided(guide: Guide, folder: Path, wheels: Path) -> None:
 
 
 def follow(guide: Guide, wheels: Path, seconds: float) -> str | None:
-    """Types a guide; why it failed, or None."""
+    """Run a guide; return why it failed, or None."""
     print(f"\n== {guide.page}, {guide.system}", flush=True)
     root = unpacked(guide.system, WORK, guide.name)
     provided(guide, root / "root/here", wheels)
@@ -138,7 +140,7 @@ def follow(guide: Guide, wheels: Path, seconds: float) -> str | None:
     print(f"== {guide.name}: exit code {status} after {took:.0f} s", flush=True)
     if status:
         return f"exit code {status} after {took:.0f} s"
-    shutil.rmtree(root)  # of what failed it is kept, to look at
+    shutil.rmtree(root)  # kept after a failure, for inspection
     if not re.search(guide.ends, "".join(said), re.MULTILINE):
         return f"nothing said {guide.ends!r}"
     return None

@@ -1,9 +1,9 @@
-"""What a page of docs/ says to type: its blocks of code, as one script for a shell.
+"""The commands of a page of docs/: its blocks of code as one shell script.
 
-``sh`` blocks are typed as they are, of ``console`` blocks the lines behind ``$ ``, of ``yaml`` blocks the
-steps behind ``run:``, and of a ``dockerfile`` what Docker would do. The ``python`` blocks of a page go on
-where the one before ended, so all are one program, run where the last one stands. A comment before a block,
-``<!-- not typed: why -->``, leaves it out; pages show no comments.
+Of ``sh`` blocks all lines are used; of ``console`` blocks the lines after ``$ ``; of ``yaml`` blocks the
+steps after ``run:``; of a ``dockerfile`` the commands that Docker would run. All ``python`` blocks of a page
+are one program, which runs at the place of the last one. A comment before a block, ``<!-- not typed: why
+-->``, leaves the block out; readers of the page do not see comments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_FOLLOWED = re.compile(r"\*\*Not followed by `make guides`\*\*[:,] \S")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code of a page; *why* it is not typed, or None."""
+    """A block of code of a page. *why*: the reason why its commands are not run, or None."""
 
     kind: str
     text: str
@@ -31,19 +31,19 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The blocks of a page in a language that is typed."""
+    """Return the blocks of a page in languages with commands."""
     found = [Block(m["kind"], m["text"], m["why"]) for m in BLOCK.finditer(text)]
     return [block for block in found if block.kind in TYPED]
 
 
 def says_why_not(text: str) -> bool:
-    """Whether the first line below the title says that nobody follows the page, and why."""
+    """Return True if the line below the title says that the page is not run, and why."""
     title, first, *_ = [line for line in text.splitlines() if line]
     return title.startswith("# ") and NOT_FOLLOWED.match(first) is not None
 
 
 def script(text: str) -> str:
-    """What a reader types, from the page's first line to its last."""
+    """Return the commands of a page, from its first line to its last, as one script."""
     typed = [block for block in blocks(text) if block.why is None]
     programs = [index for index, block in enumerate(typed) if block.kind == "python"]
     parts = []
@@ -56,7 +56,7 @@ def script(text: str) -> str:
 
 
 def base(text: str) -> str | None:
-    """The image that a page's Dockerfile begins with."""
+    """Return the base image of a page's Dockerfile, or None."""
     found = re.search(r"^FROM (\S+)$", text, re.MULTILINE)
     return found[1] if found else None
 
@@ -74,13 +74,14 @@ def _console(text: str) -> str:
 
 
 def _steps(text: str) -> str:
-    """What follows ``- run:``, on the line or, behind ``|``, indented below it."""
+    """Return the commands after ``- run:``: on that line, or indented below it after ``|``."""
     found = re.findall(r"^( *)- run: (\|\n(?:\1  +.*\n)+|.*\n)", text, re.MULTILINE)
     return "".join(dedent(step.removeprefix("|\n")) for _, step in found)
 
 
 def _image(text: str) -> str:
-    """The files that COPY names lie in the folder of the Dockerfile, where the script begins."""
+    """Return a Dockerfile's commands for a shell. Files of COPY are in its folder, where the script
+    starts."""
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     made = []
     for word, _, rest in (line.partition(" ") for line in lines if line.strip()):

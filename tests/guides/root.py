@@ -1,9 +1,9 @@
-"""Clean systems to type in: what mmdebstrap makes of a distribution's packages, kept as a tar file, and
-unpacked for each guide.
+"""Clean systems in which guides run. mmdebstrap makes a root file system of a distribution's packages; it is
+kept as a tar file and unpacked for each guide.
 
-A system has its base packages, certificates and sudo; nothing of this machine is seen in it but the network,
-pip's settings, and the packages that were downloaded before. Programs of another processor run under
-qemu-user. Nothing is emulated but the processor. Needs root, for chroot and for mounts that end with it.
+A system has its base packages, certificates and sudo. Of this machine it sees only the network, pip's
+settings and the packages that were downloaded before. Programs for another processor run under qemu-user,
+which emulates the processor and nothing else. Root rights are needed, for chroot and mounts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}
 KEYRING = "http://archive.ubuntu.com/ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb"
 KEYRING_SHA256 = "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8"
 BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-# mounts are the child's own, and so are its processes: all end with it
+# own mount and process namespaces: they end with the child
 ENTER = """
 mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc"
 for pair in $BOUND; do mkdir -p "$0${pair#*:}"; mount --bind "${pair%%:*}" "$0${pair#*:}"; done
@@ -32,9 +32,9 @@ exec chroot "$0" /usr/bin/env -i "$@"
 
 @dataclass(frozen=True)
 class System:
-    """A distribution for a processor."""
+    """A release of a distribution for one processor."""
 
-    name: str  # as an image's
+    name: str  # as in the name of a Docker image
     suite: str
     processor: str = "amd64"
 
@@ -43,11 +43,11 @@ class System:
 
     @property
     def file(self) -> str:
-        """The kept root's name."""
+        """The name of the kept tar file."""
         return f"{self.suite}-{self.processor}.tar"
 
     def sources(self, work: Path) -> list[str]:
-        """What mmdebstrap is told to take packages from, and whose keys it trusts."""
+        """Return mmdebstrap's arguments for package sources and trusted keys."""
         if self.name.startswith("debian"):
             return ["http://deb.debian.org/debian"]
         mirror = f"deb http://archive.ubuntu.com/ubuntu {self.suite} main universe"
@@ -59,7 +59,7 @@ UBUNTU = System("ubuntu:24.04", "noble")
 
 
 def keyring(work: Path) -> Path:
-    """The folder with Ubuntu's keys, which Debian 12 has no package of."""
+    """Return the folder with Ubuntu's keys, for which Debian 12 has no package."""
     made = work / "ubuntu-keyring"
     if not made.exists():
         with urllib.request.urlopen(KEYRING, timeout=60) as answer:
@@ -72,7 +72,7 @@ def keyring(work: Path) -> Path:
 
 
 def check(systems: set[System]) -> None:
-    """Ends where something that is needed is not there."""
+    """Exit if a program that is needed is missing."""
     if os.geteuid():
         sys.exit("roots are entered with chroot and mounts: run it as root (a container will do)")
     for tool in ("mmdebstrap", "unshare"):
@@ -87,7 +87,7 @@ def check(systems: set[System]) -> None:
 
 
 def unpacked(system: System, work: Path, name: str) -> Path:
-    """A fresh root in ``work/name``."""
+    """Return a fresh root file system in ``work/name``."""
     kept, root = work / system.file, work / name
     if not kept.exists():
         print(f"== {system}: a root by mmdebstrap", flush=True)
@@ -99,7 +99,7 @@ def unpacked(system: System, work: Path, name: str) -> Path:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     subprocess.run(["tar", "xf", kept, "-C", root, "--exclude=./dev/*"], check=True)
-    (root / "etc/apt/apt.conf.d/99guide").write_text('APT::Get::Assume-Yes "true";\n')  # a reader says yes
+    (root / "etc/apt/apt.conf.d/99guide").write_text('APT::Get::Assume-Yes "true";\n')  # a reader's yes
     (root / "etc/apt/apt.conf.d/docker-clean").unlink(missing_ok=True)
     (root / "etc/dpkg/dpkg.cfg.d/99guide").write_text("force-unsafe-io\n")
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
@@ -108,7 +108,7 @@ def unpacked(system: System, work: Path, name: str) -> Path:
 
 
 def entered(root: Path, system: System, work: Path, script: str) -> subprocess.Popen[str]:
-    """Bash in the root, which runs *script* there; what it says is in the process's ``stdout``."""
+    """Run *script* with bash in the root; its output is in the process's ``stdout``."""
     (root / "root/typed.sh").write_text(script)
     cached = {"pip": "/root/.cache/pip", f"apt-{system.suite}-{system.processor}": "/var/cache/apt/archives"}
     bound = {str(work / "cache" / name): inside for name, inside in cached.items()}
