@@ -26,7 +26,7 @@ from .steps import (
     scaled,
 )
 
-# (f(x) / x - 1) / x^2 of x^2: of the arctangent on [0, 0.1717], of the others on [0, 0.25]
+# (f(x) / x - 1) / x^2 as polynomials in x^2, fitted for x^2 in [0, 0.1717] (arctangent) or [0, 0.25]
 ATAN = (
     0.05046648875608924, -0.0862409863998892, 0.11071287551546859, -0.14284147012133833,
     0.19999977181137085, -0.33333333279030264,
@@ -63,7 +63,7 @@ def arctangent(x: Number) -> Number:
 
 
 def arcsine(x: Number) -> Number:
-    """asin(x), within 0.75 units; beyond 1 NaN."""
+    """asin(x), within 0.75 units; NaN if |x| > 1."""
     near, root = _arcs(x)
     high, low = exact_sum(x.of(HALF_PI[0]), root[0] * -2.0)
     far = (high + (low + (HALF_PI[1] - (root[1] + root[1])))) ^ (x.u & SIGN)
@@ -71,7 +71,7 @@ def arcsine(x: Number) -> Number:
 
 
 def arccosine(x: Number) -> Number:
-    """acos(x), within 0.75 units; beyond 1 NaN."""
+    """acos(x), within 0.75 units; NaN if |x| > 1."""
     near, root = _arcs(x)
     far, below = magnitude(x) > 0.5, x < 0.0
     turns = far.where(below.where(2.0, 0.0), 1.0)
@@ -82,8 +82,8 @@ def arccosine(x: Number) -> Number:
 
 
 def _arcs(x: Number) -> tuple[Pair, Pair]:
-    """Return pairs of asin(x) for |x| <= 1/2, and above of asin(sqrt((1 - |x|) / 2)), which is half of
-    acos(|x|)."""
+    """Return two pairs: asin(x), for |x| <= 1/2; and asin(sqrt((1 - |x|) / 2)) = acos(|x|) / 2, for larger
+    |x|."""
     z = clamped((magnitude(x) * -0.5) + 0.5, 0.0, 0.25)
     s = pair_root((z, z.of(0.0)))
     return (x, _tail(x, ASIN)), (s[0], s[1] + _tail(s[0], ASIN))
@@ -128,7 +128,7 @@ def inverse_hyperbolic_sine(x: Number) -> Number:
 
 
 def inverse_hyperbolic_cosine(x: Number) -> Number:
-    """acosh(x) = log(x + sqrt(x^2 - 1)), within 0.75 units; below 1 NaN."""
+    """acosh(x) = log(x + sqrt(x^2 - 1)), within 0.75 units; NaN if x < 1."""
     found = (x.u >= INFINITY).where(x, _log_of_sum(magnitude(x), -1.0))
     return (is_nan(x) | (x < 1.0)).where(np.nan, found)
 
@@ -146,7 +146,8 @@ def _log_of_sum(x: Number, one: float) -> Number:
 
 
 def inverse_hyperbolic_tangent(x: Number) -> Number:
-    """atanh(x) = log((1 + |x|) / (1 - |x|)) / 2, within 0.75 units; of 1 infinite, beyond it NaN."""
+    """atanh(x) = log((1 + |x|) / (1 - |x|)) / 2 with the sign of x, within 0.75 units; infinite if |x| = 1,
+    NaN if |x| > 1."""
     size = clamped(magnitude(x), 0.0, 1.0 - 2.0**-24)
     ratio = pair_quotient(exact_sum(x.of(1.0), size), (x.of(1.0) - size, x.of(0.0)))
     high, low = log_of_pair(ratio, x.of(0, "i"))

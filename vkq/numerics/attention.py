@@ -1,5 +1,5 @@
-"""Attention without the matrix of scores: tiles of keys one after the other, each with the largest score so
-far (online softmax). NumPy and devices compute the same steps in the same order.
+"""Attention without the matrix of scores (online softmax): keys are processed in tiles, one after the other,
+with the largest score so far. NumPy and devices compute the same steps in the same order.
 
 The order depends only on the sizes (`Tile`). A score is a sum over the head's numbers from first to last.
 Each of a row's lanes adds the weights of every lanes-th key, and the lanes' sums are added as a tree. A
@@ -21,8 +21,8 @@ from .rational import add, divide, multiply, subtract
 from .steps import INFINITY, Array, Number, computed, is_nan, magnitude
 
 LANES = 128  # invocations of a workgroup
-MOST_WIDTH = 512  # numbers of a value
-ROWS_OF_WIDTH = ((64, 32), (128, 16), (MOST_WIDTH, 8))  # most rows of a tile for values up to so wide
+MOST_WIDTH = 512  # most numbers of a value (size of a head)
+ROWS_OF_WIDTH = ((64, 32), (128, 16), (MOST_WIDTH, 8))  # (most numbers of a value, most rows of a tile)
 HIDDEN = -np.inf
 
 

@@ -13,8 +13,8 @@ from .rational import divide
 from .steps import INFINITY, SIGN, Number, is_nan, magnitude
 from .stored import signed_zero_point
 
-MOST = 512.0  # quotients beyond it saturate, whatever the zero point
-LARGE = 100  # scales beyond 2^-100 or 2^100 divide
+MOST = 512.0  # larger quotients saturate for every zero point
+LARGE = 100  # scales outside [2^-100, 2^100] use a division
 
 
 def dequantized(byte: Number, q: QParams) -> Number:
@@ -39,10 +39,10 @@ def _divided(x: Number, scale: float) -> Number:
 def _nearest(x: Number, scale: float) -> Number:
     """``round_half_even(x / scale)`` within [-512, 512], without a division.
 
-    Let k be the product with 1 / scale, truncated. Of the quotient's neighbours only k + 1/2 can be a tie,
-    and x - (k + 1/2) * scale is exact where it is small. The rounded quotient is the tie if this difference
-    is less than half a unit of the tie's last place, times scale; it is never equal (a product of an odd
-    number of 25 bits has more than 24).
+    Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and x - (k + 1/2) * scale
+    is exact if it is small. The float32 quotient equals the tie if this difference is less than scale times
+    half a unit of the tie's last place. The difference is never equal to that bound, because the product of
+    an odd 25-bit number has more than 24 bits.
     """
     power = 2.0 ** (1 - math.frexp(scale)[1])
     whole = np.float32(scale * power)  # in [1, 2)

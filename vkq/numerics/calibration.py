@@ -13,7 +13,7 @@ from vkq.errors import ArgumentError, DTypeError
 from vkq.numerics.grouped import GroupedWeight, quantize_groups
 from vkq.numerics.qparams import SMALLEST_SCALE, QDType, QParams
 
-HALF_BINS = 2048  # of a histogram, on each side of 0
+HALF_BINS = 2048  # bins of a histogram on each side of 0
 
 
 @overload
@@ -40,31 +40,32 @@ def quantize_weight(
     symmetric: bool = True,
     scale_dtype: str = "float32",
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]] | GroupedWeight:
-    """A float weight as int8 with a scale for each output channel, symmetric: what layers take as *weight*
-    and *w_scale*; with *bits* and *group* a `GroupedWeight` instead, which `Linear` takes as *weight*.
+    """Quantize a float weight to int8, symmetrically, with a scale for each output channel. The results are
+    the arguments *weight* and *w_scale* of layers. With *bits* and *group* the result is a `GroupedWeight`,
+    which `Linear` takes as *weight*.
 
-    weight: float16, float32 or float64 of any shape, finite. axis: that of the output channels: 0 for
-    `Linear` and `Conv2d`; None for one scale. Of each channel, in float32:
+    weight: float16, float32 or float64 of any shape, finite. axis: the axis of the output channels: 0 for
+    `Linear` and `Conv2d`; None for one scale. For each channel, in float32:
 
         scale = max(|w|) / 127, at least 2**-126; 1 for a channel of zeros
-        q = round_half_even(w / scale)
+        q = round_half_even(w / scale), which is in [-127, 127]
 
-    which is in [-127, 127], as onnxruntime.quantization does for symmetric int8 weights. Returns (int8 of the
-    weight's shape, float32 of (channels,), or of (1,) without an axis).
+    onnxruntime.quantization does the same for symmetric int8 weights. Returns (int8 of the weight's shape,
+    float32 of shape (channels,), or of (1,) without an axis).
 
-    In groups: weight (N, K); bits 4 or 8; group 16, 32, 64 or 128 neighbours along K, of which the last may
-    be fewer. Of each group, with ``scale`` rounded to *scale_dtype* ("float16" or "float32"), 1 where it
-    would be 0:
+    In groups: weight is (N, K); bits 4 or 8; a group is 16, 32, 64 or 128 neighbours along K, and the last
+    group may have fewer. For each group, with ``scale`` rounded to *scale_dtype* ("float16" or "float32"),
+    and 1 in place of 0:
 
         symmetric: scale = w of the largest |w| / -2**(bits - 1), which keeps that number; zero_point =
                    2**(bits - 1)
         otherwise: scale = (max(0, w) - min(0, w)) / (2**bits - 1); zero_point = saturate(round(-min / scale))
         q = saturate(round_half_even(w / scale) + zero_point)
 
-    as ONNX Runtime's quantizer for MatMulNBits.
+    This is what ONNX Runtime's quantizer for MatMulNBits does.
 
-    Raises DTypeError for another dtype, ArgumentError for an axis that is not there, for other groups, and
-    for NaN and infinities.
+    Raises DTypeError for another dtype; ArgumentError for an axis that does not exist, another size of group,
+    NaN or an infinity.
 
     >>> q, scale = quantize_weight(np.array([[0.5, -1.27], [0.0, 254.0]], np.float32))
     >>> q.tolist(), scale.tolist()
@@ -98,10 +99,10 @@ def quantize_weight(
 def rounded_bias(
     bias: npt.NDArray[np.float32], x_scale: float, w_scale: npt.NDArray[np.float32], what: str
 ) -> npt.NDArray[np.int32]:
-    """A float32 bias in steps of ``x_scale * w_scale``: ``round_half_even(bias / (x_scale * w_scale))`` in
-    float32, as ONNX Runtime's quantizer.
+    """Return a float32 bias as int32 with the scale ``x_scale * w_scale``:
+    ``round_half_even(bias / (x_scale * w_scale))`` in float32, as ONNX Runtime's quantizer.
 
-    Raises ArgumentError, naming the channel, where int32 does not hold it; *what* names the tensor.
+    Raises ArgumentError, with the channel, if int32 cannot hold a number; *what* names the tensor in errors.
 
     >>> rounded_bias(np.float32([0.25, -1.0]), 0.5, np.float32([0.5, 0.25]), "bias").tolist()
     [1, -8]
@@ -121,11 +122,11 @@ def rounded_bias(
 class Calibrator:
     """The range of an activation over sample data, and the `QParams` for it.
 
-    ``observe`` is called with one batch after the other; ``qparams`` gives the parameters of the range seen
-    so far, or of the part of it that holds *percentile* per cent of the numbers (a few outliers then
-    saturate, and the others are resolved finer). Nothing of the data is kept but a histogram of 4096 bins
-    whose width is a power of two: it grows with the data by adding neighbours up, so its counts are exact,
-    and a percentile is exact to one bin.
+    Call ``observe`` with one batch after the other. ``qparams`` returns the parameters for the range seen so
+    far, or for the part of the range that holds *percentile* per cent of the numbers: then a few outliers
+    saturate, and the step for the other numbers is smaller. Of the data only a histogram of 4096 bins is
+    kept, whose width is a power of two. When the range grows, neighbouring bins are merged. So counts are
+    exact, and a percentile is exact to one bin.
 
     Whole ONNX models are calibrated by ``vkq quantize`` and onnxruntime.quantization.
 
@@ -170,8 +171,8 @@ class Calibrator:
     def qparams(self, dtype: QDType = "int8", symmetric: bool = False, percentile: float = 100.0) -> QParams:
         """Return the parameters for the observed range, by `QParams.from_range`.
 
-        percentile: above 50, at most 100: so many per cent of the numbers lie below the upper bound of the
-        range, and as many above the lower one; 100 is the whole range.
+        percentile: above 50, at most 100. So many per cent of the numbers are below the upper bound of the
+        range, and so many are above the lower bound; 100 means the whole range.
 
         Raises ArgumentError if nothing was observed, and for a percentile out of range.
         """

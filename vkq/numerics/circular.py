@@ -1,6 +1,6 @@
-"""Sine and cosine of any float32, in steps that every device takes alike (`exponential`).
+"""Sine, cosine and tangent of any float32, in steps that are the same on every device (`exponential`).
 
-The argument is divided by pi / 2 in integers: its 24 bits times the relevant bits of 2 / pi.
+The argument is divided by pi / 2 in integers: its 24-bit significand times the relevant bits of 2 / pi.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, magnitude, pol
 # A zero word, then the first 224 bits of 2 / pi.
 WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 HALF_PI = (1.5707963705062866, -4.371138828673793e-08)
-# (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 of r^2 on [0, 0.62]
+# (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 as polynomials in r^2, for r^2 in [0, 0.62]
 SINE = (2.7248364773036666e-06, -0.00019840074665737465, 0.008333331852310973, -0.16666666663797544)
 COSINE = (-2.7299656316022867e-07, 2.4800590303711416e-05, -0.0013888887653322967, 0.04166666666427301)
 
-# (tan(h) / h - 1) / h^2 of h^2 on [0, 0.1545]
+# (tan(h) / h - 1) / h^2 as a polynomial in h^2, for h^2 in [0, 0.1545]
 TANGENT = (
     0.010404745550780022, 0.021654184893895752, 0.053980308718833664, 0.13333309898555729,
     0.33333333405837595,
@@ -27,20 +27,20 @@ TANGENT = (
 
 
 def sine(x: Number) -> Number:
-    """sin(x), within 0.94 units; of infinities NaN."""
+    """sin(x), within 0.94 units; NaN if x is infinite."""
     quarter, r = _reduced(x)
     return _finished(x, quarter, r, x.u & SIGN)
 
 
 def cosine(x: Number) -> Number:
-    """cos(x), within 0.94 units; of infinities NaN."""
+    """cos(x), within 0.94 units; NaN if x is infinite."""
     quarter, r = _reduced(x)
     return _finished(x, quarter + 1, r, x.of(0, "u"))
 
 
 def tangent(x: Number) -> Number:
-    """tan(x), within 0.88 units, of t = tan(r / 2): 2 t / (1 - t^2) or, in odd quarters, -(1 - t^2) / 2 t; of
-    infinities NaN."""
+    """tan(x), within 0.88 units; NaN if x is infinite. With t = tan(r / 2) it is 2 t / (1 - t^2), or in odd
+    quarters -(1 - t^2) / 2 t."""
     quarter, r = _reduced(x)
     below = (r[0].u & SIGN) ^ (quarter & 1).u << 31
     h = magnitude(r[0]) * 0.5, (r[1] ^ (r[0].u & SIGN)) * 0.5
@@ -90,7 +90,7 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
     high = a * m + b.high(m) + (mid < low).where(1, 0, "u")
     quarter = high >> 30
     high, mid = (high << 2) | (mid >> 30), mid << 2
-    up = high >= SIGN  # more than half a quarter: from the next one back
+    up = high >= SIGN  # beyond half a quarter: reduce to the next quarter, with a negative r
     negative = up.where(SIGN, 0, "u")
     flip = up.where(2**32 - 1, 0, "u")
     high, mid = high ^ flip, mid ^ flip

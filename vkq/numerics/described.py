@@ -92,7 +92,7 @@ REAL: dict[str, Function] = {
     "Floor": _plain(e.floor), "Ceil": _plain(e.ceil), "Round": _plain(e.round_even), "Sign": _plain(e.sign),
     "Abs": _plain(magnitude), "Neg": lambda a, x: -x, "Identity": lambda a, x: x,
 }  # fmt: skip
-TESTS: dict[str, Function] = {  # of real numbers: bool
+TESTS: dict[str, Function] = {  # real numbers -> bool
     "Equal": _plain(e.equal), "Less": _plain(e.less), "LessOrEqual": _plain(e.less_or_equal),
     "Greater": lambda a, x, y: e.less(y, x), "GreaterOrEqual": lambda a, x, y: e.less_or_equal(y, x),
     "IsNaN": _plain(is_nan), "IsInf": _is_infinite,
@@ -111,7 +111,8 @@ def _quotient(a: Attributes, x: Number, y: Number) -> Number:
 
 
 def _modulo(a: Attributes, x: Number, y: Number) -> Number:
-    """The remainder: of a quotient truncated toward zero with ``fmod``, else toward minus infinity."""
+    """The remainder. With ``fmod`` the quotient is truncated toward zero, else rounded toward minus
+    infinity."""
     rest = x - _quotient(a, x, y) * y
     if not a.get("fmod", 0):
         rest = (~rest.equals(0) & ((rest ^ y) < 0)).where(rest + y, rest)
@@ -154,7 +155,7 @@ LOGIC: dict[str, Function] = {
 
 
 def takes(op: str, dtype: str) -> bool:
-    """Return True if an operator is described for operands of this type (Where: its second)."""
+    """Return True if an operator is described for operands of this type (of Where, the second operand)."""
     if dtype not in KINDS:
         return False
     if op in ("Where", "Cast"):

@@ -54,13 +54,13 @@ def equal(a: Number, b: Number) -> Number:
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """The larger number, NaN if one is; of zeros of both signs the positive one."""
+    """The larger number; NaN if either is NaN; +0 of +0 and -0."""
     first = (a.i ^ _folded(a)) > (b.i ^ _folded(b))
     return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """The smaller number, NaN if one is; of zeros of both signs the negative one."""
+    """The smaller number; NaN if either is NaN; -0 of +0 and -0."""
     first = (a.i ^ _folded(a)) < (b.i ^ _folded(b))
     return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
 
@@ -151,7 +151,7 @@ def from_int(v: Number) -> Number:
 
 
 def to_int(x: Number) -> Number:
-    """The "i" of a float32, truncated toward zero; out of range the nearest end, for NaN zero."""
+    """The "i" of a float32, truncated toward zero; numbers out of range saturate, NaN is 0."""
     inside = magnitude(x).u < 0x4F000000
     end = (x.u >= SIGN).where(-(2**31), 2**31 - 1, "i")
     found = inside.where(inside.where(x, 0.0).as_int(), end)

@@ -1,8 +1,8 @@
 """The arithmetic of element-wise operators and of means over whole images, in NumPy.
 
-Every formula is one order of float32 steps, each rounded to nearest even. It is the order of ONNX Runtime's
-CPU provider on x86-64 (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so results are the same byte for
-byte.
+Every formula is a sequence of float32 steps, each rounded to nearest even. The steps are those of ONNX
+Runtime's CPU provider on x86-64 (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so results are the same
+byte for byte.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: A
 
 
 def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
-    """``x_scale / (y_scale * pixels)``; zero where it is subnormal, which a device may flush (every result is
-    y_zp then)."""
+    """``x_scale / (y_scale * pixels)``; 0 in place of a subnormal number, which a device may flush: every
+    result is then y_zp."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
     if not np.isfinite(m):

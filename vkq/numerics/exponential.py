@@ -22,7 +22,7 @@ from .steps import (
     scaled,
 )
 
-# Chebyshev fits on the intervals that are named, by mpmath.chebyfit.
+# Chebyshev fits by mpmath.chebyfit; each comment names the function and the interval.
 # (exp(r) - 1 - r) / r^2 on [-0.35, 0.35]
 EXP = (1.9891970e-4, 1.3934532e-3, 8.3333100e-3, 4.1666457e-2, 1.6666667e-1, 0.5)
 # (log(1 + f) - f + f^2 / 2) / f^3 on [sqrt(1/2) - 1, sqrt(2) - 1]
@@ -31,12 +31,12 @@ LOG = (
     0.11048250377157395, -0.12499927717186018, 0.14287886099982502, -0.1666671980607466,
     0.19999973727896375, -0.249999994987083, 0.33333333384803754,
 )  # fmt: skip
-# (tanh(x) / x - 1) / x^2 of x^2 on [0, 0.25]
+# (tanh(x) / x - 1) / x^2 as a polynomial in x^2, for x^2 in [0, 0.25]
 TANH = (
     0.002679742569846649, -0.008621821062099357, 0.02183908027392791, -0.05396649878175882,
     0.1333332959940025, -0.33333333320386505,
 )  # fmt: skip
-LN2 = (0.693359375, -2.12194440e-4)  # the first has 9 bits
+LN2 = (0.693359375, -2.12194440e-4)  # log(2) as a sum; the first number has 9 bits
 ROOT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
 
 
@@ -86,7 +86,7 @@ def split_log(x: Number) -> tuple[Number, Number]:
 
 
 def log(x: Number) -> Number:
-    """The natural logarithm, within 0.75 units; of zeros -inf, of negative numbers NaN."""
+    """The natural logarithm, within 0.75 units; -inf if x is 0, NaN if x is negative."""
     high, low = log_parts(*split_log(x))
     found = x.u.equals(INFINITY).where(x, high + low)
     found = magnitude(x).u.equals(0).where(-np.inf, found)
@@ -117,8 +117,8 @@ def power_of_2(n: Number) -> Number:
 
 
 def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
-    """Return (s, t) and n with exp(-|x + more|) = (s + t) * 2^n, n <= 0, and the same value as a pair of the
-    scale of 1."""
+    """Return (s, t), n and a pair: exp(-|x + more|) = (s + t) * 2^n with n <= 0, and the pair is the same
+    value without an exponent."""
     negative = x < 0.0
     if more is not None:
         more = (magnitude(x) < 110.0).where(negative.where(more, -more), 0.0)
@@ -144,7 +144,8 @@ def times(x: Number, q: Pair, n: Number) -> Number:
 
 
 def gated(x: Number, q: Pair, n: Number) -> Number:
-    """`times`, also for zeros, infinities and NaN: -inf gives zero. A gate below 2^-150 is closed."""
+    """`times`, also for zeros, infinities and NaN: the result for -inf is 0, as is that of a gate below
+    2^-150."""
     found = (n < -150).where(-0.0, times(x, q, n))
     large = (magnitude(x).u >= INFINITY) & ~x.u.equals(SIGN | INFINITY)
     return (large | magnitude(x).u.equals(0)).where(x, found)

@@ -22,7 +22,7 @@ def fixed_product(x: Number, whole: Number, code: Number) -> Number:
     negative = moved < 0
     size, factor = negative.where(0 - moved, moved).u, whole.u
     low, high = size * factor, size.high(factor)
-    total = low + negative.where(HIGH_HALF - 1, HIGH_HALF, "u")  # halves up
+    total = low + negative.where(HIGH_HALF - 1, HIGH_HALF, "u")  # ties are rounded up
     high = high + (total < low).where(1, 0, "u")
     product = ((high << 1) | (total >> 31)).i
     product = negative.where(0 - product, product)

@@ -18,8 +18,8 @@ from vkq.numerics.qparams import SMALLEST_SCALE
 from vkq.numerics.stored import owned
 
 BITS = (4, 8)
-GROUPS = (16, 32, 64, 128)  # sizes of a group
-WHOLE = 32  # of which the K of kernels is a multiple, whatever the group: codes of 4 bits come in 16 bytes
+GROUPS = (16, 32, 64, 128)  # the sizes that a group can have
+WHOLE = 32  # kernels need K to be a multiple of it, for every group: they read 16 bytes of 4-bit codes
 SCALES = ("float16", "float32")
 
 
@@ -37,7 +37,7 @@ class GroupedWeight:
         zero_point: None; or (N, ceil(groups * bits / 8)), or flat, uint8: packed along K as the codes; or
             (N, groups) of the scale's dtype, any finite numbers.
         bits: 4 or 8.
-        k: K, where the last group is not full; its codes beyond K count for nothing.
+        k: K, if the last group is not full; codes beyond K are ignored.
 
     Raises ArgumentError or DTypeError, with the numbers, for what does not fit together.
 

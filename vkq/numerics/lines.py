@@ -13,7 +13,7 @@ from .elementary import order
 from .steps import Array, Number, computed
 
 REDUCTIONS = {"none": "", "add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}  # of a scatter
-JOINS = {"add": "Add", "mul": "Mul"}  # of a running sum or product
+JOINS = {"add": "Add", "mul": "Mul"}  # of a running sum or product, as operators
 IDENTITY = {"add": 0, "mul": 1}
 
 
@@ -24,7 +24,8 @@ def joined(op: str, kind: str) -> Callable[[Number, Number], Number]:
 
 
 def running(how: str, x: Array, exclusive: bool) -> Array:
-    """Return running sums or products along the last axis; with *exclusive* of the numbers before each."""
+    """Return running sums or products along the last axis; with *exclusive* each number itself is left
+    out."""
     if x.dtype.name not in KINDS or x.dtype == bool:
         function: Any = np.cumsum if how == "add" else np.cumprod
         found = function(x, -1, dtype=x.dtype)
@@ -44,14 +45,15 @@ def running(how: str, x: Array, exclusive: bool) -> Array:
 
 
 def keys(x: Array) -> Array:
-    """Return integers with the order of these numbers: NaN is the largest, or with a sign the smallest."""
+    """Return integers in the order of these numbers; NaN is the largest, and NaN with a sign bit the
+    smallest."""
     if x.dtype.kind != "f":
         return x
     return computed(order, x.astype(np.float32))
 
 
 def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
-    """Return the rows of x, each combined with its updates one after the other."""
+    """Return the rows of x, each combined with its updates in their order."""
     found: Array = x.copy()
     if reduction == "none":
         for place, row in zip(ids, updates, strict=True):

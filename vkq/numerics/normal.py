@@ -19,13 +19,13 @@ from .steps import (
     scaled,
 )
 
-# erf(x) / x - 1 of x^2 on [0, 0.26]
+# erf(x) / x - 1 as a polynomial in x^2, for x^2 in [0, 0.26]
 ERF = (
     -0.0007662388980759672, 0.005198567799899659, -0.02686277648107458, 0.11283771087395732,
     -0.37612638445533736, 0.1283791670789938,
 )  # fmt: skip
-# W(z) = exp(z^2) erfc(z) on intervals with these ends, expanded about their middles c: W(c) as a pair, and
-# (W(c + u) - W(c)) / u.
+# W(z) = exp(z^2) erfc(z), on intervals with these ends. About the middle c of each: W(c) as a pair, and the
+# polynomial (W(c + u) - W(c)) / u.
 EDGES = (0.0, 0.5, 1.0, 1.5, 2.25, 3.25, 4.75, 6.75, 9.75)
 MIDDLES = (
     (0.7703465223312378, 2.539975895094799e-08), (0.5069376230239868, 2.7269157989385183e-08),
@@ -53,12 +53,12 @@ SLOPES = (
 )  # fmt: skip
 ROOT_HALF = (0.7071067690849304, 1.2101617485882343e-08)  # sqrt(1/2)
 TANH_LINE = (1.5957691669464111, -4.534068054340423e-08)  # 2 sqrt(2 / pi)
-TANH_CUBE = (0.07135481387376785, 2.3988324659995897e-09)  # that times 0.044715
+TANH_CUBE = (0.07135481387376785, 2.3988324659995897e-09)  # 0.044715 * 2 sqrt(2 / pi)
 
 
 def erf(x: Number) -> Number:
     """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, within 0.8 units."""
-    small = magnitude(x) < 2.0**-60  # whose products would be below the normal range
+    small = magnitude(x) < 2.0**-60  # products of such numbers would be subnormal
     y = small.where(x * 2.0**60, x)
     near = scaled(y + y * polynomial(x * x, *ERF), small.where(-60, 0, "i"))
     z = clamped(magnitude(x), 0.5, 6.0)
@@ -75,7 +75,7 @@ def gelu(x: Number) -> Number:
     high, low = exact_product(z, x.of(ROOT_HALF[0]))
     square, lost = exact_product(z, z)
     (w, more), n = _upper((square * 0.5, lost * 0.5), high, low + z * ROOT_HALF[1])
-    # Below 0 it is x erfc(z) / 2, above x (1 - erfc(z) / 2).
+    # The result is x erfc(z) / 2 for x < 0, and x (1 - erfc(z) / 2) for x > 0.
     p = power_of_2(n) * 0.5
     one, rest = exact_sum(x.of(1.0), -(w * p))
     q = quick_sum(one, rest - more * p)

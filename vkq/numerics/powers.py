@@ -65,20 +65,20 @@ def _log(x: Number) -> Pair:
 
 
 def _end(size: Number, y: Number) -> Number:
-    """A power of zero or infinity."""
+    """x^y if x is zero or infinite."""
     up = size.u.equals(0) ^ (y.u < SIGN)
     return up.where(np.inf, 0.0)
 
 
 def _endless(size: Number, y: Number) -> Number:
-    """A power with an infinite exponent."""
+    """x^y if y is infinite."""
     up = (size.u > 0x3F800000) ^ (y.u >= SIGN)
     return size.u.equals(0x3F800000).where(1.0, up.where(np.inf, 0.0))
 
 
 def _parity(y: Number) -> tuple[Number, Number]:
     """Return whether y is an integer, and whether it is odd."""
-    large = magnitude(y).u >= 0x4B800000  # 2^24: even from there on
+    large = magnitude(y).u >= 0x4B800000  # from 2^24 on, every float is an even integer
     cut = large.where(0.0, y).as_int()
     whole = large | cut.as_float().equals(large.where(0.0, y)) | magnitude(y).u.equals(0)
     return whole, whole & ~large & (cut & 1).equals(1)

@@ -1,8 +1,7 @@
-"""Scale and zero point: they map an int8 or uint8 number ``q`` to the real number ``(q - zero_point) *
-scale``.
+"""Quantization parameters: an int8 or uint8 number ``q`` means the real number ``(q - zero_point) * scale``.
 
-A scale is a float32, as on the device: positive and normal, so that no device flushes it to zero and its
-reciprocal is finite. Names and meaning are those of ONNX QuantizeLinear.
+A scale is a float32, as on the device. It is positive and normal, so that no device flushes it to zero and
+its reciprocal is finite. Names and meanings are those of ONNX QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ _RANGES: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 class QParams:
     """Per-tensor quantization parameters of an int8 or uint8 tensor.
 
-    scale: positive, rounded to float32 at construction (and equal to that float32 from then on), at least
-    2**-126.
+    scale: positive, at least 2**-126; rounded to float32 at construction.
     zero_point: an integer that ``dtype`` can hold; the number that stands for 0.0.
     dtype: "int8" or "uint8".
 
@@ -60,7 +58,7 @@ class QParams:
 
     @classmethod
     def of(cls, scale: Any, zero_point: Any = 0) -> QParams:
-        """Parameters from NumPy scalars or one-element arrays, as they stand in an ONNX file.
+        """Return the parameters of NumPy scalars or one-element arrays, as ONNX files hold them.
 
         The dtype of ``zero_point`` (int8 or uint8) decides ``dtype``; a plain Python int means int8.
 
@@ -77,7 +75,7 @@ class QParams:
     @classmethod
     @checked
     def from_range(cls, lo: float, hi: float, dtype: QDType = "int8", symmetric: bool = False) -> QParams:
-        """The parameters that spread the real range [lo, hi] over the whole of ``dtype``.
+        """Return the parameters that map the real range [lo, hi] to the whole range of ``dtype``.
 
         The range is first widened to contain 0, so that 0.0 stays exact. Every step is rounded to float32:
 
@@ -85,8 +83,8 @@ class QParams:
           ``zero_point = saturate(round_half_even(qmin - lo / scale))``;
         - symmetric: ``scale = max(-lo, hi) / 127``, zero point 0 (int8) or 128 (uint8).
 
-        The range [0, 0] gives scale 1.0; a scale below 2**-126 is raised to 2**-126.
-        Raises ArgumentError where lo > hi, or where a bound or the width is not a finite float32.
+        The range [0, 0] gets the scale 1.0; a scale below 2**-126 is raised to 2**-126.
+        Raises ArgumentError if lo > hi, or if a bound or the width is not a finite float32.
 
         >>> QParams.from_range(-1.0, 1.0, symmetric=True).zero_point
         0
@@ -122,11 +120,11 @@ RULES |= {
 
 
 def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[np.float32]:
-    """The per-channel scales of a tensor, as float32 of shape (channels,).
+    """Return the per-channel scales of a tensor as float32 of shape (channels,).
 
     scale: one number, or an array of shape (1,) or (channels,). what: how an error names it ("linear:
-    w_scale"). Raises DTypeError where it is not real numbers, ArgumentError for a wrong length and for a
-    scale that is not positive, finite and at least 2**-126 as a float32; the message names the channel.
+    w_scale"). Raises DTypeError if the values are not real numbers; ArgumentError, with the channel, for a
+    wrong length or for a scale that, as a float32, is not finite and at least 2**-126.
 
     >>> check_scales(0.5, 3, "w_scale")
     array([0.5, 0.5, 0.5], dtype=float32)
@@ -149,11 +147,11 @@ def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[
 def check_zero_points(
     zero_point: npt.ArrayLike | None, channels: int, dtype: npt.DTypeLike, what: str
 ) -> npt.NDArray[np.int32]:
-    """The per-channel zero points of a tensor of ``dtype`` (int8 or uint8), as int32 of shape (channels,).
+    """Return the per-channel zero points of a tensor of ``dtype`` (int8 or uint8) as int32 of (channels,).
 
-    zero_point: an integer, an array of shape (1,) or (channels,), or None for 0. Raises DTypeError where it
-    is not integers, or of the other 8-bit type; ArgumentError for a wrong length or a value that ``dtype``
-    cannot hold.
+    zero_point: an integer, an array of shape (1,) or (channels,), or None for 0. Raises DTypeError if the
+    values are not integers, or are of the other 8-bit type; ArgumentError for a wrong length or a value that
+    ``dtype`` cannot hold.
 
     >>> check_zero_points(-3, 2, np.int8, "w_zero_point")
     array([-3, -3], dtype=int32)
@@ -172,10 +170,11 @@ def check_zero_points(
 
 
 def check_bias(bias: npt.NDArray[Any], channels: int, float_output: bool, what: str) -> npt.NDArray[Any]:
-    """The bias of an int8 operation, as native int32 or float32 of shape (channels,).
+    """Return the bias of an int8 operation as int32 or float32, in native byte order, of shape (channels,).
 
-    int32 has the scale ``x_scale * w_scale`` and zero point 0; float32 (finite) goes with float32 output
-    alone. Raises DTypeError or ArgumentError; ``what`` names the tensor in the message ("linear: bias").
+    An int32 bias has the scale ``x_scale * w_scale`` and zero point 0. A float32 bias must be finite, and is
+    allowed only with float32 output. Raises DTypeError or ArgumentError; ``what`` names the tensor in the
+    message ("linear: bias").
     """
     allowed: tuple[str, ...] = ("int32", "float32") if float_output else ("int32",)
     if bias.dtype.name not in allowed:
@@ -204,7 +203,7 @@ def _per_channel(values: npt.NDArray[Any], channels: int, what: str) -> npt.NDAr
 
 
 def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    with np.errstate(all="ignore"):  # beyond float32: Inf or 0, which the caller refuses by name
+    with np.errstate(all="ignore"):  # out of float32's range: Inf or 0, which the caller refuses
         return np.asarray(values, np.float32)
 
 
@@ -230,7 +229,7 @@ def _scale(scale: Any) -> float:
         raise DTypeError(f"QParams: scale is {shown(scale)} ({kind}); it must be a real number.")
     try:
         rounded = _as_float32(np.asarray(float(scale)))
-    except OverflowError:  # a Python int beyond float64
+    except OverflowError:  # a Python int that float64 cannot hold
         rounded = np.asarray(np.float32(np.inf))
     if not are_scales(rounded):
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Real numbers to 8 bits and back, as ONNX QuantizeLinear and DequantizeLinear; NumPy, bit for bit."""
+"""Quantize and dequantize in NumPy, with the bits of ONNX QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ Float32 = npt.NDArray[np.float32]
 
 
 def quantize(x: npt.ArrayLike, q: QParams) -> Array:
-    """``saturate(round_half_even(x / scale) + zero_point)``, an array of dtype ``q.dtype`` and the shape of
-    x.
+    """Return ``saturate(round_half_even(x / scale) + zero_point)``, of dtype ``q.dtype`` and the shape of x.
 
-    x: float values, taken as float32 (a float64 is rounded first); the division is a true float32 division.
-    +-Inf saturates, NaN gives ``q.qmin``, -0.0 is 0. Raises DTypeError where x is not of a float type. It is
-    ONNX QuantizeLinear, with the NaN of ONNX Runtime's CPU provider.
+    x: floats, which are first rounded to float32; the division is a float32 division. Infinities saturate,
+    NaN becomes ``q.qmin``, -0.0 is 0. Raises DTypeError if x is not of a float type. It is ONNX
+    QuantizeLinear; NaN is treated as in ONNX Runtime's CPU provider.
 
     >>> quantize([0.25, 0.75, 1e9, float("nan")], QParams(0.5))
     array([   0,    2,  127, -128], dtype=int8)
@@ -36,7 +35,7 @@ def quantize(x: npt.ArrayLike, q: QParams) -> Array:
 
 
 def dequantize(xq: Array, q: QParams) -> Float32:
-    """``float32(xq - zero_point) * scale`` in float32. xq has dtype ``q.dtype``. As ONNX DequantizeLinear.
+    """Return ``float32(xq - zero_point) * scale`` in float32, as ONNX DequantizeLinear; xq has ``q.dtype``.
 
     >>> dequantize(np.array([-2, 0, 3], np.int8), QParams(0.5, 1))
     array([-1.5, -0.5,  1. ], dtype=float32)

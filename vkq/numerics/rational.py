@@ -1,8 +1,8 @@
 """Products, quotients and roots of float32 numbers, rounded to nearest even, in steps that are the same on
 every device (`vkq.numerics.steps`).
 
-Operands and results are `flushed`. A product of exactly 2^-126 is zero, too: whether a flushing device gives
-2^-126 or zero there is not defined.
+Operands and results are `flushed`. A product that rounds to 2^-126 also becomes zero, because a device that
+flushes subnormal numbers may return either.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, flushed, magnitude, quick_sum
 
 FRACTION, ONE = 0x7FFFFF, 0x3F800000
-Pair = tuple[Number, Number]  # an unevaluated sum, the second below half a unit of the first's last place
+Pair = tuple[Number, Number]  # an unevaluated sum; the second is below half a unit in the first's last place
 
 
 def add(a: Number, b: Number) -> Number:
@@ -32,7 +32,7 @@ def multiply(a: Number, b: Number) -> Number:
 
 
 def inverse(d: Number) -> Number:
-    """1 / d of a positive d in [2^-60, 2^60], within 2^-23 of it, by three steps of Newton's."""
+    """1 / d for d in [2^-60, 2^60], with a relative error of 2^-23, by three steps of Newton's method."""
     r = (d.of(0x7EF311C7, "u") - d.u).f
     for _ in range(3):
         r = r + r * (d.of(1.0) - d * r)
@@ -48,10 +48,10 @@ def pair_quotient(n: Pair, d: Pair) -> Pair:
 
 
 def pair_root(a: Pair) -> Pair:
-    """The root of a pair that is 0 or in [2^-60, 2^60]."""
-    guess = (a[0].of(0x5F375A86, "u") - (a[0].u >> 1)).f  # of 1 / sqrt(a)
+    """The square root of a pair that is 0 or in [2^-60, 2^60]."""
+    guess = (a[0].of(0x5F375A86, "u") - (a[0].u >> 1)).f  # first estimate of 1 / sqrt(a)
     for _ in range(3):
-        guess = guess * (a[0].of(1.5) - ((a[0] * 0.5) * guess) * guess)  # of 0 finite
+        guess = guess * (a[0].of(1.5) - ((a[0] * 0.5) * guess) * guess)  # finite also for 0
     q = a[0] * guess
     product, lost = exact_product(q, q)
     return quick_sum(q, (((a[0] - product) - lost) + a[1]) * (guess * 0.5))
@@ -63,7 +63,7 @@ def divide(a: Number, b: Number) -> Number:
     ma, mb = (x & FRACTION) | HIDDEN, (y & FRACTION) | HIDDEN
     less = ma < mb
     near = ((x & FRACTION) | ONE).f * inverse(((y & FRACTION) | ONE).f)  # in (0.5, 2)
-    q = (near * less.where(2.0**24, 2.0**23)).as_int()  # in [2^23, 2^24), but for 2 units
+    q = (near * less.where(2.0**24, 2.0**23)).as_int()  # in [2^23, 2^24), with an error of at most 2
     rest = ((ma << 23) << less.where(1, 0, "u")).i - q * mb.i
     for _ in range(3):
         over, under = rest + rest > mb.i, rest + rest < -mb.i
@@ -82,15 +82,15 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def square_root(x: Number) -> Number:
-    """The root of x, rounded; of -0 it is -0, of other negative numbers NaN."""
+    """The square root of x, rounded; -0 for -0, NaN for other negative numbers."""
     bits = x.u
-    even = ((bits >> 23) & 1) ^ 1  # x = m * 4^k, m in [1, 4): above 2 where the exponent, with 127, is even
+    even = ((bits >> 23) & 1) ^ 1  # x = m * 4^k, m in [1, 4); m >= 2 if the biased exponent is even
     m = ((bits & FRACTION) | HIDDEN) << even
     value = ((bits & FRACTION) | (even << 23) + ONE).f
-    guess = (value.of(0x5F375A86, "u") - (value.u >> 1)).f  # of 1 / sqrt(m)
+    guess = (value.of(0x5F375A86, "u") - (value.u >> 1)).f  # first estimate of 1 / sqrt(m)
     for _ in range(3):
         guess = guess * (value.of(1.5) - (value * 0.5) * (guess * guess))
-    q = (value * guess * 2.0**23).as_int()  # but for 2 units; its square is to be m * 2^23
+    q = (value * guess * 2.0**23).as_int()  # sqrt(m) * 2^23, with an error of at most 2
     rest = (m << 23).i - q * q
     for _ in range(3):
         over, under = rest > q, rest <= -q

@@ -19,20 +19,20 @@ from vkq.numerics.qparams import SMALLEST_SCALE, QParams
 from vkq.numerics.quantize import quantize
 
 Activation = Literal["relu", "relu6"] | tuple[float, float] | None
-OVERFLOW = ("refuse", "wrap")  # what a layer does where its accumulators could leave int32
+OVERFLOW = ("refuse", "wrap")  # what a layer does if its accumulators could exceed int32
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
-# The worst zero point: for any row's zero point, |x_q - zero_point| is at most 255.
+# The worst zero point of a row: |x_q - zero_point| is at most 255 for every zero point.
 WORST_CASE = QParams(1.0, 127)
 
 
 def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = None) -> Float32:
-    """One float32 multiplier per output channel, in ONNX Runtime's order: ``(x_scale * w_scale) / y_scale``.
+    """Return a float32 multiplier for each output channel: ``(x_scale * w_scale) / y_scale``, in this order.
 
-    Each step is rounded to float32. Without ``y_scale`` (float32 output) it is ``x_scale * w_scale``. The
-    shape is that of w_scale, at least 1-D. Raises ArgumentError, naming the channel, where a multiplier is
-    not finite, or, for float32 output, below 2**-126, which a device may flush to zero.
+    Each step is rounded to float32, as in ONNX Runtime. Without ``y_scale`` (float32 output) it is
+    ``x_scale * w_scale``. The shape is that of w_scale, at least 1-D. Raises ArgumentError, with the channel,
+    if a multiplier is not finite, or, for float32 output, below 2**-126, which a device may flush to zero.
 
     >>> multipliers(0.5, [0.25, 0.5], 0.125)
     array([1., 2.], dtype=float32)
@@ -54,7 +54,7 @@ def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = 
 
 
 def activation_range(activation: Activation) -> tuple[float, float]:
-    """The real bounds of a fused activation: None, "relu", "relu6" or (lo, hi), where a bound may be
+    """Return the real bounds of a fused activation: None, "relu", "relu6" or (lo, hi); bounds may be
     infinite.
 
     Raises ArgumentError for another name, for lo > hi and for NaN.
@@ -73,8 +73,8 @@ def activation_range(activation: Activation) -> tuple[float, float]:
 
 
 def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
-    """A fused activation as a clamp of y_q: (quantize(lo), quantize(hi)), the same bits as the separate
-    operation.
+    """Return the bounds of y_q for a fused activation: (quantize(lo), quantize(hi)). Clamping y_q to them
+    gives the same bits as the separate activation.
 
     >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
     ((-20, 127), (-128, 127))
@@ -88,9 +88,9 @@ def requantize(
 ) -> Array:
     """``saturate(round_half_even(float32(acc) * multiplier) + y.zero_point)``, an array of dtype ``y.dtype``.
 
-    acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), bounds of the result
-    (integers of y's own domain, from `activation_bounds`); None is the whole dtype. The product is one
-    rounded float32 multiply.
+    acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), the bounds of the
+    result as numbers of y's dtype (`activation_bounds`); None for the dtype's own. The product is rounded
+    once, to float32.
 
     >>> requantize(np.array([1, 3, 5, 1000]), np.float32(0.5), QParams(1.0))
     array([  0,   2,   2, 127], dtype=int8)
@@ -112,9 +112,9 @@ def check_accumulator(
 
     weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 of shape
     (channels,).
-    w_zero_point: one integer or one per channel; None is 0. Raises AccumulatorOverflowError, naming the worst
-    channel, where ``max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| +
-    |bias[n]| >= 2**31``.
+    w_zero_point: one integer or one per channel; None is 0. Raises AccumulatorOverflowError, with the worst
+    channel, if ``max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| +
+    |bias[n]| >= 2**31`` for a channel n.
 
     >>> check_accumulator(np.full((2, 1000), 127, np.int8), QParams(1.0))
     """
@@ -171,8 +171,8 @@ def _bounds(
 def _cannot_overflow(
     weight: npt.NDArray[Any], steps: int, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> bool:
-    """Return True if even the type's largest weights could not overflow: this nearly always avoids reading
-    the weights."""
+    """Return True if even the largest weights of the type could not overflow. If so, as nearly always, the
+    weights need not be read."""
     zeros = np.zeros(1, np.int64) if w_zero_point is None else np.asarray(w_zero_point, np.int64)
     low, high = np.iinfo(weight.dtype).min, np.iinfo(weight.dtype).max
     largest = max(abs(w - int(z)) for w in (low, high) for z in (zeros.min(), zeros.max()))

@@ -20,8 +20,8 @@ from .rational import add, divide, multiply, square_root, subtract
 from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan, magnitude
 
 MOST_LANES = 128
-SMALL = 2.0**-100  # what is lost of sums with smaller numbers is not kept: it may be below the normal range
-Got = Sequence[Number]  # what earlier passes found, a number for each row
+SMALL = 2.0**-100  # rounding errors of smaller sums are dropped, because they may be subnormal
+Got = Sequence[Number]  # results of earlier passes, each a number for each row
 Attributes = Mapping[str, float]
 IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}
 JOIN: dict[str, Callable[[Number, Number], Number]] = {
@@ -31,8 +31,11 @@ JOIN: dict[str, Callable[[Number, Number], Number]] = {
 
 @dataclasses.dataclass(frozen=True)
 class RowFunction:
-    """Passes over a row: each reduces a function of its numbers and of earlier passes' results, then changes
-    the result once. ``each``: the result for each number; None for a reduction."""
+    """A function of rows, computed in passes over a row.
+
+    Each pass reduces a function of the row's numbers and of earlier passes' results, and applies a second
+    function to the reduced number. ``each``: computes the result for each number; None for a reduction.
+    """
 
     passes: tuple[tuple[str, Callable[[Number, Got], Number], Callable[[Number, Attributes], Number]], ...]
     each: Callable[[Number, Got], Number] | None = None

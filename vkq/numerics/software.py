@@ -1,4 +1,4 @@
-"""Float32 sums and products in integers, for devices that round another way."""
+"""Float32 sums and products in integers, for devices that do not round to nearest even."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ FRACTION = 0x7FFFFF
 
 
 def _composed(sign: Number, exponent: Number, significand: Number, rest: Number) -> Number:
-    """Return significand * 2^(exponent - 150), rounded, for a significand below 2^31 that is not 0. *rest*:
-    nonzero bits were cut off below it; it then has at least 26 bits. Zero below the normal range."""
+    """Return significand * 2^(exponent - 150), rounded; 0 below the normal range.
+
+    The significand is in (0, 2^31). *rest* says that nonzero bits were cut off below it; then it has at least
+    26 bits.
+    """
     lead = _bits(significand) - 24
     right = (lead < 0).where(0, lead)
     left = (lead < 0).where(lead.of(0) - lead, 0)

@@ -1,4 +1,4 @@
-"""Arithmetic as a description: steps that NumPy computes at once, and that `vkq.shader.assembler` writes as
+"""Arithmetic described as steps. NumPy computes the steps at once; `vkq.shader.assembler` writes them as
 SPIR-V for a device.
 
 A function over `Number` is the only description of its computation: the oracle, constant folding and devices
@@ -25,8 +25,11 @@ SIGN, MAGNITUDE, INFINITY, HIDDEN, NAN = 0x80000000, 0x7FFFFFFF, 0x7F800000, 0x8
 
 
 class Number(abc.ABC):
-    """A value of a kind, in NumPy or on a device. Operators are steps; a plain number as an operand has the
-    same kind. ``>>`` keeps the sign of an "i"; a comparison of "f" requires numbers other than NaN."""
+    """A value of a kind, in NumPy or on a device. Each operator is a step.
+
+    A Python number as an operand gets the kind of the other operand. ``>>`` keeps the sign of an "i". Numbers
+    "f" that are compared must not be NaN.
+    """
 
     kind: Kind
 
@@ -74,7 +77,8 @@ class Number(abc.ABC):
         return self._bits("xor", other)
 
     def _bits(self, op: str, other: Any) -> Number:
-        """Apply an operator bit by bit; a float's bits with an integer give a float again."""
+        """Apply a bitwise operator; with a float as the first operand, its bits are used and the result is a
+        float."""
         if self.kind == "b":
             return self._with(op, other)
         if self.kind == "f":
@@ -108,7 +112,7 @@ class Number(abc.ABC):
         return self.of(other)._with("lt", self, "b").inverted
 
     def equals(self, other: Any) -> Number:
-        """Whether integers, or the bits of floats, are equal."""
+        """True if integers, or the bits of floats, are equal."""
         if self.kind == "f":
             return self.u.equals(self.of(other).u)
         return self._with("eq", other, "b")
@@ -170,7 +174,7 @@ def _high(a: Array, b: Array) -> Array:
 
 
 def _cut(a: Array) -> Array:
-    """Truncate; no function uses values out of range."""
+    """Truncate to int32; values out of range have no defined result."""
     found: Array = np.clip(np.nan_to_num(a), -(2.0**31), 2147483520)
     return found.astype(np.int32)
 

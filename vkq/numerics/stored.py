@@ -14,8 +14,8 @@ Int8 = npt.NDArray[np.int8]
 
 
 def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array, or a copy if anyone can still write to it or to its base. Nobody can write to the
-    result, so data packed later is the data that was given."""
+    """Return the array, or a copy if the array or its base is writable. The result is read-only, so that data
+    packed later is the data that was given."""
     owner: Any = values
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:
         owner = owner.base
@@ -40,5 +40,5 @@ def signed_zero_point(q: QParams | None) -> int:
 
 
 def shift(dtype: str) -> int:
-    """Return what to subtract from a number of this type to get the stored int8."""
+    """Return the shift of this type, 0 or 128: stored int8 = number - shift."""
     return 128 if dtype == "uint8" else 0

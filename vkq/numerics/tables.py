@@ -17,7 +17,7 @@ from vkq.numerics.quantize import dequantize, quantize
 
 Array = npt.NDArray[Any]
 Function = Callable[[npt.NDArray[np.float64]], npt.ArrayLike]
-FRACTION_BITS = 30  # of softmax's exponentials: 1.0 is 2**30
+FRACTION_BITS = 30  # of softmax's exponentials, in which 2**30 means 1.0
 
 UNARY: dict[str, Function] = {
     "identity": lambda x: x,
@@ -37,7 +37,7 @@ UNARY: dict[str, Function] = {
 
 @checked
 def leaky_relu(alpha: float) -> Function:
-    """The function ``x if x >= 0 else alpha * x``, for `table_of` and `unary`; alpha is rounded to float32,
+    """Return the function ``x if x >= 0 else alpha * x``, for `table_of` and `unary`; alpha is float32,
     as in an ONNX file.
 
     >>> leaky_relu(0.25)(np.array([-2.0, 3.0]))
@@ -49,8 +49,8 @@ def leaky_relu(alpha: float) -> Function:
 
 @checked
 def clamp(low: float, high: float) -> Function:
-    """The function ``min(max(x, low), high)``, for `table_of` and `unary`. Raises ArgumentError where not low
-    <= high.
+    """Return the function ``min(max(x, low), high)``, for `table_of` and `unary`. Raises ArgumentError unless
+    low <= high.
 
     >>> clamp(-1.0, 2.5)(np.array([-2.0, 1.0, 3.0]))
     array([-1. ,  1. ,  2.5])
@@ -63,13 +63,12 @@ def clamp(low: float, high: float) -> Function:
 
 
 def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
-    """The 256 results of ``quantize(function(dequantize(x_q)))``: entry i is that of the number ``x.qmin +
-    i``.
+    """Return the 256 results of ``quantize(function(dequantize(x_q)))``: entry i is for x_q = ``x.qmin + i``.
 
-    function: a name of `UNARY`, or a callable that takes a float64 array of 256 real numbers and returns as
-    many. Its values are rounded to float32, then quantized as ONNX QuantizeLinear does: the three ONNX
-    operators one after the other, with the function itself correctly rounded. Raises ArgumentError for an
-    unknown name or a result of another shape.
+    function: a name in `UNARY`, or a callable that maps a float64 array of 256 real numbers to 256 numbers.
+    Its results are rounded to float32 and quantized. So the table holds the results of the three ONNX
+    operators in sequence, with a correctly rounded function. Raises ArgumentError for an unknown name or a
+    result of another shape.
 
     >>> table_of("relu", QParams(0.5), QParams(0.5, -128))[[0, 128, 130, 255]]
     array([-128, -128, -126,   -1], dtype=int8)
@@ -93,12 +92,12 @@ def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def exponentials(scale: float) -> npt.NDArray[np.int32]:
-    """``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255, correctly rounded on every host.
+    """Return ``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255, the same on every host.
 
     >>> exponentials(1.0)[:2].tolist()
     [1073741824, 395007542]
     """
-    from decimal import Context, Decimal  # softmax alone needs it
+    from decimal import Context, Decimal  # only softmax needs it
 
     context = Context(prec=40, Emin=-999999, Emax=999999)
     steps = [context.multiply(Decimal(-d), Decimal(scale)) for d in range(256)]
@@ -111,8 +110,8 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
 
 @functools.lru_cache(maxsize=64)
 def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32]:
-    """``float32(exp((i - 255) * scale) * min((2**32 - 1) / count, 2**23 - 1))`` for i = 0 to 255, in float64:
-    the terms of ONNX Runtime's QLinearSoftmax."""
+    """Return the terms of ONNX Runtime's QLinearSoftmax: ``float32(exp((i - 255) * scale) * min((2**32 - 1) /
+    count, 2**23 - 1))`` for i = 0 to 255, computed in float64."""
     factor = min(float(2**32 - 1) / count, float(0x7FFFFF))
     table = np.array([factor * math.exp((i - 255) * scale) for i in range(256)]).astype(np.float32)
     table.flags.writeable = False
@@ -121,14 +120,15 @@ def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32
 
 @functools.lru_cache(maxsize=64)
 def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
-    """``float32(exp(float32((i - 255) * scale)))`` for i = 0 to 255: the terms of LiteRT's 8-bit softmax."""
+    """Return the terms of LiteRT's 8-bit softmax: ``float32(exp(float32((i - 255) * scale)))``, i = 0 to
+    255."""
     steps = np.arange(-255, 1).astype(np.float32) * np.float32(scale)
     table = np.array([math.exp(v) for v in steps.tolist()]).astype(np.float32)
     table.flags.writeable = False
     return table
 
 
-MEAN_BITS = 29  # of the largest number of a fixed-point table
+MEAN_BITS = 29  # the largest number of a fixed-point table is at most 2**29
 
 
 def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], int]:
@@ -147,8 +147,8 @@ def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], 
 
 
 def mean_multiplier(exponent: int, pixels: int, y: QParams) -> float:
-    """``2**-exponent / (pixels * y_scale)`` as float32; 0 where it is subnormal (every result is y_zp
-    then)."""
+    """Return ``2**-exponent / (pixels * y_scale)`` as float32; 0 in place of a subnormal number: every result
+    is then y_zp."""
     exact = math.ldexp(1.0, -exponent) / (pixels * y.scale)
     if exact > float(np.finfo(np.float32).max):
         raise ArgumentError(f"the mean's scale over that of {y} is {exact}, above the largest float32")

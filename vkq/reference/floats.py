@@ -2,24 +2,30 @@
 
     y = (sum_k x (w - w_zero_point)) * w_scale + bias
 
-A device sums in float32, in some order, and rounds every product and sum once. With u = 2**-24 its result
-differs from this one by at most (K + 4) u times the result for ``magnitude=True``, which is sum |x| |w -
-w_zero_point| w_scale + |bias|, as long as nothing overflows.
+The functions return the exact result. With ``magnitude=True`` they return M = sum |x| |w - w_zero_point|
+w_scale + |bias| instead, to which the bounds below refer; M1 is M for an x of ones, and u = 2**-24. The
+bounds hold as long as nothing overflows.
 
-With compute="float16" x is rounded to float16 first, to the nearest or toward zero: by at most 2**-10 |x|, or
-2**-14 where |x| is less than that, and infinite beyond 65504. The products are exact then, and matrix units
-may add with up to four roundoffs for each k, so that (4 (K + 4) u + 2**-10) of the magnitude, and 2**-14 of
-that of x = 1, bound the error. A float weight is rounded to float16 on the host, to nearest, which adds
-2**-11 of the magnitude, and 2**-25 of that of a weight of 1, unless it is float16.
+**Float32.** A device adds in float32, in some order, and rounds every product and sum once. The error of its
+result is at most (K + 4) u M.
 
-Without matrix units, in float16 arithmetic (`vkq.kernels.float16`), x is rounded alike, and of each tap 16
-products after one another, of 2**-5 of the weight's whole numbers, are added up in float16 before float32
-adds their sums. A device rounds each product and sum by at most 2**-10 of it, and what is less than 2**-14
-may become 0, so that ((1 + 2**-10)**18 - 1 + (K + 4) u) of the magnitude, 1.8 % of it, and 2**-8 + 2**-14 of
-that of x = 1 bound the error; where it rounds to nearest, half of the first, and as errors rarely go one way,
-a tenth of that is seen. Nothing overflows where every |x| is at most 500. A float weight is rounded
-to float16, to nearest, and multiplied as it is: (1 + 2**-10)**19 - 1, and 2**-14 for each number of x and of
-the weight that a device may take for 0, times the other one, and twice that for each product.
+**compute="float16" on matrix units.** x is first rounded to float16, to nearest or toward zero: the error is
+at most 2**-10 |x|, or 2**-14 if |x| < 2**-14; beyond 65504 x becomes infinite. Products are then exact, and
+matrix units may round up to four times for each k. So the error is at most (4 (K + 4) u + 2**-10) M +
+2**-14 M1. A float32 weight is rounded to float16 on the host, to nearest; this adds 2**-11 M, and 2**-25
+times the M of a weight of ones.
+
+**compute="float16" in float16 arithmetic**, without matrix units (`vkq.kernels.float16`). x is rounded to
+float16 in the same way, and integer weights are multiplied by 2**-5. For each tap, 16 products at a time are
+added in float16, and their sums in float32. Each float16 step is off by at most 2**-10 of its result, and
+results below 2**-14 may become 0. So the error is at most ((1 + 2**-10)**18 - 1 + (K + 4) u) M, which is
+1.8 % of M, plus (2**-8 + 2**-14) M1. On a device that rounds to nearest the first term is half as large; the
+errors seen are a tenth of that, because they rarely have the same sign. Nothing overflows if every |x| is at
+most 500.
+
+A float weight is rounded to float16, to nearest, and not scaled. The factor of M is then (1 + 2**-10)**19 -
+1. Each number of x or of the weight that a device may replace by 0 adds 2**-14 times the number it is
+multiplied with, and each product adds 2**-13.
 """
 
 from __future__ import annotations
@@ -76,7 +82,7 @@ def conv2d_q8csw(
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """Padded with 0. x: (N, IC, H, W), float. wq: (OC, IC/groups, KH, KW), int8, uint8 or float."""
+    """x: (N, IC, H, W), float, padded with 0. wq: (OC, IC/groups, KH, KW), int8, uint8 or float."""
     problem = Conv2dProblem.of(x.shape, wq.shape, stride, padding, dilation, groups)
     images, w = _operands("conv2d", x, wq, w_zero_point, magnitude)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -133,7 +139,7 @@ def _finished(
     activation: Activation,
     magnitude: bool,
 ) -> Float64:
-    """Convert sums to results. Their last axis is that of the output channels."""
+    """Return results from sums, whose last axis is the output channels."""
     channels = sums.shape[-1]
     scales = np.ones(channels)
     if w_scale is not None:
