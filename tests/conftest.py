@@ -11,7 +11,7 @@ import pytest
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
-# driver -> a part of its device's name.
+# driver -> a part of its device's name
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}
 EVERY = os.environ.get("VKQ_EVERY_DRIVER", "0") not in ("", "0")
 REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
@@ -26,7 +26,7 @@ def _environment() -> None:
     ]
     if (
         "VKQ_TEST_DEVICE" not in os.environ
-    ):  # a real device by a part of its name, instead of the software ones
+    ):  # VKQ_TEST_DEVICE selects a real device by a part of its name, instead of the software drivers
         os.environ.setdefault("VK_DRIVER_FILES", ":".join(str(p) for p in icds if p.exists()))
         os.environ.setdefault("VKQ_VALIDATION", "1")
     cache = os.environ.setdefault("VKQ_CACHE_DIR", str(ROOT / "build" / "test-cache"))
@@ -68,7 +68,8 @@ def share(items: Iterable[T], device: vkq.Device, of: int) -> list[T]:
 
 @pytest.fixture(autouse=os.environ.get("VKQ_DECLARED_LOOPS", "0") not in ("", "0"), scope="session")
 def declared_loops() -> Iterator[None]:
-    """End every shader's loops where its YAML says."""
+    """Context manager: end the loops of every shader after the iterations that its YAML states, as some
+    drivers do."""
     from tests.shader import declared
 
     with pytest.MonkeyPatch.context() as patch:
@@ -98,11 +99,13 @@ def _chosen(item: pytest.Item) -> list[tuple[int, ...]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """lavapipe runs every combination of a test's parameters. SwiftShader, which takes seconds to compile a
-    kernel, runs every value of each parameter: with two parameters, one of them with k values, one
-    combination in k.
+    """Choose the combinations of parameters that each driver runs.
 
-    tests/runtime runs whole, and so does a test named on the command line (``file::test``);
+    lavapipe runs every combination of a test's parameters. SwiftShader, which takes seconds to compile a
+    kernel, runs every value of each parameter once: with two parameters, one of them with k values, it runs
+    one combination in k.
+
+    tests/runtime runs whole, and so does a test that is named on the command line (``file::test``);
     VKQ_EVERY_DRIVER=1 runs everything.
     """
     if EVERY or any("::" in arg for arg in config.args):

@@ -83,7 +83,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("part", nargs="?", default="", help="only those whose text or test holds it")
     part = parser.parse_args().part
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # by way of what puts the file back
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # SystemExit, so `finally` runs
     chosen = [m for m in mutants() if part in str(m) or part in m.test]
     for test in dict.fromkeys(m.test for m in chosen):
         if not passes(test):

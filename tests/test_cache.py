@@ -60,7 +60,7 @@ def damage_name(path: Path) -> None:
 
 def damage_size(path: Path) -> None:
     with path.open("r+b") as file:
-        file.truncate(1 << 40)  # sparse
+        file.truncate(1 << 40)  # a sparse file
 
 
 def damage_pipe(path: Path) -> None:
@@ -84,8 +84,8 @@ def test_damage_is_ignored_with_one_warning(tmp_path: Path, damage: Callable[[Pa
     damage(path)
     with pytest.warns(CacheWarning, match="ignored and made again"):
         assert cache.read(path) is None
-    assert cache.read(path) is None  # any further warning would be an error here
-    cache.write(path, b"precious")  # may fail, for a folder stands there; that was told already
+    assert cache.read(path) is None  # a further warning would fail the test
+    cache.write(path, b"precious")  # fails because a folder has this name; the failure was already reported
     assert [name for name in os.listdir(tmp_path) if name != "file"] == []
     if damage is not damage_kind:
         assert path.stat().st_size < 100
@@ -106,7 +106,7 @@ def test_file_system_that_refuses_is_told_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("vkq.files.os.open", refuse)
     with pytest.warns(CacheWarning, match="cannot be written: Read-only file system"):
         cache.write(tmp_path / "a", b"data")
-    cache.write(tmp_path / "b", b"data")  # any further warning would be an error here
+    cache.write(tmp_path / "b", b"data")  # a further warning would fail the test
     with pytest.raises(OSError, match="Read-only"):
         cache.write_sealed(tmp_path / "a", b"data")
 
@@ -177,7 +177,8 @@ def test_a_folder_that_is_no_cache_is_never_cleared(tmp_path: Path, monkeypatch:
 
 
 def test_the_data_reaches_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a machine that loses power leaves an empty file under the name."""
+    """A file's data is written to disk before the file gets its name. Otherwise a power failure could leave
+    an empty file under that name."""
     done: list[str] = []
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr("os.fsync", lambda handle: (done.append("sync"), sync(handle)))

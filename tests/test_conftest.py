@@ -1,4 +1,4 @@
-"""The cases that SwiftShader skips."""
+"""Tests of which cases SwiftShader skips."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ PATHS, SHAPES = ("dot", "words"), ("one", "two", "three", "four", "five")
 
 
 class Item(SimpleNamespace):
-    """A test with its parameters, as far as they are read."""
+    """A stand-in for pytest's Item with the fields that conftest.py reads."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 

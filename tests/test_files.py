@@ -1,4 +1,4 @@
-"""Files are written completely or not at all."""
+"""Tests of written files: a file is written completely or not at all."""
 
 import errno
 import os
@@ -94,7 +94,8 @@ def test_what_is_no_regular_file_is_written_where_it_is(tmp_path: Path) -> None:
 
 
 def test_standard_output_is_not_replaced(tmp_path: Path) -> None:
-    """Neither a pipe, whose name has no target, nor the file that it is redirected to."""
+    """Standard output is never replaced by a file, neither if it is a pipe nor if it is redirected to a
+    file."""
     code = (
         "from pathlib import Path; from vkq import files; print('before', flush=True)\n"
         "with files.output(Path('/dev/stdout')) as file, file.open('a') as out: out.write('inside\\n')"

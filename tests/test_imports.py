@@ -124,7 +124,7 @@ def test_imports_go_downward(path: Path) -> None:
 
 
 def test_no_circle() -> None:
-    """Also among the modules of one package, and behind TYPE_CHECKING."""
+    """No module imports itself through others; imports inside a package and under TYPE_CHECKING count too."""
     edges = graph()
     assert not circles(edges), {name: sorted(edges[name] & circles(edges)) for name in circles(edges)}
 
@@ -148,7 +148,7 @@ def inside(package: str, edges: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def test_packages_go_one_way() -> None:
-    """Two packages do not import each other either, even if their modules form no circle."""
+    """No two packages import each other, even if their modules form no circle."""
     edges = graph()
     packages = {""} | {name.rsplit(".", i)[0] for name in edges for i in range(1, name.count(".") + 1)}
     assert {"", "graph", "graph.passes", "kernels"} < packages
@@ -173,7 +173,7 @@ STARTED = {
 
 
 def test_no_module_is_named_in_a_text() -> None:
-    """An import hidden in a string would bypass these rules."""
+    """No module of vkq is named in a string, because an import through a string would bypass these rules."""
     names = {f"vkq.{name_of(path)}" for path in modules()}
     found = {
         (name_of(path), node.value)
@@ -191,7 +191,7 @@ def test_circles_are_found() -> None:
 
 
 def test_the_rule_can_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way of writing an import is detected."""
+    """The check finds each way of writing an import."""
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
     (tmp_path / "device").mkdir()
     lines = [
@@ -240,7 +240,8 @@ print(json.dumps({"calls": calls, "files": files, "modules": modules, "threads":
 
 
 def test_import_does_no_work(tmp_path: Path) -> None:
-    """No Vulkan, no extension, no shader or layout read, no cache, no thread, and few calls."""
+    """``import vkq`` opens no Vulkan, loads no extension, reads no shader, layout or cache, starts no thread,
+    and makes few calls."""
     env = {**os.environ, "VKQ_CACHE_DIR": str(tmp_path / "cache"), "VK_DRIVER_FILES": "/nonexistent"}
     command = [sys.executable, "-c", WATCH]
     for _ in range(2):  # the second time with compiled bytecode

@@ -14,7 +14,7 @@ import vkq
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-PRINTED = "(10, 10)", "10)", "[[20 50]]"  # by the blocks
+PRINTED = "(10, 10)", "10)", "[[20 50]]"  # the texts that the blocks print
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 # By file: an editable install has the checkout itself in the package's path. A __main__ module runs on
 # import.

@@ -1,4 +1,5 @@
-"""vkq's child processes: their imports, the report of their end, and that they outlive no parent."""
+"""Tests of vkq's child processes: what they import, how their end is reported, and that none outlives its
+parent."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from vkq import spawn
 
 EVIL = "raise SystemExit(open({marker!r}, 'a').write(__name__ + ' '))"
 NAMES = ("platformdirs", "numpy", "yaml", "json", "signal", "sitecustomize", "usercustomize", "vkq")
-# A process with the working directory on its path under three names, as with a script or `python -m`, which
-# loads its own modules before it changes there.
+# A process whose sys.path contains the working directory under three names, as for a script or for `python
+# -m`. It loads its own modules before it changes to that directory.
 PARENT = """
 import os, sys
 import numpy, platformdirs, yaml
@@ -46,7 +47,8 @@ def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
 
 
 def test_vkq_itself_is_found_where_this_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if that is the working directory, as in a checkout that is not installed: but last."""
+    """A child finds vkq where this process found it, even in the working directory (a checkout that is not
+    installed), which is then the last entry of its path."""
     root = str(Path(spawn.__file__).parents[1])
     monkeypatch.chdir(root)
     assert spawn._path()[-1] == root
@@ -137,7 +139,7 @@ def test_ctrl_c_in_the_parent_ends_the_child(tmp_path: Path) -> None:
         f"open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     )
     code = f"spawn.run([sys.executable, '-c', {child!r}], 600)"
-    # A background job of a shell ignores SIGINT.
+    # A shell's background job ignores SIGINT.
     usual = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     parent = subprocess.Popen(python(usual + code), stderr=subprocess.DEVNULL)
     end = time.monotonic() + 30
@@ -151,7 +153,7 @@ def test_ctrl_c_in_the_parent_ends_the_child(tmp_path: Path) -> None:
 
 def test_a_child_ends_itself_where_its_parent_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(spawn.CHILD, "1")
-    done = subprocess.run(  # far below the 600 s that it would sleep
+    done = subprocess.run(  # ends long before the 600 s for which it would sleep
         python("spawn.begin(); time.sleep(600)"), stdout=subprocess.PIPE, timeout=300, check=False
     )
     assert done.returncode == -signal.SIGALRM

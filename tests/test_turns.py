@@ -1,4 +1,4 @@
-"""Locks that raise an error where a plain one would wait for ever."""
+"""Tests of vkq's locks, which raise an error where a plain lock would wait for ever."""
 
 import os
 import re
@@ -63,10 +63,10 @@ def test_a_child_forked_while_another_thread_is_inside_is_told() -> None:
     other.start()
     inside.wait()
     assert child(lambda: entered(turns)) == 0
-    assert child(turns.close) == 1  # at the child's end nothing is waited for
+    assert child(turns.close) == 1  # the child ends without waiting for the lock
     leave.set()
     other.join()
-    assert child(lambda: entered(turns)) == 1  # which nobody holds: it is the child's to use
+    assert child(lambda: entered(turns)) == 1  # nobody holds this lock, so the child can enter it
 
 
 def test_a_child_forked_by_the_thread_inside_goes_on() -> None:
@@ -80,7 +80,8 @@ def test_a_child_forked_by_the_thread_inside_goes_on() -> None:
 
 
 def test_locks_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions come and go in a service; a fork still knows the live ones."""
+    """Locks of closed sessions are forgotten, so that a service can open many; a fork still knows those in
+    use."""
     monkeypatch.setattr(module, "_all", {})
     monkeypatch.setattr(module, "_most", 5)
     kept = [Turns("kept") for _ in range(4)]
@@ -91,8 +92,8 @@ def test_locks_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_there_are_no_other_locks() -> None:
-    """A lock of `threading` would wait for ever in a forked child, or for a thread in its own signal
-    handler."""
+    """No module uses a lock of `threading`: it would wait for ever in a forked child, or in a signal handler
+    of the thread that holds it."""
     package = Path(module.__file__).parent
     lock = re.compile(r"\b(Lock|RLock|Condition|Semaphore|BoundedSemaphore)\(")
     found = {p.name for p in package.rglob("*.py") if lock.search(p.read_text())}

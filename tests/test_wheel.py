@@ -1,5 +1,5 @@
-"""The wheel: built here, and installed into an empty environment without a shader compiler, it runs work like
-the demo's."""
+"""Tests of the wheel: it is built here and installed into an empty environment without a shader compiler,
+where it runs work like that of the demo."""
 
 import os
 import subprocess
@@ -38,8 +38,8 @@ print("exact")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the SPIR-V compiled by the tests: compiling it anew takes minutes, and tests/shader/test_build.py
-    covers that."""
+    """Build the wheel with the SPIR-V that the tests compiled: compiling it anew takes minutes, and
+    tests/shader/test_build.py tests that."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder),
         str(ROOT),
     ]
-    for module in modules(catalog().variants.values()):  # of the cache, where tests/shader put it
+    for module in modules(catalog().variants.values()):  # from the cache that tests/shader filled
         spirv(module[0])
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment["VKQ_SPIRV"] = str(cache_folder())
@@ -63,7 +63,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_build_without_headers_says_what_to_install(tmp_path: Path) -> None:
-    """The build ends before anything is fetched or compiled."""
+    """A build without Vulkan headers says what to install, and ends before it downloads or compiles
+    anything."""
     hidden = "-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include"
     python = f"-DPython_EXECUTABLE={sys.executable}"
     done = subprocess.run(

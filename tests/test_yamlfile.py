@@ -54,7 +54,7 @@ def test_files_refused(tmp_path: Path, text: str | bytes, line: int, message: st
 
 
 def test_libyaml_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both readers give the same nodes at the same lines, for every description of a shader."""
+    """The readers with and without libyaml give the same nodes at the same lines, for every shader's YAML."""
     paths = sorted(shaders_folder().glob("*/*.yaml"))[::6]
     quick = [_told(load(path).node) for path in paths]
     monkeypatch.setattr(yamlfile, "_Quick", None)
@@ -145,7 +145,7 @@ def test_numbers_are_bounded(tmp_path: Path, text: str, message: str) -> None:
 def test_what_is_refused_is_refused_soon(
     tmp_path: Path, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No value is visited after the refused one."""
+    """A refused file is refused at once: no value after the refused one is visited."""
     visited = 0
     compose = yamlfile._Plain.compose_node
 

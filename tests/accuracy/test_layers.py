@@ -1,5 +1,5 @@
-"""Layers of quantized models compared with those of float models: the spoilt layer is named, in bounded
-memory."""
+"""Tests of the comparison of a quantized model's layers with the float model's: a layer with a wrong scale is
+named, and memory is bounded."""
 
 import json
 import weakref
@@ -31,7 +31,8 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_a_spoilt_scale_is_named(networks: dict[str, Any], kind: str, tmp_path: Path) -> None:
-    """The scale is an activation's or a weight's; `python -m tests.accuracy.spoil 20` tries many."""
+    """A layer with one wrong scale, of an activation or a weight, is named; `python -m tests.accuracy.spoil
+    20` tries many."""
     path, model, samples = networks[kind]
     known = scales(model)
     factors = (4.0, 0.25) if NETWORKS.index(kind) % 2 else (0.25, 4.0)
@@ -52,7 +53,7 @@ def test_what_a_layer_adds_and_what_it_inherits(networks: dict[str, Any], tmp_pa
     rows = {row.output: row for row in compare_layers(path, tmp_path / "broken.onnx", samples).rows}
     assert rows.keys() == clean.keys()
     worse = [name for name in rows if rows[name].own_db < clean[name].own_db - 3]
-    assert len(worse) == 1, worse  # this layer alone is at fault
+    assert len(worse) == 1, worse  # only this layer is at fault
     assert sum(rows[name].snr_db < clean[name].snr_db - 3 for name in rows) > len(rows) / 2
     assert clean["x"].own_db == clean["x"].snr_db
     assert all(row.cosine > 0.99 and 0 <= row.clipped < 0.1 and 0.3 < row.used <= 1 for row in clean.values())
@@ -91,8 +92,8 @@ def test_only_live_values_take_memory() -> None:
 def test_bytes_alive_do_not_grow_with_depth(
     blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`python -m tests.accuracy.memory 32 64` measures the whole process: values of 4 GB take less than 1
-    GB."""
+    """The memory for values does not grow with depth. `python -m tests.accuracy.memory 32 64` measures a
+    whole process: values of 4 GB take less than 1 GB."""
     alive, most, plain = 0, 0, Walk.apply
 
     def dropped(size: int) -> None:
@@ -118,14 +119,14 @@ def test_memory_that_is_freed_is_given_back(tmp_path: Path, monkeypatch: pytest.
     calls: list[int] = []
     monkeypatch.setattr("vkq.accuracy.layers.give_back", lambda: calls.append(1))
     compared(2, 16, tmp_path)
-    assert not calls  # which takes longer than small values are worth
+    assert not calls  # garbage collection would take longer than small values are worth
     monkeypatch.setattr("vkq.accuracy.layers.LARGE", CHANNELS * 16 * 16 * 4)
     assert len(compared(2, 16, tmp_path).rows) == len(calls)
     give_back()
 
 
 def test_integers_are_held_in_place_of_floats(tmp_path: Path) -> None:
-    """The result of DequantizeLinear is computed again for each reader."""
+    """Integers are held in memory in place of floats: DequantizeLinear is computed again for each reader."""
     path = pair_of(2, 8, tmp_path)[1]
     walk = Walk(onnx.load(path))
     run = walk.run({"x": np.ones((1, CHANNELS, 8, 8), np.float32)}, ["r0_DequantizeLinear_Output", "a1"])

@@ -1,5 +1,5 @@
-"""Measured quantization: which layers stay float, what is corrected, and targets; on a device without a
-CPU."""
+"""Tests of measured quantization: which layers stay float, what is corrected, targets, and results on a
+device without CPU nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,9 @@ def saved(kind: Any, folder: Path, seed: int = 3) -> tuple[Path, Net]:
 
 
 def on_device(device: vkq.Device, real: Path, target: Path, feeds: list[dict[str, Any]]) -> Agreement:
-    """Compare the device's outputs with the float model's. No node runs on a CPU, and ONNX Runtime is as
-    near."""
-    session = vkq.onnx.InferenceSession(target, device)  # refuses what a device cannot
+    """Compare the device's outputs with the float model's, and check that no node runs on a CPU and that ONNX
+    Runtime is as near."""
+    session = vkq.onnx.InferenceSession(target, device)  # raises if a node cannot run there
     beside, floats = cpu_session(target.read_bytes(), "test"), ort.InferenceSession(real)
     names = [value.name for value in session.get_outputs()]
     found = Agreement(names)
@@ -103,7 +103,7 @@ def test_boxes_do_not_destroy_scores(device: vkq.Device, tmp_path: Path) -> None
     (row,) = report.outputs
     (got,) = on_device(device, path, tmp_path / "int8.onnx", feeds).rows()
     (before,) = on_device(device, path, tmp_path / "fast.onnx", feeds).rows()
-    assert before.channel >= 4  # a score
+    assert before.channel >= 4  # channel 4 or later is a score
     assert before.channel_db < 10
     assert got.channel_db > 25
     assert row.channel_db > 25
@@ -137,7 +137,7 @@ def test_uneven_channels_are_equalized(tmp_path: Path) -> None:
     assert report.outputs[0].snr_db >= max(step.snr_db for step in report.steps if step.kept) - 1e-9
     assert any(text.startswith("equalizing 2 pairs") for text in said)
     layers = compare_layers(path, tmp_path / "int8.onnx", feeds[:2])
-    assert min(row.snr_db for row in layers.rows) > 20  # the float model's channels are divided, too
+    assert min(row.snr_db for row in layers.rows) > 20  # the float model is divided too
     assert max(row.scale_loss_db for row in layers.rows) < 10
     model = onnx.load(tmp_path / "int8.onnx")
     assert "vkq.equalized" in {entry.key for entry in model.metadata_props}
@@ -159,12 +159,13 @@ def test_equalizing_keeps_the_function(tmp_path: Path) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     after = Observed(new, samples(net.shape))
     depthwise = [n for n in proto.graph.node if n.op_type == "Conv"][1].input[0]
-    assert np.ptp(np.log2(after.peaks(depthwise))) < 0.01  # each channel fills the range
+    assert np.ptp(np.log2(after.peaks(depthwise))) < 0.01  # each channel uses the whole range
     assert np.ptp(np.log2(seen.peaks(depthwise))) > 5
 
 
 def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
-    """HardSwish prevents moving a factor into the layer before it, so a Mul divides."""
+    """Smoothing keeps the function. HardSwish prevents moving a factor into the previous layer, so a Mul node
+    divides."""
 
     def kind(net: Net) -> list[str]:
         x = net.op("HardSwish", net.conv("x", 6))
@@ -176,7 +177,7 @@ def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
     floats = elementwise(proto)
     assert [name.split("_")[0] for name in floats] == ["HardSwish", "HardSwish"]
     new, ranges, nodes = smoothed(proto, seen, floats)
-    assert nodes == ["Conv_0/smooth", "Conv_2/smooth"]  # what another layer gave is left to equalizing
+    assert nodes == ["Conv_0/smooth", "Conv_2/smooth"]  # the others are equalized
     feed = samples(net.shape, 1, 7)[0]
     a, b = (ort.InferenceSession(p.SerializeToString()).run(None, feed)[0] for p in (proto, new))
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -192,13 +193,14 @@ def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
-    """In a 1 x 1 convolution the mean error that remains is the rounding of the bias."""
+    """Corrected biases remove the mean error. In a 1 x 1 convolution only the rounding of the bias
+    remains."""
     net = Net(3)
     y = net.conv(net.conv("x", 6, 1), 6, 1, groups=groups)
     proto = net.model(y)
     tensor = next(t for t in proto.graph.initializer if t.name == proto.graph.node[1].input[1])
     w = numpy_helper.to_array(tensor).copy()
-    w[0] *= 40  # with one scale for all, other channels are rounded coarsely
+    w[0] *= 40  # one common scale then rounds the other channels coarsely
     tensor.CopyFrom(numpy_helper.from_array(w, tensor.name))
     for i, node in enumerate(proto.graph.node):
         node.name = f"n{i}"
@@ -219,7 +221,7 @@ def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
         return np.abs(total)[1:]
 
     low, high = plan.ranges[proto.graph.node[1].input[0]]
-    bias_step = (high - low) / 255 * np.abs(w).max() / 127  # of which each of two samples may lose half
+    bias_step = (high - low) / 255 * np.abs(w).max() / 127  # each of two samples may be off by half a step
     after, before = error(placed(new, plan)), error(made)
     assert after.max() < 1.5 * bias_step
     assert after.sum() < 0.65 * before.sum()
@@ -241,14 +243,15 @@ def test_targets(device: vkq.Device, tmp_path: Path) -> None:
     onnx.checker.check_model(onnx.load(tmp_path / "mixed.onnx"), full_check=True)
     names = {node.name: node for node in onnx.load(tmp_path / "mixed.onnx").graph.node}
     made = {name: node for node in names.values() for name in node.output}
-    for row in report.kept:  # its input has not been quantized
+    for row in report.kept:  # the input of a kept layer is not quantized
         source = made.get(names[row.layer].input[0])
         assert source is None or source.op_type != "DequantizeLinear"
         assert made[names[row.layer].input[1]].op_type == "DequantizeLinear"
 
 
 def test_a_target_that_is_out_of_reach(tmp_path: Path) -> None:
-    """A product of two activations has no weight and stays int8."""
+    """The search reports a target that it cannot reach. A product of two activations has no weight and stays
+    int8."""
     path, net = saved(
         lambda net: [net.op("MatMul", "x", net.op("Transpose", "x", perm=[0, 1, 3, 2]))], tmp_path
     )
@@ -260,7 +263,8 @@ def test_a_target_that_is_out_of_reach(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_stays_float_reads_what_its_relu_gave(device: vkq.Device, tmp_path: Path) -> None:
-    """The range of a Relu's result replaces the Relu, except for a reader of floats."""
+    """A layer that stays float reads the result of its Relu. The range of that result replaces the Relu,
+    except for a reader of floats."""
     path, net = saved(lambda net: [net.head(net.relu(net.conv(net.relu(net.conv("x", 6)), 6)))], tmp_path)
     feeds = samples(net.shape)
     for options in ({"exclude": ["Conv_2"]}, {"only_weights": ["Conv_2"]}):

@@ -1,4 +1,5 @@
-"""A PyTorch module becomes an int8 session in one call, where PyTorch is installed; and what is refused."""
+"""Tests of PyTorch modules that become int8 sessions in one call (if PyTorch is installed), and of refused
+objects."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import vkq
 import vkq.onnx
 from vkq.accuracy import quantize_torch
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own warnings
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def torch() -> Any:
 
 
 def test_what_is_none_of_it_is_refused() -> None:
-    """Also without PyTorch."""
+    """An object that is no module is refused, also without PyTorch."""
     tensor = type("Tensor", (), {"__module__": "torch.fake"})()
     for samples in ([], {"x": tensor}, 3):
         with pytest.raises(vkq.ArgumentError, match="at least one sample"):
@@ -54,7 +55,8 @@ def network(torch: Any) -> Any:
 
 
 def test_modules_and_programs(any_device: vkq.Device, torch: Any, tmp_path: Path) -> None:
-    """Modules have two inputs and an open batch; BatchNorm is in evaluation mode or left in training."""
+    """Modules and exported programs are quantized: with two inputs, an open batch, and BatchNorm in
+    evaluation or training mode."""
     net = network(torch)
     samples = [(torch.randn(2, 3, 9, 7), torch.randn(2, 2, 9, 7)) for _ in range(4)]
     batch = torch.export.Dim("batch", min=1, max=8)

@@ -1,4 +1,4 @@
-"""Trained networks keep their decisions in int8, and run whole on a device."""
+"""Tests of trained networks: in int8 they keep their decisions and run whole on a device."""
 
 import tempfile
 from functools import cache
@@ -26,7 +26,7 @@ def made(network: str) -> bytes:
 
 @pytest.mark.parametrize("network", ["digits", "segment"])
 def test_decisions_stay(network: str, tmp_path: Path) -> None:
-    """At least 99.5 % of the decisions stay, with every layer in int8."""
+    """At least 99.5 % of a network's decisions stay the same, with every layer in int8."""
     (tmp_path / "int8.onnx").write_bytes(made(network))
     snr, same = measured(network, tmp_path / "int8.onnx", feeds(network, 12, False))
     assert same >= 0.995
@@ -43,7 +43,8 @@ def test_codes_are_those_of_onnxruntime(software_device: vkq.Device, network: st
 
 
 def assert_same_codes(device: vkq.Device, network: str) -> None:
-    """Compare every 8-bit value of the network, with float operators between them."""
+    """Check that every 8-bit value of the network equals the referee's, also with float operators between
+    them."""
     model = onnx.ModelProto.FromString(made(network))
     codes = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
     del model.graph.output[:]
@@ -52,7 +53,7 @@ def assert_same_codes(device: vkq.Device, network: str) -> None:
     )
     data = model.SerializeToString()
     (feed,) = feeds(network, 1, False)
-    got = vkq.onnx.InferenceSession(data, device).run(codes, feed)  # refuses what a device cannot
+    got = vkq.onnx.InferenceSession(data, device).run(codes, feed)  # raises if a node cannot run
     want = cpu_session(data, "test").run(codes, feed)
     assert len(codes) > 4
     for name, a, b in zip(codes, got, want, strict=True):

@@ -1,5 +1,5 @@
-"""Weight-only models made from float models: their contents, and that they run whole within the bound of
-sums."""
+"""Tests of weight-only models made from float models: their contents, and that they run whole, within the
+bound of float sums."""
 
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,12 @@ def test_a_layer_runs_whole(device: vkq.Device, tmp_path: Path, name: str, bits:
         16 if blocks else 0,
     )
     assert row.snr_db > (15 if blocks else 35)
-    session = vkq.onnx.InferenceSession(target, device)  # refuses what would run on a CPU
+    session = vkq.onnx.InferenceSession(target, device)  # raises an error for nodes that would run on a CPU
     shape = tuple(d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim)
     ops = {node.op for node in session.lowered({"x": shape}).nodes}
     assert ops & {"conv2d", "conv_transpose2d", "MatMulNBits" if blocks else "linear"}
     assert not ops & {"DequantizeLinear", "MatMul", "Gemm", "Conv"}
-    assert ("q4gsw" if blocks else "q8csw") in str(session.explain({"x": shape}))  # not as a float weight
+    assert ("q4gsw" if blocks else "q8csw") in str(session.explain({"x": shape}))  # not float weights
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     (y,), (z,) = session.run(None, {"x": x}), onnxruntime(target, {"x": x})
     magnitude = onnxruntime(_magnitudes(target), {"x": np.abs(x)})[0]
@@ -133,7 +133,7 @@ def test_codes_are_those_of_the_formula(tmp_path: Path) -> None:
     w = numpy_helper.to_array(model.graph.initializer[0])
     largest = np.abs(w).reshape(5, -1).max(1)
     np.testing.assert_array_equal(arrays["w/scale_0"][1:], largest[1:] / np.float32(127))
-    assert arrays["w/scale_0"][0] == 1  # a channel of zeros
+    assert arrays["w/scale_0"][0] == 1  # a channel of zeros has the scale 1
     np.testing.assert_array_equal(arrays["w/int8_0"], np.rint(w / arrays["w/scale_0"].reshape(5, 1, 1, 1)))
     assert "w" not in arrays
     np.testing.assert_array_equal(arrays["b"], numpy_helper.to_array(model.graph.initializer[1]))
@@ -153,7 +153,8 @@ def test_float16(device: vkq.Device, tmp_path: Path) -> None:
 
 
 def test_a_network_and_what_stays_float(device: vkq.Device, tmp_path: Path) -> None:
-    """A shared weight is stored once, an excluded module stays float, BatchNormalization is folded."""
+    """In a network a shared weight is stored once, an excluded module stays float, and BatchNormalization is
+    folded."""
     net = Net(3, opset=13)
     a = net.relu(net.batch_norm(net.conv("x", 6)))
     shared = net.weight(6, 6, 3, 3)

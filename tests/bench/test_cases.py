@@ -1,4 +1,4 @@
-"""Case lists, sweeps and what the command line names."""
+"""Tests of case lists, sweeps and names on the command line."""
 
 from pathlib import Path
 
@@ -76,8 +76,8 @@ def test_the_lists_hold_the_shapes_of_the_tests() -> None:
     ("name", "macs"), [("resnet50", 4.09e9), ("mobilenet_v2", 0.30e9), ("efficientnet_lite0", 0.39e9)]
 )
 def test_the_layers_of_a_network_add_up(name: str, macs: float) -> None:
-    """Published multiply-adds of the whole network; a list holds each layer once and says how often it
-    occurs."""
+    """The layers of a list have the published multiply-adds of the whole network; each layer is listed once
+    with the number of its occurrences."""
     total = sum(case.times * case.problem.macs for case in select([name]))
     assert total == pytest.approx(macs, rel=0.03)
 
@@ -184,7 +184,8 @@ def test_names_that_cannot_be_run_are_refused(text: str, message: str) -> None:
 
 
 def test_lists_that_include_each_other_twice_are_read_once(tmp_path: Path) -> None:
-    """A list that is included at each step twice would otherwise be read 2^27 times."""
+    """A list that is included twice is read once. Without this rule, 27 nested lists would be read 2^27
+    times."""
     for number in range(27):
         (tmp_path / f"l{number}.yaml").write_text(f"summary: s\ninclude: [{f'l{number + 1}, ' * 2}]\n")
     (tmp_path / "l27.yaml").write_text('summary: s\ncases:\n  - {case: "linear[M=1,K=4,N=4]", reason: r}\n')

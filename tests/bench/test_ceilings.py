@@ -1,4 +1,4 @@
-"""The measured ceilings, and what a path is held against."""
+"""Tests of the measured ceilings, and of the ceiling that applies to each path."""
 
 import itertools
 import math
@@ -27,8 +27,8 @@ def test_rates_are_measured_on_both_drivers(device: vkq.Device, monkeypatch: pyt
 
 
 def test_a_longer_loop_takes_longer_in_proportion(device: vkq.Device) -> None:
-    """The loop is not optimized away: 64 times the work takes at least four times as long, on a busy machine
-    too."""
+    """The compiler does not remove the loop: 64 times the iterations take at least four times as long, even
+    on a busy machine."""
     for what in ceilings.OPERATIONS:
         program = ceilings._program(device, "ceiling__rate", what=what)
         assert program is not None
@@ -82,7 +82,7 @@ def test_a_copy_that_does_not_copy_is_noticed(
     real, shift = ceilings.Tensor.write, itertools.count()
     monkeypatch.setattr(ceilings.Tensor, "write", lambda self, data: real(self, data + next(shift)))
     assert math.isfinite(ceilings._copy(any_device) or math.nan)
-    monkeypatch.setattr(ceilings, "_time_us", lambda recording: 1.0)  # nothing runs
+    monkeypatch.setattr(ceilings, "_time_us", lambda recording: 1.0)  # replaces the timing, so nothing runs
     with pytest.raises(vkq.DeviceError, match="did not copy"):
         ceilings._copy(any_device)
 
@@ -105,7 +105,7 @@ class MatrixDevice:
 def test_matrices_are_listed_shapes_and_must_compute_something(
     monkeypatch: pytest.MonkeyPatch, nothing: bool, rate: float | None
 ) -> None:
-    """A shape that a device does not list gives a pipeline that computes nothing, and its rate is None."""
+    """A shape that the device does not list, or whose pipeline computes nothing, has no rate."""
     tried: list[str] = []
 
     def find(device: MatrixDevice, matrices: Matrices) -> Program | None:
@@ -120,7 +120,7 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
         def __init__(
             self, device: MatrixDevice, program: Program, operations: int, words: int, push: dict[str, int]
         ):
-            assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32  # subgroups, chains and steps, the matrices
+            assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32  # subgroups, chains, steps, matrices
 
         def run(self) -> float:
             return 3.0

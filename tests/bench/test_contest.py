@@ -1,4 +1,5 @@
-"""``vkq bench model.onnx --peer``: outputs compared, times in turn, and what ran where."""
+"""Tests of ``vkq bench model.onnx --peer``: outputs are compared, calls are timed in turn, and the report
+says what ran where."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def test_nodes_on_the_cpu_and_batches(
 
 
 def test_ids(software_device: vkq.Device, rows: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ids are rows that the model has, or those that are asked for."""
+    """Integer inputs are ids of rows that the model has, or numbers in the requested range."""
     for more in ([], ["--ids", "ids=8:11"]):
         assert bench(rows, "--shape", "ids=4x3", *more, "--peer", "ort") == 0
         assert "all 24 outputs equal vkq's" in capsys.readouterr().out
@@ -101,7 +102,8 @@ def test_ids(software_device: vkq.Device, rows: str, capsys: pytest.CaptureFixtu
 
 
 class Net:
-    """The part of ncnn's class that vkq uses: 1 x 1 convolutions with WEIGHT."""
+    """A stand-in for ncnn's class with the methods that vkq uses: it computes 1 x 1 convolutions with
+    WEIGHT."""
 
     def __init__(self) -> None:
         self.opt = SimpleNamespace(use_vulkan_compute=False)
@@ -134,7 +136,7 @@ class Net:
 
 
 class Mat(np.ndarray):
-    """The part of ncnn's class that vkq uses."""
+    """A stand-in for ncnn's class with the methods that vkq uses."""
 
     def clone(self) -> np.ndarray:
         return self.copy()
@@ -172,10 +174,11 @@ Convolution conv 1 1 in0 out0 0=4 1=1 6=12
 def test_the_real_ncnn(
     software_device: vkq.Device, convolution: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With ncnn's own reader, layers and device; it computes in float16 by default."""
+    """The benchmark runs with the real ncnn: its reader, layers and device. ncnn computes in float16 by
+    default."""
     ncnn = pytest.importorskip("ncnn", reason="ncnn is no dependency of the tests (tests/README.md)")
     (tmp_path / "conv.ncnn.param").write_text(PARAM)
-    (tmp_path / "conv.ncnn.bin").write_bytes(bytes(4) + WEIGHT.tobytes())  # a tag of 0: float32
+    (tmp_path / "conv.ncnn.bin").write_bytes(bytes(4) + WEIGHT.tobytes())  # the tag 0 means float32
     out = tmp_path / "run.json"
     assert bench(convolution, "--shape", "x=1x3x5x7", "--peer", "ncnn", "--json", str(out)) == 0
     found = result.read(out)

@@ -1,4 +1,4 @@
-"""The table of devices: made from whole reports alone, and up to date."""
+"""Tests of the table of devices: it is made of complete reports only, and is up to date."""
 
 import importlib.util
 import json
@@ -74,7 +74,8 @@ def test_an_added_report_keeps_what_the_table_says(
 
 
 def test_large_works_and_states_of_power_are_told(devices: ModuleType) -> None:
-    """Of a report without any, too; small works do not count."""
+    """The table shows large works and power states, and works for reports without them; small works do not
+    count."""
     report = json.loads((devices.FOLDER / "nvidia-h200.json").read_text())
     column = devices.HEAD.index("large works")
     small = {"case": "linear[M=33,K=75,N=37]/seed=1", "times": 6, "wrong": 0, "state": "cold"}

@@ -1,4 +1,4 @@
-"""What tells the rows of a table apart, on terminals of 80 and of 120 columns."""
+"""Tests of the labels by which readers tell a table's rows apart, on terminals of 80 and of 120 columns."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_options_are_said_where_they_differ() -> None:
     for case, said in ((weights, "q8csw"), (scale, "per-tensor"), (Case(one, method="gemv"), "gemv")):
         assert Labels([Case(other), case]).of(case) == ("", f"{one.name} {said}")
         assert Labels([Case(other), case], 20).of(case) == (f"{one.name} {said}", "")
-        assert Labels([case, case], 20).of(case)[1] == one.name  # one word for all says nothing
+        assert Labels([case, case], 20).of(case)[1] == one.name  # an option that all cases share is not shown
     assert Labels(["model.onnx[x=1]", Case(one)]).of("model.onnx[x=1]") == ("", "model.onnx[x=1]")
 
 
 def test_rows_of_a_document_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Scheme, scale and method are told apart, in Markdown too, and where a run has cases that the other one
-    lacks."""
+    """Rows in a document are told apart by scheme, scale and method; also in Markdown, and if only one run
+    has a case."""
     p = parse("linear[M=1,K=8,N=8]")
     cases = [
         Case(p),
@@ -87,7 +87,7 @@ def test_rows_of_a_document_are_told_apart(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_name_above_stands_there_once() -> None:
-    """Two paths of a case share one name above them."""
+    """A name above several paths of a case is printed once."""
     cases = [Case(parse(f"linear[M={m},K={k},N={k}]")) for m in (1, 8) for k in (4096, 8192)]
     table = report.Table(cases, 80)
     rows = [timed(cases[0]), dataclasses.replace(timed(cases[0]), path="coopmat")]
@@ -100,7 +100,8 @@ def test_a_name_above_stands_there_once() -> None:
 def test_names_that_would_be_shortened_alike_stand_above(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also in `vkq compare` and `vkq doctor`."""
+    """Names that would be shortened to the same text are printed above their rows, also by `vkq compare` and
+    `vkq doctor`."""
     cases = [
         f"conv2d[N={n},IC={n},H={n},W={n},OC={n}{oc},KH={n},KW={n},padding={n}]"
         for n in (20, 30)

@@ -1,4 +1,4 @@
-"""Operators that only move data, as the benchmark runs them: in both layouts, byte for byte."""
+"""Tests of operators that only move data, as the benchmark runs them: in both layouts, byte for byte."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from vkq.bench import movers
 from vkq.bench.cases import expand
 from vkq.problem.mover import BYTES, LAYOUTS, WINDOWS, Mover, mover
 
-# ragged channels, lines and rows; then fewer channels and pixels than in a vector
+# sizes that are no multiples of a vector; then fewer channels and pixels than a vector has
 SIZES = [(2, 37, 5, 7), (3, 3, 2, 1)]
 
 
@@ -28,10 +28,10 @@ def test_every_operator_in_both_layouts(device: vkq.Device, op: str, block: int)
         y = run(tensor)
         np.testing.assert_array_equal(y.numpy(), movers.expected(p, x), strict=True)
         variants = run.explain(x.shape).variants
-        if any("coopmat" in variant for variant in variants):  # which have one layout
+        if any("coopmat" in variant for variant in variants):  # coopmat kernels have one layout
             continue
         assert op in ("repack", "dequantize", "softmax") or y.layout == LAYOUTS[block]
-        assert len(variants) == (2 if op == "concat" else 1)  # nothing is repacked
+        assert len(variants) == (2 if op == "concat" else 1)  # no repack runs
 
 
 def test_names_and_bytes() -> None:

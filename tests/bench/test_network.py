@@ -1,4 +1,5 @@
-"""``vkq bench model.onnx``: verified, timed as a whole and by nodes, each node beside its floor."""
+"""Tests of ``vkq bench model.onnx``: the model is verified, timed as a whole and by nodes, and each node has
+a floor."""
 
 import gc
 import sys
@@ -81,7 +82,7 @@ def test_floors(model: Path, software_device: vkq.Device, monkeypatch: pytest.Mo
     _, _, oh, ow = found.graph.specs[node.outputs[0]].shape
     operations, size = network.nodes.work_of(found.graph, node)
     assert operations == 2 * n * oc * oh * ow * ic * kh * kw
-    images = 4 * n * ic * h * w  # float32: this convolution quantizes them while it loads
+    images = 4 * n * ic * h * w  # this convolution reads float32 and quantizes it while loading
     assert size == images + oc * ic * kh * kw + 4 * oc + n * oc * oh * ow
 
 
@@ -165,7 +166,8 @@ def test_refused_before_anything_is_measured(
 def test_external_data_and_results_without_shapes(
     model: Path, tmp_path: Path, software_device: vkq.Device
 ) -> None:
-    """Weights that are inputs too have no batch, nor has a result whose shape the model does not state."""
+    """Weights that are also inputs get no batch size, nor does a result whose shape the model does not
+    state."""
     proto = onnx.load(model)
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     weights = proto.graph.initializer
@@ -179,7 +181,7 @@ def test_external_data_and_results_without_shapes(
 
 
 def test_files_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON, CSV and Markdown go to one file each; standard output can hold only one of them."""
+    """JSON, CSV and Markdown are written to a file each; standard output can take only one of them."""
     for name in (str(tmp_path / "run"), "-"):
         assert cli.main(["bench", "linear[M=4,K=4,N=4]", "--json", name, "--csv", name]) == 2
         assert "name the same file" in capsys.readouterr().err
@@ -195,7 +197,8 @@ def test_no_number_is_no_wrong_number(tmp_path: Path, software_device: vkq.Devic
 
 
 def test_sums_of_floats_are_verified_to_a_bound(tmp_path: Path, software_device: vkq.Device) -> None:
-    """ONNX Runtime computes other bytes here, and may round x to 8 bits on the way (accuracy_level)."""
+    """A model with float sums is verified within a bound. ONNX Runtime returns other bytes, and may round x
+    to 8 bits (accuracy_level)."""
     w, x = weight(40, 96, 4, 32, False), np.zeros((3, 96), np.float32)
     one = node(96, 40, 4, 32, inputs_of(w))
     one.attribute.append(onnx.helper.make_attribute("accuracy_level", 4))
@@ -229,7 +232,7 @@ def test_one_model_at_a_time_is_on_the_device(
 
 
 def test_nothing_to_run(tmp_path: Path, software_device: vkq.Device) -> None:
-    """The result of the model is known when the file is read."""
+    """A model whose result does not depend on its inputs is reported as having nothing to run."""
     text = """<ir_version: 8, opset_import: ["" : 17]> g () => (float[2] y)
       <float s = {0.5}, int8 z = {0}, float[2] c = {1, 2}>
       { q = QuantizeLinear(c, s, z) y = DequantizeLinear(q, s, z) }"""
@@ -256,7 +259,7 @@ def test_ctrl_c_in_a_model(
 def test_what_was_measured_stays(
     model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that fails while it is measured does not lose the times of others."""
+    """If one model fails while it is measured, the times of the others are kept."""
 
     monkeypatch.setattr(network, "referee", refusal("ONNX Runtime refuses the model: why"))
     kept = tmp_path / "run.json"

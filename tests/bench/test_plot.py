@@ -1,4 +1,4 @@
-"""Pictures: a sweep with its lines, a roofline with its ceilings."""
+"""Tests of plots: a sweep with its lines, a roofline with its ceilings."""
 
 import dataclasses
 import importlib
@@ -53,7 +53,7 @@ def test_other_cases_draw_a_roofline(figures: list[Any], tmp_path: Path) -> None
     plot.draw(found, cases, tmp_path / "roof.svg")
     (axes,) = figures[0].axes
     assert [line.get_label() for line in axes.lines] == ["ceiling dot_s8s8, copy"]
-    # three points lie on each other, and their names stand around them
+    # three points are at the same place, and their names are around them
     names = ["8x4x4", "8x4x8", "8x8x4", "8x8x8", "dot_s8s8 5 GOP/s"]
     assert sorted(text.get_text() for text in axes.texts) == names
     assert max(axes.lines[0].get_ydata()) == 5.0
@@ -62,7 +62,8 @@ def test_other_cases_draw_a_roofline(figures: list[Any], tmp_path: Path) -> None
 
 
 def test_labels_do_not_cover_each_other(figures: list[Any], tmp_path: Path) -> None:
-    """40 points are close together, under ceilings 5 % apart and one that no point can reach."""
+    """Labels do not overlap: 40 points are close together, with ceilings 5 % apart and one that no point can
+    reach."""
     cases = [Case(p) for p in expand("linear[M=8:47,K=64,N=64]")]
     rows = [
         dataclasses.replace(row(c.name, 10 + i % 7), operations=20_000 * (i + 1)) for i, c in enumerate(cases)

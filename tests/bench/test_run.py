@@ -1,4 +1,4 @@
-"""Whole runs: verified before timed, every output form, ratios, failures, warnings."""
+"""Tests of whole runs: results are verified before they are timed; outputs, ratios, failures, warnings."""
 
 import csv
 import dataclasses
@@ -48,7 +48,7 @@ def measured(
 
 def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
     paths = [path for path in paths_of(["all"], device) if path in FORMS]
-    assert set(paths) == set(FORMS)  # both drivers take every path
+    assert set(paths) == set(FORMS)  # both drivers can run every path
     cases = [CASES[1], dataclasses.replace(CONV, method="im2col")]
     found = measured(device, cases, {"dot_s8s8": 8.0, "fp32_fma": 4.0, "copy": 2.0}, paths=tuple(paths))
     assert found.failures == []
@@ -60,7 +60,7 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
         assert 0 < row.p20_us <= row.median_us <= row.p80_us
         assert len(row.samples_us) >= 3
         assert ("im2col" in row.variant) == row.case.startswith("conv2d")
-        if row.clock == "host":  # measures no work of the device
+        if row.clock == "host":  # this clock measures no work of the device
             assert (row.copy_share, row.compute_share) == (None, None)
             continue
         assert row.copy_share == pytest.approx(row.bytes / row.median_us / 1e3 / 2.0)
@@ -79,7 +79,7 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_a_clock_alone_is_verified_too(any_device: vkq.Device, clock: str) -> None:
-    """Even if the clock never runs the captured work."""
+    """With a single clock the result is verified too, even if that clock never runs the captured work."""
     found = measured(any_device, [CONV], clocks=(clock,))
     assert found.failures == []
     assert {row.clock for row in found.rows} == {clock}
@@ -122,7 +122,7 @@ def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -> None:
-    """Whichever clock ran something, memory from an earlier use must not pass for a result."""
+    """Each clock can be measured alone: memory from an earlier use is not taken for a result."""
     any_device.upload(any_device.allocate(1 << 20), np.full(1 << 20, 77, np.uint8))
     found = measured(any_device, CASES[:1], {"copy": 1e-3, "fp32_fma": 1e3}, clocks=(clock,))
     assert found.failures == []
@@ -162,9 +162,7 @@ def test_weight_only_is_within_its_bound(device: vkq.Device) -> None:
     assert [f.reason for f in found.failures] == [f"{CONV.name}: q8gsw is for linear layers"]
     weights, x = data.weights(cases[0]), data.activations(cases[0])
     want = data.expected(cases[0], weights, x)
-    assert (
-        want.mismatch(want.y.astype(np.float32) * np.float32(1 + 1e-4)) is not None
-    )  # the bound is not loose
+    assert want.mismatch(want.y.astype(np.float32) * np.float32(1 + 1e-4)) is not None  # the bound is tight
     assert want.mismatch(np.full(want.y.shape, np.nan)) is not None
 
 
@@ -385,7 +383,7 @@ def test_command_line(
     software_device: vkq.Device, capsys: pytest.CaptureFixture[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)  # the figures do not matter here
+    profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)  # the numbers do not matter in this test
     monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
     files = {option: tmp_path / f"run.{option}" for option in ("json", "csv", "md", "plot")}
     files["plot"] = tmp_path / "run.png"
@@ -426,7 +424,7 @@ def test_ctrl_c_keeps_what_was_measured(
     before: int, any_device: vkq.Device, capsys: pytest.CaptureFixture[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """If nothing was measured yet, the old file is kept."""
+    """After Ctrl+C the rows measured so far are written. If there are none, the old file is kept."""
     whole = Runner.run
 
     def interrupted(self: Runner, case: Case) -> None:
@@ -475,7 +473,7 @@ def test_the_table_fits_the_terminal(any_device: vkq.Device) -> None:
     for columns in (80, 120, 200):
         table = report.Table([long, CASES[0]], columns)
         lines = [table.head(), *table.lines([*found.rows[1:], row], [], [])]
-        assert (lines[2] == long.name) == (columns < 200)  # above its numbers, or in front of them
+        assert (lines[2] == long.name) == (columns < 200)  # the name is above its row, or in it
         lines = [line for line in lines if line != long.name]
         assert {len(line) for line in lines} == {len(lines[0])}
         assert max(len(lines[0]), len(long.name)) <= columns

@@ -1,4 +1,4 @@
-"""The self-test of the comparison: it passes here, and it fails where times are only noise."""
+"""Tests of the comparison's self-test: it passes here, and fails if times are only noise."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from vkq.bench import selftest, stats, timer
 
 
 def test_a_few_trials_pass_on_a_busy_machine(any_device: vkq.Device) -> None:
-    """The command runs 20 trials; three are enough to see that arms, clock and verdicts are wired as they
-    must be."""
+    """A few trials of the self-test pass. The command runs 20; three are enough to test arms, clock and
+    verdicts together."""
     found = selftest.run(any_device, trials=3)
     right = found.right
     assert right[0] >= 2, found.lines()
@@ -33,7 +33,7 @@ def test_noise_and_deaf_comparisons_fail(
     monkeypatch.setattr(timer, "measure", noise)
     found = selftest.run(any_device)
     assert not found.passed
-    assert found.right[0] >= 19  # noise alone is no difference
+    assert found.right[0] >= 19  # noise alone is called equal
     assert found.right[1] < 19
     assert found.lines()[-1].startswith("FAILED")
     assert cli.main(["bench", "--self-test", "--device", any_device.name]) == 1

@@ -1,11 +1,12 @@
-"""The kept results: the page of tables is made from them, and every one is used."""
+"""Tests of the kept results: the page of tables is made from them, and every result is used."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / "benchmarks"
-# In no table of this page: what `make mobile` compares with, rows of docs/models.md, reports of whole runs.
+# Results that no table of this page shows: references of `make mobile`, rows of docs/models.md, reports of
+# whole runs.
 OTHERS = (
     "accuracy",
     "compiled-",

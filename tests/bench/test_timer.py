@@ -1,4 +1,4 @@
-"""Captured work: what is stacked, rotated and sampled, and in which order."""
+"""Tests of captured work: what is repeated, rotated and sampled, and in which order."""
 
 import time
 
@@ -13,8 +13,8 @@ from vkq.check.expected import Expected
 from vkq.problem.names import parse
 from vkq.runtime.tensor import Tensor
 
-CASE = Case(parse("linear[M=5,K=70,N=9]"))  # nothing is a multiple of four
-# two dispatches: im2col and the product
+CASE = Case(parse("linear[M=5,K=70,N=9]"))  # no size is a multiple of four
+# The case has two dispatches: im2col and the product.
 CONV = Case(parse("conv2d[N=1,IC=3,H=7,W=9,OC=6,KH=3,KW=3,padding=1]"), method="im2col")
 QUICK = timer.Settings(samples=4, submission_us=2000, time_s=1.0, enough_s=0.0)
 
@@ -37,7 +37,7 @@ def test_every_copy_of_the_data_gives_the_reference_answer(
     assert (one.dispatches, len(one.sets)) == (dispatches, 4)
     first = one.steps[0].buffers[0]
     assert len({buffers.get(first, first) for buffers in one.sets}) == 4
-    for y in one.results():  # nothing has run yet on the copies
+    for y in one.results():  # no pass on the copies has run yet
         device.upload(y.buffer, np.full(y.buffer.bytes, 99, np.uint8))
     arm = arms.WorkArm(one, QUICK)
     arm.prepare("gpu")
@@ -49,8 +49,8 @@ def test_every_copy_of_the_data_gives_the_reference_answer(
 def test_work_is_stacked_until_a_submission_is_long(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if a run now and then takes a hundred times as long: passes of 10 us need 200 repetitions for 2
-    ms."""
+    """Passes of 10 us are repeated 200 times to fill 2 ms, even if one run in several takes a hundred times
+    as long."""
     one, _ = work(any_device, CASE, rotate=False)
     noise = iter([1000, 1, *[1, 100, 1, 1, 1] * 20])
 
@@ -92,12 +92,11 @@ def test_injected_work_is_done_and_not_counted(any_device: vkq.Device) -> None:
         each.prepare("gpu")
     assert arm.passes == base.passes == 10
     found = timer.measure([arm, base], "gpu", timer.Settings(samples=10, time_s=5)).times
-    assert np.median(found[0]) > 4 * np.median(found[1])  # ten times the work
+    assert np.median(found[0]) > 4 * np.median(found[1])  # ten times the work of the other arm
 
 
 def test_submission_overhead_is_small(device: vkq.Device) -> None:
-    """The host's part of an almost empty submission takes less than 100 us in the best of many runs, also on
-    a busy machine."""
+    """The host's part of an almost empty submission takes less than 100 us in the best of many runs."""
     one, _ = work(device, Case(parse("linear[M=1,K=4,N=4]")), rotate=False)
     arm = arms.WorkArm(one, QUICK)
     arm.prepare("submit")
@@ -108,7 +107,7 @@ def test_submission_overhead_is_small(device: vkq.Device) -> None:
 
 
 class Fake:
-    """An arm whose samples are given and that records the order of calls."""
+    """An arm with given samples that records the order of calls."""
 
     clocks = ("call",)
 
@@ -129,7 +128,7 @@ def test_arms_are_warmed_up_and_interleaved() -> None:
     arms = [Fake("a", [9.0, 5.0, 1.0], log), Fake("b", [2.0], log)]
     found = timer.measure(arms, "call", timer.Settings(samples=5, enough_s=0))
     assert log[:2] == ["prepare a", "prepare b"]
-    assert log[2:14] == ["a"] * 7 + ["b"] * 5  # a settles with its third sample
+    assert log[2:14] == ["a"] * 7 + ["b"] * 5  # arm a settles with its third sample
     assert log[14:] == ["a", "b", "b", "a"] * 2 + ["a", "b"]
     assert found.times == [[1.0] * 5, [2.0] * 5]
     assert found.warm == [True, True]
@@ -147,13 +146,14 @@ def test_sampling_goes_on_until_the_ratio_is_known_and_ends_with_the_time() -> N
     assert 10 <= len(loose.times[0]) < len(tight.times[0]) <= timer.Settings.MOST
     short = timer.measure([Fake("a", [1.0, 2.0] * 500, log)], "call", timer.Settings(time_s=1e-9))
     assert len(short.times[0]) == timer.Settings.LEAST
-    assert short.warm == [True]  # a pass of 1 us is longer than the time for the warm-up
+    assert short.warm == [True]  # a pass of 1 us exceeds the warm-up's time limit
     noisy = timer.measure([Fake("a", [1.0, 2.0] * 100_000, log)], "call", timer.Settings(time_s=0.01))
     assert noisy.warm == [False]
 
 
 def test_the_host_clock_leaves_the_device_out(any_device: vkq.Device) -> None:
-    """Work that takes the device long does not take Python longer, and no sample includes a submission."""
+    """The host clock does not include the device's time: long work of the device does not lengthen it, and no
+    sample includes a submission."""
     large = Case(parse("linear[M=512,K=512,N=512]"))
     times = {}
     for case in (CASE, large):

@@ -1,4 +1,5 @@
-"""``vkq bench CASE --variant SHADER``: the named variant runs, is verified, and is what the row says."""
+"""Tests of ``vkq bench CASE --variant SHADER``: the named variant runs, is verified, and its name is in the
+row."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def test_what_no_choice_runs_is_told_with_what_does(
     assert found.rows == []
     (failure,) = found.failures
     assert failure.kind == "skipped"
-    assert failure.reason.replace("__tiled:", "__texels:") == (  # SwiftShader's
+    assert failure.reason.replace("__tiled:", "__texels:") == (  # SwiftShader uses another variant
         "no choice of kernels runs gemm_q8ta_q8csw__texels:u8u8.q8to.8x8 here; this path and method can run"
         " gemm_q8ta_q8csw__texels:float.q8to.4x4, gemm_q8ta_q8csw__texels:float.q8to.4x8"
     )

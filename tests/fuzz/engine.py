@@ -1,5 +1,5 @@
-"""Bounds of the time and memory that an input may take, and inputs that hypothesis mutates from a corpus, so
-that a failure is minimized and can be reproduced. `guided` makes its own inputs."""
+"""Limits on the time and memory of an input, and inputs that hypothesis mutates from a corpus, so that a
+failure is minimized and can be reproduced. `guided` makes inputs of its own."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.effort import steps_at_most
 
 from .targets import Target, once
 
-WATCH_S = 1.0  # of processor time, after which the work of an input is counted
-STEPS = 10_000_000  # bytecode instructions that one input may run, and
-STEPS_A_BYTE = 2_000  # more for each of its bytes (PyYAML composes lists of short numbers with 1,300)
-MEGABYTES = 300  # of memory, above what the process has before
-MOST_BYTES = 60_000  # of an input
+WATCH_S = 1.0  # seconds of processor time, after which the instructions of an input are counted
+STEPS = 10_000_000  # bytecode instructions that an input may run, plus
+STEPS_A_BYTE = 2_000  # more for each byte of the input (PyYAML uses 1,300 a byte for lists of short numbers)
+MEGABYTES = 300  # of memory, in addition to what the process has before
+MOST_BYTES = 60_000  # largest size of an input
 MEMORY = next(
     (path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None
-)  # files that never lie on a disk
+)  # readers of memory, which need no file
 
 
 @st.composite
@@ -77,7 +77,7 @@ def bounded_memory() -> Iterator[None]:
 
 
 class TookLong(BaseException):
-    """An input ran longer than `WATCH_S`. No handler of the tested code catches it."""
+    """Raised when an input ran longer than `WATCH_S`. No handler of the tested code catches it."""
 
 
 @contextlib.contextmanager
@@ -118,8 +118,8 @@ def checking(target: Target) -> Iterator[Callable[[bytes], None]]:
 
 
 def fuzz(name: str, target: Target, examples: int) -> int:
-    """Try the corpus, then *examples* inputs, which are the same every time; return how many. Raises what an
-    input raised, with the smallest such input."""
+    """Try the corpus, then *examples* inputs, which are the same every time; return the number of inputs.
+    Raises the error of the smallest failing input."""
     tried = 0
     corpus = target.corpus(name)
     with checking(target) as check:

@@ -15,7 +15,7 @@ import time
 
 import atheris
 
-LONG = 0.1  # of the mutations put a token in, maybe many times: libFuzzer's own dictionaries hold 64 bytes
+LONG = 0.1  # share of mutations that insert a token; libFuzzer's own tokens have at most 64 bytes
 
 # A module that an editable installation's finder loads gets no counters, so the checkout on sys.path comes
 # first. The compiled extension is found only by that finder.
@@ -39,14 +39,14 @@ def mutated(target: Target, data: bytes, most: int, seed: int) -> bytes:
 def main() -> None:
     name, seconds, *options = sys.argv[1:]
     target = TARGETS[name]
-    counted = atheris.instrument_imports(include=["vkq"])  # what is imported late, too
+    counted = atheris.instrument_imports(include=["vkq"])  # also modules that are imported later
     with counted, checking(target) as check:
         end = time.process_time() + float(seconds)
 
         def limited(data: bytes) -> None:
             check(data)
             if time.process_time() > end:
-                os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer ends after it
+                os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer ends when it gets this signal
 
         atheris.Setup([name, *options], limited, custom_mutator=lambda *given: mutated(target, *given))
         atheris.Fuzz()

@@ -1,6 +1,5 @@
-"""What is fuzzed: each target takes the bytes of a file or a text from outside, and either returns or
-raises a `VkqError`. Anything else is a defect: another exception, more than a second, hundreds of
-megabytes."""
+"""The fuzz targets: each takes the bytes of a file or a text from outside, and either returns or raises a
+`VkqError`. Everything else is a defect: another exception, more than a second, hundreds of megabytes."""
 
 from __future__ import annotations
 
@@ -36,23 +35,22 @@ CORPUS = Path(__file__).with_name("corpus")
 
 @dataclass(frozen=True)
 class Target:
-    """What is fuzzed: ``run`` is the code under test, ``seeds`` are the first inputs and ``tokens`` the words
-    that they consist of."""
+    """A fuzz target: ``run`` is the code under test, ``seeds`` are the first inputs, ``tokens`` are words of
+    which inputs consist."""
 
     run: Callable[[bytes, Path], None]
     seeds: tuple[str, ...]
     tokens: tuple[bytes, ...]
 
     def corpus(self, name: str) -> list[bytes]:
-        """Return the seeds and the inputs that once were defects (tests/fuzz/corpus/NAME), in a fixed
-        order."""
+        """Return the seeds and the inputs that found defects (tests/fuzz/corpus/NAME), in a fixed order."""
         paths = [path for pattern in self.seeds for path in sorted(ROOT.glob(pattern))]
         kept = sorted((CORPUS / name).glob("*"))
         return [path.read_bytes()[:20_000] for path in [*paths, *kept]] or [b""]
 
 
 def allowed(function: Callable[[], object]) -> None:
-    """Call a function that may refuse its input, if it does so in the way that vkq refuses."""
+    """Call a function that may refuse its input with a `VkqError`."""
     with contextlib.suppress(VkqError):
         function()
 
@@ -159,7 +157,7 @@ def command(data: bytes, folder: Path) -> None:
     elif words[:2] not in (["check", "--list"], ["shaders", "list"]):
         return
     if any(re.fullmatch(r"0*\d{4,7}", word) for word in words):
-        return  # thousands of cases that were asked for take their time
+        return  # thousands of cases may take long
     before = os.getcwd()
     os.chdir(folder)
     try:

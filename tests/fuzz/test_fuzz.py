@@ -1,4 +1,4 @@
-"""A part of the fuzzing, with the same inputs every time; `make fuzz SECONDS=...` continues with others."""
+"""Tests with a part of the fuzzing, with the same inputs every time; `make fuzz SECONDS=...` runs others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_nothing_but_typed_errors(name: str) -> None:
 
 @pytest.mark.parametrize("defect", ["raise KeyError(1)", "bytearray(1 << 30)", "while True: pass"])
 def test_defects_are_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The defects are an untyped error, a gigabyte and an endless loop."""
+    """Fuzzing finds three seeded defects: an untyped error, a gigabyte of memory, and an endless loop."""
     monkeypatch.setattr(engine, "WATCH_S", 0.05)
     monkeypatch.setattr(engine, "STEPS", 20_000)
     with pytest.raises((KeyError, MemoryError, AssertionError)):
@@ -27,7 +27,8 @@ def test_defects_are_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_machine_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every input takes longer than the watch allows, but none executes many instructions."""
+    """A slow machine changes no verdict: every input takes longer than `WATCH_S`, but none runs many
+    instructions."""
     monkeypatch.setattr(engine, "WATCH_S", 0.001)
 
     def slow(data: bytes, folder: Path) -> None:

@@ -48,7 +48,7 @@ MOVEMENTS = [
 
 
 class Builder:
-    """A graph in the making, with ONNX's operators."""
+    """A graph under construction, with ONNX's operators."""
 
     def __init__(self, draw: Any, dtype: str, shape: tuple[int, ...] = SHAPE):
         self.draw, self.dtype = draw, dtype
@@ -114,7 +114,7 @@ def elementwise(b: Builder, x: str, shape: tuple[int, ...]) -> str:
 
 
 def movement(b: Builder, x: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Add a movement of one value; return the new shape, too."""
+    """Add a movement of one value; return its name and the new shape."""
     n, c, h, w = shape
     kind = b.draw(st.sampled_from(MOVEMENTS))
     ints = lambda *v: b.constant(np.array(v, np.int64))  # noqa: E731
@@ -177,7 +177,7 @@ def models(draw: Any) -> Graph:
             x = elementwise(b, x, shape)
         elif kind == "movement":
             x, shape = movement(b, x, shape)
-            pair = pair if draw(st.booleans()) else None  # the same parameters, or others
+            pair = pair if draw(st.booleans()) else None  # the same quantization parameters, or others
         elif kind == "conv":
             x = b.op("Conv", x, b.weight(3, shape[1], 3, 3), pads=(1, 1, 1, 1))
             x = b.op("Relu", x) if draw(st.booleans()) else x

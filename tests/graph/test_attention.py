@@ -1,5 +1,5 @@
-"""Attention that is written out becomes one node, with the bits of its NumPy steps, near ONNX Runtime's
-results."""
+"""Tests of attention written out as separate nodes: it becomes one node, with the bits of its NumPy steps and
+near ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ FORMS: dict[str, tuple[list[Any], dict[str, np.ndarray], Seen]] = {
 }  # fmt: skip
 GUARDED = [op("Add", "m s0", "s"), op("IsNaN", "p", "nan"), op("Where", "nan zero p", "w")]
 EMPTY = np.where(np.arange(2)[:, None, None, None] == 1, -np.inf, PADDED).astype(np.float32)
-FORMS["rows without a key"] = (  # as PyTorch exports it: NaN weights are 0
+FORMS["rows without a key"] = (  # PyTorch exports it with NaN weights replaced by 0
     [*plain(GUARDED[:1])[:-1], *GUARDED[1:], op("MatMul", "w v", "y")], {"m": EMPTY}, NOTHING,
 )  # fmt: skip
 
@@ -112,8 +112,8 @@ def test_forms(device: vkq.Device, name: str) -> None:
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_operands_lie_as_they_are(device: vkq.Device, dtype: str) -> None:
-    """From (batch, tokens, heads, numbers) and back, with keys shared by heads: no Transpose, no
-    repetition."""
+    """Attention reads (batch, tokens, heads, numbers) and writes the same, with keys shared by heads: no
+    Transpose and no repeated keys."""
     fed = {"q": values(1, 2, 7, 32), "k": values(2, 2, 7, 16), "v": values(3, 2, 7, 16)}
     fed = {name: x.astype(dtype) for name, x in fed.items()}
     nodes = [op("Reshape", "q qs", "q4"), op("Transpose", "q4", "qt", perm=[0, 2, 1, 3])]
@@ -196,7 +196,8 @@ def test_quantized_attention_keeps_its_bytes(any_device: vkq.Device, tmp_path: P
 
 @pytest.mark.usefixtures("always")
 def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
-    """Other passes may turn them into integer products. ONNX Runtime sums 8-bit numbers differently here."""
+    """Products of dequantized numbers are not fused, because other passes may turn them into integer
+    products. ONNX Runtime adds up 8-bit numbers differently here."""
     fed = {f"{x}8": (FED[x] * 30).astype(np.int8) for x in "qk"} | {"v": FED["v"]}
     nodes = [op("DequantizeLinear", f"{x}8 c", x) for x in "qk"] + plain([op("Mul", "s0 c", "s")])
     session = vkq.onnx.InferenceSession(model(nodes, fed, {"c": np.float32(0.05)}, "float32"), any_device)
@@ -209,8 +210,8 @@ def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
 
 
 def test_long_contexts_take_little_memory(any_device: vkq.Device) -> None:
-    """4,096 tokens and 32 heads: no value has more than 64 MiB, and the mask is a rule. Small attention is
-    not fused."""
+    """Attention over 4,096 tokens and 32 heads takes little memory: no value has more than 64 MiB, and the
+    mask is computed by a rule. Small attention is not fused."""
 
     def causal(tokens: int) -> vkq.onnx.InferenceSession:
         fed = {x: np.broadcast_to(np.float32(0), (1, 32 if x == "q" else 8, tokens, 64)) for x in "qkv"}

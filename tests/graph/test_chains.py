@@ -1,4 +1,4 @@
-"""Chains of element-wise operators: which nodes are fused, and that results stay the same."""
+"""Tests of chains of element-wise operators: which nodes are fused, and that results stay the same."""
 
 from typing import Any
 
@@ -54,7 +54,8 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def test_a_gelu_by_hand_is_one_dispatch(device: vkq.Device) -> None:
-    """With a bias for each channel, and with two results."""
+    """A Gelu written out as separate operators is one dispatch, with a bias for each channel, and with two
+    results."""
     nodes = [
         op("Add", "x bias", "a"), op("Div", "a root", "b"), op("Erf", "b", "c"), op("Add", "c one", "d"),
         op("Mul", "a d", "e"), op("Mul", "e half", "y"), op("Sqrt", "d", "z"),
@@ -69,7 +70,7 @@ def test_a_gelu_by_hand_is_one_dispatch(device: vkq.Device) -> None:
 
 
 def test_what_reads_between_ends_a_chain(device: vkq.Device) -> None:
-    """A sum of rows is between: its input is stored, and what follows is another chain."""
+    """A sum of rows ends a chain: its input is stored, and the operators after it are another chain."""
     nodes = [
         op("Exp", "x", "a"), op("ReduceSum", "a axes", "s", keepdims=1), op("Neg", "a", "b"),
         op("Div", "b s", "c"), op("Abs", "c", "y"),
@@ -81,7 +82,7 @@ def test_what_reads_between_ends_a_chain(device: vkq.Device) -> None:
 
 
 def test_flags(device: vkq.Device) -> None:
-    """Comparisons, logic and selections; flags as inputs, as results, and moved between."""
+    """Comparisons, logic and selections run in chains; flags are inputs, results, or moved between them."""
     nodes = [
         op("Less", "x z", "a"), op("IsNaN", "x", "n"), op("Or", "a n", "o"), op("And", "o f", "p"),
         op("Where", "p x zero", "y"), op("Transpose", "o", "t", perm=[1, 0]), op("Not", "t", "u"),
@@ -98,8 +99,8 @@ def test_flags(device: vkq.Device) -> None:
 
 
 def test_half_and_normalization(device: vkq.Device) -> None:
-    """float16 is rounded after each operator; BatchNormalization joins the chain; common powers are
-    products."""
+    """In a chain float16 is rounded after each operator, BatchNormalization is included, and small integer
+    powers are products."""
     nodes = [
         op("BatchNormalization", "x s b m v", "a"), op("HardSwish", "a", "c"), op("Pow", "c two", "d"),
         op("Cast", "d", "e", to=HALF), op("Sigmoid", "e", "f"), op("Mul", "f e", "y"),
@@ -112,7 +113,7 @@ def test_half_and_normalization(device: vkq.Device) -> None:
 
 
 def test_many_operands(device: vkq.Device) -> None:
-    """More buffers than a kernel has: several chains give the same sum."""
+    """A sum with more operands than a kernel has buffers becomes several chains with the same result."""
     inputs = {name: normal(i, 3, 4) for i, name in enumerate("abcdefg")}
     nodes = [op("Sum", "a b c d e f g", "s"), op("Mean", "a b c", "m"), op("Max", "s m d", "y")]
     data = model(nodes, inputs, {"y": FLOAT})
@@ -126,7 +127,8 @@ TWO = ["Add", "Mul", "Sub", "Div", "Max", "Min"]
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs(device: vkq.Device, seed: int) -> None:
-    """Operators that read any earlier values, of three shapes; some with a transposition between."""
+    """Random graphs give the same results. Their operators read any earlier values of three shapes; some have
+    a transposition between."""
     r = np.random.default_rng(seed)
     shapes = [(3, 5), (1, 5), (3, 1)]
     inputs = {f"v{i}": normal(seed + i, *shapes[i]) for i in range(3)}
@@ -144,7 +146,7 @@ def test_random_graphs(device: vkq.Device, seed: int) -> None:
 
 
 def test_what_is_left_alone() -> None:
-    """64-bit numbers, and values without elements, are not fused."""
+    """Values of 64-bit numbers, and values without elements, are not fused."""
     x = np.zeros((0, 3), np.float32)
     assert chains(model([op("Exp", "x", "y")], {"x": x}, {"y": FLOAT}), {"x": x}) == [("Exp",)]
     wide = np.zeros((2, 3), np.float64)

@@ -1,4 +1,4 @@
-"""Tables are computed once for all sizes of inputs."""
+"""Tests of lookup tables: they are computed once for all sizes of inputs."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ def node(op: str, *inputs: str, **attributes: Any) -> list[Node]:
 
 
 def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
-    """Attributes and constants that compare equal but differ, another order, other numbers."""
+    """A table is computed anew if attributes or constants differ (also those that compare equal), the order,
+    or the numbers."""
     zeros = {"c": np.float32([0.0]), "d": np.float32([-0.0])}
     asked = [
         node("LeakyRelu", "x", alpha=0.0), node("LeakyRelu", "x", alpha=-0.0), node("Mul", "x", "c"),
@@ -65,11 +66,12 @@ def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
             evaluated(renamed, "z", X, zeros).view(np.int32),
             cones._computed(nodes, "y", X, zeros).view(np.int32),
         )
-    assert len(computed) == 7 + len(asked)  # by the comparison alone
+    assert len(computed) == 7 + len(asked)  # only the comparison computes more
 
 
 def test_few_are_kept(computed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest is dropped first; large results, and those with unhashable attributes, are not cached."""
+    """The cache drops the oldest table first; large results, and those with unhashable attributes, are not
+    cached."""
     monkeypatch.setattr(cones, "MOST_KEPT", 3)
     for alpha in (0.1, 0.2, 0.3, 0.4, 0.2, 0.1):
         evaluated(node("LeakyRelu", "x", alpha=alpha), "y", X, {})

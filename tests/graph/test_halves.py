@@ -1,4 +1,4 @@
-"""float16 graphs: quantized values are those of the float32 form; movement of float16 numbers."""
+"""Tests of float16 graphs: quantized values equal those of the float32 form; float16 numbers are moved."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_quantized(device: vkq.Device, name: str) -> None:
-    """The 8-bit numbers of the float32 form, by the same quantized operators."""
+    """The 8-bit numbers equal those of the float32 form, and the same quantized operators compute them."""
     x = normal(7, *X).astype(np.float16)
     ops, results = [], []
     for dtype in (np.float16, np.float32):
@@ -63,8 +63,8 @@ def test_quantized(device: vkq.Device, name: str) -> None:
 
 
 def test_a_meeting_with_halves(device: vkq.Device) -> None:
-    """A dequantized value is rounded to float16 where it meets float16 numbers, and where a result is
-    float16."""
+    """A dequantized value is rounded to float16 if its reader has float16 operands, or if it is a float16
+    result."""
     x = normal(8, *X).astype(np.float16)
     nodes = [op("Add", "xd x", "a"), op("Identity", "c", "y2"), op("Cast", "xd", "s", to=TensorProto.FLOAT)]
     data = quantized(np.float16, [*nodes, op("Add", "a two", "y")], two=np.float16(2))
@@ -111,7 +111,7 @@ MOVED = {
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("name", list(MOVED))
 def test_movement(device: vkq.Device, name: str, dtype: str) -> None:
-    """Bit for bit, also with odd numbers of elements."""
+    """Movements of float16 numbers keep every bit, also with odd numbers of elements."""
     x = normal(9, 1, 4, 3, 5).astype(dtype)
     constants = {
         "starts": np.array([4, 0]), "ends": np.array([-9, 3]), "axes": np.array([3, 1]),

@@ -1,4 +1,4 @@
-"""Fusion into functions of rows, and heads of attention in one movement: results stay the same."""
+"""Tests of fusion into functions of rows, and of attention heads moved at once: results stay the same."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def bytes_of(*shape: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("width", "ops"), [(24, ["rows"]), (22, ["dequantize", "rows", "quantize"])])
 def test_normalization_of_bytes(device: vkq.Device, width: int, ops: list[str]) -> None:
-    """One dispatch if rows are whole words."""
+    """A normalization between 8-bit values is one dispatch if rows are whole words."""
     nodes = [
         op("DequantizeLinear", "x s z", "r"),
         op("LayerNormalization", "r gamma beta", "n", axis=-1),
@@ -37,7 +37,7 @@ def test_normalization_of_bytes(device: vkq.Device, width: int, ops: list[str]) 
 
 
 def test_the_chain_alone(any_device: vkq.Device) -> None:
-    """Float rows followed by a residual; another reader prevents the fusion."""
+    """Float rows with a residual after them are fused; another reader of the rows prevents it."""
     nodes = [
         op("Softmax", "x", "n", axis=-1),
         op("Mul", "n gamma", "m"),

@@ -1,4 +1,4 @@
-"""Large graphs: planning visits each node a few times, however many there are."""
+"""Tests of large graphs: planning visits each node a few times, whatever their number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkq.onnx.reader import read
 from vkq.runtime.builder import Builder
 
 SHAPE = (2, 16, 3, 3)
-BLOCK = 7  # operators of vkq in each block of `Long`, at least
+BLOCK = 7  # each block of `Long` has at least so many operators of vkq
 
 
 class Counted(list[Any]):
@@ -94,7 +94,8 @@ class Long:
 
 
 def test_planning_looks_at_each_node_a_few_times(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four times the nodes give four times the visits, and four times the steps of the plan."""
+    """Planning visits each node a few times: four times the nodes give four times the visits and four times
+    the steps."""
     made = Builder.__init__
 
     def counted(builder: Builder, device: vkq.Device) -> None:
@@ -116,7 +117,7 @@ def test_planning_looks_at_each_node_a_few_times(device: vkq.Device, monkeypatch
 
 
 def test_names_of_one_hint_are_found_soon() -> None:
-    """A thousand names with one hint take a few lookups each."""
+    """Each of a thousand names with the same hint is found with a few lookups."""
 
     class Taken(set[str]):
         looks = 0

@@ -1,4 +1,4 @@
-"""One layout for each value: the repacks in networks, on simulated devices; shared copies."""
+"""Tests of layouts in networks: one for each value; the repacks, on simulated devices; shared copies."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def plan_of(graph: Graph, device: vkq.Device) -> Plan:
     return b.plan(*(values[name] for name in graph.outputs))
 
 
-@pytest.mark.parametrize(("batch", "size"), [(1, 32), (40, 16)])  # from 29 rows on matrix units are taken
+@pytest.mark.parametrize(("batch", "size"), [(1, 32), (40, 16)])  # matrix units are used from 29 rows on
 @pytest.mark.parametrize("kind", ["resnet", "mobilenet_v2", "mobilenet_v3", "efficientnet"])
 @pytest.mark.parametrize("name", ["nvidia-h200", "radv-gfx1030"])
 def test_nothing_is_repacked(
@@ -110,7 +110,7 @@ def test_sums_of_large_results_are_apart_on_matrix_units(
 def test_networks_in_blocks_of_channels(
     kind: str, strict_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same results on matrix units, in their layout."""
+    """Networks on matrix units give the same results, in the layout of these units."""
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
     graph = network(kind, tmp_path, 1, 16)
@@ -159,13 +159,13 @@ def test_a_gate_in_the_layout_that_it_comes_in(device: vkq.Device, channels: int
     [(BLOCKED, IMAGE), (IMAGE, BLOCKED), (BLOCKED, BLOCKED), (BLOCKED, MATRIX), (IMAGE, MATRIX)],
 )
 def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of: str, to: str) -> None:
-    n = 6 if to == MATRIX else 3  # of two blocks of rows
+    n = 6 if to == MATRIX else 3  # words of two blocks of rows
     x = np.random.default_rng(8).integers(-128, 128, (n, channels, 4, 5), dtype=np.int8)
     numbers = np.linspace(-1, 3, 256, dtype=np.float32)
     tensor = Tensor.from_numpy(x, device, of)
     plain, table = Builder(device), Builder(device)
     mean = pool.globally_averaged(plain, plain.input(tensor.spec), Q, QParams(0.1, 5), to)
-    # That kernel reads blocks only to write them; rows are (N, C).
+    # This kernel reads blocks only in order to write them; rows are (N, C).
     assert mean.spec.layout == (of if to == BLOCKED else to)
     got = run(plain.plan(mean), [tensor]).numpy()
     want = operators.global_avg_pool(x, QParams(0.1, 5), Q)
@@ -197,7 +197,7 @@ def test_branches_are_written_where_they_lie_side_by_side(
 ) -> None:  # fmt: skip
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
-    net = Net(seed=9, shape=(1, 3, 8, 8))  # whole 256 bytes, where some devices let buffers begin
+    net = Net(seed=9, shape=(1, 3, 8, 8))  # multiples of 256 bytes, some devices' alignment of buffers
     model = read(quantized(net.model(*branches(net, last, result)), "qdq_int8", tmp_path, net.shape))
     graph = lower(model.at({"x": net.shape}))
     feed = {"x": np.random.default_rng(3).standard_normal(net.shape).astype(np.float32)}
@@ -237,7 +237,7 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
     copy = repacked(b, x, BLOCKED)
     assert repacked(b, x, BLOCKED) is copy
     assert repacked(b, x, IMAGE) is x
-    b.fill(copy, 2)  # as a sum in place would
+    b.fill(copy, 2)  # a sum in place would do this
     again = repacked(b, x, BLOCKED)
     assert again.slot != copy.slot
     assert repacked(b, x, BLOCKED) is again
@@ -262,8 +262,8 @@ def heads(net: Net) -> list[str]:
 
 
 def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_path: Path) -> None:
-    """v is transposed; products read q and k, and write the result, with heads side by side: nothing else
-    moves."""
+    """Attention moves its heads as rows of matrices: v is transposed; products read q and k, and write the
+    result, with heads side by side. Nothing else moves."""
     net = Net(4, (1, 20, 24))
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     graph = lower(read(model).at({"x": net.shape}))
@@ -279,7 +279,8 @@ def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_pat
 def test_heads_on_matrix_units_are_moved_and_repacked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linear layers there have another layout than products: a movement changes it on the way."""
+    """On matrix units, heads are moved and repacked in one step, because linear layers and products have
+    different layouts there."""
     device = Planned("nvidia-h200")
     choice = Choice("coopmat", "s8s8", "as the test says")
     monkeypatch.setattr("vkq.schemes.int8.choose_path", lambda device, path: choice)

@@ -1,4 +1,4 @@
-"""Operators on lines (N, C, L), as in audio networks, compared with ONNX Runtime."""
+"""Tests of operators on lines (N, C, L), as in audio networks, compared with ONNX Runtime."""
 
 from typing import Any
 
@@ -22,7 +22,8 @@ POOLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_convolution(device: vkq.Device, dtype: str) -> None:
-    """Dilated, grouped and strided; different padding at both ends, as in a causal convolution."""
+    """Convolutions of lines are dilated, grouped and strided, with different padding at both ends as in
+    causal convolutions."""
     x, rng = bytes_of((2, 6, 19), dtype), np.random.default_rng(0)
     constants = q("x", 0.03, 100, dtype) | q("y", 0.1, 120, dtype) | {
         "w": rng.integers(-127, 128, (4, 3, 3)).astype(np.int8), "wz": np.zeros(4, np.int8),
@@ -67,7 +68,8 @@ def dequantized(axis: int, scales: tuple[int, ...], **blocks: int) -> tuple[list
 
 @pytest.mark.parametrize("axis", [0, -3])
 def test_scales_along_an_axis_that_counts_from_either_end(any_device: vkq.Device, axis: int) -> None:
-    """The weight gets one more axis."""
+    """Scales along an axis are right whether the axis is counted from the front or the back, because the
+    weight gets one more axis."""
     x = bytes_of((2, 6, 19), "uint8")
     nodes, constants = dequantized(axis, (4,))
     check(any_device, model(nodes, {"x": x}, constants, "uint8"), {"x": x})
@@ -83,14 +85,14 @@ def test_scales_of_blocks_are_a_float_weight(any_device: vkq.Device) -> None:
     assert "conv2d_f32__" in str(session.explain())
     (ours,) = session.run(None, {"x": x})
     (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # sums of floats in any order
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # floats are added in another order
 
 
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("real", [False, True], ids=["bytes", "numbers"])
 def test_linear_resize(device: vkq.Device, real: bool, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime treats lines as volumes, and sums those of the last channel and image in other parts. With
-    8-bit and with real numbers, many of them near ties."""
+    """Linear resizing gives ONNX Runtime's bytes, of 8-bit and of real numbers, many of them near ties. ONNX
+    Runtime treats lines as volumes, and adds the terms of the last channel and image in another way."""
     monkeypatch.setattr(device, "_soft_float", soft)
     rng = np.random.default_rng(4)
     for shape, size in (((2, 3, 7), 19), ((1, 1, 5), 12), ((3, 18, 13), 4), ((2, 5, 1), 3), ((1, 6, 9), 26)):

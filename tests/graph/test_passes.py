@@ -1,4 +1,4 @@
-"""Every pass keeps every result: random graphs in NumPy, before and after."""
+"""Tests of the passes on random graphs: in NumPy, results before and after a pass are equal."""
 
 import numpy as np
 import pytest
@@ -44,8 +44,8 @@ def test_a_pass_changes_no_result(number: int, graph: Graph) -> None:
 @MANY
 @given(graph=models())
 def test_lowered_graphs_run_whole(graph: Graph) -> None:
-    """No float operator remains between 8-bit values, and a second lowering changes only the order of
-    branches, some of which became shorter by tables in convolutions."""
+    """In a lowered graph no float operator remains between 8-bit values. A second lowering changes only the
+    order of branches, some of which became shorter when tables were fused into convolutions."""
     lowered = lower(graph)
     assert refusals(lowered) == []
     again = lower(lowered)
@@ -75,7 +75,7 @@ def unchanged(graph: Graph) -> Graph:
 
 
 def test_a_fill_that_no_number_stands_for() -> None:
-    """Pad stays a float operator if its value is not a quantized number."""
+    """A Pad stays a float operator if its fill value is no multiple of the scale."""
     b, x = by_hand()
     pads = b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
     for fill, op in ((0.1, "dequantize"), (0.5, "Pad")):
@@ -85,7 +85,7 @@ def test_a_fill_that_no_number_stands_for() -> None:
 
 
 def test_bounds_add_up() -> None:
-    """Relu, then Clip below and above it: the layer has both bounds."""
+    """Relu, and Clip below and above it, become bounds of the layer: the narrowest of each."""
     b, x = by_hand()
     y = b.op("Relu", b.op("Conv", x, b.weight(3, 4, 3, 3)))
     y = b.op("Clip", y, b.constant(np.float32(-1)), b.constant(np.float32(4)))
@@ -109,8 +109,8 @@ def test_a_linear_layer_stores_numbers_where_nothing_reads_its_bytes(
 
 @pytest.mark.parametrize("factor", [1.0, 1.004, 1.5, 8.0])
 def test_the_scale_of_a_bias(factor: float) -> None:
-    """Within 1 % of x * w the integers are used unchanged, as in ONNX Runtime; otherwise the real bias
-    counts."""
+    """If the scale of an integer bias is within 1 % of x * w, its integers are used unchanged, as in ONNX
+    Runtime; otherwise its real value is converted."""
     b, x = by_hand()
     bias = b.constant(np.array([100, -50, 7], np.int32))
     real = b.op("DequantizeLinear", bias, b.constant(np.float32(0.25 * 0.125 * factor)))
@@ -137,7 +137,8 @@ def test_transposes_join_in_their_order() -> None:
 
 
 def test_constants_that_make_a_value_larger() -> None:
-    """No table is made: each number of x becomes several."""
+    """An operator with a constant that enlarges the value gets no table, because each number of x becomes
+    several."""
     b, x = by_hand(shape=(2, 4, 1, 6))
     y = b.op("Add", x, b.constant(np.arange(5, dtype=np.float32).reshape(5, 1)))
     lowered = unchanged(b.graph(b.stored(y, 0.5)))
@@ -148,7 +149,8 @@ def test_constants_that_make_a_value_larger() -> None:
     ("shape", "op"), [((4, 1, 1), "mean_lookup"), ((5, 1), "lookup"), ((), "mean_lookup")]
 )
 def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
-    """One table, or one for each channel; tables along another axis are not fused with the mean."""
+    """The mean of a table's results is fused, with one table or one for each channel; tables along another
+    axis are not."""
     b, x = by_hand()
     constant = b.constant((np.arange(np.prod(shape)) / 4).astype(np.float32).reshape(shape))
     y = b.op("GlobalAveragePool", b.op("Relu", b.op("Add", x, constant)))
@@ -162,7 +164,8 @@ def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
 
 
 def test_branches_stand_side_by_side() -> None:
-    """The first nodes of both branches come before the second ones; an omitted operand is no input."""
+    """Branches are interleaved: the first nodes of both come before the second ones; an omitted operand is no
+    input."""
     chain = (("x", "a"), ("a", "b"), ("b", "c"), ("x", "side"))
     nodes = [Node("Identity", (one, ""), (two, "")) for one, two in chain]
     nodes.append(Node("add", ("c", "side"), ("y",)))

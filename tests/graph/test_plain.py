@@ -1,4 +1,4 @@
-"""Operators that are rewritten as others: the bits of NumPy, and ONNX Runtime's results."""
+"""Tests of operators that are rewritten as others: they have the bits of NumPy and ONNX Runtime's results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def ids(seed: int, low: int, high: int, *shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_gathers(device: vkq.Device, known: bool) -> None:
-    """Run-time and constant indices, negative ones too."""
+    """Gathers work with run-time and constant indices, also negative ones."""
     x = normal(0, 3, 5, 7)
     cases = [
         (op("GatherElements", "x i", "y", axis=1), ids(1, -5, 5, 3, 4, 6)),
@@ -62,7 +62,8 @@ def test_gathers(device: vkq.Device, known: bool) -> None:
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
-    """Each index once, as ONNX requires for "none", else several times: one after the other."""
+    """Scatters are right: with each index once, as ONNX requires for "none", else with indices that occur
+    several times, which are applied in order."""
     x = normal(6, 4, 5, 3)
     once = np.argsort(normal(7, 4, 5, 3), axis=1)[:, :4]
     often = once if reduction == "none" else ids(8, -5, 5, 4, 6, 3)
@@ -77,7 +78,7 @@ def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
 
 
 def test_a_cache(device: vkq.Device) -> None:
-    """Rows of a cache at a run-time position; int64 numbers too."""
+    """Rows of a cache are written at a run-time position; int64 numbers too."""
     cache, row, at = normal(11, 2, 3, 9, 4), normal(12, 2, 3, 1, 4), np.array([[[[6]]]])
     nodes = [op("Expand", "at shape", "i"), op("ScatterElements", "cache i row", "y", axis=2)]
     inputs = {"cache": cache, "row": row, "at": at}
@@ -95,7 +96,8 @@ def test_one_hot(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_places(device: vkq.Device, dtype: Any) -> None:
-    """The first or the last of equal numbers, along any axis; arithmetic and Gather follow."""
+    """ArgMax and ArgMin return the first or last of equal numbers, along any axis; arithmetic and Gather read
+    the result."""
     x = np.round(normal(15, 3, 9, 5)).astype(dtype)
     for kind in ("ArgMax", "ArgMin"):
         for axis, keep, last in ((0, 1, 0), (1, 0, 1), (-1, 0, 0)):
@@ -111,7 +113,7 @@ def test_places(device: vkq.Device, dtype: Any) -> None:
 
 @pytest.mark.parametrize("largest", [1, 0])
 def test_top_k(device: vkq.Device, largest: int) -> None:
-    """The first of equal numbers; infinities; all numbers of a line."""
+    """TopK returns the first of equal numbers, handles infinities, and can return all numbers of a line."""
     x = np.round(normal(17, 3, 37, 5))
     x[0, 3], x[1, 5, 2] = np.inf, -np.inf
     for axis, k in ((1, 6), (0, 1), (-1, 5)):
@@ -124,7 +126,7 @@ def test_top_k(device: vkq.Device, largest: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_running_sums(device: vkq.Device, dtype: Any) -> None:
-    """In ONNX Runtime's order of additions; masks become positions."""
+    """CumSum adds in ONNX Runtime's order; from a mask it makes positions."""
     x = normal(18, 2, 11, 3) if dtype == np.float32 else ids(18, 0, 2, 2, 11, 3)
     for axis, exclusive, reverse in ((1, 0, 0), (0, 1, 0), (-1, 0, 1), (1, 1, 1)):
         nodes = [op("CumSum", "x axis", "y", exclusive=exclusive, reverse=reverse)]
@@ -136,7 +138,7 @@ def test_running_sums(device: vkq.Device, dtype: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMax", "ReduceMin"])
 def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
-    """Masks and lengths, along any axes; flags for "any" and "all"."""
+    """Reductions of integers (masks, lengths) work along any axes; those of flags compute "any" and "all"."""
     x = ids(19, 0, 9, 3, 7, 5)
     for axes, keep in (([1], 0), ([0, 2], 1), ([-1], 1), ([0, 1, 2], 0)):
         nodes = [op(kind, "x axes", "y", keepdims=keep)]
@@ -172,7 +174,7 @@ EQUATIONS = {
 
 @pytest.mark.parametrize("equation", list(EQUATIONS))
 def test_einsum(device: vkq.Device, equation: str) -> None:
-    """As products of matrices; the bound is that of a sum of few terms."""
+    """Einsum becomes products of matrices; the bound is that of a sum of few terms."""
     inputs = {f"x{i}": normal(20 + i, *shape) for i, shape in enumerate(EQUATIONS[equation])}
     data = model([op("Einsum", " ".join(inputs), "y", equation=equation)], inputs, {"y": FLOAT})
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, inputs)
@@ -210,8 +212,8 @@ def test_reversed_lines(device: vkq.Device) -> None:
 
 
 def test_indices_beyond_an_axis(any_device: vkq.Device) -> None:
-    """Run-time indices are refused when they are given, with their allowed range; constant ones when the
-    model is read."""
+    """Indices beyond an axis are refused with their allowed range: constant ones when the model is read,
+    run-time ones when they are passed."""
     x, u = normal(36, 3, 5), normal(37, 1, 5)
     for nodes in (
         [op("GatherElements", "x i", "y", axis=0)],
@@ -230,7 +232,7 @@ def test_indices_beyond_an_axis(any_device: vkq.Device) -> None:
 
 
 def test_what_is_too_long_stays_as_it_is() -> None:
-    """A driver may end longer loops: such a TopK is refused by its name."""
+    """A TopK whose loop would be longer than some drivers allow is refused by its name."""
     x = np.zeros((1, MOST_ROUNDS + 1), np.float32)
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", "i"])]
     data = model(nodes, {"x": x}, {"y": FLOAT}, k=np.array([3]))
@@ -250,13 +252,13 @@ RESIZES = [
 
 @pytest.mark.parametrize("attributes", RESIZES, ids=lambda a: ".".join(map(str, a.values())))
 def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
-    """Larger and smaller at once, to sizes that are no multiples; lines and volumes too."""
+    """Resize enlarges one axis and shrinks another, to sizes that are no multiples; lines and volumes too."""
     x = normal(40, 2, 3, 7, 9)
     nodes = [op("Resize", "x none none sizes", "y", **attributes)]
     data = model(nodes, {"x": x}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=np.array([2, 3, 11, 5]))
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
     (want,) = ort.InferenceSession(data.SerializeToString()).run(None, {"x": x})
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)  # of coordinates up to 10, rounded
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)  # coordinates up to 10 are rounded
     nodes = [op("Resize", "x none none sizes", "y", **attributes, axes=[2])]
     for shape in ((2, 3, 9), (2, 3, 5, 4, 3)):
         data = model(nodes, {"x": normal(41, *shape)}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=[7])
@@ -264,7 +266,7 @@ def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
 
 
 def test_a_crop(device: vkq.Device) -> None:
-    """With a fill beyond the image; two sizes by one factor."""
+    """A crop is resized with a fill value beyond the image, and with two sizes given by one factor."""
     x, none = normal(42, 1, 1, 5, 6), np.zeros(0, np.float32)
     how = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.5}
     roi = np.float32([0, 0, 0.3, -0.2, 1, 1, 0.8, 1.1])
@@ -282,7 +284,8 @@ def test_a_crop(device: vkq.Device) -> None:
 
 
 def test_a_resize_between_quantized_values_has_bytes() -> None:
-    """ONNX Runtime's bytes: no weighted sum of floats is used."""
+    """A Resize between quantized values gives ONNX Runtime's bytes and is not computed as a weighted sum of
+    floats."""
     x = np.zeros((1, 2, 5, 6), np.float32)
     nodes = [
         op("QuantizeLinear", "x s z", "q"), op("DequantizeLinear", "q s z", "d"),
@@ -298,7 +301,8 @@ def test_a_resize_between_quantized_values_has_bytes() -> None:
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None:
-    """With and without biases and a first state; the bound is that of sums of 12 terms, five times."""
+    """LSTM, GRU and RNN run with and without biases and an initial state, within the bound of five sums of 12
+    terms."""
     steps, batch, inner, hidden = 5, 3, 7, 6
     d, g = 2 if direction == "bidirectional" else 1, {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
     constants = {"w": normal(50, d, g * hidden, inner) / 4, "r": normal(51, d, g * hidden, hidden) / 4}
@@ -322,7 +326,7 @@ def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 def test_grids(device: vkq.Device, mode: str, padding: str) -> None:
-    """Points inside, beyond and on the borders of images that are not square."""
+    """GridSample reads points inside, outside and on the border of images that are not square."""
     x, grid = normal(60, 2, 3, 5, 7), normal(61, 2, 4, 9, 2) / 2
     for align in (0, 1):
         nodes = [op("GridSample", "x grid", "y", mode=mode, padding_mode=padding, align_corners=align)]

@@ -1,4 +1,4 @@
-"""Reductions along any axes of 8-bit values, compared with ONNX Runtime and the exact sums."""
+"""Tests of reductions along any axes of 8-bit values, compared with ONNX Runtime and exact sums."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import vkq
 import vkq.onnx
 from tests.onnx.test_operators import around, bytes_of, check, model, q
 
-# Channels, tokens, several axes that are not adjacent, all.
+# The axes: channels, tokens, several that are not adjacent, all.
 AXES = [(1,), (-2,), (0, 3), (0, 1, 2, 3)]
 
 
@@ -36,7 +36,8 @@ def test_mean(device: vkq.Device, axes: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum"])
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_real_results(device: vkq.Device, axes: tuple[int, ...], op: str) -> None:
-    """An exact sum times one float32 factor: two roundings of 2^-24 each, and that of the scale."""
+    """A real result is an exact sum times one float32 factor: its error is two roundings of 2^-24, and that
+    of the scale."""
     x = bytes_of((2, 5, 6, 7), "int8")
     constants = q("x", 0.05, 100, "int8") | {"axes": np.array(axes, np.int64)}
     nodes = [

@@ -1,5 +1,5 @@
-"""Reductions, softmax and normalizations of floats as functions of rows: the fused nodes, and the operators'
-own results."""
+"""Tests of reductions, softmax and normalizations of floats as functions of rows: which nodes are fused, and
+the operators' results."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from .test_chains import FLOAT, HALF, chains, compared, model, normal, op
     "kind", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceLogSumExp", "ReduceL2"]
 )
 def test_reductions(device: vkq.Device, kind: str) -> None:
-    """Adjacent axes, separate axes, and all; kept or not; float16 too."""
+    """Reductions work along adjacent axes, separate axes and all axes, keeping them or not; float16 too."""
     x = normal(1, 3, 5, 7) / 4
     for axes, keep in (([1], 0), ([0, 2], 1), ([0, 1, 2], 0), ([-1], 1)):
         data = model([op(kind, "x axes", "y", keepdims=keep)], {"x": x}, {"y": FLOAT}, axes=np.array(axes))
-        if kind in ("ReduceMean", "ReduceMax"):  # pools before they are rows: their order is another
+        if kind in ("ReduceMean", "ReduceMax"):  # they become pools first, with another order
             got = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})[0]
             wide = getattr(np, kind.removeprefix("Reduce").lower())(
                 x.astype(float), tuple(axes), keepdims=bool(keep)
@@ -36,7 +36,8 @@ def test_reductions(device: vkq.Device, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
 def test_softmax(device: vkq.Device, kind: str) -> None:
-    """Softmax along any axis, between element-wise operators; along the last, the next is in its dispatch."""
+    """Softmax works along any axis, between element-wise operators; along the last axis the next operator is
+    in the same dispatch."""
     x = normal(2, 4, 9, 13)
     for axis in (-1, 1):
         nodes = [op("Mul", "x s", "a"), op(kind, "a", "b", axis=axis), op("Neg", "b", "y")]
@@ -72,7 +73,7 @@ def test_a_normalization_by_hand(device: vkq.Device, square: list[Any]) -> None:
 
 
 def test_normalizations(device: vkq.Device) -> None:
-    """Groups of channels, channels, and from a middle axis on."""
+    """Normalizations work over groups of channels, over channels, and from a middle axis on."""
     x, s, b = normal(6, 2, 6, 5, 3), normal(7, 6), normal(8, 6)
     nodes = [op("InstanceNormalization", "x s b", "y")]
     compared(device, model(nodes, {"x": x}, {"y": FLOAT}, s=s, b=b), {"x": x})

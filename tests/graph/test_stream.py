@@ -1,5 +1,5 @@
-"""Parallel batches: each array is in its place, whatever memory the device has, and nothing is allocated
-between batches."""
+"""Tests of parallel batches: each array arrives in its place, whatever memory the device has, and nothing is
+allocated between batches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from vkq.reference.operators import max_pool2d
 from vkq.runtime.builder import Builder
 from vkq.runtime.plan import Plan
 
-SHAPE = (3, 5, 7, 6)  # no multiple of a layout's block
+SHAPE = (3, 5, 7, 6)  # no size is a multiple of a layout's block
 
 
 @pytest.fixture(params=["mapped", "staging"])
@@ -54,7 +54,7 @@ def test_lanes_run_side_by_side(mine: vkq.Device, dtype: str) -> None:
             rows = list(batch(3 * turn + i, dtype))
             lane.start([rows])
             for row in rows:
-                row[:] = 0  # they were copied
+                row[:] = 0  # the rows were copied before
         for i, lane in enumerate(lanes):
             np.testing.assert_array_equal(lane.finish()[0], oracle(batch(3 * turn + i, dtype)))
     assert list(idle) == 3 * lanes
@@ -81,7 +81,8 @@ def test_one_result_of_several_inputs(mine: vkq.Device) -> None:
 
 
 def test_many_rows_are_copied_by_several_threads(mine: vkq.Device) -> None:
-    """More than 2 MiB, in rows that span the threads' parts, and a row larger than a thread's part."""
+    """Several threads copy more than 2 MiB, with rows that cross the threads' parts, and with one row larger
+    than such a part."""
     for shape in ((37, 3, 150, 163), (2, 9, 410, 401)):
         lane = Lane(mine, pooled(mine, shape), [0], deque())
         x = batch(7, shape=shape)

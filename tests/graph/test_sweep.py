@@ -1,4 +1,4 @@
-"""Passes visit only the nodes that they may change, and return an unchanged graph itself."""
+"""Tests of passes: they visit only nodes that they may change, and return an unchanged graph itself."""
 
 from collections.abc import Container
 from pathlib import Path
@@ -32,8 +32,8 @@ def counted(patch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @pytest.mark.parametrize("form", ["float", "QDQ"])
 def test_a_new_length(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str) -> None:
-    """Over 22 passes and the fold before them, each node is passed at most 11.5 times and visited 4.6
-    times."""
+    """For a new length, over 22 passes and the constant folding before them, each node is passed at most 11.5
+    times and visited 4.6 times."""
     data = texts.Bert(2).model()
     model = read(data if form == "float" else texts.quantized(data, tmp_path))
     for length in (7, 11):
@@ -52,7 +52,8 @@ def graph_of(*nodes: Node, **constants: Any) -> Graph:
 
 
 def test_what_is_left_alone_is_the_same_graph() -> None:
-    """Graphs without an operator of the pass, with one that it keeps, and with only a renamed value."""
+    """A pass returns the same graph if it has no operator of the pass, one that the pass keeps, or only a
+    renamed value."""
     graph = graph_of(Node("Relu", ("x",), ("a",)), Node("Add", ("a", "c"), ("y",)), c=np.float32([1, 2, 3]))
     seen: list[str] = []
 
@@ -69,7 +70,8 @@ def test_what_is_left_alone_is_the_same_graph() -> None:
 
 
 def test_what_follows_a_change_is_inferred_again() -> None:
-    """Another type, a constant instead of a node, and an input with another stored type."""
+    """Shapes and types after a change are inferred again: for another type, a constant in place of a node, or
+    an input with another stored type."""
     relu, add = Node("Relu", ("x",), ("a",)), Node("Add", ("a", "c"), ("y",))
     graph = graph_of(relu, add, c=np.float32([[1, 2, 3]]))
 

@@ -1,4 +1,5 @@
-"""Volumes in operators of images: the bits of NumPy, ONNX Runtime's results; its bytes in int8."""
+"""Tests of operators on volumes, which run as operators on images: the bits of NumPy, ONNX Runtime's results,
+and its bytes in int8."""
 
 from typing import Any
 
@@ -15,8 +16,8 @@ from vkq.onnx.reader import read
 
 from .test_chains import FLOAT, model, normal, op
 
-X = normal(0, 2, 6, 5, 7, 6)  # every axis odd or of another size than its neighbours
-# Attributes and the weight's shape: strides, dilations, and paddings that differ on each axis and side.
+X = normal(0, 2, 6, 5, 7, 6)  # axes of odd sizes, all different from their neighbours'
+# Attributes and the weight's shape: strides, dilations, and paddings that differ for each axis and side.
 CONVOLUTIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "plain": ({}, (4, 6, 3, 3, 3)),
     "everything": (
@@ -91,7 +92,8 @@ def test_float_pools(device: vkq.Device, name: str) -> None:
 
 
 def test_around_them(device: vkq.Device) -> None:
-    """A convolution without a bias, BatchNormalization, Relu, Resize and InstanceNormalization of volumes."""
+    """A convolution without a bias, BatchNormalization, Relu, Resize and InstanceNormalization of volumes run
+    in one model."""
     scales = [np.abs(normal(i, 4)) + 0.5 for i in range(4)]
     nodes = [
         op("Conv", "x w", "a", pads=[1] * 6), op("BatchNormalization", "a s0 s1 s2 s3", "b"),
@@ -118,10 +120,11 @@ def linear(*nodes: Any, per_channel: bool = False, **attributes: Any) -> list[An
 @pytest.mark.parametrize("per_channel", [False, True], ids=["tensor", "channel"])
 @pytest.mark.parametrize(("kind", "name"), WEIGHTED)
 def test_int8_convolutions(device: vkq.Device, kind: str, name: str, per_channel: bool) -> None:
-    """QDQ: one layer of images with exact integers, and movement in 8 bits around it."""
+    """A convolution in QDQ form becomes one layer on images with exact integers, and movements of 8-bit
+    numbers around it."""
     attributes, shape = weighted(kind, name)
     group = attributes.get("group", 1)
-    per_channel = per_channel and (kind == "Conv" or group == 1)  # else it is no axis of the weight
+    per_channel = per_channel and (kind == "Conv" or group == 1)  # otherwise it is no axis of the weight
     outputs, axis = (shape[0], 0) if kind == "Conv" else (shape[1] * group, 1)
     rng = np.random.default_rng(3)
     x = bytes_of(X.shape, "int8")
