@@ -1,4 +1,4 @@
-"""Seeded random cases, each on one path."""
+"""Seeded random cases of the integer correlation, each on one path."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 
 
 def check(device: vkq.Device, seed: int, path: str = "") -> str | None:
-    """Return how a seed's case differs from NumPy, or None. *path* defaults to the one that the seed
+    """Return how a seed's case differs from NumPy, or None. *path* defaults to the path that the seed
     selects."""
     return integer.check(device, seed, path or PATHS[seed % len(PATHS)])

@@ -20,7 +20,7 @@ from vkq.integer import correlation as op
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.reference import integer as reference_integer
 
-CASES = {  # x, w, options: what it is for
+CASES = {  # (x, w, options): the purpose of the case
     "the smallest": ((1, 1, 1, 1), (1, 1, 1, 1), {}),
     "one template, ragged words": ((1, 1, 11, 13), (1, 1, 3, 5), {}),
     "a window as wide as the image": ((2, 1, 19, 10), (5, 1, 4, 10), {}),
@@ -50,7 +50,7 @@ def test_conv2d(device: vkq.Device, name: str, path: str) -> None:
     p = Conv2dProblem.of(x_shape, w_shape, **options)
     bias = np.arange(-2, p.oc - 2) * 1000
     first = list(CASES).index(name)
-    for i in (first, first + 2):  # over the cases, every pair of dtypes on every path
+    for i in (first, first + 2):  # all cases together test every pair of dtypes on every path
         x, w = (data(i + k, PAIRS[i % len(PAIRS)][k], s) for k, s in enumerate((x_shape, w_shape)))
         want = reference_integer.conv2d(x, w, bias, p)
         got = integer.conv2d(
@@ -61,27 +61,27 @@ def test_conv2d(device: vkq.Device, name: str, path: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_thirty_templates(device: vkq.Device, dtype: str) -> None:
-    """One 100x100 image, 30 templates of 100x100, padding 30: a billion multiply-adds."""
+    """30 templates of 100x100 on one 100x100 image with padding 30 are exact: a billion multiply-adds."""
     x, w = data(1, dtype, (1, 1, 100, 100)), data(2, dtype, (30, 1, 100, 100))
     x[0, 0, :50, :50] = np.iinfo(dtype).min
     w[0] = np.iinfo(dtype).max
     w[1] = np.iinfo(dtype).min
     accumulate: Any = "int64" if dtype == "int16" and "llvmpipe" in device.name else "auto"
     if dtype == "int16":
-        w = (w // 256).astype(np.int16)  # wider than a byte, and within int32
+        w = (w // 256).astype(np.int16)  # int16 that does not fit a byte, with sums in int32
         w[2, 0, :9] = 300
     got = integer.conv2d(x, w, padding=30, accumulate=accumulate, device=device)
     np.testing.assert_array_equal(got, blas(x, w, 30))
 
 
 def test_five_hundred_templates(device: vkq.Device) -> None:
-    """One 100x100 image, 500 templates of 50x50."""
+    """500 templates of 50x50 on one 100x100 image are exact."""
     x, w = data(3, "int8", (1, 1, 100, 100)), data(4, "int8", (500, 1, 50, 50))
     np.testing.assert_array_equal(integer.conv2d(x, w, device=device), blas(x, w, 0))
 
 
 def blas(x: np.ndarray, w: np.ndarray, pad: int) -> np.ndarray:
-    """Return the same as float64 matrix products, exact below 2**53, for sizes that take int64 loops
+    """Return the result by float64 matrix products, which are exact below 2**53; int64 loops would take
     minutes."""
     assert (
         float(np.abs(x.astype(np.float64)).max() * np.abs(w.astype(np.float64)).sum(axis=(1, 2, 3)).max())
@@ -106,7 +106,8 @@ def test_random(device: vkq.Device, seed: int) -> None:
 
 
 def test_int16_extremes(device: vkq.Device) -> None:
-    """-32768 everywhere under a window of 100x100: 1.07e13, refused for int32 and exact in 64 bits."""
+    """-32768 everywhere, with a window of 100x100, gives 1.07e13, which is refused for int32 and exact in 64
+    bits."""
     x, w = np.full((1, 1, 101, 102), -32768, np.int16), np.full((1, 1, 100, 100), -32768, np.int16)
     with pytest.raises(
         vkq.AccumulatorOverflowError, match=r"\[0, 10737418240000\].*int32 holds .*accumulate='int64'"
@@ -141,7 +142,7 @@ def test_int32_edge(device: vkq.Device, path: str) -> None:
 
 
 def test_multiplies(device: vkq.Device) -> None:
-    """Four products of bytes cost more than one 32-bit multiply, if the sums fit; two cost less."""
+    """Four products of bytes are dearer than one 32-bit multiply, if the sums fit; two are cheaper."""
     x, w = data(20, "int16", (1, 1, 9, 20)) // 64, data(21, "int16", (3, 1, 3, 5)) // 64
     got = integer.conv2d(x, w, device=device)
     assert got.dtype == np.int32
@@ -192,7 +193,7 @@ def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(got, reference_integer.conv2d(x, w, None, p))
         assert device.memory_peak_bytes - before < 3 * 20_000 + 4_000 + 20 * 512
     assert len(steps) > 10
-    assert max(steps) > 3  # bands within a chunk
+    assert max(steps) > 3  # several bands in a chunk
 
 
 def test_chunks_of_a_device_with_small_buffers(any_device: vkq.Device) -> None:

@@ -1,20 +1,21 @@
-"""Numbers as digits: every number is restored, with the fewest digits, and 0 can always be represented."""
+"""Tests of numbers as digits: every number is restored, with the fewest digits, and 0 can always be
+represented."""
 
 import numpy as np
 import pytest
 
 from vkq.integer.digits import digits_for
 
-RANGES = [  # low, high, digits
+RANGES = [  # (low, high, digits)
     (0, 0, 1),
     (-128, 127, 1),
     (0, 255, 1),
     (-255, 0, 1),
-    (5, 9, 1),  # 0 is written too
+    (5, 9, 1),  # 0 must be representable too
     (0, 256, 2),
     (-200, 200, 2),
-    (-32768, 32767, 2),  # beyond what two balanced digits hold: moved
-    (-32896, 32639, 2),  # what they hold exactly
+    (-32768, 32767, 2),  # two balanced digits do not hold this range, so an offset moves it
+    (-32896, 32639, 2),  # exactly the range of two balanced digits
     (0, 65535, 2),
     (-32768, 32768, 3),
     (0, 2**24 - 1, 3),
@@ -55,5 +56,5 @@ def test_sixteen_bits() -> None:
 
 
 def test_no_offset_without_need() -> None:
-    """An offset of w costs window sums, so data that fits without one has none."""
+    """Data that fits without an offset gets none, because an offset of w costs window sums."""
     assert digits_for(-128, 127).offset == digits_for(0, 127).offset == digits_for(-300, 30000).offset == 0

@@ -1,5 +1,5 @@
-"""Template matching: integer measures are exact, and the normalized one is made from exact sums; both are
-compared with other libraries' definitions."""
+"""Tests of template matching: integer measures are exact, and the normalized one is computed from exact sums;
+both are compared with other libraries' definitions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_normalized_is_scikit_images(device: vkq.Device) -> None:
     for one, template in zip(got, templates, strict=True):
         np.testing.assert_allclose(
             one, skimage.feature.match_template(image, template), atol=1e-6
-        )  # theirs: FFT in float
+        )  # their result is a float FFT's
         single = integer.match_template(image, template, "ccoeff_normed", device=device)
         np.testing.assert_array_equal(single, one)
     assert np.unravel_index(got[0].argmax(), got[0].shape) == (10, 20)
@@ -54,8 +54,8 @@ def test_normalized_is_scikit_images(device: vkq.Device) -> None:
 
 
 def test_normalized_where_float_sums_cancel(device: vkq.Device) -> None:
-    """A faint texture on a bright background has 16 bits of brightness and variance 1. The results are
-    compared with fractions."""
+    """Normalized matching is right where float sums would cancel: a texture of variance 1 on a bright
+    background of 16 bits, compared with fractions."""
     rng = np.random.default_rng(2)
     image = (65000 + rng.integers(-1, 2, (24, 25))).astype(np.uint16)
     template = image[3:15, 4:17]

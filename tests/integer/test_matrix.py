@@ -1,4 +1,5 @@
-"""Exact correlations on matrix units (emulated): every tile and form, parts of k, digits, window sums."""
+"""Tests of exact correlations on (emulated) matrix units: every tile and form, parts of k, digits, window
+sums."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from vkq.reference import integer as reference
 from vkq.runtime.tensor import Tensor
 from vkq.shader.catalog import catalog
 
-SEEDS = int(os.environ.get("VKQ_INTEGER_SEEDS", "2"))  # of the random cases; each is compiled for seconds
-# dtypes, shapes and options by tile: what it is for. Parts are forced, so that sums of several are added.
+SEEDS = int(os.environ.get("VKQ_INTEGER_SEEDS", "2"))  # of the random cases; each takes seconds to compile
+# tile: (dtypes, shapes, options), and its purpose. Parts are forced, so that the sums of several are added.
 CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "16x8x128": (
         "int8",
@@ -30,14 +31,14 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any
         (1, 1, 22, 30),
         (130, 1, 9, 17),
         {},
-    ),  # a ragged edge, more than a tile of templates
+    ),  # places beyond a tile, and more templates than a tile
     "16x8x64": (
         "int16",
         "int16",
         (1, 2, 12, 19),
         (3, 2, 5, 18),
         {"padding": 2},
-    ),  # four products, 64 bits, ones
+    ),  # four products of digits, 64-bit sums, the template of ones
     "16x8x32": ("uint8", "uint8", (2, 4, 11, 12), (6, 2, 4, 7), {"groups": 2, "padding": 3}),
     "16x16x64": ("uint8", "int8", (1, 1, 21, 40), (5, 1, 7, 9), {"stride": (1, 2), "dilation": (2, 1)}),
     "16x16x32": ("int8", "uint8", (1, 1, 9, 150), (2, 1, 6, 130), {"padding": (1, 0)}),  # two blocks of words
@@ -68,7 +69,7 @@ def test_tiles(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, tile:
         for t in matrix.tilings(shape, kernel.how, strict_device.capabilities)
         if t.variant.axes["tile"] == tile
     ]
-    parts = 12 if tile == "16x16x32" else 3  # more than are loaded at once, or fewer
+    parts = 12 if tile == "16x16x32" else 3  # more parts than are loaded at once, or fewer
     kernel.tiling = max(able, key=lambda t: (t.splits == parts, t.splits > 1, t.rows < shape.kh, -t.splits))
     assert kernel.tiling.splits == parts
     got = result(
@@ -89,7 +90,7 @@ def test_chosen(any_device: vkq.Device) -> None:
     c = capabilities(any_device)
     how = matrix.arithmetic((0, 255), (-128, 127), False, c)
     assert (how.form, how.w_offset) == ("s8s8", 0)
-    assert matrix.arithmetic((0, 255), (0, 255), False, c).w_offset != 0  # this device has no u8u8
+    assert matrix.arithmetic((0, 255), (0, 255), False, c).w_offset != 0  # without u8u8 on this device
     for x_shape, w_shape, better in (
         ((1, 1, 160, 160), (30, 1, 100, 100), True),
         ((1, 1, 100, 100), (500, 1, 50, 50), True),
@@ -112,7 +113,7 @@ def test_chosen(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("form", ["s8s8", "u8u8"])
 def test_sums_of_a_part_fit_int32(any_device: vkq.Device, form: str) -> None:
-    """However large the window, with 255 * 255 or 128 * 128 for every tap of a part."""
+    """The sums of a part fit int32 however large the window, with 255 * 255 or 128 * 128 for every tap."""
     c = capabilities(any_device, form=form)
     how = matrix.arithmetic((0, 255), (0, 255), True, c)
     p = Conv2dProblem.of((1, 3, 400, 400), (1, 3, 300, 300))
@@ -135,8 +136,8 @@ def test_sums_of_a_part_fit_int32(any_device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """With channels, images, groups, strides, dilations, windows beyond the image, and extremes of every
-    dtype."""
+    """Random cases are exact: channels, images, groups, strides, dilations, windows beyond the image, and
+    extremes of every dtype."""
     emulate(strict_device, monkeypatch, form=("s8s8", "u8u8")[seed % 2])
     assert check_integer.check(strict_device, seed, "coopmat") is None
 

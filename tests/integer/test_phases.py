@@ -1,20 +1,20 @@
-"""Strides and dilations become plain correlations on rearranged images; in NumPy alone."""
+"""Tests that strides and dilations become plain correlations on rearranged images, in NumPy only."""
 
 import numpy as np
 import pytest
 
 from vkq.integer.phases import Axis, pack_taps
 
-CASES = [  # size, taps, stride, dilation, pad before, pad after
+CASES = [  # (size, taps, stride, dilation, padding before, padding after)
     (9, 3, 1, 1, 0, 0),
     (9, 3, 1, 1, 2, 1),
-    (10, 4, 2, 1, 1, 1),  # phases alone
-    (11, 3, 1, 3, 0, 2),  # residues alone
-    (23, 5, 3, 2, 4, 0),  # both, no common divisor
-    (23, 4, 4, 2, 1, 3),  # a common divisor: positions never read
+    (10, 4, 2, 1, 1, 1),  # only phases
+    (11, 3, 1, 3, 0, 2),  # only residues
+    (23, 5, 3, 2, 4, 0),  # both, without a common divisor
+    (23, 4, 4, 2, 1, 3),  # a common divisor: some positions are never read
     (23, 3, 6, 4, 5, 5),
     (7, 2, 5, 1, 0, 0),  # stride > taps
-    (1, 1, 1, 1, 6, 6),  # outputs that see padding alone
+    (1, 1, 1, 1, 6, 6),  # some outputs see only padding
     (2, 6, 2, 2, 9, 9),  # a window larger than the image
     (8, 2, 1, 7, 0, 0),  # fewer outputs than residues
 ]
@@ -42,13 +42,13 @@ def direct(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.ndarra
 
 
 def rearranged(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.ndarray:
-    """Return the same by correlating sub-images."""
+    """Return the same result by correlating sub-images."""
     taps = pack_taps(w[None, None], rows, columns)[0, 0]
     y = np.zeros((rows.out, columns.out), np.int64)
     for rh, rw, oy, ox in np.ndindex(rows.residues, columns.residues, rows.plain_out, columns.plain_out):
         at = rh + rows.residues * oy, rw + columns.residues * ox
         if at[0] >= rows.out or at[1] >= columns.out:
-            continue  # surplus
+            continue  # outputs that do not exist
         for ph, pw, ky, kx in np.ndindex(taps.shape):
             i = rows.start(rh, ph) + (oy + ky) * rows.step
             j = columns.start(rw, pw) + (ox + kx) * columns.step

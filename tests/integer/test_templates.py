@@ -1,4 +1,4 @@
-"""Templates that stay on a device: arrays and tensors, batches, ranges, and the best places."""
+"""Tests of templates that stay on a device: arrays and tensors, batches, ranges, and the best places."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def expected(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
 @pytest.mark.parametrize("layout", ["kPackedInt8_4W4C", "kPackedInt8_16C", "kPackedInt8_4H4W"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_tensors(device: vkq.Device, dtype: str, layout: str) -> None:
-    """Batches of other sizes use the same templates, with strides, dilations and padding on the device."""
+    """Tensors work as images: batches of other sizes use the same templates, with strides, dilations and
+    padding on the device."""
     w, options = (
         data(1, "int8", (3, 2, 3, 4)),
         {"stride": (1, 2), "dilation": (2, 1), "padding": (1, 2, 0, 3)},
@@ -56,13 +57,14 @@ def test_wide_tensors(device: vkq.Device) -> None:
 
 
 def test_tensor_range(device: vkq.Device) -> None:
-    """There are more numbers than one workgroup reads."""
+    """The range of a tensor is found for more numbers than one workgroup reads."""
     x = data(5, "int32", (3, SEGMENT))
     assert tensor_range(vkq.Tensor.from_numpy(x, device)) == (x.min(), x.max())
 
 
 def test_nothing_is_sent_again(device: vkq.Device) -> None:
-    """The second call makes no plan and packs no template, and the caller may change the array."""
+    """Templates are not uploaded again: the second call makes no plan and packs no template, and the caller
+    may change the array."""
     w, x = np.ones((2, 1, 3, 3), np.int8), data(6, "uint8", (1, 1, 8, 8))
     templates = Templates(w, dilation=np.int64(2), device=device)
     w[:] = 7
@@ -126,7 +128,7 @@ def test_an_image_above_what_a_shader_may_see(
 ) -> None:
     monkeypatch.setattr(work, "BAND_BYTES", 100_000)
     image = np.zeros((600, 500), np.uint8)
-    image[590, 480] = image[591, 481] = 200  # in the last chunk alone
+    image[590, 480] = image[591, 481] = 200  # only in the last chunk
     with vkq.Device(capabilities=doctored(any_device.capabilities, maxStorageBufferRange=160_000)) as small:
         best = match_template(image, image[588:596, 478:484], method, best=True, device=small)
     assert best.place.tolist() == [588, 478]
@@ -179,7 +181,7 @@ def test_tensors_of_another_device(any_device: vkq.Device) -> None:
 
 
 def test_conv2d_agrees(any_device: vkq.Device) -> None:
-    """One call and kept templates agree, with a bias."""
+    """A single call of conv2d and kept templates give the same result, with a bias."""
     x, w, bias = data(10, "uint8", (1, 1, 9, 9)), data(11, "int8", (2, 1, 3, 3)), np.array([5, -5])
     np.testing.assert_array_equal(
         Templates(w, bias, device=any_device)(x), conv2d(x, w, bias, device=any_device)

@@ -1,4 +1,4 @@
-"""The fixtures of tests of kernels."""
+"""Fixtures for tests of kernels."""
 
 import pytest
 

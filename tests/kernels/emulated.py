@@ -64,7 +64,7 @@ IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
 # Emulation is slow. Repeated runs on hardware are tested if VKQ_TEST_DEVICE names a GPU.
 REPLAYS = 200 if "VKQ_TEST_DEVICE" in os.environ else 4
 
-Wrong = tuple[str, str] | None  # a pattern, and what is there in its place
+Wrong = tuple[str, str] | None  # (pattern, replacement)
 NOTHING = (r"add_product\(.*\);", ";")  # products of matrices that are not in a driver's list
 
 
@@ -155,7 +155,7 @@ def _program(device: vkq.Device, variant: Variant, values: dict[str, Value], wro
 
 
 def _tile(variant: Variant, values: Mapping[str, Value]) -> int:
-    """The uvec4 of a workgroup's shared memory."""
+    """Return the uvec4 of a workgroup's shared memory."""
     return variant.shared_bytes(values) // 16
 
 
@@ -165,7 +165,7 @@ def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
 
     def plain(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]
-        if name not in values:  # in a branch of the preprocessor that is not taken
+        if name not in values:  # used only in a branch that the preprocessor removes
             return match[0]
         value = str(values[name]).lower()
         return f"const {kind} {name} = {value}{'u' if kind == 'uint' else ''};"

@@ -15,7 +15,7 @@ from vkq.probe.matrices import Matrices, advertised, lacking
 from . import emulated
 
 Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
-# Float activations: rows, columns and k beyond whole tiles, steps and runs of 8.
+# Float activations: rows, columns and k that are no multiples of tiles, steps and runs of 8.
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=48,H=7,W=9,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
@@ -23,7 +23,8 @@ CONVOLUTIONS = (
 
 
 def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
-    """The device's capabilities with these rows, and subgroups of 32."""
+    """Return the device's capabilities with these entries in the list of cooperative matrices, and subgroups
+    of 32."""
     properties = {**device.capabilities.properties, "minSubgroupSize": 32, "maxSubgroupSize": 32}
     return dataclasses.replace(device.capabilities, cooperative_matrices=rows, properties=properties)
 
@@ -36,7 +37,7 @@ def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -
 
 
 def tiled(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
-    """Call `make`; a convolution of several taps has its input pixels in tiles in shared memory."""
+    """Call `make`; a convolution with several taps keeps its input pixels in tiles in shared memory."""
     p = data.problem
     several = p.name.startswith("conv2d") and ((p.kh, p.kw) != (1, 1) or any(p.padding))
     return make(data, device, y, **({"method": "matrix"} if several else {}), **changes)

@@ -34,7 +34,7 @@ Kind = Literal["lookup", "add", "sub"]
 # (problem, method, path): ragged channels and pixels; each form of the dot product, and each kind of store.
 KERNELS = [
     ("conv2d[N=1,IC=8,H=5,W=7,OC=10,KH=1,KW=1]", "pointwise", "dot_s8s8"),
-    ("conv2d[N=2,IC=5,H=1,W=1,OC=6,KH=1,KW=1]", "pointwise", "dot_u8s8"),  # gemv
+    ("conv2d[N=2,IC=5,H=1,W=1,OC=6,KH=1,KW=1]", "pointwise", "dot_u8s8"),  # runs the GEMV kernel
     ("conv2d[N=1,IC=4,H=6,W=5,OC=6,KH=3,KW=3,padding=1]", "implicit", "dot_u8u8"),
     ("conv2d[N=1,IC=6,H=6,W=9,OC=12,KH=3,KW=3,groups=3]", "direct", "portable"),
     ("conv2d[N=1,IC=6,H=6,W=9,OC=12,KH=3,KW=3,groups=3]", "direct", "dot_u8s8"),
@@ -89,7 +89,7 @@ def planned(
 @pytest.mark.parametrize(("name", "method", "path"), KERNELS)
 def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
     plan, tensors, want = planned(device, name, kind, method, path)
-    for _ in range(3):  # what is added to is not changed
+    for _ in range(3):  # the runs do not change the operand of the sum
         np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 
@@ -118,7 +118,7 @@ def test_blocks_of_channels(device: vkq.Device, name: str, path: str, kind: Kind
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(
     "ratio", [TIES, 1.37, 2.0**-12]
-)  # many ties, few, and scales that the table alone has
+)  # scales with many ties, with few, and scales for which only the table is exact
 @pytest.mark.parametrize("kind", ["add", "sub"])
 def test_sums(any_device: vkq.Device, kind: Kind, ratio: float, first: bool, dtype: str) -> None:
     plan, tensors, want = planned(any_device, KERNELS[0][0], kind, "auto", "auto", dtype, first, ratio)
@@ -173,7 +173,7 @@ def test_matrix_units(
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 
-Linears = tuple[vkq.Linear, vkq.Linear, np.ndarray]  # without and with a last step; x
+Linears = tuple[vkq.Linear, vkq.Linear, np.ndarray]  # (layer without epilogue, layer with one, x)
 
 
 def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, last: Any) -> Linears:
@@ -239,5 +239,5 @@ def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
     sum after the step that made its other operand."""
     for variant in catalog().variants.values():
         marked = [binding.name for binding in variant.bindings if binding.in_place]
-        with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))  # of other taps
+        with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))  # for windows
         assert (marked == ["y"]) == (with_sums or bool({"AFTER", "CONTINUE"} & variant.specialization.keys()))

@@ -1,4 +1,4 @@
-"""Attention in tiles: the device gives the bits of NumPy's steps, which are near softmax of all scores at
+"""Tests of attention in tiles: the device gives the bits of NumPy's steps, near softmax of all scores at
 once."""
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def test_bits(device: vkq.Device, name: str, dtype: str) -> None:
 
 
 def test_hidden_keys_infinities_and_nan(device: vkq.Device) -> None:
-    """Masks of -inf and of the lowest number, on the left and for whole rows; infinities and NaN in the
-    operands."""
+    """Masks of -inf and of the lowest float hide keys, on the left and in whole rows; infinities and NaN in
+    the operands give NumPy's bits."""
     sizes = AttentionSizes(1, 6, 6, 3, 70, 8, 12)
     bias, given = np.zeros((1, 6, 1, 70), np.float32), operands(sizes)
     bias[0, 0, 0, :66] = -np.inf
@@ -119,7 +119,8 @@ def unfused(given: list[np.ndarray], scale: float, seen: Seen, heads: int) -> tu
 
 @pytest.mark.parametrize("seen", [Seen(), Seen(True, 200, 90)], ids=["all", "window"])
 def test_near_the_real_value(seen: Seen) -> None:
-    """Scores are exact (small integers), so that only the steps after them need a bound."""
+    """Attention is near the real value. Scores are small integers and so exact: only the later steps need a
+    bound."""
     sizes, r = AttentionSizes(1, 4, 2, 31, 231, 16, 24), np.random.default_rng(5)
     given = operands(sizes)
     given[:2] = [r.integers(-3, 4, x.shape).astype(np.float32) for x in given[:2]]

@@ -109,8 +109,8 @@ def test_columns_of_a_workgroup_of_one_row(name: str) -> None:
     assert (one["LOCAL_X"], one["LOCAL_Y"]) == known.get(name.partition("-")[0], (2, 128))
 
 
-# Blocks of k that gemv reads at once; direct convolutions one channel at a time; 16 channels quantized at
-# once; the workgroup of a depthwise convolution of 32 channels; and weights of 4 bits for 8 rows.
+# Blocks of k that a GEMV reads at once; direct convolutions read one channel at a time; 16 channels are
+# quantized at once; the workgroup of a depthwise convolution of 32 channels; weights of 4 bits for 8 rows.
 ADRENO, MALI = (4, False, False, (2, 32), None), (4, False, False, (8, 8), None)
 VIDEOCORE, CPU = (2, True, False, (8, 8), None), (4, False, True, (8, 8), None)
 LARGE, UNCOUNTED = ((4, False, False, (8, 8), tile) for tile in ("32x32x4", "32x32x2"))
@@ -119,7 +119,7 @@ SMALL = {
     **dict.fromkeys(("mali-g52", "mali-g610"), MALI),
     **dict.fromkeys(("videocore-4.2", "videocore-7.1"), VIDEOCORE),
     **dict.fromkeys(("lavapipe", "swiftshader"), CPU),
-    **dict.fromkeys(("radv-gfx1030", "radv-gfx1100"), UNCOUNTED),  # as nothing tells their cores there
+    **dict.fromkeys(("radv-gfx1030", "radv-gfx1100"), UNCOUNTED),  # their core counts are unknown
     "nvidia-h200": LARGE,
 }
 

@@ -1,5 +1,5 @@
-"""Every operator on images and matrices in blocks of 16 channels: the reference's bits, and the layout is
-kept where the operator says so."""
+"""Tests of every operator on images and matrices in blocks of 16 channels: results have the reference's bits,
+and operators that keep the layout do so."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ def table(name: str) -> np.ndarray:
 
 
 def twice(op: str) -> Case:
-    """Apply an operator to an operand and itself, for equal shapes."""
+    """Return a case that applies an operator to an operand and itself, with equal shapes."""
     return (lambda t: getattr(vkq, op)(t, t, Y), lambda x: binary(op, x, x, Q, Q, Y))  # type: ignore[arg-type]
 
 
 def around(shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Pad the first and the last axis, and all axes of an image: five padded axes would be refused."""
+    """Return padding of the first and last axis, and of all axes of an image: five padded axes would be
+    refused."""
     return [(1, 2) if len(shape) == 4 or i in (0, len(shape) - 1) else (0, 0) for i in range(len(shape))]
 
 
@@ -56,7 +57,7 @@ def both(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, x, x[..., :1]], -1)
 
 
-KEPT: dict[str, Case] = {  # of any rank; the result is in the layout of the operand
+KEPT: dict[str, Case] = {  # operands of any rank; the result keeps the operand's layout
     "lookup": (lambda t: vkq.lookup(t, table("silu")), lambda x: reference.lookup(x, table("silu"))),
     "relu": (lambda t: vkq.unary("relu", t, Y), lambda x: reference.lookup(x, table("relu"))),
     "requantize": (lambda t: vkq.requantize(t, Y), lambda x: reference.lookup(x, table("identity"))),
@@ -91,7 +92,7 @@ IMAGES_KEPT: dict[str, Case] = {
         lambda x: binary("add", x, numbers((x.shape[1], 1, 1)), Q, Q, Y),
     ),
 }
-OTHERS: dict[str, Case] = {  # of any rank; the result is float32, or in another layout
+OTHERS: dict[str, Case] = {  # operands of any rank; the result is float32, or in another layout
     "dequantize": (vkq.dequantize, lambda x: dequantize(x, Q)),
     "softmax": (lambda t: vkq.softmax(t), lambda x: softmax(x, Q)),
     "flatten": (vkq.flatten, lambda x: x.reshape(x.shape[0], -1)),

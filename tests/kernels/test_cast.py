@@ -1,4 +1,4 @@
-"""Conversions between float16 and float32."""
+"""Tests of conversions between float16 and float32."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def convert(device: vkq.Device, x: Any, dtype: str) -> Any:
 
 def test_every_float16_is_a_float32(device: vkq.Device) -> None:
     """Every float16 converts exactly; subnormal ones may be flushed by a device."""
-    x = np.arange(65535, dtype=np.uint16).view(np.float16)  # an odd number: half a word is left
+    x = np.arange(65535, dtype=np.uint16).view(np.float16)  # an odd number: half of the last word is unused
     got, want = convert(device, x, "float32"), x.astype(np.float32)
     flushed = (np.abs(want) < 2.0**-14) & (got == 0)
     np.testing.assert_array_equal(got[~flushed], want[~flushed])
@@ -31,7 +31,7 @@ def test_float32_as_float16(device: vkq.Device, count: int) -> None:
     with np.errstate(over="ignore"):
         want = x.astype(np.float16)
     assert got.dtype == np.float16
-    np.testing.assert_allclose(got, want, rtol=2**-10)  # whichever way it rounds
+    np.testing.assert_allclose(got, want, rtol=2**-10)  # devices may round to nearest or toward zero
     assert vkq.Tensor.from_numpy(got, device).nbytes == -(-count // 2) * 4
 
 

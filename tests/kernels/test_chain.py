@@ -1,4 +1,4 @@
-"""Chains of element-wise operators: the device gives the bits of NumPy's steps."""
+"""Tests of chains of element-wise operators: the device gives the bits of NumPy's steps."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def compared(device: vkq.Device, chain: Chain, *arrays: np.ndarray) -> None:
 
 @pytest.mark.parametrize("op", [*REAL, *TESTS])
 def test_real(device: vkq.Device, op: str) -> None:
-    """float32 of all exponents; the attributes' defaults."""
+    """Operators on float32 numbers of all exponents give NumPy's bits, with the attributes' defaults."""
     result = "bool" if op in TESTS else "float32"
     chain = one(op, "float32", result, CLIP if op == "Clip" else ())
     compared(device, chain, *(reals(i, 1501) for i in range(len(chain.inputs))))
@@ -72,7 +72,7 @@ def test_real(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Div", "Gelu", "Less", "Round", *ARCS])
 def test_half(device: vkq.Device, op: str) -> None:
-    """Every float16, and an odd number of them."""
+    """Operators on every float16 give NumPy's bits, with an odd number of elements."""
     chain = one(op, "float16", "bool" if op in TESTS else "float16")
     every = np.arange(65536, dtype=np.uint16).view(np.float16)[:65535]
     compared(device, chain, *[every, np.random.default_rng(1).permutation(every)][: len(chain.inputs)])
@@ -88,12 +88,12 @@ def test_software(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: str) 
 
 @pytest.mark.parametrize("op", [*WHOLE, *WHOLE_TESTS])
 def test_whole(device: vkq.Device, op: str) -> None:
-    """int32 wraps, and a quotient by zero is 0."""
+    """Operators on int32 give NumPy's bits: results wrap, and a quotient by zero is 0."""
     chain = one(op, "int32", "bool" if op in WHOLE_TESTS else "int32", CLIP if op == "Clip" else ())
     r, ends = np.random.default_rng(2), np.array([0, 1, -1, 7, -7, 2**31 - 1, -(2**31)], np.int32)
     given = [np.concatenate([r.permutation(ends), r.integers(-50, 50, 500), r.integers(-(2**31), 2**31, 500)])
              for _ in chain.inputs]  # fmt: skip
-    if op == "fixed_point":  # multipliers of 31 bits, and every shift; halves away from zero or up
+    if op == "fixed_point":  # 31-bit multipliers and every shift; ties are rounded away from zero, or up
         given[1:] = [r.integers(2**30, 2**31, len(given[0])), r.integers(coded(-31), coded(0), len(given[0]))]
     compared(device, chain, *(x.astype(np.int32) for x in given))
 
@@ -148,8 +148,8 @@ def test_broadcast(device: vkq.Device, shapes: list[tuple[int, ...]]) -> None:
 
 
 def test_many(device: vkq.Device) -> None:
-    """Several elements for each invocation, not a multiple of them; float16 mixed with float32; two
-    results."""
+    """A chain with several elements for each invocation, and a remainder, gives NumPy's bits; float16 is
+    mixed with float32, and there are two results."""
     f, h = "float32", "float16"
     steps = (Link("Mul", (0, 1), f, f), Link("Cast", (2,), f, h, (("to", h),)))
     chain = Chain((f, f), (), steps, (2, 3))
@@ -183,8 +183,8 @@ def test_what_is_described() -> None:
 
 
 def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long arrays are read and written by fours: of one type, of several, and with single numbers as
-    operands."""
+    """Long arrays are read and written in vectors of four: of one type, of several types, and with single
+    numbers as operands."""
     monkeypatch.setattr("vkq.kernels.chain.MANY", 64)
     r = np.random.default_rng(4)
     x, one_number = np.resize(reals(3, 1502), (29, 104)), np.float32([0.75])
@@ -201,5 +201,5 @@ def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.Mon
     compared(device, Chain(("float16", "float32"), (), casts, (3, 4, 5)), half, x)
     compared(device, Chain(("int32",) * 2, (), (Link("Mul", (0, 1), "int32", "int32"),), (2,)),
              *r.integers(-9999, 9999, (2, 5, 40), dtype=np.int32))  # fmt: skip
-    ragged = x.reshape(-1)[:999]  # no whole vectors
+    ragged = x.reshape(-1)[:999]  # not a multiple of a vector
     compared(device, Chain(("float32",) * 2, (), (add,), (2,)), ragged, ragged)

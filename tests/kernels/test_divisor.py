@@ -1,4 +1,4 @@
-"""Divisions as a multiplication and a shift."""
+"""Tests of divisions computed as a multiplication and a shift."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from vkq.kernels.divisor import divisor
     "d", [1, 2, 3, 7, 28, 641, 65535, 65536, 65537, (1 << 30) - 1, 1 << 30, (1 << 31) - 1, 1 << 31]
 )
 def test_every_quotient(d: int) -> None:
-    """The quotient changes next to multiples of d, up to the largest number."""
+    """Quotients are right next to multiples of d, where they change, up to the largest number."""
     rng, most = np.random.default_rng(8), (1 << 31) - 1
     multiples = d * np.concatenate([[0, 1, 2, most // d], rng.integers(0, most // d + 1, 2000)])
     n = np.concatenate([multiples + step for step in (-1, 0, 1)] + [[0, most]])
@@ -18,5 +18,5 @@ def test_every_quotient(d: int) -> None:
     by = divisor("d", d)
     assert 0 < by["d_multiplier"] < 1 << 32
     high = (n * np.uint64(by["d_multiplier"])) >> np.uint64(32)
-    assert (high + n < 1 << 32).all()  # as the shader adds them
+    assert (high + n < 1 << 32).all()  # the shader's sum does not overflow
     np.testing.assert_array_equal((high + n) >> np.uint64(by["d_shift"]), n // np.uint64(d))

@@ -1,4 +1,4 @@
-"""The integer forms of float32 arithmetic against NumPy's, over random bit patterns, extremes and ties."""
+"""Tests of float32 arithmetic in integers against NumPy's, for random bit patterns, extremes and ties."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ INFINITY = 0x7F800000
 LARGEST = INFINITY - 1
 Bits = npt.NDArray[np.uint32]
 
-# Zero, the ends of the subnormal and of the normal range, powers of two and their neighbours.
+# Zero, the ends of the subnormal and the normal range, powers of two and their neighbours.
 EDGES = np.array(
     [0, 1, 2, 3, 0x400000, 0x7FFFFE, 0x7FFFFF, 0x800000, 0x800001, 0xFFFFFF, 0x1000000, LARGEST, LARGEST - 1]
     + [(e << 23) + d for e in range(1, 255, 11) for d in (0, 1, 0x400000, 0x7FFFFF)],
@@ -37,12 +37,12 @@ def pairs(seed: int) -> tuple[Bits, Bits]:
     rng = np.random.default_rng(seed)
     grid = np.stack(np.meshgrid(EDGES, EDGES), axis=-1).reshape(-1, 2)
     anything = rng.integers(0, LARGEST + 1, (100_000, 2), dtype=np.uint32)
-    near = rng.integers(0x3F000000, 0x41000000, (50_000, 2), dtype=np.uint32)  # quotients of about one
-    small = rng.integers(0, 0x2000000, (50_000, 2), dtype=np.uint32)  # around the subnormals
+    near = rng.integers(0x3F000000, 0x41000000, (50_000, 2), dtype=np.uint32)  # quotients near 1
+    small = rng.integers(0, 0x2000000, (50_000, 2), dtype=np.uint32)  # numbers near the subnormal range
     tiny_quotient = np.stack(
         [rng.integers(1, 0x6000000, 50_000), rng.integers(0x3F000000, 0x4D000000, 50_000)], axis=1
     )
-    # Sums and products that end in exactly half an ulp: few significant bits.
+    # Numbers with few significant bits: their sums and products often end in exactly half an ulp.
     round_ = rng.integers(0, 1 << 13, (50_000, 2), dtype=np.uint32) * np.uint32(1 << 11) + np.uint32(
         0x3F800000
     )
@@ -63,7 +63,7 @@ def test_division_is_correctly_rounded(device):
     a, b = a[b != 0], b[b != 0]
     with np.errstate(over="ignore", under="ignore"):
         want = (a.view(np.float32) / b.view(np.float32)).view(np.int32)
-    assert ((want > 0) & (want < 0x800000)).sum() > 1000  # subnormal results
+    assert ((want > 0) & (want < 0x800000)).sum() > 1000  # many results are subnormal
     assert (want == INFINITY).any()
     same(execute(device, a, b)[:, 0], want, a, b)
 
@@ -103,8 +103,8 @@ def test_product_of_normals_is_correctly_rounded_and_bounded(device):
 
 
 def test_quantized_quotient_over_ties(device):
-    """round_half_even(float32(x / scale)): x at k + 1/2 steps and their neighbours, for scales that are not
-    powers of two."""
+    """The quotient of quantization, round_half_even(float32(x / scale)), is right at ties: x is k + 1/2 steps
+    or a neighbour, for scales that are not powers of two."""
     rng = np.random.default_rng(5)
     scale = rng.uniform(0.001, 100, 40).astype(np.float32)
     ties = (scale[:, None] * (np.arange(0, 300) + np.float32(0.5))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Squeeze-and-excite in one dispatch: the bytes of the separate operators."""
+"""Tests of squeeze-and-excite in one dispatch: it gives the bytes of the separate operators."""
 
 from typing import Any
 
@@ -46,9 +46,9 @@ def layers(
         (20, 6, "dot_s8s8", BLOCKED, "int8", False),
         (70, 4, "dot_u8s8", IMAGE, "int8", True),
         (37, 9, "dot_u8u8", BLOCKED, "uint8", True),
-        (33, 253, "portable", IMAGE, "int8", False),  # more than half of the room for hidden outputs
-        (1153, 5, "portable", BLOCKED, "int8", False),  # sums that no float holds
-        (300, 38, "dot_u8u8", BLOCKED, "int8", True),  # a second batch of weights, not full, in both
+        (33, 253, "portable", IMAGE, "int8", False),  # hidden outputs fill more than half of their buffer
+        (1153, 5, "portable", BLOCKED, "int8", False),  # float32 cannot hold the sums
+        (300, 38, "dot_u8u8", BLOCKED, "int8", True),  # a second batch of weights, not full
     ],
 )
 def test_the_bytes_of_the_operators_apart(
@@ -87,7 +87,7 @@ def check(
     given, result = Tensor.from_numpy(x, device, layout, q), Tensor.of(device, plan.result)
     with device.record() as recording:
         recording.add(plan, [given.buffer], [result.buffer])
-    for _ in range(3):  # each leaves the counters as it found them
+    for _ in range(3):  # each run leaves the counters at 0
         recording.run()
         np.testing.assert_array_equal(result.numpy(), want)
     return plan
@@ -108,7 +108,7 @@ def planned(device: vkq.Device, excite: Excite, x: Spec, mean: QParams) -> Plan:
 def test_what_does_not_fit(device: vkq.Device) -> None:
     one, two = layers(device, 20, 6, "portable", "int8", False)
     other, _ = layers(device, 24, 6, "portable", "int8", False)
-    assert not excite_of(device, other, two).fits  # no pair
+    assert not excite_of(device, other, two).fits  # the layers do not fit together
     wide, back = layers(device, 20, 260, "portable", "int8", False)
     assert not excite_of(device, wide, back).fits  # too many hidden outputs
     assert excite_of(device, one, two).fits

@@ -1,5 +1,6 @@
-"""Products and convolutions in float16 arithmetic, without matrix units: the bits of the same steps in NumPy.
-On a device without float16 the shader computes in float32, rounded to float16 after each step."""
+"""Tests of products and convolutions in float16 arithmetic, without matrix units: they give the bits of the
+same steps in NumPy. On a device without float16 the shader computes in float32 and rounds to float16 after
+each step."""
 
 import dataclasses
 import re
@@ -27,7 +28,8 @@ from vkq.shader.spec import Value, Variant
 
 from . import rewritten, sixteen_bits
 
-# Rows, columns and k beyond whole tiles, runs and blocks; strides, dilation, uneven padding, groups.
+# Rows, columns and k that are no multiples of tiles, runs and blocks; strides, dilation, uneven padding,
+# groups.
 PROBLEMS = (
     "linear[M=37,K=16,N=33]",
     "linear[M=70,K=41,N=6]",
@@ -56,7 +58,7 @@ vec4 halves4(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(
 
 
 def in_float32(source: str) -> str:
-    """Rewrite the shader to float32 that is rounded to float16 after each step."""
+    """Rewrite the shader so that it computes in float32 and rounds to float16 after each step."""
     source = re.sub(
         r"#extension GL_EXT_shader_(16bit_storage|explicit_arithmetic_types_float16).*\n", "", source
     )
@@ -135,7 +137,7 @@ def layer_of(device: vkq.Device, data: Any, **options: Any) -> Any:
 
 
 def same_steps(rows: npt.NDArray[np.float16], w: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
-    """Return (pixel, tap, k) times (output, tap, k), summed as in the shader."""
+    """Return the product of x (pixel, tap, k) and w (output, tap, k), added up in the shader's order."""
     sums = np.zeros((rows.shape[0], w.shape[0]), np.float32)
     for tap in range(rows.shape[1]):
         for first in range(0, rows.shape[2], K_TOGETHER):
@@ -147,7 +149,7 @@ def same_steps(rows: npt.NDArray[np.float16], w: npt.NDArray[np.float16]) -> npt
 
 
 def oracle(data: Any, x: npt.NDArray[np.float32], scale: float = 0) -> npt.NDArray[np.float32]:
-    """Return the results with a scale of 0.5 and no bias; for float weights with a *scale* of 1."""
+    """Return the expected results without a bias, with a scale of 0.5; for float weights *scale* is 1."""
     points = 0 if data.w_zero_point is None else data.w_zero_point.reshape(-1, *(1,) * (data.w.ndim - 1))
     w = data.w.astype(np.float16) if scale else ((data.w.astype(np.int32) - points) * UNIT).astype(np.float16)
     factor = np.float32(scale or 0.5 / UNIT)
@@ -213,8 +215,8 @@ def test_float16_tensors_and_an_epilogue(arithmetic: vkq.Device) -> None:
 
 
 def test_where_it_is_not_taken(arithmetic: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not used for few rows, few channels, depthwise convolutions, weights beyond float16, and loops
-    that the driver would end."""
+    """Float16 arithmetic is not used for few rows, few channels, depthwise convolutions, weights beyond
+    float16, and loops that the driver would end."""
     few = vkq.Linear(np.ones((8, 64), np.int8), 1.0, compute="float16", device=arithmetic)
     thin = vkq.Conv2d(np.ones((8, 4, 3, 3), np.int8), 1.0, compute="float16", device=arithmetic)
     each = vkq.Conv2d(np.ones((16, 1, 3, 3), np.int8), 1.0, groups=16, compute="float16", device=arithmetic)
@@ -244,7 +246,7 @@ def test_the_self_test_sees_wrong_sums(arithmetic: vkq.Device, monkeypatch: pyte
 
 
 def test_who_takes_it() -> None:
-    """Phones' GPUs use it; no software driver does, where it is more work."""
+    """Float16 arithmetic is used on phones' GPUs, and on no software driver, where it is more work."""
     names = ("adreno-640", "adreno-650", "adreno-740", "radv-gfx1030")
     assert {float16.lacking(reported(name)) for name in names} == {None}
     assert [profile(reported(name)).float16_words for name in names[1:3]] == [True, False]

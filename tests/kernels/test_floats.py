@@ -1,5 +1,5 @@
-"""The kernels of float activations: each variant, forced on devices that would not choose it, is within the
-bound of a float32 sum."""
+"""Tests of the kernels for float activations: each variant, forced on devices that would not choose it, is
+within the bound of a float32 sum."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,15 +31,15 @@ from . import sixteen_bits
 TILES, CONV_TILES = (
     catalog().shaders[name].axes["tile"] for name in (floats.GEMM_STAGED, floats.CONV_STAGED)
 )
-# Rows, columns and k beyond whole tiles and steps; rows of whole vectors, or not.
+# Rows, columns and k that are no multiples of tiles and steps; rows that are whole vectors, or not.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=3,K=260,N=5]")
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",  # steps of several taps
-    "conv2d[N=1,IC=64,H=7,W=9,OC=32,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",  # of one
+    "conv2d[N=1,IC=64,H=7,W=9,OC=32,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",  # of one tap
 )
 
-VECTORS = {"depthwise_lines_float": 0, "depthwise_words_float": 96}  # a profile that has them
-SHARING: dict[str, Any] = {  # a profile whose lanes and lines share x, without what a GPU's has before them
+VECTORS = {"depthwise_lines_float": 0, "depthwise_words_float": 96}  # a profile with these kernels
+SHARING: dict[str, Any] = {  # lanes and lines that share x, without a GPU's preferred kernels
     "float_lanes": True, "depthwise_lines_float": 4, "depthwise_words_float": 0, "staged": None,
     "gemv_rows_float": 0,
 }  # fmt: skip
@@ -107,17 +107,17 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
     assert variants == halves if whole else [v.split(":")[1] for v in variants[::2]] == casts
 
 
-@pytest.mark.parametrize("name", [  # images, several outputs of a channel, lines beyond whole runs
+@pytest.mark.parametrize("name", [  # images, several outputs of a channel, lines with a remainder
     "conv2d[N=2,IC=3,H=9,W=20,OC=6,KH=3,KW=3,padding=1,groups=3]",
     "conv2d[N=1,IC=5,H=11,W=44,OC=5,KH=4,KW=3,padding=2x5x1x3,stride=2x2,dilation=1x2,groups=5]",
     "conv2d[N=1,IC=2,H=5,W=280,OC=2,KH=2,KW=4,padding=0x2x1x1,dilation=2x1,groups=2]",
 ])  # fmt: skip
 def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None:
-    """Results are within the bound; infinities and NaN are as in the direct kernel; float16 is rounded
-    once."""
+    """Depthwise convolutions that read whole vectors are within the bound. Infinities and NaN give the
+    results of the direct kernel; float16 results are rounded once."""
     activation: Any = "relu6" if "stride" in name else None
     data, x, _ = expected(name, 4)
-    x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # results beyond float16
+    x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # results beyond float16's range
     want = data.expected_sum(x, activation)
     options: dict[str, Any] = {
         "bias": data.float_bias, "w_zero_point": data.w_zero_point, "device": device, **data.options,
@@ -138,7 +138,8 @@ def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None
 
 
 def test_lines_that_are_no_whole_vectors(device: vkq.Device) -> None:
-    """Odd lines, in or out, and more taps than fit registers, use the direct kernel."""
+    """The direct kernel computes lines of odd length, of x or of y, and windows with more taps than fit
+    registers."""
     for size, kernel, padding in (((6, 18), 3, 1), ((6, 20), 3, 0), ((9, 20), 9, 4)):
         w = np.ones((2, 1, kernel, kernel), np.int8)
         with preferred(VECTORS):
@@ -153,7 +154,7 @@ def test_every_number_of_rows(
     profile_says(monkeypatch, floats, gemv_unroll=unroll)
     monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
     sixteen_bits.provide(device, monkeypatch)
-    for k in (37, 64):  # whole vectors or not
+    for k in (37, 64):  # a multiple of a vector, or not
         data, x, want = expected(f"linear[M={rows + 1},K={k},N=9]", rows)
         layer = vkq.Linear(
             data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="gemv",
@@ -172,8 +173,8 @@ def test_every_number_of_rows(
 def test_weights_read_ahead(
     device: vkq.Device, rows: int, k: int, n: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slice of x and a last partial one, steps and parts without work, columns that no workgroup
-    divides."""
+    """A GEMV that prefetches weights is right for whole and partial slices of x, steps and parts without
+    work, and columns that are no multiple of a workgroup's."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
     sixteen_bits.provide(device, monkeypatch)
@@ -191,7 +192,8 @@ def test_weights_read_ahead(
 def test_rows_read_ahead_replay_the_same_bytes(
     dtype: Any, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200 runs give the same bytes, whatever memory held before; infinity and NaN stay in their rows."""
+    """A GEMV that prefetches gives the same bytes in 200 runs, whatever memory held before; infinity and NaN
+    stay in their rows."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     sixteen_bits.provide(device, monkeypatch)
     data, x, _ = expected("linear[M=3,K=1030,N=9]", 5)
@@ -264,29 +266,31 @@ def shared(device: vkq.Device, name: str, variant: str) -> None:
     ("m", "k", "x"), [(11, 37, "any"), (3, 76, "four"), (2, 5, "any"), (11, 64, "four"), (1, 132, "four")]
 )
 def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> None:
-    """The number of blocks of k is that of the lanes, or leaves a remainder, or is only a remainder."""
+    """Lanes share rows of x if the number of blocks of k equals that of the lanes, leaves a remainder, or is
+    smaller."""
     shared(device, f"linear[M={m},K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
 
 
 @pytest.mark.parametrize(
     ("name", "x"),
     [
-        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),  # channels beyond whole steps
+        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),  # channels are no multiple of a step
         ("N=1,IC=16,H=6,W=20,OC=176,KH=2,KW=3,padding=1x2x0x1,groups=2", "texels"),
         ("N=1,IC=8,H=9,W=8,OC=128,KH=3,KW=3,stride=2x1,padding=1,dilation=1x2", "float32"),
         ("N=1,IC=4,H=5,W=12,OC=128,KH=1,KW=8,padding=0x3x0x4", "float32"),  # taps in a loop
-        ("N=2,IC=8,H=6,W=10,OC=88,KH=1,KW=1", "texels"),  # lines that are one
+        ("N=2,IC=8,H=6,W=10,OC=88,KH=1,KW=1", "texels"),  # a line is one vector
         ("N=2,IC=8,H=5,W=8,OC=88,KH=1,KW=1,stride=2", "float32"),
     ],
 )
 def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
-    """Enough channels for subgroups of 32, and lanes without channels."""
+    """Lanes share pixels of x, with enough channels for subgroups of 32, and with lanes that have no
+    channel."""
     shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
 
 
 @pytest.mark.parametrize(
     ("name", "x"),
-    [  # lines and pixels beyond an invocation's; several channels out of one in; bytes of two texels
+    [  # lines and pixels with a remainder; several outputs of a channel; bytes of two texels
         ("N=2,IC=5,H=7,W=12,OC=5,KH=3,KW=3,padding=1,groups=5", "texels"),
         ("N=1,IC=6,H=9,W=11,OC=12,KH=5,KW=5,stride=2x1,padding=2x1x0x3,groups=6", "float32"),
         ("N=1,IC=3,H=5,W=16,OC=3,KH=2,KW=7,stride=1x2,padding=0x2x1x3,groups=3", "texels"),
@@ -298,7 +302,7 @@ def test_lines_that_results_share(device: vkq.Device, name: str, x: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "texels", "read", "instead"),
-    [  # what there are of weights, or of x
+    [  # the texels of the weights, or of x
         ("linear[M=11,K=64,N=45]", 192, f"{floats.GEMM_LANES}:four", "gemm_q8csw__tiled"),
         ("conv2d[N=1,IC=8,H=6,W=40,OC=88,KH=1,KW=1]", 480, f"{CONV_LANES}:texels", f"{CONV_LANES}:float32"),
         (
@@ -336,7 +340,7 @@ def test_large_depthwise_kernels_share_no_lines(device: vkq.Device) -> None:
 
 
 def test_few_lanes_share_nothing(device: vkq.Device) -> None:
-    """At least six of eight lanes must have channels, and groups must have whole words."""
+    """Lanes share nothing unless at least six of eight lanes have channels and groups have whole words."""
     with preferred(SHARING):
         for ic, oc, groups in ((8, 1 + 4 * device.capabilities.properties["subgroupSize"], 1), (12, 48, 6)):
             layer = vkq.Conv2d(np.ones((oc, ic // groups, 3, 3), np.int8), 1.0, groups=groups, device=device)
@@ -344,8 +348,8 @@ def test_few_lanes_share_nothing(device: vkq.Device) -> None:
 
 
 def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -> None:
-    """The choice depends on rows and columns; a phone uses none, and a device with little shared memory a
-    small one."""
+    """A large GPU uses tiles in shared memory, depending on rows and columns; a phone uses none, and a device
+    with little shared memory a small one."""
     large = doctored.capabilities(
         any_device, device_type="discrete", maxComputeSharedMemorySize=49152,
         maxComputeWorkGroupInvocations=1024,

@@ -1,5 +1,5 @@
-"""Float16 rows with weights in groups along K on float16 matrix units, with matrices in plain GLSL on devices
-without them."""
+"""Tests of float16 rows with weights in groups along K on float16 matrix units (matrices in plain GLSL on
+devices without them)."""
 
 import dataclasses
 import itertools
@@ -22,9 +22,9 @@ from vkq.shader.catalog import catalog
 
 from . import emulated, sixteen_bits
 
-# (rows, K, N, bits, group, symmetric, scales, outputs, shape of matrices): a single row, one workgroup of
-# rows, and one row more; a k that ends within a block and leaves some subgroups without work, and a k with
-# several turns for all; groups that are a part of a step, one step, or several; columns beyond matrices.
+# (rows, K, N, bits, group, symmetric, scales, outputs, shape of matrices). Rows: one, those of one workgroup,
+# and one more. K: ends within a block and leaves some subgroups without work, or gives every subgroup several
+# iterations. A group is a part of a step, one step, or several. Columns are no multiple of a matrix.
 FEW = [
     (1, 2208, 35, 4, 32, True, "float16", 32, "16x8x16"),
     (1, 1152, 33, 8, 128, False, "float32", 32, "16x8x16"),
@@ -82,7 +82,7 @@ def test_few_rows(case: Any, strict_device: vkq.Device, monkeypatch: pytest.Monk
 def test_rows_of_a_last_group_that_is_not_full(
     m: int, k: int, bits: int, group: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are padded with zeros as float16."""
+    """Rows of a last group that is not full are padded with zeros as float16."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     w, x = weight(35, k, bits, group, False, "float16"), rows_of(m, k)
@@ -94,8 +94,8 @@ def test_rows_of_a_last_group_that_is_not_full(
 
 
 def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """float32 rows read the packed weight, float16 rows read it as matrices; other shapes share each. Nothing
-    is on the device before the first call."""
+    """Each order of the weight is counted: float32 rows read the packed weight, float16 rows read it as
+    matrices, and both are shared by other shapes. Nothing is on the device before the first call."""
     device = units(strict_device, monkeypatch, "16x8x16")
     layer = vkq.Linear(weight(35, 640, 4, 128, True, "float16"), device=device)
     x = rows_of(5, 640)
@@ -113,7 +113,8 @@ def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch:
 
 
 def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most subgroups have one turn, the last has none; k ends within a turn."""
+    """A single row with long iterations is right: most subgroups have one iteration, the last has none, and k
+    ends within an iteration."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     monkeypatch.setattr(grouped_half, "ALONE_SPLITS", ((0, 128),))
@@ -125,14 +126,14 @@ def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("n", "k", "zero", "late"), [
-    (35, 640, 8, 4),  # a k that ends within a chunk, columns beyond a matrix
+    (35, 640, 8, 4),  # k ends within a chunk; columns are no multiple of a matrix
     (32, 256, 15, 0), (70, 1024, 0, 4), (20, 128, 8, 0),
 ])  # fmt: skip
 def test_a_single_row_at_once(
     n: int, k: int, zero: int, late: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each subgroup has one chunk of k, and waits for the previous one if there are many workgroups.
-    Infinities and NaN in the last unit reach no other unit."""
+    """A single row is computed in one dispatch: each subgroup has one chunk of k, and waits for the previous
+    subgroup if there are many workgroups. Infinities and NaN in the last unit reach no other unit."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, matrix_pairs=True, multiprocessors=2 if late else 4)
     monkeypatch.setattr(grouped_half, "WORKGROUPS", 3)
@@ -161,8 +162,8 @@ def test_a_single_row_not_at_once(
     n: int, k: int, bits: int, group: int, symmetric: bool, says: dict[str, bool],
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """It is not used with more workgroups or chunks, 8 bits, small groups, zero points, few weights, or
-    matrices without (correct) pairs of elements."""
+    """A single row is not computed in one dispatch with more workgroups or chunks, 8 bits, small groups, zero
+    points, few weights, or matrices without (correct) pairs of elements."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, **{"matrix_pairs": True, "multiprocessors": 3, **says})
     monkeypatch.setattr(grouped_half, "LEAST", 35 * 1280)
@@ -182,8 +183,8 @@ MANY = [
     for name in (grouped_half.MANY.product, grouped_half.MANY.split)
     for v in catalog().shaders[name].variants
 ]
-# (K, group, symmetric, scales, shape): a k that no step divides; groups that are a part of a step, one step,
-# or more.
+# (K, group, symmetric, scales, shape): K is no multiple of a step; groups are a part of a step, one step, or
+# more.
 OPERANDS = [
     (352, 32, True, "float16", "16x16x16"),
     (576, 64, False, "float16", "16x8x16"),
@@ -195,7 +196,7 @@ OPERANDS = [
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(v.name for v in MANY)))
 def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows and columns that no tile divides."""
+    """Every tile is right for rows and columns that are no multiples of it."""
     axes = catalog().variants[name].axes
     split, tall = name.startswith(grouped_half.MANY.split), int(axes["tile"].partition("x")[0])
     k, group, symmetric, scales, shape = OPERANDS[number % len(OPERANDS)]
@@ -248,8 +249,8 @@ def test_replays_infinity_and_nan(
 
 
 def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest and smallest normal halves, codes and zero points; scales of both signs and any size; one
-    zero point for all groups."""
+    """Results are right for the largest and smallest normal halves, codes and zero points; for scales of both
+    signs and any size; and for one zero point for all groups."""
     device = units(strict_device, monkeypatch, "16x8x16")
     rng = np.random.default_rng(7)
     for bits, size, scale, zero in (
@@ -264,8 +265,8 @@ def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("wrong", [
-    (r"\* \(stride\) \+ i_ % K_RUNS", "* max(uint(stride), 1u) + i_ % K_RUNS"),  # of rows
-    (r"(element\(i_\) / MN)\) / 4u\]", r"\1 + element(i_) % 2u) / 4u]"),  # of scales
+    (r"\* \(stride\) \+ i_ % K_RUNS", "* max(uint(stride), 1u) + i_ % K_RUNS"),  # the stride of rows
+    (r"(element\(i_\) / MN)\) / 4u\]", r"\1 + element(i_) % 2u) / 4u]"),  # the stride of scales
 ], ids=["rows", "scales"])  # fmt: skip
 def test_a_stride_of_0_that_is_not_kept_is_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
@@ -284,8 +285,8 @@ def test_a_stride_of_0_that_is_not_kept_is_seen(
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The matrices are not used for float32, too many rows, a single row with few weights, few columns, no k
-    or rows, zero points that are no codes, small groups, and a method or path requested by name."""
+    """Other kernels compute float32 rows, too many rows, a single row with few weights, few columns, no k or
+    rows, zero points that are no codes, small groups, and a method or path requested by name."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={})
     w = weight(36, 64, 4, 32, True, "float16")
@@ -312,7 +313,8 @@ def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.
 def test_devices_without_what_it_takes(
     lacks: str, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Devices without 16-bit storage, without matrices of 16 outputs and 16 k, or without subgroups of 32."""
+    """The kernel is not used on devices without 16-bit storage, without matrices of 16 outputs and 16 k, or
+    without subgroups of 32."""
     device, w = software_device, weight(36, 64, 4, 32, True, "float16")
     shape = "16x8x8" if lacks == "shape" else "16x8x16"
     changes = {"subgroup": 64 if lacks == "subgroup" else 32}
@@ -333,7 +335,7 @@ def test_devices_without_what_it_takes(
 def test_what_an_h200_takes(
     rows: int, n: int, want: tuple[str, int], software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The choices measured in benchmarks/log.md."""
+    """On an H200 the choices are those measured in benchmarks/log.md."""
     facts = emulated.capabilities(software_device, "16x16x16", "16x8x16", form="f16")
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
     codes = np.zeros((n, 4096 // 128, 64), np.uint8)

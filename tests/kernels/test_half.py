@@ -1,5 +1,5 @@
-"""Float16 matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL
-(emulated.py), and unchanged if VKQ_TEST_DEVICE names a GPU."""
+"""Tests of float16 matrix units. Software drivers have none: there the shaders run with matrices in plain
+GLSL (emulated.py); they run unchanged if VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ from ..ops import doctored
 from . import emulated
 from .matrix_layers import CONVOLUTIONS, known, only
 
-# Rows, columns and k beyond whole tiles, steps and runs of 8.
+# Rows, columns and k that are no multiples of tiles, steps and runs of 8.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=35]")
 TILES = catalog().shaders[half_ways.FLOAT16.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
@@ -30,7 +30,7 @@ EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PROD
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    known(monkeypatch, straight_tile_cycles={})  # test_half_ways.py
+    known(monkeypatch, straight_tile_cycles={})  # tested in test_half_ways.py
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     return strict_device
@@ -57,7 +57,7 @@ def check(device: vkq.Device, name: str) -> None:
 
 
 def check_float16_images(layer: vkq.Conv2d, x: Any) -> None:
-    """Check float16 images in and out: the same numbers, rounded once."""
+    """Check float16 images: the result equals that of the same float32 numbers, rounded once."""
     given = vkq.Tensor.from_numpy(x, layer.device)
     assert not any("cast" in name for name in layer.plan(given.spec).variants)
     got = layer(given)
@@ -130,7 +130,7 @@ def test_nothing_to_sum(units: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_the_kernels_read(device: vkq.Device, dtype: str) -> None:
-    """Runs of 8 channels of a group, or of 8 k of a row."""
+    """The kernels' operands are runs of 8 channels of a group, or of 8 elements along k of a row."""
     x = np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(dtype)  # images, groups, channels, pixels
     tensor, b = vkq.Tensor.from_numpy(x, device), Builder(device)
     plan = b.plan(half_operands.halves(b, b.input(tensor.spec), 2, 2, 11, 3))

@@ -1,4 +1,4 @@
-"""Few rows of float16 tensors on matrix units, with k split among subgroups; see test_half.py."""
+"""Tests of few rows of float16 tensors on matrix units, with k split among subgroups; see test_half.py."""
 
 import dataclasses
 
@@ -20,12 +20,12 @@ from . import emulated, sixteen_bits
 from .matrix_layers import known
 from .test_half import layer_of
 
-# Rows and columns beyond whole workgroups and matrices; a k that leaves some subgroups without work, and one
-# with several steps for all.
+# Rows and columns that are no multiples of workgroups and matrices; k leaves some subgroups without work, or
+# gives all several steps.
 CASES = [
     (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),
     (29, 328, "16x16x16"), (61, 584, "16x8x16"),
-    # Whole chunks: fewer than subgroups; one for some subgroups and none for others; several for all.
+    # Whole chunks of k: fewer than subgroups; one for some subgroups and none for others; several for all.
     (8, 128, "16x8x16"), (1, 1280, "16x8x16"), (13, 1408, "16x16x16"), (16, 2176, "16x8x16"),
     (29, 1408, "16x16x16"), (32, 2176, "16x8x16"), (17, 128, "16x8x16"), (61, 1152, "16x8x16"),
     (64, 640, "16x16x16"),
@@ -58,7 +58,7 @@ def test_rows_as_they_are(
     got = replayed(layer, x, device, emulated.REPLAYS) if (rows, k) == (8, 264) else layer(x)
     want = data.expected_sum(x.astype(np.float32), None)
     assert (got.dtype, got.shape) == (np.float16, want.y.shape)
-    allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # sums may be cut off; rounded once
+    allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # sums may be truncated; rounded once
     assert (np.abs(got - want.y) <= allowed).all()
 
 
@@ -69,13 +69,13 @@ def test_rows_as_they_are(
 def test_a_row_of_few_outputs(
     k: int, n: int, signed: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights of 7 bits, or with zero points to subtract; bias and activation; repeated runs give the same
-    bytes, and infinities stay."""
+    """A row with few outputs is right with weights of 7 bits, or with zero points to subtract, with bias and
+    activation; repeated runs give the same bytes, and infinities stay in place."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, half_few, multiprocessors=4, matrix_pairs=True)
     monkeypatch.setattr(
         half_few, "ROW_K", {1: 1024, 2: 2048, 4: 4096}
-    )  # half of it: the device has 256 invocations at most
+    )  # half of it, because the device has at most 256 invocations
     rng = np.random.default_rng(k)
     w, x = rng.integers(-100, 101, (n, k), np.int8), rng.normal(size=(1, k)).astype(np.float16)
     w[0] = np.arange(k) % 100 + 1
@@ -96,14 +96,15 @@ def test_a_row_of_few_outputs(
 
 
 def test_how_many_rows_and_workgroups_are_worth_it() -> None:
-    """For a device with 132 multiprocessors; 128 workgroups are 4096 outputs."""
+    """The numbers of rows and workgroups for which the kernel pays are those of a device with 132
+    multiprocessors; 128 workgroups are 4096 outputs."""
     assert [rows for rows in range(1, 40) if half_few.worth(rows, 32, 132, 4096)] == list(range(3, 17))
     assert [rows for rows in range(1, 33) if half_few.worth(rows, 128, 132, 4096)] == list(range(2, 33))
     assert [rows for rows in range(1, 33) if half_few.worth(rows, 344, 132, 4096)] == list(range(2, 17))
 
 
 def test_how_many_workgroups_of_runs_are_worth_it() -> None:
-    """With more than 32 rows the k of workgroups counts, too: 528 workgroups of k = 4096 fill all
+    """With more than 32 rows the k of a workgroup counts too: 528 workgroups of k = 4096 fill all
     multiprocessors."""
 
     def taken(rows: int, k: int) -> list[int]:
@@ -121,8 +122,8 @@ def test_how_many_workgroups_of_runs_are_worth_it() -> None:
 def test_long_rows_of_several_workgroups_are_words(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than two workgroups for each multiprocessor, of k = 4096: WORDS is used if it supports the
-    weights, but not others."""
+    """With more than two workgroups of k = 4096 for each multiprocessor, WORDS is used if it supports the
+    weights."""
     device, tiles = units(strict_device, monkeypatch, "16x8x16"), {"64x128": (9, 9, 1)}
     profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)
 
@@ -157,7 +158,7 @@ def test_one_row_where_most_multiprocessors_have_a_workgroup() -> None:
 
 
 def test_a_row_by_subgroups_of_their_own_chunks() -> None:
-    """It is used if no multiprocessor has two workgroups, each of 16 outputs."""
+    """A row is split into chunks by subgroups if no multiprocessor has two workgroups, each of 16 outputs."""
     taken = [half_few.worth(1, workgroups, 132, 4096, half_few.ROW) for workgroups in (1, 132, 133)]
     assert taken == [True, True, False]
     facts = reported("nvidia-h200")
@@ -166,8 +167,8 @@ def test_a_row_by_subgroups_of_their_own_chunks() -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """For an H200: 4096^2, N=8192, N=11008, K=1024 and 128; 16 rows; k that is not whole chunks; more
-    rows."""
+    """The number of invocations on an H200 is as measured for 4096^2, N=8192, N=11008, K=1024 and 128; 16
+    rows; k that is not whole chunks; and more rows."""
     facts = reported("nvidia-h200")
     words = [half_few.invocations(facts, half_few.WORDS, tall, w, k) for tall, w, k in (
         (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),
@@ -202,9 +203,9 @@ def test_infinity_and_nan_stay_in_their_rows(
 
 
 @pytest.mark.parametrize("wrong", [
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # of other outputs and rows
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # elements that are no neighbours
-    (r"(#define further\(q\)) .*", r"\1 0u"),  # words beside each other that are of the same k
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # elements of other outputs and rows
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs of elements that are not neighbours
+    (r"(#define further\(q\)) .*", r"\1 0u"),  # both words of the same k
     (r"(#define further_word\(l\) .*) 4u", r"\1 2u"),  # words that are not 8 k apart
 ], ids=["places", "pairs", "further", "runs"])  # fmt: skip
 def test_elements_that_are_no_pairs_are_seen(

@@ -1,4 +1,4 @@
-"""Float weights on float16 matrix units, stored as float16. See test_half.py."""
+"""Tests of float weights on float16 matrix units, stored as float16. See test_half.py."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,8 @@ from .matrix_layers import known, only
 from .test_half import check_float16_images
 
 GATHERED, PLANES = half_ways.GATHERED[HALF], half_ways.PLANES[HALF, "float32"]
-# Rows, outputs, channels and k beyond whole tiles, steps and runs of 8; two parts of k, groups, strides.
+# Rows, outputs, channels and k that are no multiples of tiles, steps and runs of 8; two parts of k, groups,
+# strides.
 CASES = (
     (half_ways.FLOAT16.split, "32x32", "linear[M=33,K=264,N=35]"),
     (half_ways.FLOAT16.product, "64x64", "linear[M=70,K=37,N=68]"),
@@ -47,7 +48,7 @@ def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.N
     w = rng.normal(size=p.weight_shape).astype(dtype)
     halves, ones = w.astype(np.float16).astype(np.float32), np.ones(len(w), np.float32)
     data = random_data(p, rng)
-    small = {"bias": data.bias % 9, "x_q": vkq.QParams(0.25)}  # of what the oracle's bias is made
+    small = {"bias": data.bias % 9, "x_q": vkq.QParams(0.25)}  # from which the oracle's bias is made
     data = dataclasses.replace(data, w=halves, w_scale=ones, w_zero_point=None, **small)
     kind: Any = vkq.Linear if w.ndim == 2 else vkq.Conv2d
     layer = kind(w, bias=data.float_bias, compute="float16", device=device, **data.options)
@@ -58,7 +59,8 @@ def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.N
 def test_weights_direct_from_memory(
     units: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products that load weights directly into matrices; float16 rows give the same results, rounded once."""
+    """Products that load weights directly into matrices are within the bound; float16 rows give the same
+    results, rounded once."""
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles={tile: (1, 1)}, matrix_pairs=True)
     only(monkeypatch, tile, parts)
     layer, data, x = layer_of(units, f"linear[M=34,K={k},N={n}]", "float16")
@@ -84,7 +86,8 @@ def test_one_row(units: vkq.Device) -> None:
 def test_convolutions_with_weights_direct_from_memory(
     units: vkq.Device, words: bool, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """float16 images, whose pixels are in tiles; repeated runs give the same bytes."""
+    """Convolutions that load weights directly into matrices are right for float16 images, whose pixels are in
+    tiles; repeated runs give the same bytes."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=words)
     one_kernel(monkeypatch, half_tiles.TILES, tile)
     layer, data, x = layer_of(units, name, "float16")

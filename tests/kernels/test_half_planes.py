@@ -1,4 +1,5 @@
-"""1x1 convolutions on float16 and bfloat16 matrix units, directly from NCHW images; see test_half.py."""
+"""Tests of 1x1 convolutions on float16 and bfloat16 matrix units, directly on NCHW images; see
+test_half.py."""
 
 import dataclasses
 from typing import Any
@@ -21,7 +22,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .test_half import check_float16_images
 
-# Pixels, outputs and channels beyond whole tiles and steps; images of odd vectors; groups.
+# Pixels, outputs and channels that are no multiples of tiles and steps; images of odd vectors; groups.
 CASES = (
     "conv2d[N=3,IC=20,H=2,W=10,OC=70,KH=1,KW=1]",
     "conv2d[N=1,IC=270,H=8,W=5,OC=40,KH=1,KW=1,groups=2]",
@@ -121,7 +122,7 @@ def test_other_convolutions_are_gathered_or_in_tiles(
     ("float16", "float16", "N=1,IC=64,H=56,OC=256", "4x8x64"),
     ("float16", "float16", "N=1,IC=64,H=56,OC=64", "4x8x32"),
     ("float16", "float16", "N=32,IC=64,H=56,OC=256", "gathered 128x256"),
-    # float32 images take longer to read directly.
+    # reading float32 images directly takes longer
     ("float16", "float32", "N=1,IC=256,H=56,OC=64", "planes 32x64"),
     ("float16", "float32", "N=8,IC=96,H=56,OC=24", "4x8x32"),
     ("float16", "float32", "N=8,IC=512,H=28,OC=256", "gathered 64x128"),
@@ -135,7 +136,7 @@ def test_other_convolutions_are_gathered_or_in_tiles(
 def test_what_an_h200_takes(
     any_device: vkq.Device, compute: str, dtype: str, name: str, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel that was the fastest on an H200, or less than 8 % slower."""
+    """On an H200 the chosen kernel is the fastest measured, or less than 8 % slower."""
     sizes = dict(one.split("=") for one in name.split(","))
     sizes = {"W": sizes["H"], "KH": "1", "KW": "1"} | sizes
     p = parse(f"conv2d[{','.join(f'{key}={value}' for key, value in sizes.items())}]")

@@ -1,4 +1,4 @@
-"""Weights as a sign and 7 bits, loaded directly into float16 matrices; see test_half.py."""
+"""Tests of weights stored as a sign and 7 bits, loaded directly into float16 matrices; see test_half.py."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ from vkq.select.path import half_refusal
 from . import emulated, sixteen_bits
 from .matrix_layers import known, only
 
-# float16 rows and k, the requested tile and parts, and the expected variant.
+# (float16 rows, k, the requested tile and parts, the expected variant)
 PRODUCTS = [
     (3, 256, None, None, f"{half_few.WORDS}:8"),
     (13, 264, None, None, f"{half_few.STEPS}:16"),
@@ -79,7 +79,7 @@ def test_products_have_the_bits_of_others(
 def test_convolutions_have_the_bits_of_others(
     groups: int, way: str, straight: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same for convolutions, with channels beyond a chunk."""
+    """Convolutions with such weights give the same bits too, with channels beyond a chunk."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=way == "words")
     rng = np.random.default_rng(groups)
     w = rng.integers(-120, 121, (24, 72, 3, 3), np.int8)
@@ -114,7 +114,7 @@ def test_convolutions_have_the_bits_of_others(
     (-128, -1, 2.0**102, True),
 ])  # fmt: skip
 def test_which_weights_fit(weight: int, point: int, scale: float, signed: bool, straight: vkq.Device) -> None:
-    """A single weight beyond 7 bits rules it out, as does a scale that would become infinite."""
+    """Weights fit this form unless one of them exceeds 7 bits or a scale would become infinite."""
     w = np.zeros((36, 40), np.int8)
     w[35, 39] = weight
     points = np.zeros(36, np.int8)

@@ -1,4 +1,4 @@
-"""Weights loaded directly into float16 matrices; see test_half.py."""
+"""Tests of weights loaded directly into float16 matrices; see test_half.py."""
 
 import numpy as np
 import pytest
@@ -30,15 +30,15 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
     return strict_device
 
 
-@pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # a tile or two, runs of k and columns left
+@pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # one tile or two; remainders of k and columns
     ("64x256", 1, 77, 284), ("64x128", 1, 77, 284), ("64x64", 2, 333, 67), ("32x64", 2, 333, 36),
     ("16x64", 1, 77, 66),
 ])  # fmt: skip
 def test_every_tile(
     straight: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows, columns, k and a matrix's outputs beyond whole tiles and steps; each output has its own zero
-    point."""
+    """Every tile is right for rows, columns, k and outputs that are no multiples of it; each output has its
+    own zero point."""
     only(monkeypatch, tile, parts)
     rows, rng = int(tile.split("x")[0]) + 2, np.random.default_rng(n)
     data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")
@@ -86,7 +86,7 @@ def test_float16_rows(
     np.testing.assert_array_equal(wide.astype(np.float16), got)
     counts = [len(layer.explain((rows, k)).variants) for rows in (half.MOST_ROWS, half.MOST_ROWS + 1)]
     assert counts == [1 if in_place else 2, 2]
-    monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # by the one tile of columns
+    monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # limit of what one tile of columns reads
     layer = vkq.Linear(w, 1e-3, compute="float16", device=straight)
     assert layer.explain(x.shape).variants[-1] == f"{shader}:four.{tile}"
     np.testing.assert_array_equal(layer(x.astype(np.float32)), wide)
@@ -109,8 +109,8 @@ def test_the_first_matrices_of_16_outputs_are_taken(
 
 @pytest.mark.parametrize(("of", "pairs"), [(GATHERED[HALF], True), (PLANES[HALF, "float32"], False)])
 def test_what_convolutions_should_take(of: Elements, pairs: bool) -> None:
-    """Each workgroup of a multiprocessor has an epilogue; gathering workgroups start in pairs, so an odd last
-    one takes as long as two."""
+    """The model of a convolution's time counts an epilogue for each workgroup of a multiprocessor; gathering
+    workgroups start in pairs, so an odd last one takes as long as two."""
     facts = reported("nvidia-h200")
     variant, known = catalog().find(of.product, tile="64x64", y="any"), profile(facts)
     way = Way(variant, advertised_half(facts)[0], of)

@@ -1,4 +1,4 @@
-"""Products that assemble their matrices of weights in registers; see test_half.py."""
+"""Tests of products that assemble their matrices of weights in registers; see test_half.py."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ from vkq.select.path import half_refusal, pairs_refusal
 from . import emulated
 from .matrix_layers import known, only
 
-TILE, K, N = "64x128", 512, 276  # k of two turns; outputs beyond tiles, and beyond 32 of them
+TILE, K, N = "64x128", 512, 276  # k of two iterations; outputs that are no multiple of a tile, nor of 32
 TILES = (TILE, "64x256_eight", "64x256")
 SAYS: dict[str, Any] = {
     "half_tile_cycles": {}, "straight_tile_cycles": {TILE: (2, 2)}, "matrix_pairs": True,
@@ -61,8 +61,9 @@ def variants_of(layer: vkq.Linear, rows: int, dtype: str = "float16") -> tuple[s
 def test_results_are_those_of_matrices_from_memory(
     tile: str, k: int, parts: int, points: int, words: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows and outputs beyond whole tiles; bias and activation; infinities and NaN stay in their row;
-    repeated runs give the same bytes."""
+    """Results equal those of matrices loaded from memory, for rows and outputs that are no multiples of
+    tiles, with bias and activation; infinities and NaN stay in their row; repeated runs give the same
+    bytes."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(parts)
     x = rng.normal(size=(70, k)).astype(np.float16)
@@ -84,15 +85,15 @@ def test_results_are_those_of_matrices_from_memory(
         f"{STRAIGHT.split if parts > 1 else STRAIGHT.product}:float16_rows.{TILE}",
     )
     want = other(x)
-    if (k, parts) != (768, 2):  # the parts are others there
+    if (k, parts) != (768, 2):  # with these, the two kernels split k differently
         np.testing.assert_array_equal(got, want)
     whole = [row for row in range(70) if row not in (3, 4)]
     np.testing.assert_allclose(got[whole].astype(np.float64), want[whole], rtol=2**-9, atol=1e-3)
 
 
 def test_what_is_taken_so(words: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is used for float16 rows of whole turns, if the self-test found elements in pairs and weights have 7
-    bits."""
+    """The kernel is used for float16 rows and whole iterations of k, if the self-test found elements in pairs
+    and weights have 7 bits."""
     so = f"{WORDS.product}:{TILE}"
     only(monkeypatch, TILE, 1)
     assert variants_of(layer_of(words, K), 66) == (so,)
@@ -142,7 +143,7 @@ def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int)
 
 
 def test_the_order_of_words(words: vkq.Device) -> None:
-    """32 contiguous outputs and 32 k, including padding."""
+    """The order of words is 32 contiguous outputs and 32 k, including padding."""
     layer = layer_of(words, K)
     matrices = HalfMatrices(layer._gemm, K)
     pairs, found = (

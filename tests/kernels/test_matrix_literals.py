@@ -1,5 +1,5 @@
-"""Constructs that compilers of matrix units are known to get wrong are literals if a device's profile says
-so: shapes, strides, and the trip counts of loops as constants of a pipeline."""
+"""Tests that constructs which compilers of matrix units are known to get wrong are literals, if a device's
+profile says so: shapes, strides, and the trip counts of loops."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ XCLIPSE, NVIDIA, ADRENO = 0x144D, 0x10DE, 0x5143
 OP_MATRIX, OP_LOAD, OP_STORE = 4456, 4457, 4458  # OpTypeCooperativeMatrixKHR, OpCooperativeMatrixLoadKHR, ...
 SELFTEST = "selftest__matrices"
 MODULES = (SELFTEST, GEMM, SPLIT, WIDE, DYNAMIC, CONV, matrix_stem.STEM, IMPLICIT, integer.SHADER)
-OPEN = (SELFTEST, integer.SHADER)  # without trip counts as constants
+OPEN = (SELFTEST, integer.SHADER)  # their trip counts are no constants
 
 
 def of_vendor(device: vkq.Device, vendor: int, *shapes: str, kind: str = "integrated") -> Capabilities:
@@ -58,7 +58,8 @@ def literal(variant: Variant, matrices: Matrices, c: Capabilities) -> tuple[set[
 
 @pytest.mark.parametrize("name", MODULES)
 def test_shapes_and_strides_are_literals(any_device: vkq.Device, name: str) -> None:
-    """For 8x8x16 and the large shapes of Adreno; an NVIDIA GPU's compiler specializes by itself."""
+    """Shapes and strides are literals for 8x8x16 and for Adreno's large shapes; an NVIDIA GPU's compiler
+    specializes by itself."""
     for m, n, k, size in ((8, 8, 16, 32), (64, 16, 32, 64)):
         matrices = Matrices(m, n, k, subgroup=size)
         c = of_vendor(any_device, ADRENO, f"{m}x{n}x{k}")
@@ -86,7 +87,7 @@ CASES = (
 def test_trip_counts_are_constants(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """The same bytes with matrices of 8x8x16, and no product splits k."""
+    """With constant trip counts, matrices of 8x8x16 give the same bytes, and no product splits k."""
     emulated.emulate(strict_device, monkeypatch, "8x8x16")
     changed = dataclasses.replace(strict_device.capabilities, vendor_id=XCLIPSE)
     monkeypatch.setattr(strict_device, "capabilities", changed)
@@ -111,7 +112,8 @@ def test_trip_counts_are_constants(
 def test_no_subgroup_of_32_is_asked_of_an_xclipse(
     any_device: vkq.Device, vendor: int, sizes: tuple[int, int], size: int
 ) -> None:
-    """Its compiler crashes on int8 matrices with a required subgroup size of 32."""
+    """No subgroup of 32 is requested on an Xclipse: its compiler crashes on int8 matrices with that required
+    size."""
     c = of_vendor(any_device, vendor, "16x16x16", "8x8x16")
     ranged = {**c.properties, "minSubgroupSize": sizes[0], "maxSubgroupSize": sizes[1]}
     found = advertised(dataclasses.replace(c, properties=ranged))
@@ -131,8 +133,8 @@ def test_others_have_one_pipeline_for_every_k(
 
 
 def test_loops_that_are_not_counted_stay_off_such_devices(any_device: vkq.Device) -> None:
-    """Matrices of floats and the integer correlation are not used there, because their trip counts are push
-    constants."""
+    """Matrices of floats and the integer correlation are not used on such devices, because their trip counts
+    are push constants."""
     for vendor, able in ((ADRENO, True), (XCLIPSE, False)):
         halves = of_vendor(any_device, vendor, "16x16x16 f16")
         assert (lacking_half(halves) is None) == able

@@ -1,4 +1,5 @@
-"""Split-K among workgroups or subgroups, and convolutions with gathered pixels, on matrix units."""
+"""Tests of split-K among workgroups or subgroups, and of convolutions with gathered pixels, on matrix
+units."""
 
 from typing import Any
 
@@ -35,7 +36,7 @@ def with_tiling(layer: Any, shape: tuple[int, ...], tiling: Tiling) -> Any:
     ("name", "zero_points", "parts"),
     [
         ("linear[M=70,K=700,N=69]", "none", 3),
-        ("linear[M=70,K=300,N=69]", "channel", 16),  # more than there are turns
+        ("linear[M=70,K=300,N=69]", "channel", 16),  # more parts than iterations
         (GATHERED, "none", 1),
         (GATHERED, "channel", 4),
         ("conv2d[N=1,IC=96,H=9,W=17,OC=96,KH=3,KW=3,stride=2,groups=3,dilation=2x1]", "tensor", 2),
@@ -43,7 +44,7 @@ def with_tiling(layer: Any, shape: tuple[int, ...], tiling: Tiling) -> Any:
     ],
 )
 def test_exact(matrices: vkq.Device, name: str, zero_points: Any, parts: int) -> None:
-    """A second run finds the counters unchanged."""
+    """Split-K products are exact, also in a second run, which finds the counters at 0 again."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(parts), w_zero_points=zero_points)
     options = {} if name.startswith("linear") else {"method": "implicit"}
@@ -67,7 +68,7 @@ def test_other_shapes(strict_device: vkq.Device, shape: Matrices, monkeypatch: p
 
 @pytest.mark.parametrize("tile", SPLIT_TILES)
 def test_every_tile(matrices: vkq.Device, tile: str) -> None:
-    # k is padded to 768: the deep tile needs whole turns of 256.
+    # k is padded to 768, because the deep tile needs whole iterations of 256
     data = random_data(parse("linear[M=133,K=700,N=69]"), np.random.default_rng(13))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling(tile, 2))
     assert layer.explain(data.x.shape).variants == (f"{SPLIT}:q8to.s8s8.{tile}",)
@@ -82,7 +83,7 @@ def test_every_tile(matrices: vkq.Device, tile: str) -> None:
 def test_subgroups_that_share_k(
     strict_device: vkq.Device, matrices: Matrices, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three steps, and a part of one; loads beyond the end of k do not count."""
+    """Subgroups share three steps of k and a part of one; loads beyond the end of k do not count."""
     units(strict_device, monkeypatch, matrices)
     data = random_data(parse(name), np.random.default_rng(21))
     for y in (data.y_q, None):
@@ -124,7 +125,7 @@ def test_tilings_keep_their_rules() -> None:
 
 
 @pytest.mark.parametrize(("rows", "n", "k", "tiling"), [
-    (1568, 512, 4608, Tiling("128x128", 4)),  # ResNet-50 at batch 32: fewer outputs gather a pixel more often
+    (1568, 512, 4608, Tiling("128x128", 4)),  # ResNet-50 at batch 32: pixels are gathered more often
     (25088, 128, 1152, Tiling("128x128")),
     (392, 512, 4608, Tiling("64x64", 4)),  # at batch 8
     (49, 512, 4608, Tiling("64x64_deep", 6)),
@@ -152,8 +153,8 @@ def test_taps_are_whole_steps_of_channels() -> None:
 
 
 def test_gathering_workgroups_that_start_together() -> None:
-    """Tiles of 128 rows start in pairs, so three on a multiprocessor take as long as four, except for their
-    epilogues."""
+    """Workgroups that gather start in pairs for tiles of 128 rows, so three on a multiprocessor take as long
+    as four, except for their epilogues."""
     known = profile(reported("nvidia-h200"))
     for tile, at_once in (("128x128", 2), ("64x64", 1)):
         rows = int(tile.split("x")[0]) * known.multiprocessors

@@ -1,4 +1,4 @@
-"""The first convolution of a network on matrix units."""
+"""Tests of a network's first convolution on matrix units."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from vkq.problem.names import parse
 
 from .matrix_layers import SHAPES, make, name_of, units
 
-RESNET = "conv2d[N=2,IC=3,H=37,W=45,OC=64,KH=7,KW=7,stride=2,padding=3]"  # on a ragged image
+RESNET = "conv2d[N=2,IC=3,H=37,W=45,OC=64,KH=7,KW=7,stride=2,padding=3]"  # the image is no multiple of a tile
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,8 @@ RESNET = "conv2d[N=2,IC=3,H=37,W=45,OC=64,KH=7,KW=7,stride=2,padding=3]"  # on a
     ],
 )
 def test_exact(matrices: vkq.Device, name: str, dtype: Any, zero_points: Any) -> None:
-    """8-bit images, and float32 images, which are quantized as by `vkq.quantize`."""
+    """The first convolution is exact for 8-bit images, and for float32 images, which are quantized as by
+    `vkq.quantize`."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(len(name)), dtype, w_zero_points=zero_points)
     floats = data.x_q.scale * np.random.default_rng(7).normal(0, 90, problem.x_shape).astype(np.float32)

@@ -1,5 +1,5 @@
-"""Matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL
-(matrix_units.py), and unchanged if VKQ_TEST_DEVICE names a GPU."""
+"""Tests of matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL
+(matrix_units.glsl); they run unchanged if VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
 import itertools
@@ -45,7 +45,7 @@ def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
 
 
 def test_order_of_preference(any_device: vkq.Device) -> None:
-    """The device's own order decides, after the signedness."""
+    """Matrix shapes are preferred by signedness, then by the device's own order."""
     unsigned = dataclasses.replace(ROW, a="u8", b="u8", c="u32", d="u32")
     listed = with_matrices(any_device, unsigned, ROW, dataclasses.replace(ROW, n=16), ROW)
     assert [str(matrices) for matrices in advertised(listed)] == ["16x8x32", "16x16x32", "16x8x32 u8u8"]
@@ -58,7 +58,7 @@ def test_order_of_preference(any_device: vkq.Device) -> None:
         (32, 64, 0x1002, 32),
         (64, 128, 0x5143, 64),
         (16, 16, 0x13B5, 16),
-        (8, 32, 0x8086, 8),  # Intel: as many as a matrix has rows
+        (8, 32, 0x8086, 8),  # Intel: as many as the rows of a matrix
         (16, 32, 0x8086, 16),
         (4, 4, 0x1AE0, None),
     ],
@@ -86,7 +86,8 @@ def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("chunk", [32, 64, 128])
 def test_chunks_of_channels_keep_every_weight(chunk: int) -> None:
-    """The order of k is free, if x is read in the same order: (chunk, kh, kw, channel)."""
+    """Every weight is kept when channels are ordered in chunks, (chunk, kh, kw, channel): any order of k is
+    allowed if x is read in the same order."""
     weight = np.random.default_rng(3).integers(-128, 128, (5, 170, 3, 3), dtype=np.int8)
     chunks, k = -(-170 // chunk), 9 * chunk
     got = chunked(weight, chunk, 64).reshape(5, chunks, -1)
@@ -115,7 +116,7 @@ def test_one_packing_serves_every_tile() -> None:
         d = {name: int(value) for name, value in variant.sizes.items()}
         assert d["CH"] % d["BK"] == 0
         if d["CH"] > 32:
-            assert 9 * d["CH"] % turn(variant) == 0  # nothing is padded for 3x3
+            assert 9 * d["CH"] % turn(variant) == 0  # 3x3 filters need no padding
 
 
 def rows_of(variant: Variant) -> int:
@@ -137,8 +138,8 @@ def test_tiles_keep_the_rules_of_the_shaders() -> None:
 
 @pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
 def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup: int) -> None:
-    """With the least shared memory that is required; each subgroup has whole lines of a convolution's tile,
-    or runs of one line."""
+    """Every supported shape has tiles with the least shared memory that Vulkan requires; each subgroup has
+    whole lines of a convolution's tile, or runs of one line."""
     p = parse("conv2d[N=1,IC=32,H=30,W=30,OC=100,KH=3,KW=3]")
     assert isinstance(p, Conv2dProblem)
     for m, n, k in itertools.product((4, 8, 16, 32, 64), (8, 16), (16, 32)):
@@ -177,16 +178,16 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         (100352, 64, 128, 1, "128x64"),  # ResNet-50 at batch 32, with the tiles measured to be the fastest
         (25088, 128, 512, 1, "128x128"),
         (6272, 256, 1024, 1, "64x64_deep"),
-        (6272, 512, 1024, 1, "128x128"),  # as fast as 128x256, and taken by others of the network, too
+        (6272, 512, 1024, 1, "128x128"),  # as fast as 128x256, which other layers of the network use
         (1568, 2048, 512, 1, "128x128"),
         (25088, 512, 256, 1, "128x128"),
         (1568, 512, 2048, 1, "64x64_deep"),
         (196, 256, 1024, 1, "32x32_wide"),  # at batch 1
-        (784, 1024, 512, 1, "64x64_deep"),  # more of the wide ones than multiprocessors
+        (784, 1024, 512, 1, "64x64_deep"),  # there would be more wide tiles than multiprocessors
         (49, 160, 960, 1, "32x32_wide"),  # MobileNetV2
         (196, 576, 96, 1, "64x64"),
         (1568, 512, 256, 1, "64x64"),
-        (1568, 512, 640, 1, "64x64"),  # no whole turns of the deep tile
+        (1568, 512, 640, 1, "64x64"),  # k is not whole iterations of the deep tile
     ],
 )
 def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) -> None:
@@ -237,7 +238,7 @@ def test_a_smaller_tile_where_the_device_has_no_room(
 
 
 @pytest.mark.parametrize(
-    ("name", "wide", "narrow"),  # with 16x16x32 alone, and with 16x8x32 beside it
+    ("name", "wide", "narrow"),  # (with only 16x16x32, and with 16x8x32 too)
     [
         ("conv2d[N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1]", "8x16x128_c128", "8x16x128_c128"),
         ("conv2d[N=32,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]", "8x16x64_c64", "8x16x64_c64"),
@@ -290,7 +291,7 @@ def test_tile_of_a_convolution(
             {"stride": 2},
             "matrix",
             BLOCKED,
-        ),  # few rows, and no other kernel strides
+        ),  # few rows, and no other kernel has strides
         ((8, 16, 1, 1), (1, 16, 9, 9), {"stride": 2, "method": "pointwise"}, "pointwise", BLOCKED),
         ((8, 16, 1, 1), (1, 16, 9, 9), {"padding": 1}, "implicit", BLOCKED),
         ((32, 16, 1, 1), (1, 32, 9, 9), {"groups": 2}, "pointwise", BLOCKED),
@@ -320,7 +321,7 @@ def test_layout_and_method(
     assert explained.method == method or (method, explained.method) == (
         "im2col",
         "implicit",
-    )  # as the device is a GPU
+    )  # the device is a GPU
     assert layer.input_layout(x) == taken
     if explained.variants:
         on_units = (taken == BLOCKED and method != "depthwise") or method == "stem"
@@ -409,16 +410,17 @@ EXACT = [
     "conv2d[N=1,IC=16,H=18,W=19,OC=64,KH=7,KW=7,padding=3]",
     "conv2d[N=2,IC=64,H=14,W=14,OC=64,KH=3,KW=3,padding=1,groups=2]",
     "conv2d[N=1,IC=144,H=9,W=17,OC=96,KH=3,KW=3,stride=2,groups=3]",
-    "conv2d[N=2,IC=16,H=4,W=4,OC=16,KH=1,KW=1,padding=1]",  # a border of the zero point alone
+    "conv2d[N=2,IC=16,H=4,W=4,OC=16,KH=1,KW=1,padding=1]",  # some windows contain only padding
 ]
 
-LARGE = 20_000_000  # multiply-adds
+LARGE = 20_000_000  # multiply-adds of a large case
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", EXACT)
 def test_exact(matrices: vkq.Device, name: str, dtype: Any) -> None:
-    """In cases that take a CPU seconds, one type gives bytes and the other floats."""
+    """Cases on matrix units are exact. For cases that take a CPU seconds, one dtype is tested with int8
+    results and the other with float results."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(len(name)), dtype)
     both = [data.y_q, None]
@@ -495,7 +497,7 @@ def test_matrices_that_compute_nothing_are_found(
 
 
 def k_of(tile: str) -> int:
-    """Return two steps, or a turn of the deep tile."""
+    """Return the k of two steps, or of one iteration of the deep tile."""
     return 37 if Tiling(tile).short else 217
 
 
@@ -547,14 +549,15 @@ def test_every_tile_and_shape_of_rows_quantized_on_the_device(
 def test_rows_quantized_on_the_device_take_tiles_of_their_shader(
     costed_matrices: vkq.Device, shape: tuple[int, int], n: int, tile: str
 ) -> None:
-    """Their shader has no tiles for a long k, and none with slice-K."""
+    """Rows quantized on the device use the tiles of their shader: none for a long k, and none with
+    slice-K."""
     layer = vkq.Linear(np.ones((n, shape[1]), np.int8), 0.01, x_qparams="dynamic", device=costed_matrices)
     assert layer.explain(shape).variants[-1] == f"{coopmat.DYNAMIC}:s8s8.{tile}"
 
 
 @pytest.mark.parametrize("shape", [(2, 40, 37), (33, 16), (1, 5, 7, 130)])
 def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ...]) -> None:
-    """Batch dims, and four axes that are no image."""
+    """Rows quantized on the device have batch dims, or four axes that are no image."""
     rng = np.random.default_rng(18)
     x = rng.standard_normal(shape).astype(np.float32)
     w = rng.integers(-127, 128, (11, shape[-1]), dtype=np.int8)
@@ -591,7 +594,8 @@ def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pyte
 
 
 def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
-    """The tile may change with the size, and with it the packing of the weights."""
+    """One layer with images of many sizes is right: the tile may change with the size, and with it the
+    packing of the weights."""
     w = np.random.default_rng(15).integers(-128, 128, (130, 150, 3, 3), dtype=np.int8)
     layer = vkq.Conv2d(
         w,

@@ -1,5 +1,6 @@
-"""float32 in three parts on bfloat16 matrix units. Software drivers have none: there the shaders run with
-matrices in plain GLSL (emulated.py), and unchanged if VKQ_TEST_DEVICE names a GPU."""
+"""Tests of float32 numbers split into three parts (bf16x3) on bfloat16 matrix units. Software drivers have
+none: there the shaders run with matrices in plain GLSL (emulated.py); they run unchanged if VKQ_TEST_DEVICE
+names a GPU."""
 
 import dataclasses
 
@@ -20,7 +21,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .matrix_layers import CONVOLUTIONS, only
 
-# Rows, columns and k beyond whole tiles, steps and runs of 8.
+# Rows, columns and k that are no multiples of tiles, steps and runs of 8.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=36]")
 TILES = catalog().shaders[half_ways.PARTS_OF_FLOAT32.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
@@ -99,7 +100,8 @@ def test_nothing_to_sum(units: vkq.Device) -> None:
 
 @pytest.mark.parametrize("of", ["images", "rows"])
 def test_parts_are_the_number(device: vkq.Device, of: str) -> None:
-    """Runs of 8 channels of a group, or of 8 k of a row; three parts, the smallest first."""
+    """The three parts of a number add up to it; they are stored as runs of 8 channels of a group or of 8 k of
+    a row, the smallest part first."""
     x = (
         np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(np.float32)
     )  # images, groups, channels, pixels

@@ -1,5 +1,5 @@
-"""Few float32 rows, split in registers into three parts, on matrix units, with k split among subgroups; see
-test_parts.py and test_half_few.py."""
+"""Tests of few float32 rows, split into three parts in registers, on matrix units, with k split among
+subgroups; see test_parts.py and test_half_few.py."""
 
 import dataclasses
 from typing import Any
@@ -38,8 +38,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said:
     monkeypatch.setattr(selftest, "report", lambda _: found)
 
 
-# Rows beyond halves of matrices, whole matrices and tiles of them; columns beyond workgroups; fewer chunks
-# than subgroups, one chunk for some subgroups, and several for all.
+# Rows that are no multiples of half matrices, matrices and tiles; columns that are no multiple of a
+# workgroup's; fewer chunks than subgroups, one chunk for some subgroups, and several for all.
 @pytest.mark.parametrize(("rows", "tall", "k"), [
     (8, 8, 128), (5, 8, 1280), (13, 16, 1408), (16, 16, 2176), (17, 32, 256), (29, 32, 1408), (33, 48, 256),
     (64, 64, 640),
@@ -82,17 +82,17 @@ def test_rows_of_both_types(units: vkq.Device) -> None:
     (8, 0, -128), (8, -128, -128), (16, 127, -128), (32, 0, -128), (8, 0, -127), (16, 0, -127),
 ])  # fmt: skip
 def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
-    """Infinities and NaN stay in their row, and are those of a sum in float64."""
+    """Infinities and NaN stay in their row and equal those of a sum in float64."""
     k, rng = 256, np.random.default_rng(rows)
     w = rng.integers(least, 128, (36, k)).astype(np.int8)
-    w[0], w[1], w[2, 9] = least, 127, point  # the last times infinity is no number
+    w[0], w[1], w[2, 9] = least, 127, point  # infinity times the last weight is NaN
     x = rng.normal(size=(rows, k)).astype(np.float32)
     layer = vkq.Linear(w, 1e-3, w_zero_point=np.full(36, point, np.int8), device=units)
     assert layer._gemm.matrices.signed == (least == -127)
     clean = layer(x)[0]
     x[1, 5], x[2, 9], x[3, 9], x[4] = np.nan, np.inf, -np.inf, 3e38 / 256 / k
     x[5, ::2], x[6, ::3], x[7], x[7, 1] = 1e30, 1e-30, 1e-36, 1e-44
-    x[-1, 3] = np.uint32(0x7F800001).view(np.float32)  # no number, of which only the lowest bit says so
+    x[-1, 3] = np.uint32(0x7F800001).view(np.float32)  # a NaN of which only the lowest bit is set
     got = layer(x).astype(np.float64)
     np.testing.assert_array_equal(got[0], clean)
     with np.errstate(invalid="ignore"):
@@ -129,8 +129,8 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("wrong", [
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # of other outputs and rows
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # elements that are no neighbours
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # elements of other outputs and rows
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs of elements that are not neighbours
     (r"(#define set_both.*) < 8u", r"\1 < 4u"),  # rows that are not 8 apart
 ], ids=["places", "pairs", "both"])  # fmt: skip
 def test_elements_that_lie_elsewhere_are_seen(
@@ -174,8 +174,8 @@ def test_the_self_test(test: str, units: vkq.Device) -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """For an H200: 4096^2, N=8192 (or more rows) with that k and twice as much, N=11008, and k that is not
-    whole chunks."""
+    """The number of invocations on an H200 is as measured: 4096^2, N=8192 (or more rows) with that k and
+    twice as much, N=11008, and k that is not whole chunks."""
     facts = reported("nvidia-h200")
     for tall, want in ((8, [512, 256, 256, 128, None]), (16, [256, 128, 256, 128, None])):
         found = [half_few.invocations(facts, half_few.PARTS, tall, w, k)[:1] for w, k in (
@@ -186,8 +186,8 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 
 def test_rows_that_are_worth_it() -> None:
-    """On an H200 the rows for which parts are worth it depend on the workgroups (fewer than half of its
-    multiprocessors, or more), on the chunks of k, and on whether gemv is faster."""
+    """On an H200 the rows for which the kernel pays depend on the number of workgroups (less than half of the
+    multiprocessors, or more), the chunks of k, and whether the GEMV is faster."""
 
     def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
         return [m for m in range(65) if half_few.worth_parts(m, workgroups, 132, k, form)]

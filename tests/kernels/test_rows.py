@@ -1,4 +1,4 @@
-"""Functions of rows: the device gives the bits of NumPy's steps, which are near the real value."""
+"""Tests of functions of rows: the device gives the bits of NumPy's steps, near the real value."""
 
 from typing import Any
 
@@ -45,7 +45,8 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bits(device: vkq.Device, name: str) -> None:
-    """Rows of one, few and many lanes, not multiples of them; strided; of two axes; infinities and NaN."""
+    """Functions of rows give NumPy's bits, for rows shared by one, few and many lanes (and a remainder),
+    strided rows, rows of two axes, infinities and NaN."""
     for shape, axis, count in (((5, 7), 1, 1), ((3, 37, 5), 1, 1), ((2, 3, 11, 13), 2, 2), ((3, 1031), 1, 1)):
         x = values(len(shape), *shape)
         if name == "ReduceProd":
@@ -66,8 +67,8 @@ def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, name:
 
 
 def test_near_the_real_value() -> None:
-    """Sums that nearly cancel, of few and of many numbers: within (2 + log2(lanes)) 2^-24 of the magnitudes'
-    sum; softmax and normalizations within a few units."""
+    """Sums that nearly cancel, of few and of many numbers, are within (2 + log2(lanes)) 2^-24 of the sum of
+    magnitudes; softmax and normalizations are within a few units."""
     for length in (1, 7, 8, 9, 100, 10_007):
         x = values(length, 4, length) * np.float32(1e6)
         x[:, ::2] *= -1
@@ -101,8 +102,8 @@ def scaled() -> tuple[Chain, tuple[int, ...]]:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
 def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: str) -> None:
-    """Quantized rows through a chain, quantized again: each layout in and out; row lengths that are no
-    multiple of four."""
+    """Quantized rows run through a chain and are quantized again, for each layout of x and y, with row
+    lengths that are no multiple of four."""
     read, write = (LAYOUTS[i] for i in layouts)
     rng, shape = np.random.default_rng(5), (3, 5, 48 if BLOCKED in (read, write) else 36)
     chain, ways = scaled()

@@ -1,4 +1,4 @@
-"""The number of invocations that share a row, on devices of several kinds."""
+"""Tests of the number of invocations that share a row, on devices of several kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def test_many_numbers_are_shared_and_few_are_not() -> None:
 
 @pytest.mark.parametrize("name", ["adreno-650", "nvidia-h200"])
 def test_a_gpu_reads_32_bytes_together(name: str) -> None:
-    """More invocations share a row if rows are few; never more than one for two words."""
+    """Neighbouring invocations of a GPU read 32 bytes together. More invocations share a row if rows are few;
+    never more than one for each two words."""
     c = reported(name)
     busy = profile(c).busy_workgroups * sharing.SHARERS
     assert sharing.sharers_of_rows(c, rows=10 * busy, words=128) == 8

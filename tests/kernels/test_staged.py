@@ -1,5 +1,5 @@
-"""The kernels with tiles in shared memory: products and implicit convolutions, forced on devices that would
-not choose them."""
+"""Tests of the kernels with tiles in shared memory: products and implicit convolutions, forced on devices
+that would not choose them."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ from vkq.runtime.eager import run
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 # Each path on one shape: a software driver takes long to compile a pipeline with barriers.
 PRODUCTS = {
-    "linear[M=131,K=37,N=77]": "dot_s8s8",  # three tiles by three, every edge ragged, K beyond a whole step
+    "linear[M=131,K=37,N=77]": "dot_s8s8",  # three tiles by three, with remainders along every axis
     "linear[M=5,K=1,N=3]": "dot_u8s8",  # one tile, mostly padding
     "linear[M=37,K=64,N=40]": "dot_u8u8",  # whole steps
     "linear[M=33,K=1300,N=34]": "portable",  # float sums flushed once before the end
@@ -30,9 +30,9 @@ PRODUCTS = {
 CONVOLUTIONS = {
     "conv2d[N=2,IC=8,H=9,W=7,OC=12,KH=3,KW=3,padding=1]": "dot_s8s8",
     "conv2d[N=1,IC=12,H=11,W=13,OC=6,KH=3,KW=3,stride=2,padding=1x0x2x1,dilation=2,groups=3]": "dot_u8s8",
-    # Channels that are not a multiple of a step.
+    # Channels that are no multiple of a step.
     "conv2d[N=1,IC=36,H=6,W=9,OC=40,KH=2,KW=3,stride=1x2,padding=2x1]": "dot_u8u8",
-    # A tap for every block: the walk wraps at each step.
+    # Each block of k is one tap, so the loop moves to a new tap in every step.
     "conv2d[N=1,IC=4,H=1,W=5,OC=3,KH=1,KW=7,padding=0x3]": "portable",
 }
 

@@ -1,5 +1,5 @@
-"""Products that read operands as uniform texel buffers, forced on devices that would read words, and the
-reverse."""
+"""Tests of products that read operands as uniform texel buffers, forced on devices that would read words, and
+the reverse."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from vkq.select.path import FORMS
 from vkq.shader.catalog import catalog
 
 TEXELS = catalog().shaders["gemm_q8ta_q8csw__texels"]
-# Every edge is ragged; k is a word and a part of one, an odd number of words, and more than floats sum
-# exactly; weight zero points where the form sums the rows of x.
+# Rows and columns are no multiples of a tile; k is a word and a part of one, an odd number of words, and more
+# than float sums hold exactly; weight zero points for forms that sum the rows of x.
 PATH = {form: path for path, form in FORMS.items()}
 SHAPES = {
     "s8s8": "linear[M=9,K=27,N=33]",
@@ -103,8 +103,8 @@ def test_rows_quantized_one_by_one(device: vkq.Device, other: str, form: str, ro
     "name",
     [
         "conv2d[N=1,IC=9,H=7,W=9,OC=6,KH=1,KW=1]",  # x is an image
-        "conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1]",  # and a matrix in the middle of scratch memory
-        "conv2d[N=1,IC=12,H=6,W=5,OC=9,KH=3,KW=3,groups=3]",  # one for each group
+        "conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1]",  # x is a matrix in the middle of scratch memory
+        "conv2d[N=1,IC=12,H=6,W=5,OC=9,KH=3,KW=3,groups=3]",  # a matrix for each group
     ],
 )
 def test_convolutions(device: vkq.Device, name: str) -> None:
@@ -114,7 +114,7 @@ def test_convolutions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
-    """What one dispatch wrote as words, the next one reads as texels."""
+    """In a replayed chain a dispatch reads as texels what the previous one wrote as words."""
     first = layer(device, SHAPES["u8s8"], "u8s8")
     q, w = first.layer.y_qparams, np.arange(5 * 21).astype(np.int8).reshape(5, 21)
     second = vkq.Linear(w, 0.1, x_qparams=q, y_qparams=work.Y, path="dot_u8s8", device=device)
@@ -129,7 +129,8 @@ def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
 
 
 def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
-    """Both sides of the limit: 37 rows are ten blocks of 18 texels, 21 columns six."""
+    """A range is read as texels up to the device's limit and as words beyond it: 37 rows are ten blocks of 18
+    texels, 21 columns six."""
     for most, shader in ((180, "texels"), (179, "tiled")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
         with vkq.Device(capabilities=limited) as small:
@@ -140,7 +141,8 @@ def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
 
 
 def test_a_depthwise_convolution_whose_image_is_too_long(device: vkq.Device) -> None:
-    """Both sides of the limit: five lines of two vectors each."""
+    """A depthwise convolution reads texels up to the device's limit and words beyond it: five lines of two
+    vectors each."""
     for most, read in ((10, "texels"), (9, "4w4c")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
         with (

@@ -1,5 +1,5 @@
-"""The cost of tiles of matrix units is measured with the tiles themselves, and decides the choice among
-them."""
+"""Tests of the costs of tiles of matrix units: they are measured with the tiles themselves and decide the
+choice among them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
 
 
 def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that takes 500 ns for a call, and 3 for each k of each workgroup of the busiest core."""
+    """A step costs the difference between two depths of k. The clock is simulated: 500 ns for a call and 3 ns
+    for each k of each workgroup of the busiest core."""
     asked: list[tuple[int, int, int]] = []
 
     def clock(device: object, subject: Any, pick: object, tile: str, shape: Any, dtype: object) -> float:
@@ -58,8 +59,8 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
 
 
 def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at first sight, on a device with matrix units; a tile that the device has no room for is left
-    out."""
+    """The child measures the tile and no other kernel, as when the device is first used; a tile that needs
+    more memory than the device has is left out."""
     ran: list[str] = []
     run = Recording.run
 
@@ -76,7 +77,7 @@ def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch
     measuring.run(small, lambda **what: said.append(what), 600.0, {(TILES, "128x256")})
     assert [each["begin"] for each in said if "begin" in each] == [[TILES, TILE]]
     (end,) = (each for each in said if "end" in each)
-    if "wrong" not in end:  # a clock that is too coarse for so little work
+    if "wrong" not in end:  # fails if the clock is too coarse for so little work
         assert end["us"] == end["ns"][1] / 1e3 > 0
         assert end["ns"][0] >= end["ns"][1]
     else:
@@ -126,7 +127,8 @@ def test_tiles_of_float16_are_measured_too(
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
-    """For a device whose 64x64 is as fast as twice its area elsewhere; other tiles keep the seed's cost."""
+    """Measured costs are converted to the seed's unit and decide the choice, for a device whose 64x64 tile is
+    as fast as twice its area elsewhere; other tiles keep the seed's costs."""
     c = reported("nvidia-h200", device_id=0x2882)
     seed = SEED[INT8]
     found = {tile: (1e3 * seed[tile][0], 1e3 * seed[tile][1]) for tile in ("128x64", "128x128", "64x32")}

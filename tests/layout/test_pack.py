@@ -1,5 +1,5 @@
-"""vkq.layout: packing, compared with the scalar formula and the architecture's worked example, for every kind
-of input array."""
+"""Tests of packing, compared with the scalar formula and the worked example of layouts/README.md, for every
+kind of input array."""
 
 import math
 import re
@@ -30,7 +30,7 @@ EXAMPLES = {4: (1, 5, 2, 3), 3: (1, 6, 5)}  # the shapes drawn in the README, by
 
 
 def values(shape, seed=0):
-    """Random int8 over the whole range, -128 included."""
+    """Return random int8 numbers of the whole range, -128 included."""
     return np.random.default_rng(seed).integers(-128, 128, shape, dtype=np.int8)
 
 
@@ -54,7 +54,8 @@ def cases(draw):
 
 
 def test_worked_example():
-    """(N, C, H, W) = (1, 5, 2, 3) with byte value 0x10*c + 4*h + w."""
+    """The example with (N, C, H, W) = (1, 5, 2, 3), whose bytes are 0x10*c + 4*h + w, is packed as
+    documented."""
     _, c, h, w = np.indices((1, 5, 2, 3))
     array = (0x10 * c + 4 * h + w).astype(np.int8)
     words = layout("kPackedInt8_4W4C").pack(array, fill=-1)
@@ -88,7 +89,7 @@ def test_index_is_the_documented_formula(name, word, lane):
 
 def test_weight_block_holds_4_outputs_by_4_k():
     weight = values((2, 7, 10))
-    words = int8x4_unpack(layout("kPackedInt8_4N4K").pack(weight).reshape(2, 3, 2, 4))  # g, k4, n4, r, b
+    words = int8x4_unpack(layout("kPackedInt8_4N4K").pack(weight).reshape(2, 3, 2, 4))  # (g, k4, n4, r, b)
     padded = np.pad(weight, ((0, 0), (0, 1), (0, 2)))
     for g, k4, n4, r, b in product(range(2), range(3), range(2), range(4), range(4)):
         assert words[g, k4, n4, r, b] == padded[g, 4 * n4 + r, 4 * k4 + b]
@@ -198,7 +199,8 @@ def test_padding_lanes_hold_fill():
 
 
 def test_large_array_is_packed_without_a_loop_over_elements():
-    """16 million elements in every layout; one at a time this would take minutes."""
+    """16 million elements are packed in every layout without a Python loop over elements, which would take
+    minutes."""
     for name in NAMES:
         found = layout(name)
         array = values((1, 18, 1023, 901) if name in ACTIVATIONS else (18, 1023, 901))
@@ -375,7 +377,7 @@ def test_drawing_shows_the_packed_words(name):
 
 def test_drawing_of_empty_and_wide():
     assert "0 words" in layout("kPackedInt8_4C").drawing((1, 0, 2, 2))
-    wide = layout("kPackedInt8_4C").drawing((2, 100, 1, 1))  # numbers above 0xff take three digits
+    wide = layout("kPackedInt8_4C").drawing((2, 100, 1, 1))  # numbers above 0xff have three digits
     assert "(2, 100, 1, 1): 50 words, element = 0x100*n + c" in wide
     assert "103102101100" in wide
 

@@ -1,5 +1,5 @@
-"""vkq.layout.spec: layout files are refused with file:line; the generated GLSL, run as Python, gives the
-formula's results."""
+"""Tests of layout files: invalid ones are refused with file:line, and the generated GLSL, run as Python,
+gives the formula's results."""
 
 import re
 from itertools import product
@@ -24,7 +24,7 @@ lane: c%4
 
 
 class Vector:
-    """A uvec or ivec: components by letter; the caller does the arithmetic."""
+    """A uvec or ivec with components by letter; arithmetic is left to the caller."""
 
     def __init__(self, *values):
         for name, value in zip("xyzw", values * 4 if len(values) == 1 else values, strict=False):
@@ -35,8 +35,8 @@ class Vector:
 
 
 def run_as_python(glsl, **builtins):
-    """Return the functions of a GLSL text as Python functions. It may have unsigned + * / % in straight-line
-    code."""
+    """Return the functions of a GLSL text as Python functions. The text may have unsigned + * / % in
+    straight-line code."""
     python = re.sub(r"//.*", "", glsl)
     python = re.sub(r"^ *#.*$", "", python, flags=re.MULTILINE)
     python = re.sub(r"\b(0x[0-9a-f]+|\d+)u\b", r"\1", python)
@@ -80,7 +80,7 @@ def test_glsl_is_the_formula(name, tmp_path):
 
 
 def test_glsl_text():
-    """The text itself is compared, so that any change of it is noticed."""
+    """The generated text is compared, so that any change of it is noticed."""
     text = layout("kPackedInt8_4N4K").glsl()
     assert "// e = (g, n, k) is an element of an array of sizes `extent`." in text
     assert "word = the row-major index over (g, k/4, n/4, n%4), lane = k%4" in text
@@ -94,7 +94,7 @@ def test_glsl_text():
 
 
 def test_int8x4_glsl():
-    """shaders/common/int8x4.glslh is tried with every byte value in every lane; int has 32 bits that wrap."""
+    """shaders/common/int8x4.glslh is right for every byte value in every lane; int has 32 bits that wrap."""
 
     def bitfield_extract(word, offset, bits):
         return ((word >> offset & (1 << bits) - 1) ^ 1 << bits - 1) - (1 << bits - 1)
@@ -123,7 +123,7 @@ def test_parts_read_back():
 
 
 def test_good_file_is_good(tmp_path):
-    """Each refusal below changes one thing in this file."""
+    """The file that all other tests change in one place is valid itself."""
     found = load(tmp_path, GOOD)
     assert found.summary == "for this test"
     assert found.extents((2, 37, 3, 7)) == [2, 2, 3, 2, 8, 4]
@@ -199,7 +199,7 @@ def test_bad_file_is_refused_with_its_line(tmp_path, old, new, line, message):
         load(tmp_path, text)
     assert re.match(rf"{re.escape(str(tmp_path / 'Test.yaml'))}:\d+: ", str(caught.value))
     assert message in str(caught.value)
-    if message:  # where the YAML itself does not parse, the parser chooses the line
+    if message:  # for invalid YAML the parser chooses the line
         assert f"Test.yaml:{line}: " in str(caught.value)
 
 

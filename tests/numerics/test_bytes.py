@@ -1,4 +1,4 @@
-"""8-bit numbers in steps are the same as NumPy's."""
+"""Tests of 8-bit numbers in steps: they give NumPy's results."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,8 @@ from vkq.numerics.stored import signed
     "q", [QParams(0.5, -3), QParams(0.0173, 200, "uint8"), QParams(2.0**-126), QParams(3e7, 5)]
 )
 def test_numbers(q: QParams) -> None:
-    """Numbers are ties and their neighbours, far away, infinite, NaN, and subnormal."""
+    """Quantization in steps gives NumPy's results for ties and their neighbours, very large numbers,
+    infinities, NaN and subnormal numbers."""
     ties = ((np.arange(-300, 300) + 0.5) * q.scale).astype(np.float32)
     near = [np.nextafter(ties, np.float32(to)) for to in (-np.inf, np.inf)]
     far = np.random.default_rng(1).normal(0, 200, 4000).astype(np.float32) * np.float32(q.scale)
@@ -32,8 +33,8 @@ def test_numbers(q: QParams) -> None:
 
 
 def test_near_every_tie() -> None:
-    """For any normal scale, what lies within three units of a tie or of an integer rounds as NumPy's quotient
-    does."""
+    """For any normal scale, numbers within three units of a tie or of an integer are rounded as NumPy's
+    quotient is."""
     rng = np.random.default_rng(2)
     scales = np.ldexp(rng.integers(1 << 23, 1 << 24, 300), rng.integers(-149, 104, 300)).astype(np.float32)
     for scale in [*scales, np.float32(1), np.float32(2) - np.float32(2**-23), np.float32(2.0**100)]:

@@ -1,4 +1,5 @@
-"""Weights, biases and ranges from floats, compared with NumPy's percentile and onnxruntime.quantization."""
+"""Tests of weights, biases and ranges computed from floats, compared with NumPy's percentile and
+onnxruntime.quantization."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def test_weights_are_quantized_as_onnxruntime_does(shape: tuple[int, ...], axis:
     channels = [w] if axis is None else [np.take(w, i, axis) for i in range(shape[axis])]
     parts = [got] if axis is None else [np.take(got, i, axis) for i in range(shape[axis])]
     for i, (channel, q) in enumerate(zip(channels, parts, strict=True)):
-        # (zero point, scale, q) with the whole of [-127, 127]
+        # (zero point, scale, q), with q in [-127, 127]
         _, their_scale, theirs = quantize_data(channel, TensorProto.INT8, True)
         np.testing.assert_array_equal(scale[i], np.float32(their_scale))
         np.testing.assert_array_equal(q, theirs)
@@ -72,7 +73,7 @@ def test_percentiles_are_numpys_within_a_bin() -> None:
     assert (calibrator.low, calibrator.high) == (everything.min(), everything.max())
     assert calibrator.qparams() == QParams.from_range(float(everything.min()), float(everything.max()))
     bin_width = float(2.0 ** np.ceil(np.log2(np.abs(everything).max()))) / HALF_BINS
-    for percentile in (99.93, 99.01, 90.005):  # of 6000: no whole counts
+    for percentile in (99.93, 99.01, 90.005):  # per cent of 6000 numbers that are no whole counts
         low, high = calibrator._between(percentile)
         lower = np.percentile(everything, 100 - percentile, method="inverted_cdf")
         upper = np.percentile(everything, percentile, method="inverted_cdf")

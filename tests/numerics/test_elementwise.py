@@ -1,4 +1,4 @@
-"""Element-wise arithmetic, and the multiplier of a mean, against ONNX Runtime byte for byte."""
+"""Tests of element-wise arithmetic, and of the multiplier of a mean, against ONNX Runtime, byte for byte."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_binary_equals_onnxruntime_for_every_pair_of_bytes(op: BinaryOp, dtype: 
             np.testing.assert_array_equal(binary(op, xa, xb, a, b, y), want, err_msg=f"{form} {a} {b} {y}")
         swapped = binary(op, grid[1], grid[0], b, a, y)
         ties += int((swapped != binary(op, *grid, a, b, y)).sum())
-    assert (ties > 0) == (op == "add")  # the order of the sum does decide results, and these scales show it
+    assert (ties > 0) == (op == "add")  # with these scales the order of additions decides some results
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,8 @@ def test_fused_multiply_add_rounds_once() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["add", "mul"])
 def test_table_holds_onnxruntimes_result_of_every_pair(op: BinaryOp, dtype: QDType) -> None:
-    """Operands have equal shapes, so that ONNX Runtime does not swap them."""
+    """The table holds ONNX Runtime's result of every pair. Operands have equal shapes, so that ONNX Runtime
+    does not swap them."""
     rng = np.random.default_rng(8)
     values = np.arange(np.iinfo(dtype).min, np.iinfo(dtype).max + 1).astype(dtype)
     columns, rows = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
@@ -117,10 +118,10 @@ def test_table_holds_onnxruntimes_result_of_every_pair(op: BinaryOp, dtype: QDTy
 
 
 def test_subtraction_is_the_addition_of_the_mirrored_numbers() -> None:
-    """ONNX Runtime has no QLinearSub: a - b is its QLinearAdd of a and -b, whose zero point is negated
-    too."""
+    """a - b is ONNX Runtime's QLinearAdd of a and -b, whose zero point is negated too, since there is no
+    QLinearSub."""
     rng = np.random.default_rng(9)
-    values = np.arange(-127, 128).astype(np.int8)  # -128 has no mirror image in int8
+    values = np.arange(-127, 128).astype(np.int8)  # int8 has no 128
     columns, rows = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     for _ in range(20):
         a, b, y = _binary_qparams(rng, "int8", "add")

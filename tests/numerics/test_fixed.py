@@ -1,4 +1,4 @@
-"""LiteRT's fixed-point multiplication in steps of 32 bits, compared with integers of any size."""
+"""Tests of LiteRT's fixed-point multiplication in 32-bit steps, compared with integers of any size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from vkq.tflite.arithmetic import by_fixed, fixed_multiplier
 
 @pytest.mark.parametrize("up", [False, True])
 def test_fixed_product(up: bool) -> None:
-    """Halves of both signs, the ends of int32, and multipliers and shifts of all sizes are tried."""
+    """The product is right for ties of both signs, the ends of int32, and multipliers and shifts of all
+    sizes."""
     rng = np.random.default_rng(3)
     reals = [0.0, 0.5, 0.25, 1.0, 3 / 8, *(10 ** rng.uniform(-9, 2, 40)).tolist()]
     for real in reals:
@@ -25,7 +26,7 @@ def test_fixed_product(up: bool) -> None:
 
 
 def test_halves() -> None:
-    """-2.5 is rounded away from zero, or up."""
+    """The tie -2.5 is rounded away from zero, or up."""
     whole, shift = fixed_multiplier(0.5 / 2)
     assert by_fixed(np.array([-10, 10]), whole, shift).tolist() == [-3, 3]
     assert by_fixed(np.array([-10, 10]), whole, shift, up=True).tolist() == [-2, 3]

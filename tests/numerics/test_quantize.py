@@ -1,4 +1,4 @@
-"""Quantize and dequantize: the ONNX node tests, and ONNX Runtime byte for byte."""
+"""Tests of quantize and dequantize: the ONNX node tests, and ONNX Runtime byte for byte."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_quantize_equals_onnx_runtime(scale, zero_point, dtype):
     expected = ort.run("QuantizeLinear", [x, np.float32(q.scale), np.array(zero_point, dtype)], dtype)
     same = (
         slice(None) if platform.machine() in ("x86_64", "AMD64") else ~np.isnan(x)
-    )  # elsewhere it gives NaN another q
+    )  # on other processors NaN gives another q
     np.testing.assert_array_equal(got[same], expected[same], strict=True)
     np.testing.assert_array_equal(got[np.isnan(x)], q.qmin)
 
@@ -125,7 +125,7 @@ def test_quantize_divides_and_does_not_multiply_by_the_reciprocal():
     assert np.any(quantize(x, q) != reciprocal)
     exact = np.rint(
         (x.astype(np.float64) / q.scale).astype(np.float32)
-    )  # a float64 quotient, rounded once more
+    )  # the quotient is float64 and then rounded again
     np.testing.assert_array_equal(quantize(x, q), exact)
 
 

@@ -1,4 +1,5 @@
-"""Multipliers, bounds and requantization against ONNX Runtime's operators; the bound of the accumulator."""
+"""Tests of multipliers, bounds and requantization against ONNX Runtime's operators, and of the accumulator's
+bound."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from ..referees import ort
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("seed", range(20))
 def test_onnx_runtime_makes_the_same_bytes_of_any_accumulator(seed: int, dtype: QDType) -> None:
-    """The input of the 1x1 QLinearConv counts as zero, so its bias is the accumulator; the weights' scales
-    put it near ties."""
+    """ONNX Runtime gives the same bytes for any accumulator. The input of its 1x1 QLinearConv counts as zero,
+    so the bias is the accumulator; the weights' scales put it near ties."""
     rng = np.random.default_rng([20, seed])
     size = (10 ** rng.uniform(0, 9.3, 1000)).astype(np.int64)
     acc = np.concatenate([size, -size, [0, 2**31 - 1, -(2**31) + 1]]).astype(np.int32)
@@ -61,8 +62,8 @@ def test_bounds_are_those_of_onnx_runtimes_operators(activation: Activation, dty
 
 @pytest.mark.parametrize("multiplier", [2.0**-1, 2.0**-12, 1e-3, 0.3, 1.7e-7, 1e-40, 3e38])
 def test_requantize_rounds_each_step_once(multiplier):
-    """float64 holds every int32 and every product of two float32 exactly, so rounding it to float32 is one
-    rounding."""
+    """Requantization rounds each step once. float64 holds every int32 and every product of two float32
+    exactly, so one conversion to float32 is one rounding."""
     rng = np.random.default_rng(8)
     m = np.float32(multiplier)
     near = np.rint((np.arange(-300, 300) + 0.5) / max(m, 1e-8)).clip(-(2**31), 2**31 - 1).astype(np.int64)
@@ -80,7 +81,7 @@ def test_multipliers_follow_onnx_runtimes_order():
     w_scale = rng.uniform(1e-5, 1, 1000).astype(np.float32)
     got = multipliers(float(x_scale), w_scale, float(y_scale))
     np.testing.assert_array_equal(got, (x_scale * w_scale) / y_scale, strict=True)
-    assert np.any(got != x_scale * (w_scale / y_scale))  # another order gives other bits
+    assert np.any(got != x_scale * (w_scale / y_scale))  # another order of operations gives other bits
     np.testing.assert_array_equal(multipliers(float(x_scale), w_scale), x_scale * w_scale, strict=True)
 
 
@@ -108,7 +109,7 @@ def test_activation_bounds():
 
 @pytest.mark.parametrize(("zero_point", "reach"), [(0, 128), (-128, 255), (127, 255), (5, 133)])
 def test_accumulator_bound_is_exact(zero_point, reach):
-    """2**31 - 1 passes and 2**31 does not; the weight and the bias together decide."""
+    """The accumulator's bound is exact: 2**31 - 1 passes and 2**31 does not; weight and bias are added."""
     weight = np.full((3, 4), 1, np.int8)
     weight[1] = [-128, 127, 3, 0]
     x = QParams(1.0, zero_point)

@@ -1,5 +1,5 @@
-"""Functions of float32 numbers in steps that every device computes alike: their distances from the real
-values, special values, and the effect of flushed subnormal numbers."""
+"""Tests of functions of float32 numbers in steps: their distance from the real values, special values, and
+the effect of flushed subnormal numbers."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ EDGES = np.float32([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, TINY, -TINY, 2.0**1
 
 
 class Flushing(Computed):
-    """A device that flushes every sum and product below the normal range to zero."""
+    """A simulated device that flushes every subnormal sum and product to zero."""
 
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
         result = super().emit(op, kind, *operands)
@@ -29,7 +29,7 @@ class Flushing(Computed):
 
 
 def sample(seed: int, count: int) -> Any:
-    """Return numbers of every exponent and of the sizes that matter, all normal, and special values."""
+    """Return normal numbers of every exponent and of common sizes, and special values."""
     r = np.random.default_rng(seed)
     every = r.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
     usual = np.concatenate([r.uniform(-110, 110, count), r.normal(0, 2, count)]).astype(np.float32)
@@ -38,8 +38,8 @@ def sample(seed: int, count: int) -> Any:
 
 
 def units(got: Any, want: Any) -> Any:
-    """Return distances in units of the last place. Below the normal range zero counts as right, beyond it
-    infinity."""
+    """Return distances in units of the last place. Zero counts as right for subnormal results, infinity for
+    results beyond float32."""
     size = np.abs(want)
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log2(np.where(size > 0, size, 1)))
@@ -111,7 +111,8 @@ REAL: dict[str, tuple[Callable[..., Number], Callable[[Any], Any], float]] = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_near_the_real_value(name: str) -> None:
-    """Errors stay within the stated distance; bits do not change if subnormal numbers are flushed to zero."""
+    """Errors are within the stated distance, and bits do not change if subnormal numbers are flushed to
+    zero."""
     function, real, most = REAL[name]
     x = sample(1, 20_000)
     with np.errstate(all="ignore"):
@@ -127,8 +128,8 @@ def test_near_the_real_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sine", "cosine", "tangent"])
 def test_turns(name: str) -> None:
-    """Angles have all sizes. float64 knows the sine and cosine of each float32, except near their zeros,
-    within its own rounding; one of the angles is the float32 nearest to a multiple of pi / 2."""
+    """Trigonometric functions are right for angles of all sizes, one of them the float32 nearest to a
+    multiple of pi / 2. float64 gives each sine and cosine within its own rounding, except near zeros."""
     x = np.append(sample(2, 20_000), np.float32([16367173.0 * 2.0**72, 8.3e-7 + 355, 355.0, 3.1415927]))
     with np.errstate(all="ignore"):
         real = {"sine": np.sin, "cosine": np.cos, "tangent": np.tan}[name]
@@ -138,7 +139,7 @@ def test_turns(name: str) -> None:
 
 
 def test_powers() -> None:
-    """Results have all sizes; every pair of special values has C's result."""
+    """Powers are right for results of all sizes, and every pair of special values gives C's result."""
     r = np.random.default_rng(3)
     x = np.concatenate([r.lognormal(0, 5, 30_000), 1 + r.normal(0, 1e-3, 30_000)]).astype(np.float32)
     y = np.concatenate(
@@ -162,7 +163,7 @@ def test_powers() -> None:
 
 @pytest.mark.parametrize("near", [False, True])
 def test_exactly_rounded(near: bool) -> None:
-    """Sums, products and quotients, also those made of integers, equal NumPy's; subnormal ones are 0."""
+    """Sums, products and quotients, also those computed in integers, equal NumPy's; subnormal ones are 0."""
     r = np.random.default_rng(4)
     x = sample(5, 30_000)
     y = r.permutation(x)
@@ -201,7 +202,8 @@ def test_roundings() -> None:
 
 
 def test_conversions() -> None:
-    """Every float16, the midpoints between two, and the ends of the integers are converted."""
+    """Conversions are right for every float16, the midpoints between two, and the ends of the integer
+    types."""
     half = np.arange(65536, dtype=np.uint32)
     real = half.astype(np.uint16).view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(_of(elementary.from_half(Computed(half, "u"))), real)

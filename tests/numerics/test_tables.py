@@ -1,4 +1,5 @@
-"""Tables of functions against ONNX Runtime, and softmax's exponentials against decimal arithmetic."""
+"""Tests of tables of functions against ONNX Runtime, and of softmax's exponentials against decimal
+arithmetic."""
 
 from __future__ import annotations
 
