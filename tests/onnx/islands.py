@@ -23,7 +23,7 @@ from .networks import onnxruntime_results
 K, ROWS = 6, 11
 FLOATS, INTS, FLAGS = "float", "int", "flag"
 TYPES = {FLOATS: TensorProto.FLOAT, INTS: TensorProto.INT64, FLAGS: TensorProto.BOOL}
-# (operator, types of its operands, type of its result); each on (N, L, K) numbers.
+# (operator, types of its operands, type of its result); operands have shape (N, L, K)
 ELEMENTS = [
     ("Add", [INTS, INTS], INTS), ("Sub", [INTS, INTS], INTS), ("Max", [INTS, INTS], INTS),
     ("Mul", [INTS, INTS], INTS), ("Neg", [INTS], INTS), ("Abs", [INTS], INTS), ("Min", [INTS, INTS], INTS),
@@ -36,7 +36,7 @@ ELEMENTS = [
     ("Sigmoid", [FLOATS], FLOATS), ("LpPool", [FLOATS], FLOATS), ("Tanh", [FLOATS], FLOATS),
     ("Atan", [FLOATS], FLOATS), ("Asinh", [FLOATS], FLOATS), ("Softsign", [FLOATS], FLOATS),
 ]  # fmt: skip
-OF_THE_CPU = {"LpPool": {"kernel_shape": [1]}}  # which vkq does not know: magnitudes
+OF_THE_CPU = {"LpPool": {"kernel_shape": [1]}}  # an operator that vkq does not know; it computes magnitudes
 ROUNDED = {
     "Sigmoid",
     "Tanh",
@@ -152,7 +152,7 @@ class Island:
             self._new("CumSum", [i, self._constant(np.array(axis))], INTS)
 
     def _chosen(self) -> None:
-        """Add an If that the second size decides, and rounds of a Loop."""
+        """Add an If decided by the second size, and some iterations of a Loop."""
         x = str(self.random.choice(self.values[FLOATS][-4:]))
         info = helper.make_tensor_value_info
         size = self._new("Gather", [self._new("Shape", ["x"]), self._constant(np.array(1))])
@@ -208,7 +208,7 @@ def attempt(device: vkq.Device, seed: int) -> str:
             got = session.run(None, given)
             for name, a, b in zip(island.values, got, onnxruntime_results(data, given), strict=True):
                 assert (a.dtype, a.shape) == (b.dtype, b.shape), (seed, name)
-                if name == FLOATS:  # a step of 8 bits where functions fall to either side of a tie
+                if name == FLOATS:  # one 8-bit step, where libraries round a tie differently
                     bound = 0.05001 * 4 + 1e-4 * np.abs(b[np.isfinite(b)]).max(initial=0)
                     np.testing.assert_allclose(a, b, rtol=1e-4, atol=bound, err_msg=str(seed))
                 elif not _floats_decide(island):

@@ -26,7 +26,7 @@ FORMS = {
 
 @dataclasses.dataclass
 class Net:
-    """A float network in the making. Each method adds a node and returns its result's name."""
+    """A float network under construction. Each method adds a node and returns its result's name."""
 
     seed: int
     shape: tuple[int, ...] = (1, 3, 16, 16)
@@ -120,7 +120,7 @@ def mobilenet_v2(net: Net) -> list[str]:
 
 
 def mobilenet_v3(net: Net) -> list[str]:
-    """Squeeze-and-excite; HardSwish as one node and as several."""
+    """Return a network with squeeze-and-excite, and with HardSwish as one node and as several."""
     x = net.op("HardSwish", net.conv("x", 8, 3, 2))
     y = net.conv(x, 16, 1)
     three, six = net.constant(np.float32(3)), net.constant(np.float32(6))
@@ -136,7 +136,7 @@ def mobilenet_v3(net: Net) -> list[str]:
 
 
 def efficientnet(net: Net) -> list[str]:
-    """SiLU as x * sigmoid(x), GELU with Erf."""
+    """Return a network with SiLU as x * sigmoid(x), and GELU with Erf."""
 
     def silu(x: str) -> str:
         return str(net.op("Mul", x, net.op("Sigmoid", x)))
@@ -189,8 +189,8 @@ def densenet(net: Net) -> list[str]:
 
 
 def unet(net: Net) -> list[str]:
-    """Downsampling, upsampling by a transposed convolution and by nearest Resize, concatenation with earlier
-    values."""
+    """Return a network with downsampling, upsampling by a transposed convolution and by nearest Resize, and
+    concatenation with earlier values."""
     a = net.relu(net.conv("x", 6))
     b = net.relu(net.conv(net.op("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2]), 10))
     c = net.relu(net.conv(net.op("MaxPool", b, kernel_shape=[2, 2], strides=[2, 2]), 12))
@@ -203,7 +203,7 @@ def unet(net: Net) -> list[str]:
 
 
 def attention(net: Net) -> list[str]:
-    """One head over the pixels: products of two activations, softmax, transposes."""
+    """Return attention with one head over the pixels: products of two activations, softmax, transposes."""
     x = net.relu(net.conv("x", 8, 3, 2))
     tokens = net.shape[2] * net.shape[3] // 4
 

@@ -1,4 +1,4 @@
-"""com.microsoft's Attention and MultiHeadAttention on the device, compared with ONNX Runtime."""
+"""Tests of com.microsoft's Attention and MultiHeadAttention on the device, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOUND = 1e-4
 @pytest.mark.parametrize("names", ["xwbm", "xwb", "xwb--a", "xwbm-a", "xw-m"])
 @pytest.mark.parametrize("unidirectional", [0, 1])
 def test_attention(device: vkq.Device, names: str, unidirectional: int) -> None:
-    """Encoders and decoders without a cache; two heads of 13."""
+    """Attention of encoders, and of decoders without a cache, with two heads of 13, is within the bound."""
     fed = {"x": normal(2, 5, 19), "m": MASK, "a": normal(2, 2, 5, 5, seed=3)}
     fed = {name: array for name, array in fed.items() if name in names}
     constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
@@ -34,7 +34,7 @@ def test_attention(device: vkq.Device, names: str, unidirectional: int) -> None:
 
 @pytest.mark.parametrize("names", ["qkv", "qkvb", "qkvbm", "qkv-ma", "qkv--a"])
 def test_multi_head_attention(device: vkq.Device, names: str) -> None:
-    """Three queries and five keys."""
+    """MultiHeadAttention with three queries and five keys is within the bound."""
     fed = {"q": normal(2, 3, 26), "k": normal(2, 5, 26, seed=1), "v": normal(2, 5, 26, seed=2)}
     fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3)}
     fed = {name: array for name, array in fed.items() if name in names}
@@ -46,8 +46,8 @@ def test_multi_head_attention(device: vkq.Device, names: str) -> None:
 
 @pytest.mark.parametrize("unidirectional", [0, 1])
 def test_padding_to_the_left(device: vkq.Device, unidirectional: int) -> None:
-    """The first tokens may see only hidden keys: then -10000 + score is rounded to 2^-10, and weights have
-    that relative error."""
+    """Results stay near if the first tokens see only hidden keys. Then -10000 + score is rounded to 2^-10,
+    and weights have that relative error."""
     fed, a = {"x": normal(2, 5, 19), "m": MASK[:, ::-1].copy()}, {"unidirectional": unidirectional}
     constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
     ((y, want),) = both(device, "Attention", fed, constants, "xwbm", num_heads=2, **a)
@@ -62,7 +62,7 @@ def test_causal_multi_head_attention(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("form", ["ends", "ends and starts", "queries", "widths"])
 def test_masks_and_widths(device: vkq.Device, form: str) -> None:
-    """Masks as lengths, or for each query; values with another width than keys."""
+    """Masks may be lengths, or given for each query; values may have another width than keys."""
     masks = {
         "ends": np.int32([5, 3]),
         "ends and starts": np.int32([5, 4, 0, 2]),
@@ -78,7 +78,7 @@ def test_masks_and_widths(device: vkq.Device, form: str) -> None:
 @pytest.mark.parametrize("held", [0, 3])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> None:
-    """GPT-2's cache: past and present of keys and values in one tensor, causal after the past."""
+    """GPT-2's cache is right: past and present keys and values in one tensor, causal after the past."""
     fed = {"x": normal(2, 5, 19), "c": normal(2, 2, 2, held, 13, seed=3)}
     if masked:
         fed["m"] = np.int32([[0] * 2 + [1] * (held + 3), [1] * (held + 5)])
@@ -93,7 +93,8 @@ def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> No
 
 @pytest.mark.parametrize("names", ["qkv---yz", "qkvbmayz"])
 def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None:
-    """Two past keys; present keys are the past and the new ones."""
+    """A cache of MultiHeadAttention is right: two past keys; the present keys are the past and the new
+    ones."""
     fed = {"q": normal(2, 3, 26), "k": normal(2, 3, 26, seed=1), "v": normal(2, 3, 26, seed=2)}
     fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3), "b": normal(78, seed=4)}
     fed |= {"y": normal(2, 2, 2, 13, seed=5), "z": normal(2, 2, 2, 13, seed=6)}
@@ -108,9 +109,9 @@ def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None
 
 @pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
 def test_float16(device: vkq.Device, op: str) -> None:
-    """ONNX Runtime supports float16 only on other devices: compare with its float32 for the same numbers. q,
-    k and v of size 4 are rounded to 2^-9, which accumulates in their scores of 13 terms; results are rounded
-    once."""
+    """float16 results are near ONNX Runtime's float32 results for the same numbers, because its CPU provider
+    has no float16 here. q, k and v of size 4 are rounded to 2^-9, which adds up over the 13 terms of a score;
+    results are rounded once."""
     fed = (
         {"x": normal(2, 5, 19)}
         if op == "Attention"
@@ -132,8 +133,8 @@ def test_float16(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("form", ["all in q", "k and v in k", "by head"])
 def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
-    """q, k and v of each head are in one value, which ONNX Runtime supports only on other devices; keys and
-    values by head are those of an encoder."""
+    """Attention reads q, k and v of each head packed in one value, which ONNX Runtime supports only on other
+    devices; keys and values by head are those of an encoder."""
     q, k, v = (normal(2, 5, 2, 13, seed=i) for i in range(3))
     apart = {name: x.reshape(2, 5, 26) for name, x in zip("qkv", (q, k, v), strict=True)}
     ((plain, want),) = both(device, "MultiHeadAttention", apart, {}, "qkv", num_heads=2)
@@ -150,7 +151,8 @@ def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("case", ["rotary", "heads", "megatron"])
 def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str) -> None:
-    """Rotary embeddings inside, numbers of heads that do not divide the width, a mask of four axes."""
+    """The fallback runs other forms: rotary embeddings inside, numbers of heads that do not divide the width,
+    a mask of four axes."""
     fed: dict[str, Any] = {"x": normal(2, 5, 19)}
     constants: dict[str, Any] = {"w": normal(19, 96), "b": normal(96), "m": np.ones((2, 1, 8, 8), np.int32)}
     a = {"num_heads": 5 if case == "heads" else 2, "do_rotary": int(case == "rotary")}
@@ -161,7 +163,7 @@ def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str)
 
 
 def fused_encoder(width: int = 64) -> bytes:
-    """Return two layers in the form of ONNX Runtime's optimizer, for any batch and length."""
+    """Return two layers as ONNX Runtime's optimizer writes them, for any batch and length."""
     random, constants, nodes = np.random.default_rng(0), dict[str, np.ndarray](), list[Any]()
 
     def c(name: str, *shape: int) -> str:

@@ -1,5 +1,5 @@
-"""`InferenceSession.map`: axis 0 of the first output must be the batch, or the batch is refused before it
-runs."""
+"""Tests of `InferenceSession.map`: axis 0 of the first output must be the batch; otherwise the batch is
+refused before it runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIXED: dict[str, list[Any]] = {
     "backwards": [node("Slice", ["q", "minus", "least", "zero", "minus"], ["y"])],
     "moved by one": [node("Pad", ["q", "shift"], ["y"])],
     "two of each": [node("Concat", ["q", "q"], ["y"], axis=0)],
-    "through columns": [  # of the shape that it should have
+    "through columns": [  # with the shape of a correct result
         node("Reshape", ["q", "rows"], ["r"]),
         node("Transpose", ["r"], ["t"], perm=[1, 0]),
         node("Reshape", ["t", "back"], ["y"]),
@@ -93,7 +93,8 @@ def images() -> np.ndarray:
 def test_what_mixes_a_batch_is_refused_first(
     any_device: vkq.Device, images: np.ndarray, kind: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a batch of 3 the transposed shape is that of a batch, too."""
+    """Models that mix the images of a batch are refused first. With a batch of 3 even the transposed shape
+    looks like a batch."""
     opened = session(any_device, MIXED[kind])
     monkeypatch.setattr(opened, "_executable", lambda arrays: pytest.fail("it ran"))
     with pytest.raises(vkq.ArgumentError, match=r"map: output 'y' has shape \[.*for a batch of"):
@@ -112,6 +113,6 @@ def test_what_keeps_images_apart_is_mapped(
 
 
 def test_a_model_of_one_batch(any_device: vkq.Device, images: np.ndarray) -> None:
-    """A model whose shapes allow no other batch."""
+    """A model whose shapes allow only one batch size is run with that size."""
     opened = session(any_device, [node("Reshape", ["q", "row"], ["y"])], 1)
     assert [y.shape for y in opened.map(images, 1)] == [(12,)] * 5

@@ -1,4 +1,5 @@
-"""Results that stay on the device and become inputs; bound inputs and outputs, as in ONNX Runtime."""
+"""Tests of results that stay on the device and become inputs, and of bound inputs and outputs, as in ONNX
+Runtime."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ HEADS, WIDTH = 2, 5
 
 
 def decoder() -> onnx.ModelProto:
-    """Return one step: a token's key is appended to the past keys; y has a number for each of them. `same` is
-    an alias of an input; `flags` and `next` have types that a device stores differently."""
+    """Return one decoding step: a token's key is appended to the past keys; y has a number for each of them.
+    `same` is an alias of an input; `flags` and `next` have types that a device stores differently."""
     nodes = [
         node("Concat", ["past", "key"], ["present"], axis=2),
         node("Transpose", ["present"], ["keys"], perm=[0, 1, 3, 2]),
@@ -85,7 +86,7 @@ def test_a_cache_that_grows_never_crosses(device: vkq.Device, crossings: Counter
         crossings.clear()
         cache, y = session.run(["present", "y"], given | {"past": cache}, outputs="device")
         assert isinstance(cache, vkq.Tensor)
-        assert crossings == Counter(up=given["key"].nbytes + 1 + 4)  # what is new, int64 as int32
+        assert crossings == Counter(up=given["key"].nbytes + 1 + 4)  # only new data, int64 as int32
         np.testing.assert_array_equal(y.numpy(), want)
         assert (y.shape, y.dtype) == (want.shape, "float32")
     assert crossings["down"] == y.nbytes
@@ -150,7 +151,8 @@ def test_wrong_tensors_are_refused(device: vkq.Device) -> None:
 
 
 def test_bound_memory(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop of ONNX Runtime's users: one value is read and written, another made anew."""
+    """A loop as ONNX Runtime's users write it: one bound value is read and overwritten, another is made in
+    each run."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     session, referee = vkq.onnx.InferenceSession(MODEL), onnxruntime.InferenceSession(MODEL)
     given = feed(3, 4)

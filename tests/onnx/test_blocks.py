@@ -1,5 +1,5 @@
-"""Constants of 4 bits, and products with weights from DequantizeLinear in blocks, compared with ONNX
-Runtime's CPU provider: both are within the bound of float64."""
+"""Tests of constants of 4 bits, and of products with weights from DequantizeLinear in blocks: vkq and ONNX
+Runtime's CPU provider are both within the bound around float64."""
 
 from pathlib import Path
 from typing import Any
@@ -93,11 +93,11 @@ def compare(
     bound = (shape[-1] + 4) * EPSILON * size
     half = 2.0**-10 if x_dtype == "float16" else 0.0
     assert (np.abs(ours - want) <= bound + half * np.abs(want)).all()
-    assert (np.abs(theirs - want) <= bound + 2 * half * size).all()  # its weights are rounded
-    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
+    assert (np.abs(theirs - want) <= bound + 2 * half * size).all()  # ONNX Runtime rounds its weights
+    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the name in shader variants
 
 
-# One row, few and many, leading axes; each type with and without zero points; the smallest blocks and blocks
+# One row, few and many, leading axes; each type with and without zero points; the smallest blocks, and blocks
 # larger than the largest group; a Gemm's matrix in both orders.
 @pytest.mark.parametrize(
     ("op", "shape", "n", "dtype", "block", "points", "options"),
@@ -140,7 +140,7 @@ def test_last_blocks_that_are_not_full(
 
 
 def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
-    """A bias of shape (1, N), which Gemm broadcasts."""
+    """Gemm broadcasts a bias of shape (1, N)."""
     x = np.random.default_rng(1).standard_normal((3, 64), np.float32)
     data, _, bias = product("Gemm", x, 8, "int4", 32, True, 1, transB=1)
     row = onnx.load_from_string(data)
@@ -153,7 +153,7 @@ def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(*found)
 
 
-# Block sizes that are no group size, also with half a byte at the end of a block, one much longer than K, and
+# Block sizes that are no group size, some with half a byte at the end of a block, one much longer than K;
 # blocks along N, as many as along K.
 @pytest.mark.parametrize(
     ("k", "n", "block", "axis"),
@@ -175,8 +175,8 @@ def test_blocks_that_no_group_has_are_float_weights(
 
 @pytest.mark.parametrize("options", [{"transA": 1}, {"alpha": 2.0}, {"beta": 0.5}, {}])
 def test_gemm_in_another_form(options: dict[str, Any], device: vkq.Device) -> None:
-    """The options that a product does not have become nodes before and after it; a single number is a bias
-    for all columns."""
+    """Options of Gemm that the product does not have become nodes before and after it; a bias of one number
+    is added to all columns."""
     x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
     constants = {
         "w": codes("int4", (64, 32)),
@@ -197,7 +197,7 @@ def test_gemm_in_another_form(options: dict[str, Any], device: vkq.Device) -> No
 
 @pytest.mark.parametrize("block", [1 << 40, 16, -32])
 def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) -> None:
-    """They are refused before the scale is repeated."""
+    """Blocks that do not fit the weight are refused before their scale is repeated."""
     data = onnx.load_from_string(product("MatMul", np.ones((1, 64), np.float32), 8, "int4", 32, True, 0)[0])
     data.graph.node[0].attribute[1].i = block
     with pytest.raises(vkq.ModelError, match=rf"\(2, 8\) scales for \(64, 8\) in blocks of {block}"):
@@ -208,7 +208,7 @@ def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4), (0, 3), ()])
 def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_path: Path) -> None:
-    """An odd count leaves half a byte; all numbers are read."""
+    """Numbers of 4 bits are read completely; an odd count leaves half a byte."""
     want = np.resize(np.arange(*RANGES[dtype]), shape).astype(codes(dtype, (1,)).dtype)
     tensor = numpy_helper.from_array(want, "w")
     if stored == "as int32":
@@ -225,7 +225,8 @@ def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("op", ["Conv", "MatMul"])
 def test_quantized_activations_take_them_as_8_bits(op: str, dtype: str, device: vkq.Device) -> None:
-    """The same bytes as ONNX Runtime's."""
+    """Operators with quantized activations read 4-bit constants as 8-bit numbers and return ONNX Runtime's
+    bytes."""
     rng = np.random.default_rng(1)
     shape, axis, n = ((1, 8, 9, 9), 0, 6) if op == "Conv" else ((5, 40), 1, 12)
     w = codes(dtype, (6, 8, 3, 3) if op == "Conv" else (40, 12))
@@ -250,8 +251,8 @@ def test_quantized_activations_take_them_as_8_bits(op: str, dtype: str, device: 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_nothing_else_takes_them(dtype: str, any_device: vkq.Device) -> None:
-    """Other operators would read them as 8-bit numbers: movement, the result, a zero point that gives the
-    type."""
+    """Other uses of 4-bit numbers are refused, because they would be read as 8-bit numbers: movement, a
+    result, a zero point that defines the type."""
     x, w = np.ones((2, 3), np.float32), codes(dtype, (2, 3))
     moved = model([helper.make_node("Transpose", ["w"], ["y"], "t")], x, {"w": w})
     result = model([helper.make_node("Relu", ["x"], ["y"])], x, {"w": w})

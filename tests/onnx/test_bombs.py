@@ -1,4 +1,5 @@
-"""Small models that ask for much memory: refused by their sizes, before memory is allocated."""
+"""Tests of small models that ask for much memory: they are refused by their sizes, before memory is
+allocated."""
 
 import tracemalloc
 from typing import Any
@@ -13,7 +14,7 @@ import vkq.onnx
 from vkq.graph.passes import sweep
 from vkq.ops import take
 
-MOST_BYTES = 128 << 20  # of Python and NumPy at once, while a model is refused
+MOST_BYTES = 128 << 20  # of Python and NumPy together, while a model is refused
 HUGE = 2**62
 
 
@@ -77,7 +78,8 @@ def test_a_small_model_that_asks_for_much_is_refused(software_device: vkq.Device
 def test_what_is_computed_ahead_is_bounded_in_all(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of many constants is small enough; together they are too large to fold."""
+    """Constant folding is bounded in total: each of many constants is small enough, together they are too
+    large."""
     monkeypatch.setattr(sweep, "LEAST_ROOM_BYTES", 1 << 22)
     nodes, last = [], "f"
     for i in range(64):

@@ -1,4 +1,5 @@
-"""Branches and loops that constants and shapes decide are inlined, and run entirely on the device."""
+"""Tests of branches and loops decided by constants and shapes: they are inlined and run entirely on the
+device."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def compared(device: vkq.Device, data: bytes, *arrays: np.ndarray) -> list[str]:
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_constant_decides(device: vkq.Device, flag: bool) -> None:
-    """The branch reads an outer value; the other branch's operators are removed."""
+    """A branch decided by a constant is inlined; it reads an outer value, and the other branch's operators
+    are removed."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
@@ -54,8 +56,8 @@ def test_a_constant_decides(device: vkq.Device, flag: bool) -> None:
 
 
 def test_a_shape_decides(device: vkq.Device) -> None:
-    """PyTorch's export of squeeze(1): the axis is removed if it has one element. Results with several names,
-    one of them an outer value, an initializer inside, and a nested If."""
+    """A branch decided by a shape is inlined: PyTorch's squeeze(1), which removes an axis with one element.
+    Also results with several names, one of them an outer value; an initializer inside; a nested If."""
     squeezed = helper.make_graph(
         [node("Squeeze", "r axis", "s"), node("Identity", "r", "q")], "then", [],
         [info("s", FLOAT, None), info("q", FLOAT, None)],
@@ -78,7 +80,8 @@ def test_a_shape_decides(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("condition", ["none", "given", "constant"])
 def test_rounds(device: vkq.Device, condition: str) -> None:
-    """A growing value, a sum of every round, an If by the round's number, an outer value."""
+    """A loop is unrolled, with a growing value, a sum of every iteration, an If by the iteration's number,
+    and an outer value."""
     add = helper.make_graph([node("Add", "a0 r", "t")], "then", [], [info("t", FLOAT)])
     keep = helper.make_graph([node("Mul", "a0 r", "e")], "else", [], [info("e", FLOAT)])
     on = [node("Identity", "k0", "k")]
@@ -108,7 +111,8 @@ def test_rounds(device: vkq.Device, condition: str) -> None:
 def test_what_numbers_decide_is_the_fallbacks(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """An If by run-time numbers, a loop that may stop, a loop of no rounds and one of too many."""
+    """Branches and loops decided by run-time numbers go to the fallback: an If, a loop that may stop early,
+    one of no iterations and one of too many."""
     if form == "data":
         choice = {"then_branch": branch("Neg", "t"), "else_branch": branch("Abs", "e")}
         nodes = [node("ReduceSum", "x", "s", keepdims=0), node("Less", "zero s", "c"), node("Relu", "x", "r")]
@@ -122,7 +126,7 @@ def test_what_numbers_decide_is_the_fallbacks(
     count = {"none": 0, "large": 1 << 40}.get(form, 3)
     if form == "many":
         monkeypatch.setattr(branches, "MOST_NODES", 2)
-    if form == "large":  # nobody runs it: it is refused by name
+    if form == "large":  # too many iterations for any library: refused by name
         data = model(nodes, {"count": np.array(count)})
         with pytest.raises(vkq.onnx.ModelError, match="Loop"):
             vkq.onnx.InferenceSession(data, any_device)

@@ -1,5 +1,5 @@
-"""Depthwise convolutions of activations with a scale for each channel (NNCF's form): exact integers, scaled
-by the product of the channel's and the weight's scale."""
+"""Tests of depthwise convolutions of activations with a scale for each channel (NNCF's form): exact integers,
+times the channel's scale and the weight's."""
 
 import numpy as np
 import onnx

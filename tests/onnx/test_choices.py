@@ -1,5 +1,5 @@
-"""Where with run-time conditions, comparisons, ArgMax and ArgMin, and integer products with a zero point for
-each row and column, compared with ONNX Runtime."""
+"""Tests of Where with run-time conditions, comparisons, ArgMax and ArgMin, and integer products with a zero
+point for each row and column, compared with ONNX Runtime."""
 
 from typing import Any
 
@@ -33,7 +33,8 @@ def operands(dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_quantized_where(device: vkq.Device, dtype: str) -> None:
-    """The flags are an input that broadcasts; another input uses the same executable."""
+    """Where selects 8-bit numbers by flags that are an input and broadcast; another input uses the same
+    executable."""
     inputs, constants = operands(dtype)
     names = ["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"]
     node = helper.make_node("QLinearWhere", names, ["y"], domain=MICROSOFT)
@@ -54,7 +55,7 @@ def test_quantized_where(device: vkq.Device, dtype: str) -> None:
 def test_where(any_device: vkq.Device, dtype: str) -> None:
     x, z = (bytes_of(SHAPE, "int8", seed).astype(dtype) for seed in (0, 1))
     feed = {"c": flags(SHAPE), "x": x, "z": z}
-    if dtype == "int32":  # no input of a model on the device
+    if dtype == "int32":  # the model has no such input on the device
         feed.pop("z")
     constants = {} if "z" in feed else {"z": z}
     node = helper.make_node("Where", ["c", "x", "z"], ["y"])
@@ -63,8 +64,8 @@ def test_where(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_where_by_a_comparison(device: vkq.Device, dtype: str) -> None:
-    """a > b selects between floats, with and without a QuantizeLinear behind it; the flags are a result,
-    too."""
+    """A comparison a > b selects between floats, with and without a QuantizeLinear after it; the flags are a
+    result too."""
     inputs, constants = operands(dtype)
     nodes = [*REAL, helper.make_node("Greater", ["ra", "rb"], ["c"]), helper.make_node("Not", ["c"], ["n"])]
     chosen = helper.make_node("Where", ["n", "ra", "rb"], ["r"])
@@ -87,7 +88,7 @@ def test_flags_by_flags(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_places(device: vkq.Device, dtype: str, op: str) -> None:
-    """The class of each pixel by its score, as at the end of a segmentation: int64, the first of equal
+    """ArgMax gives the class of each pixel, as at the end of a segmentation: int64, the first of equal
     scores."""
     x = bytes_of((2, 21, 5, 3), dtype) // 8
     constants = q("a", 0.03, 100, dtype)
@@ -98,7 +99,7 @@ def test_places(device: vkq.Device, dtype: str, op: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_integer_product_by_columns(device: vkq.Device, dtype: str) -> None:
-    """A zero point for each column, some of them equal; ONNX Runtime supports these."""
+    """Integer products with a zero point for each column, some of them equal, equal ONNX Runtime's."""
     a, rng = bytes_of((2, 5, 19), dtype), np.random.default_rng(0)
     constants = {
         "az": np.array(3, dtype), "b": rng.integers(0, 256, (19, 7)).astype(np.uint8),
@@ -109,7 +110,8 @@ def test_integer_product_by_columns(device: vkq.Device, dtype: str) -> None:
 
 
 def test_integer_product_by_rows(device: vkq.Device) -> None:
-    """A zero point for each row, which ONNX supports and ONNX Runtime does not."""
+    """Integer products with a zero point for each row are right; ONNX allows them, ONNX Runtime does not
+    support them."""
     a, b = bytes_of((5, 19), "uint8"), bytes_of((19, 7), "int8", 1)
     az, bz = np.array([0, 255, 4, 255, 9], np.uint8), np.array([3, -128, 127, 3, 0, 0, 5], np.int8)
     node = helper.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])
@@ -121,7 +123,7 @@ def test_integer_product_by_rows(device: vkq.Device) -> None:
 
 
 def test_flags_of_both(any_device: vkq.Device) -> None:
-    """Comparisons of quantized numbers and of floats, one of them on a result of the CPU."""
+    """Comparisons of quantized numbers and of floats give flags; one compares a result of the CPU."""
     inputs, constants = operands("uint8")
     feed = inputs | {"x": np.random.default_rng(0).normal(0, 1, SHAPE).astype(np.float32)}
     nodes = [

@@ -1,4 +1,4 @@
-"""Sessions that compute products of float activations in float16, on the tests' matrix units."""
+"""Tests of sessions that compute products of float activations in float16, on the tests' matrix units."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkq.onnx import InferenceSession
 
 
 def model() -> bytes:
-    """Return a model with an 8-bit weight in a float Conv, and in an 8-bit Conv behind it."""
+    """Return a model with an 8-bit weight in a float Conv, followed by an 8-bit Conv."""
     rng = np.random.default_rng(5)
     constants = {
         "w": rng.integers(-127, 128, (24, 16, 1, 1), np.int8), "w_scale": np.float32(0.01),
@@ -59,9 +59,7 @@ def test_floats_are_rounded_and_integers_stay_exact(
     assert not np.array_equal(got, y)
     assert (np.abs(got - y) <= 2.0**-10 * terms).all()
     scale = vkq.QParams(0.25, 3)
-    q = np.clip(np.rint(got / np.float32(0.25)) + 3, -128, 127).astype(
-        np.int8
-    )  # what the Conv of bytes reads
+    q = np.clip(np.rint(got / np.float32(0.25)) + 3, -128, 127).astype(np.int8)  # the input of the 8-bit Conv
     want = reference.conv2d(q, weights["v"], x=scale, w_scale=0.01, y=scale)
     np.testing.assert_array_equal(codes, want)
 
@@ -87,7 +85,8 @@ def test_the_command_line_asks_for_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A CPU has no float16 arithmetic, and reports what it uses instead."""
+    """The command line can request float16; a CPU, which has no float16 arithmetic, reports what it uses
+    instead."""
     (tmp_path / "m.onnx").write_bytes(model())
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.delenv("VKQ_DEVICE", raising=False)

@@ -1,5 +1,5 @@
-"""Models of onnxruntime.quantization.quantize_dynamic: zero points and scales of activations are computed in
-each run."""
+"""Tests of models of onnxruntime.quantization.quantize_dynamic: zero points and scales of activations are
+computed in each run."""
 
 import itertools
 from pathlib import Path
@@ -49,7 +49,8 @@ def mlp() -> tuple[Net, str]:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("make", [cnn, mlp])
 def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> None:
-    """ONNX Runtime's outputs, for images whose zero points are in the middle and at both ends."""
+    """Networks give ONNX Runtime's outputs, for images whose zero points are in the middle and at both
+    ends."""
     net, result = make()
     kind, per_channel = FORMS[form]
     quantize_dynamic(net.model(result), tmp_path / "q.onnx", weight_type=kind, per_channel=per_channel)
@@ -62,8 +63,8 @@ def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> N
 
 @pytest.mark.parametrize(("name", "bound"), [("unet", 0), ("inception", 2**-22), ("densenet", 2**-22)])
 def test_known_networks(any_device: vkq.Device, tmp_path: Path, name: str, bound: float) -> None:
-    """Pools, movement and BatchNormalization between products, and means, which ONNX Runtime adds in another
-    order."""
+    """Known networks are within the bound: pools, movement and BatchNormalization between products, and
+    means, which ONNX Runtime adds in another order."""
     net = Net(seed=7)
     model = net.model(*KINDS[name](net))
     quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8, per_channel=True)
@@ -80,7 +81,8 @@ DYNAMIC = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
-    """Different margins on every side are the zero point, whatever it is; a zero point for each channel."""
+    """A convolution is right with different margins on every side, which are filled with the zero point, and
+    with a zero point for each channel."""
     x = np.random.default_rng(5).normal(0.4, 1, (2, 4, 5, 7)).astype(np.float32)
     w, zero = bytes_of((6, 4 // groups, 3, 2), dtype), bytes_of((6,), dtype, 6)
     options = {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 2], "group": groups}
@@ -101,7 +103,8 @@ def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
 
 
 def test_product_of_two(device: vkq.Device) -> None:
-    """Both operands are quantized in each run, as in attention; the sums are ONNX Runtime's."""
+    """A product of two activations, as in attention, quantizes both in each run; the sums are ONNX
+    Runtime's."""
     feed = {
         "x": bytes_of((2, 5, 9), "int8").astype(np.float32),
         "v": bytes_of((2, 9, 6), "int8", 1) / np.float32(3),
@@ -125,7 +128,8 @@ FAR = [np.inf, -np.inf, 3.4e38, -3.4e38, 2e38, np.finfo(np.float32).max, -1e-45]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ranges_that_are_infinite(device: vkq.Device, seed: int) -> None:
-    """All pairs of large numbers, among others: ONNX Runtime's scale is infinite if their difference is."""
+    """Infinite ranges are treated as by ONNX Runtime, whose scale is infinite if the difference of two large
+    numbers is."""
     outputs = [("y", TensorProto.UINT8), ("s", TensorProto.FLOAT), ("z", TensorProto.UINT8)]
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])
     graph = helper.make_graph(

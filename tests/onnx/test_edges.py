@@ -1,5 +1,5 @@
-"""Attributes at the limits of ONNX's rules, where the shape or the last bit is easily wrong, compared with
-ONNX Runtime."""
+"""Tests of attributes at the limits of ONNX's rules, where the shape or the last bit is easily wrong,
+compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def all_equal(device: vkq.Device, data: bytes, x: np.ndarray) -> None:
 
 
 def test_slices_that_begin_and_end_outside(any_device: vkq.Device) -> None:
-    """A start before the data is its first element if the step is negative."""
+    """Slices may begin and end outside the data: with a negative step, a start before the data means its
+    first element."""
     x, nodes, constants = np.arange(1, 6, dtype=np.uint8), [], {"ax": np.array([0])}
     cases = list(itertools.product((-9, -5, 0, 2, 9), (-99, -6, -5, -1, 0, 3, 99), (-1, -2, 1, 3)))
     for i, numbers in enumerate(cases):
@@ -55,7 +56,7 @@ CROPS = [(3, -3), (-3, 3), (-4, 3), (3, -4), (-3, 6), (4, -2), (-1, 2), (5, -6),
 
 
 def test_pads_that_cut_off_more_than_the_data(any_device: vkq.Device) -> None:
-    """The cropped part may include the margin of the other end."""
+    """A negative pad may crop more than the data, including the margin of the other end."""
     for x in (np.array([1, 2], np.uint8), np.arange(6, dtype=np.uint8).reshape(2, 3)):
         nodes, constants = [], {"v": np.uint8(9)}
         for i, (before, after) in enumerate(CROPS):
@@ -99,8 +100,8 @@ def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size:
 
 
 def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> None:
-    """In the fallback an optimizer of ONNX Runtime would quantize float weights per tensor, even weights that
-    were dequantized before."""
+    """16-bit activations keep float weights in the fallback, where an optimizer of ONNX Runtime would
+    quantize them per tensor, even weights that were dequantized before."""
     rng = np.random.default_rng(0)
     x, scales = rng.standard_normal((1, 3, 8, 8)).astype(np.float32), np.array([1e-3, 1e-4, 5e-3, 3e-5])
     constants = {
@@ -128,7 +129,7 @@ def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> N
         (got,) = session.run(None, {"x": x})
     (beside,) = cpu_session(data, "test").run(None, {"x": x})
     for each in (got, beside):
-        assert np.abs(each - exact).max() <= constants["y"] * 0.51  # half a step, and float32's own error
+        assert np.abs(each - exact).max() <= constants["y"] * 0.51  # half a step, plus the error of float32
 
 
 def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
@@ -142,7 +143,8 @@ def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
 
 @pytest.mark.parametrize("given", [True, False])
 def test_integer_products_of_any_length(any_device: vkq.Device, given: bool) -> None:
-    """Sums are modulo 2**32: 33,026 and more products of 255 and 255 exceed int32."""
+    """Integer products of any length are modulo 2**32: 33,026 and more products of 255 and 255 exceed
+    int32."""
     k = 33100
     a, b = np.full((2, k), 255, np.uint8), np.full((k, 3), 255, np.uint8)
     a[1], b[:, 1] = bytes_of((k,), "uint8"), bytes_of((k,), "uint8", 1)
@@ -183,9 +185,9 @@ def test_channels_last(device: vkq.Device, op: str, options: dict[str, Any]) -> 
 BATCHED = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])  # of the weight
-@pytest.mark.parametrize("columns", [1, 7])  # scales of each matrix, or of its columns
-@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 6, 5)])  # the second is for all matrices
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])  # dtype of the weight
+@pytest.mark.parametrize("columns", [1, 7])  # one scale for each matrix, or one for each column
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 6, 5)])  # the second is one matrix for all of a batch
 def test_scales_of_each_matrix_of_a_batch(
     any_device: vkq.Device, shape: tuple[int, ...], columns: int, dtype: str
 ) -> None:
@@ -203,7 +205,7 @@ def test_scales_of_each_matrix_of_a_batch(
         for k, (m, s, z) in enumerate(zip(*(constants[n] for n in ("b", "bs", "bz")), strict=True))
     ]  # fmt: skip
     np.testing.assert_array_equal(session.run(None, {"a": a})[0], np.clip(want, 0, 255))
-    if (shape[0], columns) == (2, 7):  # ONNX Runtime takes no others
+    if (shape[0], columns) == (2, 7):  # ONNX Runtime supports only this case
         np.testing.assert_array_equal(
             session.run(None, {"a": a})[0], cpu_session(data, "x").run(None, {"a": a})[0]
         )
@@ -222,7 +224,7 @@ def test_scales_of_the_rows_of_each_matrix_go_to_the_fallback(any_device: vkq.De
 
 
 def test_a_scale_that_is_none_is_named(any_device: vkq.Device) -> None:
-    """The error names its channel, and the remedy."""
+    """An invalid scale is refused with its channel and the remedy."""
     x = np.zeros((2, 3), np.float32)
     scales = np.array([0.1, 1e-42, 0.2], np.float32)
     nodes = [
@@ -250,7 +252,7 @@ def test_a_dead_node_may_be_anything(any_device: vkq.Device) -> None:
 
 
 def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:
-    """In ONNX the scales of a and y belong to rows, even if there are as many columns."""
+    """The scales of a and y belong to rows, as in ONNX, even if there are as many columns."""
     a, b = bytes_of((4, 4), "uint8"), bytes_of((4, 4), "uint8", 1)
     scales, points = np.array([0.1, 0.2, 0.4, 0.8], np.float32), np.array([3, 120, 200, 90], np.uint8)
     constants = {
@@ -271,8 +273,8 @@ def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:
 
 
 def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
-    """PT2E writes a float bias: it is rounded to the scale of the sums, which explain reports; an int32 bias
-    is unchanged."""
+    """A float bias, as PT2E writes it, is rounded to the scale of the sums, and explain reports this; an
+    int32 bias is unchanged."""
     rng = np.random.default_rng(2)
     x = rng.normal(0, 1, (1, 3, 5, 6)).astype(np.float32)
     constants = q("x", 0.02, 131, "uint8") | q("y", 0.05, 123, "uint8")
@@ -301,7 +303,8 @@ def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("size", [(5, 4), (9,)], ids=["image", "line"])
 @pytest.mark.parametrize("strides", [1, 3])
 def test_averages_of_the_image(any_device: vkq.Device, size: tuple[int, ...], strides: int) -> None:
-    """In ONNX Runtime a kernel of the image's size has another formula: bytes differ at ties."""
+    """Average pools with a kernel of the image's size use ONNX Runtime's other formula for them: bytes differ
+    at ties."""
     x = bytes_of((2, 300, *size), "uint8")
     how = {"kernel_shape": size, "strides": [strides] * len(size)}
     constants = q("x", 1 / 16, 128, "uint8") | q("y", 1 / 60, 83, "uint8")

@@ -1,4 +1,4 @@
-"""The parts of a model that ONNX Runtime gets: nodes in the model's form, with acceptable names."""
+"""Tests of the parts of a model that ONNX Runtime runs: nodes in the model's form, with acceptable names."""
 
 import dataclasses
 import warnings
@@ -29,9 +29,9 @@ def check(device: vkq.Device, data: bytes, feed: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize(
     ("op", "opset", "attributes", "more"),
     [
-        ("LogSoftmax", 11, {"axis": 1}, {}),  # the axes from there on are one
+        ("LogSoftmax", 11, {"axis": 1}, {}),  # the axes from this one on count as one
         ("Hardmax", 11, {"axis": 1}, {}),
-        ("ReduceLogSumExp", 13, {"axes": [1]}, {}),  # an input since
+        ("ReduceLogSumExp", 13, {"axes": [1]}, {}),  # the axes are an input in later opsets
         ("RMSNormalization", 23, {"axis": -1}, {"s": np.linspace(1, 2, 5, dtype=np.float32)}),
         ("Swish", 24, {}, {}),
         ("MeanVarianceNormalization", 13, {}, {}),
@@ -43,7 +43,8 @@ def check(device: vkq.Device, data: bytes, feed: dict[str, np.ndarray]) -> None:
 def test_operators_are_as_the_opset_of_the_model_has_them(
     any_device: vkq.Device, op: str, opset: int, attributes: dict[str, Any], more: dict[str, np.ndarray]
 ) -> None:
-    """The node is between others, which are given in their newest form."""
+    """Operators go to the fallback in the opset of the model; the nodes around them are written in their
+    newest form."""
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     nodes = [
         helper.make_node("Erf", ["x"], ["a"]),
@@ -63,7 +64,8 @@ def test_nodes_that_stand_for_one_have_names_of_their_own(any_device: vkq.Device
 
 @pytest.mark.parametrize("between", [False, True], ids=["int8", "float32"])
 def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None:
-    """No table of two numbers: a bound is one number for all elements."""
+    """A Clip with a computed bound runs: it is no function of two numbers with a table, since a bound is one
+    number for all elements."""
     feed = {"x": bytes_of((3, 4), "int8"), "low": np.array(-5, np.int8)}
     clip = [helper.make_node("Clip", ["x", "low"], ["y"])]
     constants: dict[str, Any] = {}
@@ -78,7 +80,7 @@ def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None
     data = model(clip, feed, constants, "int8")
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)  # of int8 numbers alone
+        warnings.simplefilter("ignore", FallbackWarning)  # a warning about int8 numbers
         (got,) = session.run(None, feed)
     np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
 
@@ -93,7 +95,7 @@ def test_what_onnx_runtime_cannot_run_is_said(any_device: vkq.Device) -> None:
 
 
 def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
-    """The output shape asks for negative margins."""
+    """An output shape larger than x can fill, which needs negative margins, goes to the fallback."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 1, 3, 3), (1, 2, 3, 3)))
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[3, 2], output_shape=[10, 8])
@@ -101,7 +103,7 @@ def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
 
 
 def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
-    """vkq's own operator on 8-bit numbers, in ONNX's form."""
+    """vkq's own Where on 8-bit numbers, with flags computed from floats, is written in ONNX's form."""
     x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
     nodes = [
         helper.make_node("SampleOp", ["x"], ["s"], domain=MICROSOFT),
@@ -116,7 +118,7 @@ def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("between", ["quantized", "float32"])
 def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
-    """PyTorch writes guards: a softmax of 8-bit numbers is never NaN."""
+    """Guards that PyTorch writes around attention are removed: a softmax of 8-bit numbers is never NaN."""
     x = bytes_of((2, 3, 5), "int8")
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["d"]),
@@ -160,8 +162,8 @@ def between_bytes(op: str, **attributes: Any) -> list[Any]:
 def test_what_a_device_refuses_runs_alone(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """An operator of vkq without an ONNX form becomes the model's again, while its neighbours stay on the
-    device; also if only planning finds that the device cannot run it."""
+    """An operator of vkq without an ONNX form is given to the fallback as the model's node, while its
+    neighbours stay on the device; also if only planning finds that the device cannot run it."""
 
     def refused(*given: Any) -> Any:
         if when == "planned":
@@ -182,7 +184,8 @@ def test_what_a_device_refuses_runs_alone(
 
 
 def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
-    """A softmax of 400,000 numbers, whose loop a driver may end: the bytes are the same wherever it runs."""
+    """A softmax of 400,000 numbers, whose loop a driver may end, runs alone; its bytes are the same wherever
+    it runs."""
     x = np.random.default_rng(4).standard_normal((1, 400_000)).astype(np.float32)
     x *= np.float32(5e-6)
     data = model(between_bytes("Softmax", axis=-1), {"x": x}, q("q", 1e-7, 100, "int8"), "int8")
@@ -200,7 +203,8 @@ def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
 def test_a_form_of_resize_leaves_the_others_on_the_device(
     any_device: vkq.Device, rank: int, dtype: str
 ) -> None:
-    """Also for lines (N, C, L), which are reshaped to images elsewhere."""
+    """An unsupported form of Resize leaves the other nodes on the device, also for lines (N, C, L), which are
+    reshaped to images."""
     x = bytes_of((1, 2, 3, 5)[-rank:], "uint8").astype(dtype)
     symmetric = {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}
     nodes = [
@@ -219,7 +223,7 @@ def test_a_form_of_resize_leaves_the_others_on_the_device(
 
 
 def test_a_bias_of_int32_that_is_computed(any_device: vkq.Device) -> None:
-    """An int32 bias is not read as 8-bit numbers, although its zero point is omitted."""
+    """A computed int32 bias is not read as 8-bit numbers, although its zero point is omitted."""
     x, bias = bytes_of((1, 3, 4, 5), "uint8"), np.array([700, -900], np.int32)
     constants = q("x", 0.02, 100, "uint8") | q("w", 0.03, 90, "uint8") | q("y", 0.1, 120, "uint8")
     constants["w"] = bytes_of((2, 3, 3, 3), "uint8")

@@ -1,4 +1,5 @@
-"""Operators that ONNX defines by others: their definitions run on the device, with ONNX Runtime's results."""
+"""Tests of operators that ONNX defines by other operators: the definitions run on the device, with ONNX
+Runtime's results."""
 
 from typing import Any
 
@@ -52,7 +53,8 @@ def test_definitions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_definition_whose_shape_is_open(any_device: vkq.Device) -> None:
-    """It stays one node, which is computed when its input is known, once for each value."""
+    """An operator whose definition depends on an unknown shape stays one node, which is computed when its
+    input is known, once for each value."""
     node = helper.make_node("HannWindow", ["n"], ["y"])
     for size in (5, 8):
         inputs = {"n": np.array(size, np.int32)}

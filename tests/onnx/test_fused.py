@@ -1,5 +1,5 @@
-"""Operators of com.microsoft that ONNX Runtime's optimizer fuses from transformers, compared with ONNX
-Runtime."""
+"""Tests of com.microsoft's operators that ONNX Runtime's optimizer fuses from transformers, compared with
+ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 def both(
     device: vkq.Device, op: str, fed: Arrays, constants: Arrays, names: str, results: str = "y", **a: Any
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return pairs of vkq's and ONNX Runtime's results. *names* and *results* have one letter each; "-" is
-    none."""
+    """Return pairs of vkq's and ONNX Runtime's results. *names* and *results* have one letter each; "-" means
+    no operand."""
     inputs, outputs = (["" if name == "-" else name for name in text] for text in (names, results))
     domain = "" if op.startswith("Simplified") else MICROSOFT
     proto = onnx.ModelProto.FromString(
@@ -44,8 +44,8 @@ def both(
 @pytest.mark.parametrize("names", ["xsgbc", "xsgb", "xsg-c", "xtg"])
 @pytest.mark.parametrize("results", ["y", "y--z"])
 def test_skip_layer_normalization(device: vkq.Device, names: str, results: str) -> None:
-    """2e-6 for numbers of size 1, as for LayerNormalization; the sum has at most two additions. t is the same
-    for the whole batch."""
+    """SkipLayerNormalization is within 2e-6 for numbers of size 1, as LayerNormalization; its sum has at most
+    two additions. t is the same for the whole batch."""
     fed = {"x": normal(2, 5, 37), **{k: normal(2, 5, 37, seed=1) for k in "s" if k in names}}
     fed |= {k: normal(1, 5, 37, seed=1) for k in "t" if k in names}
     constants = {name: normal(37, seed=i) for i, name in enumerate("gbc", 2)}
@@ -68,7 +68,8 @@ def test_skip_simplified_layer_normalization(device: vkq.Device, names: str) -> 
 
 @pytest.mark.parametrize("names", ["iswpegbm", "i-wp-gb", "iswpegb-l", "iswpegbml"])
 def test_embed_layer_normalization(device: vkq.Device, names: str) -> None:
-    """Tokens, positions and segments are data; the sum of three has two roundings."""
+    """EmbedLayerNormalization reads tokens, positions and segments as data; a sum of three has two
+    roundings."""
     random = np.random.default_rng(5)
     fed = {
         name: random.integers(0, most, (2, 5)).astype(np.int32)
@@ -93,7 +94,8 @@ def test_embed_layer_normalization(device: vkq.Device, names: str) -> None:
 
 
 def test_skip_normalization_of_halves(device: vkq.Device) -> None:
-    """Computed in float32: the results differ by at most one half float step, or by 8e-6 near a tie."""
+    """SkipLayerNormalization of float16 is computed in float32: results differ by at most one half float
+    step, or by 8e-6 near a tie."""
     fed = {"x": normal(2, 5, 37).astype(np.float16), "s": normal(2, 5, 37, seed=1).astype(np.float16)}
     constants = {name: normal(37, seed=i).astype(np.float16) for i, name in enumerate("gbc", 2)}
     node = helper.make_node("SkipLayerNormalization", list("xsgbc"), ["y"], domain=MICROSOFT)
@@ -105,7 +107,7 @@ def test_skip_normalization_of_halves(device: vkq.Device) -> None:
 
 
 def test_what_is_left_to_the_fallback(any_device: vkq.Device) -> None:
-    """Means as results, and batches that are not first."""
+    """The fallback runs forms with means as results, and with a batch that is not the first axis."""
     fed, constants = {"x": normal(2, 5, 37), "s": normal(2, 5, 37, seed=1)}, {"g": normal(37)}
     for op, names, results, a in (
         ("SkipLayerNormalization", ["x", "s", "g"], ["y", "m"], {}),
@@ -126,7 +128,7 @@ def test_missing_inputs_are_refused(any_device: vkq.Device) -> None:
 
 
 def test_simplified_layer_normalization(device: vkq.Device) -> None:
-    """ONNX Runtime's older name for RMSNormalization."""
+    """SimplifiedLayerNormalization, ONNX Runtime's older name for RMSNormalization, runs on the device."""
     fed, a = {"x": normal(2, 5, 37)}, {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     ((y, want),) = both(device, "SimplifiedLayerNormalization", fed, {"g": normal(37)}, "xg", **a)
     np.testing.assert_allclose(y, want, rtol=0, atol=8e-6)
@@ -134,7 +136,7 @@ def test_simplified_layer_normalization(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize(("op", "names"), [("BiasGelu", "xb"), ("FastGelu", "xb"), ("FastGelu", "x")])
 def test_gelu(device: vkq.Device, op: str, names: str) -> None:
-    """ONNX Runtime's tanh and erf are within a few ulps of the real ones, for sums of size 4."""
+    """Gelu forms are within a few ulps of ONNX Runtime's tanh and erf, for sums of size 4."""
     fed = {"x": 2 * normal(3, 5, 37)}
     ((y, want),) = both(device, op, fed, {"b": normal(37, seed=1)}, names)
     np.testing.assert_allclose(y, want, rtol=0, atol=4e-6)
@@ -158,7 +160,7 @@ def test_fused_matmul(device: vkq.Device, first: int, second: int, constant: boo
 @pytest.mark.parametrize("names", ["abstpqc", "abstp", "abst--c"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_matmul_integer_to_float(device: vkq.Device, names: str, dtype: str) -> None:
-    """The sums are exact; then a product of scales, a product and a sum are rounded."""
+    """MatMulIntegerToFloat adds exactly; then a product of scales, a product and a sum are rounded."""
     fed = {"a": bytes_of((2, 5, 37), "uint8")}
     constants = {"b": bytes_of((37, 7), dtype, 1), "s": np.float32(0.02), "t": np.abs(normal(7)) / 50}
     constants |= {"p": np.uint8(120), "q": np.full(7, 3, dtype), "c": normal(7, seed=2)}

@@ -1,4 +1,5 @@
-"""com.microsoft's GatherBlockQuantized on the device: ONNX Runtime's numbers, with ids as data."""
+"""Tests of com.microsoft's GatherBlockQuantized on the device: it gives ONNX Runtime's numbers, with ids as
+data."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def check(device: vkq.Device, constants: list[Any], dtype: Any, ids: np.ndarray 
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     data = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
     session = vkq.onnx.InferenceSession(data, device)
-    for fed in (ids, ids[::-1].copy()):  # nothing is prepared again
+    for fed in (ids, ids[::-1].copy()):  # the second run prepares nothing
         (want,) = cpu_session(data, "comparing").run(None, {"ids": fed})
         (got,) = session.run(None, {"ids": fed})
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
@@ -40,8 +41,8 @@ def check(device: vkq.Device, constants: list[Any], dtype: Any, ids: np.ndarray 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_bytes(device: vkq.Device, bits: int, dtype: Any, points: bool) -> None:
-    """Codes packed in bytes; three blocks of 16 and a partial one; a product of at most 8 bits and a scale of
-    11 bits is exact before the rounding to float16."""
+    """Codes packed in bytes are dequantized exactly: three blocks of 16 and a partial one; a product of at
+    most 8 bits and a scale of 11 bits is exact before it is rounded to float16."""
     random, width, blocks = np.random.default_rng(bits), 56, 4
     constants = {
         "w": random.integers(0, 256, (11, width * bits // 8), np.uint8),

@@ -1,5 +1,5 @@
-"""A language model's folder, and the loop over its tokens: ONNX Runtime's tokens, and text as soon as it is
-known."""
+"""Tests of a language model's folder and the loop over its tokens: they give ONNX Runtime's tokens, and text
+as soon as it is complete."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int
 
 
 def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
-    """Weights of 4 bits, sums in float32; only the first token prepares anything."""
+    """64 steps give ONNX Runtime's tokens, with weights of 4 bits and float32 sums; only the first token
+    prepares anything."""
     want, scores = by_onnx_runtime(path, PROMPT, 64)
     gaps = [float(np.diff(np.sort(one)[-2:])[0]) for one in scores]
-    assert min(gaps) > 1e-3  # far more than what the order of sums changes
+    assert min(gaps) > 1e-3  # much more than another order of additions changes
     with vkq.onnx.LanguageModel(path, device) as model:
         found = []
         for token in model.generate(PROMPT, 64, stop=[]):
@@ -58,11 +59,12 @@ def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
                 prepared = len(model.session._executables.kept)
         assert found == want
         assert len(model.session._executables.kept) == prepared
-        assert list(model.generate(PROMPT, 64, stop=[])) == want  # with a cache of its own
+        assert list(model.generate(PROMPT, 64, stop=[])) == want  # with a new cache
 
 
 def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:
-    """Past and present are not one buffer of fixed length; a text ends at the model's end tokens."""
+    """Caches grow if past and present are not one buffer of fixed length; a text ends at the model's end
+    tokens."""
     for name in ("model.onnx", "model.onnx.data"):
         (tmp_path / name).write_bytes((path / name).read_bytes())
     want, _ = by_onnx_runtime(path, PROMPT, 6)
@@ -93,11 +95,11 @@ def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:
 def test_text(
     any_device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Text by the package tokenizers: a token may be a part of a character, which is returned once
-    complete."""
+    """The package tokenizers makes text of tokens; a token may be a part of a character, which is returned
+    when it is complete."""
 
     class Bytes:
-        """A tokenizer whose tokens are bytes of UTF-8; the model's tokens are made to be those of a two-byte
+        """A stand-in for a tokenizer: tokens are bytes of UTF-8, and the model's tokens are set to a two-byte
         character."""
 
         def encode(self, text: str) -> Any:

@@ -1,5 +1,5 @@
-"""com.microsoft's GroupQueryAttention on the device, compared with ONNX Runtime: prompts, single tokens and
-batches of several lengths."""
+"""Tests of com.microsoft's GroupQueryAttention on the device, compared with ONNX Runtime: prompts, single
+tokens and batches of several lengths."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def grouped(
     device: vkq.Device, tokens: int, held: int, lengths: list[int], *, packed: bool = False,
     dtype: Any = np.float32, rotary: bool = True, more: Arrays | None = None, **a: Any,
 ) -> None:  # fmt: skip
-    """Compute *tokens* new ones for each batch, which then has these lengths, after a cache with *held*
+    """Compare *tokens* new tokens for each batch, which then has these lengths, after a cache with *held*
     places."""
     batch, total = len(lengths), max(lengths)
     widths = (HEADS + 2 * KV_HEADS,) if packed else (HEADS, KV_HEADS, KV_HEADS)
@@ -83,7 +83,8 @@ TOKENS = [(1, 5, [6]), (1, 12, [6]), (1, 12, [6, 4]), (1, 12, [12, 1]), (3, 5, [
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("sizes", PROMPTS + TOKENS)
 def test_caches(device: vkq.Device, sizes: tuple[int, int, list[int]], packed: bool) -> None:
-    """Present is past and the new tokens, or as long as past; each batch has its own length."""
+    """Caches are right if present is past plus the new tokens, or as long as past; each batch has its own
+    length."""
     grouped(device, *sizes, packed=packed)
 
 
@@ -94,7 +95,8 @@ def test_float16(device: vkq.Device, sizes: tuple[int, int, list[int]]) -> None:
 
 @pytest.mark.parametrize("sizes", [(5, 12, [5]), (1, 12, [9]), (3, 12, [12])])
 def test_a_cache_of_a_window(device: vkq.Device, sizes: tuple[int, int, list[int]]) -> None:
-    """The cache still has room for every token, as in models with windows in some layers."""
+    """A cache for a window is right if it still has room for every token, as in models with windows in some
+    layers."""
     grouped(device, *sizes, local_window_size=4, sliding_window_cache=1)
 
 
@@ -116,7 +118,8 @@ def test_forms(device: vkq.Device, name: str, sizes: tuple[int, int, list[int]])
 
 @pytest.mark.parametrize("name", ["place", "bias", "sink"])
 def test_further_inputs(device: vkq.Device, name: str) -> None:
-    """Token positions other than those after the cache, added scores, and an extra score."""
+    """Further inputs are used: token positions other than those after the cache, added scores, and an extra
+    score."""
     more = {
         "place": np.int64([[3, 4, 9]]),
         "bias": normal(1, HEADS, 3, 8, seed=9),
@@ -126,7 +129,8 @@ def test_further_inputs(device: vkq.Device, name: str) -> None:
 
 
 def test_a_total_of_the_run(any_device: vkq.Device) -> None:
-    """The total decides a shape, so each new value prepares the model; a mask gives it by its shape."""
+    """A total length given in each run decides a shape, so each new value prepares the model; a mask gives
+    the length by its shape."""
     fed = {"q": normal(1, 1, 160), "y": normal(1, 2, 4, 16), "z": normal(1, 2, 4, 16)}
     node = helper.make_node(
         "GroupQueryAttention", ["q", "", "", "y", "z", "last", "total"], ["o", "py", "pz"],
@@ -143,7 +147,8 @@ def test_a_total_of_the_run(any_device: vkq.Device) -> None:
 def test_lengths_that_a_cache_cannot_have(
     any_device: vkq.Device, tokens: int, held: int, last: list[int]
 ) -> None:
-    """Shorter than the new tokens, or longer than the cache: an error, not another token's keys."""
+    """Lengths that are shorter than the new tokens, or longer than the cache, are errors, so that no other
+    token's keys are used."""
     fed = {"q": normal(1, tokens, 160), "last": np.int32(last)}
     fed |= {n: normal(1, 2, held, 16) for n in "yz"} if held else {}
     names = ["q", "", "", *("yz" if held else ("", "")), "last", "total"]

@@ -1,4 +1,4 @@
-"""com.microsoft's MatMulNBits compared with ONNX Runtime's CPU provider: both are within the bound of
+"""Tests of com.microsoft's MatMulNBits: vkq and ONNX Runtime's CPU provider are both within the bound around
 float64."""
 
 from typing import Any
@@ -38,9 +38,10 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
     return given if w.zero_point is None else given | {"zeros": w.zero_point.reshape(-1)}
 
 
-# An odd number of groups leaves half a byte of zero points; one row, few and many; leading axes; the smallest
-# groups; a bias; group indices of consecutive groups (g_idx); a partial last group, whose codes beyond k are
-# arbitrary. With float16, x, scales, bias and results are float16: sums are in float32, rounded once.
+# An odd number of groups leaves half a byte of zero points. Rows: one, few and many; leading axes; the
+# smallest groups; a bias; group indices of consecutive groups (g_idx); a partial last group, whose codes
+# beyond k are arbitrary. With float16, x, scales, bias and results are float16: sums are in float32, rounded
+# once.
 @pytest.mark.parametrize(
     ("dtype", "shape", "n", "bits", "group", "symmetric"),
     [
@@ -70,7 +71,7 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
 def test_as_onnx_runtime_within_the_bound(
     dtype: str, shape: tuple[int, ...], n: int, bits: int, group: int, symmetric: bool, device: vkq.Device
 ) -> None:
-    k, half = shape[-1], 2.0**-10 if dtype == "float16" else 0.0  # which rounding a device has is its own
+    k, half = shape[-1], 2.0**-10 if dtype == "float16" else 0.0  # devices round to float16 in different ways
     x = np.random.default_rng(1).standard_normal(shape, np.float32).astype(dtype)
     w = weight(n, k, bits, group, symmetric)
     w = vkq.GroupedWeight(w.packed, w.scale.astype(dtype), w.zero_point, bits, k)
@@ -90,7 +91,7 @@ def test_as_onnx_runtime_within_the_bound(
     bound = (k + 4) * EPSILON * size + half * np.abs(want)
     assert (np.abs(ours - want) <= bound).all()
     assert (np.abs(theirs - want) <= bound + half * size).all()
-    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
+    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the name in shader variants
 
 
 def test_float16_beside_others(any_device: vkq.Device) -> None:
@@ -111,8 +112,8 @@ def test_float16_beside_others(any_device: vkq.Device) -> None:
 
 
 def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
-    """A float16 input that a device cannot take is a constant of each run: here it is quantized, and its
-    8-bit numbers go to the device."""
+    """A float16 input that a device cannot take counts as a constant of each run: here the host quantizes it,
+    and its 8-bit numbers go to the device."""
     x, constants = np.linspace(-6, 6, 64).astype(np.float16), {"s": np.float16(0.05), "z": np.int8(3)}
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
     nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
@@ -129,10 +130,10 @@ def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
 def test_blocks_beyond_the_largest_group(
     bits: int, block: int, blocks: int, k: int, points: str, device: vkq.Device
 ) -> None:
-    """Groups of 128 share scales and zero points; an odd number leaves half a byte of zero points; groups
-    beyond K are removed."""
+    """Blocks larger than the largest group become groups of 128 that share scales and zero points; an odd
+    number leaves half a byte of zero points; groups beyond K are removed."""
     rng, n = np.random.default_rng(block), 9
-    w = weight(n, 32 * blocks, bits, 32, points == "none")  # whose groups become blocks
+    w = weight(n, 32 * blocks, bits, 32, points == "none")  # several of its groups become one block
     packed = rng.integers(0, 256, (n, blocks, block * bits // 8), np.uint8)
     given = inputs_of(w) | {"b": packed}
     zeros = w.zero_points()
@@ -148,7 +149,7 @@ def test_blocks_beyond_the_largest_group(
     (ours,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
     want, size = (reference.linear_grouped(x, same, magnitude=magnitude) for magnitude in (False, True))
     assert (np.abs(ours - want) <= (k + 4) * EPSILON * size).all()
-    if (bits, points) != (8, "float32"):  # which it refuses
+    if (bits, points) != (8, "float32"):  # ONNX Runtime refuses this case
         (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
         assert (np.abs(theirs - want) <= (k + 4) * EPSILON * size).all()
 
@@ -157,7 +158,7 @@ def test_blocks_beyond_the_largest_group(
 @pytest.mark.parametrize(("k", "block"), [(160, 32), (200, 128), (300, 256), (48, 16)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Device) -> None:
-    """Two bits become four on the device: the same numbers."""
+    """Weights of two bits become four bits on the device, with the same numbers."""
     rng, n, blocks = np.random.default_rng(k), 9, -(-k // block)
     b = rng.integers(0, 256, (n, blocks, block // 4), np.uint8)
     scales = rng.uniform(0.5, 1, (n, blocks)).astype(dtype)
@@ -183,8 +184,7 @@ def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Devic
 
 
 def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) -> None:
-    """With g_idx, ONNX Runtime 1.32's CPU provider uses 8 instead of packed zero points; vkq uses the zero
-    points."""
+    """Zero points are used with g_idx too; ONNX Runtime 1.32's CPU provider uses 8 in their place then."""
     w, x = weight(5, 160, 4, 32, False), np.random.default_rng(1).standard_normal((3, 160), np.float32)
     found = []
     for more in ({}, {"groups": np.arange(160, dtype=np.int32) // 32}):
@@ -251,7 +251,7 @@ def test_sizes_are_whole_numbers(name: str, value: Any, any_device: vkq.Device) 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_cannot_run_the_fallback_runs(dtype: str, any_device: vkq.Device) -> None:
-    """Permuted groups run in the fallback."""
+    """Permuted groups, which vkq cannot run, run in the fallback."""
     rng, k, block, blocks = np.random.default_rng(1), 64, 32, 2
     given = {
         "b": rng.integers(0, 256, (3, blocks, block // 2), np.uint8),

@@ -1,4 +1,4 @@
-"""Integers known only at run time: token ids, masks, positions."""
+"""Tests of integers known only at run time: token ids, masks, positions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
 
 
 def test_a_text_is_data(any_device: vkq.Device, bert: bytes) -> None:
-    """Another text of the same length uses the same plan, another length the same weights."""
+    """A text is data: another text of the same length uses the same plan, another length the same weights."""
     session = vkq.onnx.InferenceSession(bert, any_device)
     for batch, length, seed in ((1, 7, 0), (1, 7, 1), (2, 11, 2), (1, 1, 3), (1, 7, 4)):
         feed = text(batch, length, seed)
@@ -61,7 +61,7 @@ def test_ids_beyond_the_rows_are_refused(any_device: vkq.Device, bert: bytes) ->
     feed["input_ids"][0, 3] = 1 << 31
     with pytest.raises(vkq.ArgumentError, match=r"'input_ids' holds \d+ to 2147483648; .*must fit int32"):
         session.run(None, feed)
-    feed["input_ids"][0, 3] = -WORDS  # counts from the end
+    feed["input_ids"][0, 3] = -WORDS  # a negative id counts from the end
     np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(bert, feed)[0])
 
 
@@ -81,7 +81,7 @@ def test_rows_are_chosen_by_numbers_of_the_run(
 
 
 def test_rows_of_a_quantized_table_stay_in_8_bits(any_device: vkq.Device) -> None:
-    """An embedding is not copied to float32."""
+    """Rows of a quantized table stay in 8 bits: an embedding is not copied to float32."""
     table = np.random.default_rng(0).integers(-128, 128, (50, 6)).astype(np.int8)
     constants = {"w": table, "s": np.float32(0.1), "z": np.int8(3)}
     feed = {"i": np.array([[0, 49, -1]])}
@@ -94,7 +94,7 @@ def test_rows_of_a_quantized_table_stay_in_8_bits(any_device: vkq.Device) -> Non
 
 
 def integers(*nodes: Node, **constants: Any) -> Graph:
-    """Return a graph from x, of int64, through these nodes to y, with the model's types."""
+    """Return a graph from an int64 x, through these nodes, to y, with the model's types."""
     arrays = {name: np.asarray(v, np.int64) for name, v in constants.items()}
     specs = {"x": Spec("int64", (2, 3))} | {name: Spec.of(v) for name, v in arrays.items()}
     specs |= {name: Spec("int64", (2, 3)) for one in nodes for name in one.outputs}
@@ -142,7 +142,7 @@ def test_wide_arithmetic_is_refused_by_name_or_the_fallbacks(any_device: vkq.Dev
 
 
 def test_what_the_host_computes_is_counted(any_device: vkq.Device) -> None:
-    """A device cannot compute this int64 arithmetic, so x counts as a constant and the host computes."""
+    """Integers that a device cannot compute are computed by the host: x counts as a constant."""
     nodes = [node("Mul", "x c", "m"), node("Div", "m c", "d"), node("Cast", "d", to=1)]
     feed = {"x": np.array([3, -7])}
     data = model(nodes, feed, {"c": np.array(1 << 40)}, "float32")
@@ -152,7 +152,7 @@ def test_what_the_host_computes_is_counted(any_device: vkq.Device) -> None:
 
 
 def test_lengths_of_a_run_decide_a_shape(any_device: vkq.Device) -> None:
-    """The lengths count as constants; the ids do not."""
+    """Lengths that decide a shape count as constants in a run; the ids do not."""
     nodes = [node("Slice", "w zero n", "rows"), node("Gather", "rows i")]
     constants = {"w": np.arange(12, dtype=np.float32).reshape(6, 2), "zero": np.array([0])}
     feed = {"n": np.array([4]), "i": np.array([3, 0])}
@@ -168,8 +168,8 @@ def test_lengths_of_a_run_decide_a_shape(any_device: vkq.Device) -> None:
 def test_inspect_says_what_a_session_does(
     bert: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ids are data, and every node runs on the device; the host computes integers that a device cannot
-    take."""
+    """`vkq inspect` states what a session does: ids are data, and every node runs on the device; the host
+    computes integers that a device cannot take."""
     (tmp_path / "bert.onnx").write_bytes(bert)
     assert main(["inspect", str(tmp_path / "bert.onnx")]) == 0
     said = capsys.readouterr().out
@@ -210,7 +210,8 @@ ARITHMETIC: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("nodes", ARITHMETIC.values(), ids=ARITHMETIC.keys())
 def test_whole_numbers(any_device: vkq.Device, nodes: list[Any]) -> None:
-    """int64 inputs are int32 on the device; the model's results are int64."""
+    """Integer arithmetic runs on the device: int64 inputs are int32 there, and the model's results are
+    int64."""
     feed = {"i": np.random.default_rng(0).integers(-50, 50, (3, 5))}
     data = model(nodes, feed, {"c": np.array(7), "axis": np.array([1])}, "int64")
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
@@ -234,7 +235,7 @@ FLAGS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("nodes", FLAGS.values(), ids=FLAGS.keys())
 def test_masks(device: vkq.Device, nodes: list[Any]) -> None:
-    """Run-time flags, and selections by them, run on the device."""
+    """Masks run on the device: run-time flags, and selections by them."""
     r = np.random.default_rng(1)
     feed = {
         "x": np.where(r.random((3, 5)) < 0.2, np.nan, r.standard_normal((3, 5))).astype(np.float32),
@@ -253,8 +254,8 @@ def test_masks(device: vkq.Device, nodes: list[Any]) -> None:
 
 @pytest.mark.parametrize("inputs", ["b f", "f g", "g f b", "b k", "g k", "k f"])
 def test_flags_one_after_the_other(device: vkq.Device, inputs: str) -> None:
-    """An input, a table of it, a comparison of floats, constants: the results are in this order, also if a
-    selection reads them."""
+    """Flags are concatenated in their order: an input, a table of it, a comparison of floats, constants; also
+    if a selection reads them."""
     feed = {"b": np.array([[1, 0, 1], [0, 0, 1]], bool), "x": np.float32([[1, -1, 0], [2, 3, -4]])}
     count = len(inputs.split())
     nodes = [
@@ -271,7 +272,8 @@ def test_flags_one_after_the_other(device: vkq.Device, inputs: str) -> None:
 
 
 def test_whole_numbers_made_of_floats_are_refused_by_name(any_device: vkq.Device) -> None:
-    """Their range is known only at run time; the fallback runs the Cast, and the device what follows."""
+    """Integers cast from floats are refused by name, because their range is known only at run time; the
+    fallback runs the Cast, and the device the nodes after it."""
     feed = {"x": np.float32([[1.7, -3e9, 4e9]])}
     nodes = [node("Abs", "x", "a"), node("Cast", "a", "i", to=7), node("Cast", "i", to=1)]  # int64, float32
     data = model(nodes, feed, {}, "float32")
@@ -285,17 +287,17 @@ def test_whole_numbers_made_of_floats_are_refused_by_name(any_device: vkq.Device
 
 
 def test_islands(any_device: vkq.Device) -> None:
-    """Random graphs; for more of them: python -m tests.onnx.islands 5000."""
+    """Random graphs agree with ONNX Runtime; `python -m tests.onnx.islands 5000` runs more."""
     for seed in range(25):
         islands.attempt(any_device, seed)
-    assert islands.attempt(any_device, 1872) == "Mixed"  # what the CPU made decides flags on the device
+    assert islands.attempt(any_device, 1872) == "Mixed"  # a result of the CPU decides flags on the device
 
 
 def test_another_length_costs_its_plan_alone(
     any_device: vkq.Device, bert: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Work is counted: another text lowers nothing, and another length neither reads the model nor makes a
-    layer."""
+    """Another text lowers nothing; another length makes a plan, but neither reads the model nor makes a
+    layer. The test counts this work."""
     session = vkq.onnx.InferenceSession(bert, any_device)
     session.run(None, text(1, 7))
     count = Counter[str]()

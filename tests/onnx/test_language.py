@@ -1,5 +1,5 @@
-"""Language models of onnxruntime-genai's model builder: entirely on the device, for prompts and for single
-tokens."""
+"""Tests of language models of onnxruntime-genai's model builder: they run entirely on the device, for prompts
+and for single tokens."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FORMS = {
     "float16": Sizes(dtype="float16"),
 }
 
-# For scores of size 16: a product of 96 numbers is within 100 * 2^-24 of its terms' size on either side, and
-# norms remove the size of what was before. float16: eight roundings of 2^-11 on the way.
+# Bounds for scores of size 16: in each library a product of 96 numbers is within 100 * 2^-24 of its terms'
+# size, and norms divide by the size of their input. float16: eight roundings of 2^-11.
 BOUND = {"float32": 2 * 16 * 100 * 2.0**-24, "float16": 16 * 8 * 2.0**-11}
 
 
@@ -34,7 +34,8 @@ def fed(sizes: Sizes, ids: list[int], past: list[np.ndarray], total: int) -> dic
 
 @pytest.mark.parametrize("name", list(FORMS))
 def test_a_language_model(device: vkq.Device, name: str) -> None:
-    """A prompt of 7, then tokens one by one and two at once, each with ONNX Runtime's caches."""
+    """A language model agrees with ONNX Runtime for a prompt of 7 tokens, then tokens one by one and two at
+    once, each with ONNX Runtime's caches."""
     sizes = FORMS[name]
     data = llama(sizes).SerializeToString()
     session, other = vkq.onnx.InferenceSession(data, device), cpu_session(data, "comparing")

@@ -1,4 +1,5 @@
-"""Code written for ONNX Runtime, run with both libraries; a session's information, and its end."""
+"""Tests of code written for ONNX Runtime, run with both libraries; of a session's information, and of its
+end."""
 
 from __future__ import annotations
 
@@ -180,7 +181,7 @@ def ran(script: str, library: ModuleType, path: str, x: np.ndarray, folder: Path
     try:
         exec(script, names)
     finally:
-        logging.getLogger("vkq").setLevel(level)  # a script may set it for the whole process
+        logging.getLogger("vkq").setLevel(level)  # a script may change it for the whole process
     return names["result"]
 
 
@@ -207,7 +208,8 @@ def compared(script: str, path: str, folder: Path) -> None:
 def test_scripts_of_onnxruntime_run(
     device: vkq.Device, path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the import is changed: on the default device, whatever providers the scripts name."""
+    """Scripts for ONNX Runtime run with only the import changed: on the default device, whatever providers
+    they name."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     compared(SCRIPTS[name], path, tmp_path)
 
@@ -223,7 +225,7 @@ def told(call: Any) -> list[str]:
 
 @pytest.mark.parametrize("library", [vkq.onnx, onnxruntime], ids=["vkq", "onnxruntime"])
 def test_what_is_ignored_is_told_once(any_device: vkq.Device, path: str, library: Any) -> None:
-    """Session and run accept vkq's and ONNX Runtime's option objects alike."""
+    """Ignored options are reported once; sessions and runs accept vkq's and ONNX Runtime's option objects."""
     options, run = library.SessionOptions(), library.RunOptions()
     assert not changed(options, vkq.onnx.SessionOptions)
     assert not changed(run, vkq.onnx.RunOptions)
@@ -251,7 +253,7 @@ def test_what_is_ignored_is_told_once(any_device: vkq.Device, path: str, library
 
 
 def test_providers_choose(any_device: vkq.Device, path: str) -> None:
-    """A device by its index; the CPU as well, if it is named."""
+    """Providers choose a device by its index, and allow the CPU if they name it."""
     index = any_device.capabilities.index
     given = [("VulkanExecutionProvider", {"device_id": str(index)}), "CPUExecutionProvider"]
     with warnings.catch_warnings():
@@ -318,7 +320,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Ev
 def test_a_timeout_ends_the_wait_alone(
     any_device: vkq.Device, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run continues, one behind it is cancelled, and the session works afterwards."""
+    """A timeout ends only the wait: the run continues, a run queued after it is cancelled, and the session
+    works afterwards."""
     session, feed = vkq.onnx.InferenceSession(path, any_device), {"x": images(2)}
     want = session.run(None, feed)
     for got, one in zip(session.run(None, feed, timeout=60), want, strict=True):
@@ -343,7 +346,8 @@ def test_a_timeout_ends_the_wait_alone(
 def test_errors_of_asynchronous_runs(
     any_device: vkq.Device, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors in arguments are raised at once; later failures are given to the callback."""
+    """Errors in arguments of asynchronous runs are raised at once; later failures are passed to the
+    callback."""
     session, done = vkq.onnx.InferenceSession(path, any_device), threading.Event()
     said: list[Any] = []
 
@@ -366,8 +370,8 @@ def test_errors_of_asynchronous_runs(
 
 
 def test_close(any_device: vkq.Device, path: str) -> None:
-    """Memory is freed at once, the device stays open, and later calls get an error."""
-    for _ in range(2):  # the first leaves tables that the device keeps for everybody
+    """Closing a session frees its memory at once; the device stays open, and later calls raise an error."""
+    for _ in range(2):  # the first session leaves tables that the device keeps for all sessions
         before = any_device.memory_used_bytes
         opened_and_closed(any_device, path)
     assert any_device.memory_used_bytes <= before
@@ -412,7 +416,8 @@ def test_closed_while_others_run(any_device: vkq.Device, path: str, monkeypatch:
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_map_gives_every_output(device: vkq.Device, path: str, batch: int) -> None:
-    """In the order of the names, one of them twice, with and without the batch axis."""
+    """`map` returns every requested output in the order of the names, one of them twice, with and without the
+    batch axis."""
     session, x = vkq.onnx.InferenceSession(path, device), images(5, seed=2)
     y, second = session.run(None, {"x": x})
     got = list(session.map(x, batch, []))

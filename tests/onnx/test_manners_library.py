@@ -1,5 +1,5 @@
-"""The module functions of ONNX Runtime's API page and examples, run with both libraries, and those that vkq
-refuses or ignores."""
+"""Tests of the module functions of ONNX Runtime's API page and examples, run with both libraries, and of
+those that vkq refuses or ignores."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ result += [*prepared.run(x), *prepared.run([x])]
 def test_scripts_of_onnxruntime_run(
     any_device: vkq.Device, path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:  # fmt: skip
-    """Only the import is changed."""
+    """Scripts for ONNX Runtime run with only the import changed."""
     monkeypatch.setattr("vkq.runtime.opened._default", any_device)
     compared(SCRIPTS[name], path, tmp_path)
 
@@ -196,7 +196,8 @@ def test_refused(any_device: vkq.Device, path: str) -> None:  # noqa: F811
 
 
 def test_given_initializers_stay_with_a_fallback(any_device: vkq.Device, path: str) -> None:  # noqa: F811
-    """Also for bytes and a ModelProto, which the session does not change."""
+    """Initializers given by the user are also used by the fallback, for bytes and for a ModelProto, which the
+    session does not change."""
     proto = model()
     before, options = proto.SerializeToString(), vkq.onnx.SessionOptions()
     options.add_initializer("w", vkq.onnx.OrtValue(np.full((6, 3, 3, 3), -2, np.int8)))

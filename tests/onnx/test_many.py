@@ -1,4 +1,5 @@
-"""Opening and closing sessions repeatedly leaks nothing: on the device, in Python, as threads or files."""
+"""Tests that opening and closing sessions repeatedly leaks nothing: on the device, in Python, as threads or
+files."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ import vkq
 import vkq.onnx
 from tests.onnx.networks import Net
 
-MANY = int(os.environ.get("VKQ_SESSIONS", "12"))  # of each kind
-WORKER = "vkq-session"  # a session's thread, by name
+MANY = int(os.environ.get("VKQ_SESSIONS", "12"))  # sessions of each kind
+WORKER = "vkq-session"  # the name of a session's thread
 
 
 def model(op: str) -> bytes:
@@ -27,15 +28,15 @@ def model(op: str) -> bytes:
 
 
 def state(device: vkq.Device) -> tuple[int, int, int]:
-    """Return bytes on the device, threads, open files."""
+    """Return the numbers of bytes on the device, of threads, and of open files."""
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name.startswith(WORKER):  # one that was told to end
+        if thread.name.startswith(WORKER):  # a thread that was told to end
             thread.join(10)
     return device.memory_used_bytes, threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("op", ["Relu", "LpPool"])  # the second runs on the CPU
+@pytest.mark.parametrize("op", ["Relu", "LpPool"])  # LpPool runs on the CPU
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="it counts files as Linux lists them")
 def test_sessions_leave_nothing(op: str, any_device: vkq.Device) -> None:
     x = np.ones((1, 3, 6, 7), np.float32)
@@ -46,13 +47,13 @@ def test_sessions_leave_nothing(op: str, any_device: vkq.Device) -> None:
             warnings.simplefilter("ignore")
             session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
             if way % 3 == 0:
-                session.run(None, {"x": x}, timeout=60)  # by a thread of its own
+                session.run(None, {"x": x}, timeout=60)  # a timeout uses a thread of the session
             elif way % 3 == 1:
                 list(session.map([x] * 3))
             else:
                 session.explain()
             if way % 2:
-                session.close()  # else the last reference goes
+                session.close()  # otherwise the session is closed with its last reference
 
     for way in range(6):
         once(way)

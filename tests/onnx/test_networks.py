@@ -1,5 +1,5 @@
-"""Networks of known kinds, quantized by ONNX Runtime's tool: every output equals ONNX Runtime's, on both
-drivers."""
+"""Tests of networks of known kinds, quantized by ONNX Runtime's tool: every output equals ONNX Runtime's, on
+both drivers."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from vkq.runtime.offsets import lower_bound
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
-    """Each model is quantized once."""
+    """Return all models, each quantized once."""
     return {}
 
 
@@ -45,7 +45,7 @@ def test_equal_to_onnxruntime(device: vkq.Device, models, tmp_path, kind: str, f
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_oracle_agrees(models, tmp_path, kind: str) -> None:
-    """The lowered graph in NumPy gives the same bytes, so a difference on a device is the device's fault."""
+    """The lowered graph in NumPy gives the same bytes, so that a difference on a device is the device's."""
     model = model_of(models, kind, "qdq_int8", tmp_path)
     graph, _ = known(vkq.onnx.read(model), {"x": (1, 3, 16, 16)}, fallback=False)
     feed = feed_of()
@@ -56,8 +56,8 @@ def test_the_oracle_agrees(models, tmp_path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_is_shared(any_device: vkq.Device, models, tmp_path, kind: str) -> None:
-    """Intermediate values take at most 1.3 times the bytes in use at one step, and previous content of that
-    memory changes nothing."""
+    """Intermediate values share memory: at most 1.3 times the bytes in use at one step. Previous content of
+    that memory changes nothing."""
     session = vkq.onnx.InferenceSession(model_of(models, kind, "qdq_int8", tmp_path), any_device)
     feed = feed_of()
     want = session.run(None, feed)

@@ -61,7 +61,7 @@ QUANTIZED = [
     "clip_default_int8_max",
     "clip_default_int8_inbounds",
 ]
-TAKEN = 1165  # of ONNX 1.22.0's tests, at least so many compute on a device; and so many in NumPy:
+TAKEN = 1165  # at least so many of ONNX 1.22.0's tests run on a device; and so many in NumPy:
 COMPUTED = 590
 
 
@@ -91,7 +91,7 @@ def cases(name: str) -> Iterator[tuple[Any, list[Any], list[Any]]]:
 def same(got: Any, want: Any) -> None:
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     if want.dtype.kind == "f":
-        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)  # the rtol of ONNX's own runner
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)  # ONNX's own runner uses this rtol
     else:
         np.testing.assert_array_equal(got, want)
 
@@ -107,15 +107,15 @@ def test_quantized(device: vkq.Device, name: str) -> None:
 
 
 def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
-    """What the device cannot run is refused by a ModelError, and no result is wrong. Tests whose inputs all
-    count as constants are computed when the model is loaded, and do not count."""
+    """Every node that vkq accepts gives ONNX's result; others are refused by a ModelError. Tests whose inputs
+    all count as constants are computed at load and do not count."""
     count: Counter[str] = Counter()
     for name in NAMES:
         for model, inputs, outputs in cases(name):
             try:
                 prepared = backend.prepare(model, any_device, fallback=None)
                 results = prepared.run(inputs)
-            except (ModelError, vkq.ArgumentError):  # the latter of int64 numbers that int32 cannot hold
+            except (ModelError, vkq.ArgumentError):  # ArgumentError: int64 numbers that int32 cannot hold
                 count["refused"] += 1
                 continue
             for got, want in zip(results, outputs, strict=True):
@@ -156,7 +156,7 @@ def test_run_node(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(y, x)
     assert backend.supports_device("CPU")
     assert not backend.supports_device("no such device")
-    for d in vkq.devices():  # what is there can be used, by any of its names
+    for d in vkq.devices():  # every existing device can be used, by any of its names
         for name in (f"VULKAN:{d.index}", d.name):
             assert backend.supports_device(name)
             assert backend.prepare(_identity(), name).session.device.capabilities.index == d.index

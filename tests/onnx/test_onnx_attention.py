@@ -1,4 +1,4 @@
-"""ONNX's Attention and RMSNormalization (opset 23, 24) on the device, compared with ONNX Runtime."""
+"""Tests of ONNX's Attention and RMSNormalization (opset 23, 24) on the device, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ FORMS: dict[str, Any] = {
 def attended(
     device: vkq.Device, form: str, flat: bool, held: int, dtype: Any = np.float32, opset: int = 23
 ) -> None:
-    """Three queries of six heads to two heads of five keys, *held* of which are past."""
+    """Compare attention of three queries with six heads to five keys with two heads; *held* of the keys are
+    in the past."""
     a = dict(FORMS[form])
     sizes = {"q": (6, 3, 8), "k": (2, 5 - held, 8), "v": (2, 5 - held, 7)}
     fed = {
@@ -67,7 +68,8 @@ def test_float16(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("causal", [0, 1])
 def test_lengths(device: vkq.Device, causal: int) -> None:
-    """Opset 24: other nodes write a cache, of which each batch uses so many keys."""
+    """Attention of opset 24 takes lengths: other nodes write a cache, and each batch uses as many of its keys
+    as its length says."""
     fed = {"q": normal(2, 6, 3, 8), "k": normal(2, 2, 9, 8, seed=1), "v": normal(2, 2, 9, 8, seed=2)}
     fed["n"] = np.int64([4, 9])
     node = helper.make_node("Attention", ["q", "k", "v", "", "", "", "n"], ["o"], is_causal=causal)
@@ -77,7 +79,7 @@ def test_lengths(device: vkq.Device, causal: int) -> None:
 
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
 def test_the_scores_as_a_result(any_device: vkq.Device, mode: int) -> None:
-    """By ONNX's definition of the operator."""
+    """The scores are a result of the node, as ONNX's definition says."""
     fed = {"q": normal(1, 2, 3, 8), "k": normal(1, 2, 5, 8, seed=1), "v": normal(1, 2, 5, 8, seed=2)}
     node = helper.make_node(
         "Attention", ["q", "k", "v"], ["o", "", "", "s"], softcap=2.0, qk_matmul_output_mode=mode
@@ -89,7 +91,8 @@ def test_the_scores_as_a_result(any_device: vkq.Device, mode: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_rms_normalization(device: vkq.Device, dtype: Any, axis: int) -> None:
-    """As for LayerNormalization: 2e-6 for numbers of size 1; float16 rounds before and after the scale."""
+    """RMSNormalization is within the bound of LayerNormalization: 2e-6 for numbers of size 1; float16 is
+    rounded before and after the scale."""
     x = normal(2, 5, 37).astype(dtype)
     scale = normal(*x.shape[axis:], seed=1).astype(dtype)
     node = helper.make_node("RMSNormalization", ["x", "s"], ["y"], axis=axis, epsilon=1e-4)

@@ -1,4 +1,4 @@
-"""Each form of an operator that the reader knows, alone, compared with ONNX Runtime: com.microsoft's
+"""Tests of each form of an operator that the reader knows, alone, compared with ONNX Runtime: com.microsoft's
 quantized operators, element-wise functions between DequantizeLinear and QuantizeLinear, and the forms of
 older opsets."""
 
@@ -81,7 +81,7 @@ def test_quantized_unary(device: vkq.Device, op: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("opset", [11, 13])
 def test_quantized_softmax_of_older_opsets(device: vkq.Device, opset: int) -> None:
-    """Before opset 13 all axes from the given one on count as one."""
+    """Softmax before opset 13 treats all axes from the given one on as one axis."""
     x = bytes_of((3, 4, 5), "uint8")
     constants = q("x", 0.02, 100, "uint8") | q("y", 1 / 256, 0, "uint8")
     inputs = ["x", "xs", "xz", "ys", "yz"]
@@ -166,8 +166,8 @@ FUNCTIONS = [
 
 @pytest.mark.parametrize("op", FUNCTIONS)
 def test_functions(any_device: vkq.Device, op: str) -> None:
-    """A table of 256 entries gives ONNX Runtime's float results, except for its approximations, which differ
-    by at most one."""
+    """Functions as tables of 256 entries give ONNX Runtime's float results, except for its approximations,
+    which differ by at most one."""
     for dtype in TYPES:
         x = np.arange(256).astype(np.uint8).view(dtype).reshape(4, 64)
         constants = q("x", 0.037, 117, dtype) | q("y", 0.011, 120, dtype)
@@ -180,8 +180,8 @@ def test_functions(any_device: vkq.Device, op: str) -> None:
 
 
 def test_hard_swish_multiplies_by_a_sixth(device: vkq.Device) -> None:
-    """ONNX defines a product with 1/6: dividing by 6 would round -45 * 0.02 to the other side of a tie, and
-    one float32 in seven differently."""
+    """HardSwish multiplies by 1/6, as ONNX defines. A division by 6 would round -45 * 0.02 to the other side
+    of a tie, and one float32 in seven differently."""
     x = np.arange(256).astype(np.uint8)
     constants = q("x", 0.02, 128, "uint8") | q("y", 0.03, 20, "uint8")
     nodes = [
@@ -208,7 +208,8 @@ def test_functions_of_two(device: vkq.Device, op: str) -> None:
 
 
 def test_square(any_device: vkq.Device) -> None:
-    """A table of floats: not the integer product of a number with itself, which may round differently."""
+    """A square is a table of floats, not the integer product of a number with itself, which may round
+    differently."""
     x = np.arange(256).astype(np.uint8)
     constants = q("x", 0.0371, 117, "uint8") | q("y", 0.0113, 3, "uint8") | {"two": np.float32(2)}
     nodes = [
@@ -259,7 +260,8 @@ def test_older_opsets(any_device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("mode", ["edge", "reflect"])
 def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str) -> None:
-    """If a value is given nevertheless, it need not be an 8-bit number."""
+    """A margin that repeats the image needs no value. If a value is given nevertheless, it need not be an
+    8-bit number."""
     x = bytes_of((1, 3, 4, 5), "uint8")
     node = helper.make_node("Pad", ["a", "pads", "value"], ["b"], mode=mode)
     more = {"pads": np.array([0, 0, 1, 2, 0, 0, 0, 1], np.int64), "value": np.float32(0.37)}
@@ -269,7 +271,8 @@ def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str)
 
 @pytest.mark.parametrize("include", [0, 1])
 def test_dilated_means(device: vkq.Device, include: int) -> None:
-    """When it optimizes, ONNX Runtime turns them into QLinearAveragePool, which has no dilations."""
+    """Dilated means are right; when it optimizes, ONNX Runtime turns them into QLinearAveragePool, which has
+    no dilations."""
     x = bytes_of((1, 2, 7, 8), "int8")
     window = {"kernel_shape": [2, 3], "dilations": [2, 1], "pads": [1, 0, 1, 1]}
     node = helper.make_node("AveragePool", ["a"], ["b"], **window, count_include_pad=include)
@@ -282,7 +285,7 @@ def test_dilated_means(device: vkq.Device, include: int) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_softmax_that_stays_float32(device: vkq.Device, axis: int) -> None:
-    """Along any axis, as the last step of a segmentation."""
+    """A softmax with float32 results works along any axis, as the last step of a segmentation."""
     x = bytes_of((3, 4, 5), "int8")
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
@@ -313,7 +316,8 @@ def test_products_of_activations_of_another_type(device: vkq.Device, given: str,
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm", "MatMul", "Softmax", "GlobalAveragePool"])
 @pytest.mark.parametrize(("given", "result"), MIXED)
 def test_results_of_another_type(device: vkq.Device, op: str, given: str, result: str) -> None:
-    """Quantization-aware training gives unsigned results of Relu: ONNX Runtime computes these in floats."""
+    """Relu may have unsigned results for signed inputs, as quantization-aware training writes; ONNX Runtime
+    computes these in floats."""
     x = bytes_of((5, 6) if op in ("Gemm", "MatMul", "Softmax") else (1, 6, 5, 4), given)
     shapes = {"Conv": (3, 6, 2, 2), "ConvTranspose": (6, 3, 2, 2), "Gemm": (6, 3), "MatMul": (6, 3)}
     weighted = ["w"] if op in shapes else []
@@ -349,7 +353,7 @@ def test_split_of_opset_11(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_a_part_without_elements(any_device: vkq.Device, dtype: str) -> None:
-    """No step writes or reads it."""
+    """A part of a concatenation without elements is neither written nor read."""
     x = bytes_of((2, 3), dtype) if dtype == "uint8" else np.ones((2, 3), np.float32)
     split = helper.make_node("Split", ["x", "sizes"], ["a", "b"], axis=1)
     both = helper.make_node("Concat", ["b", "a"], ["y"], axis=1)
@@ -358,7 +362,7 @@ def test_a_part_without_elements(any_device: vkq.Device, dtype: str) -> None:
 
 
 def test_shapes_computed_by_the_model(any_device: vkq.Device) -> None:
-    """The arithmetic that exporters put around Reshape."""
+    """Shapes computed by the model work: the arithmetic that exporters put around Reshape."""
     x = bytes_of((2, 8, 6, 5), "uint8")
     more = [
         helper.make_node("Shape", ["a"], ["s"]),
@@ -374,7 +378,8 @@ def test_shapes_computed_by_the_model(any_device: vkq.Device) -> None:
 
 
 def test_every_rule_is_an_operator_of_onnx() -> None:
-    """No name in the table is misspelt: ONNX knows it, or ONNX Runtime runs it above."""
+    """Every rule's name is an operator of ONNX, or ONNX Runtime runs it in a test above: no name is
+    misspelt."""
     unknown = []
     for domain, op in RULES:
         try:
@@ -387,7 +392,7 @@ def test_every_rule_is_an_operator_of_onnx() -> None:
 @pytest.mark.parametrize("number", [-0.02, 0.0, 1e-40])
 @pytest.mark.parametrize("which", ["ys"])
 def test_what_is_no_scale_goes_to_the_fallback(any_device: vkq.Device, which: str, number: float) -> None:
-    """ONNX allows any number."""
+    """A scale that vkq does not accept goes to the fallback, because ONNX allows any number."""
     x = bytes_of((3, 8), "uint8")
     constants = q("x", 0.03, 100, "uint8") | q("y", 0.1, 120, "uint8") | {
         "w": bytes_of((8, 4), "int8", 1), "ws": np.array([0.01, 0.02, 0.03, 0.04], np.float32),

@@ -1,4 +1,4 @@
-"""com.microsoft's QAttention on the device, compared with ONNX Runtime."""
+"""Tests of com.microsoft's QAttention on the device, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from vkq.onnx.cpu import cpu_session
 @pytest.mark.parametrize("types", ["uint8 int8", "uint8 uint8"])
 @pytest.mark.parametrize("form", ["plain", "mask", "past", "channels"])
 def test_q_attention(device: vkq.Device, form: str, types: str) -> None:
-    """The integer product is exact; scores of size 8 and values of size 4 have Attention's bounds."""
+    """QAttention's integer product is exact; scores of size 8 and values of size 4 have Attention's
+    bounds."""
     x_type, w_type = types.split()
     fed = {"x": bytes_of((2, 5, 19), x_type)}
     constants = {

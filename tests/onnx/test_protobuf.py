@@ -1,4 +1,4 @@
-"""Numbers and attributes of ONNX files, compared with the package onnx."""
+"""Tests of numbers and attributes read from ONNX files, compared with the package onnx."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""PyTorch's programs and tensors, if PyTorch is installed; and the errors for other values."""
+"""Tests of PyTorch's programs and tensors (if PyTorch is installed), and of the errors for other values."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ import vkq
 import vkq.onnx
 from vkq.onnx.pytorch import model_of, plain_array
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own warnings
 
 
 class _Fake:
-    """A class that claims to be torch's."""
+    """A class that claims to be one of torch's."""
 
 
 def fake(name: str, **methods: Any) -> Any:
@@ -27,7 +27,7 @@ def test_what_is_none_of_it_stays_as_it_is() -> None:
 
 
 def test_programs_and_tensors_by_their_names() -> None:
-    """Without PyTorch: recognized by the names of its classes."""
+    """Programs and tensors are recognized by the names of their classes, without PyTorch."""
     assert model_of(fake("ONNXProgram", model_proto=b"model")) == b"model"
     with pytest.raises(vkq.ModelError, match=r"a torch Module; give torch\.export\.export"):
         model_of(fake("Module"))
@@ -51,7 +51,8 @@ def network(torch: Any) -> Any:
 
 
 def test_programs(any_device: vkq.Device, torch: Any) -> None:
-    """Programs of both kinds, with tensors and arrays as inputs; results as tensors on request."""
+    """Programs of both kinds run, with tensors and arrays as inputs, and with tensors as results on
+    request."""
     net, x = network(torch), torch.randn(2, 3, 17, 13)
     program = torch.export.export(net, (x,))
     for model in (program, torch.onnx.export(program, dynamo=True)):

@@ -1,5 +1,5 @@
-"""vkq runs the models that `quantize` writes, also with dead channels, and numbers too small or too large for
-a scale."""
+"""Tests that vkq runs the models that `quantize` writes, also with dead channels, and with numbers too small
+or too large for a scale."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_activations(any_device: vkq.Device, factor: float, activations: str, tm
 
 @pytest.mark.parametrize("op", ["Gemm", "MatMul", "ConvTranspose", "depthwise Conv"])
 def test_operators(any_device: vkq.Device, op: str, tmp_path: Path) -> None:
-    """One dead output channel for each operator."""
+    """Each operator with one dead output channel is quantized and runs."""
     x, w = "f", RNG.normal(size=(126, 5)).astype(np.float32)
     nodes = [helper.make_node("Flatten", ["x"], ["f"])]
     if "Conv" in op:

@@ -1,4 +1,4 @@
-"""Broken and malicious models: a typed error names the place and the reason; nothing else is read or
+"""Tests of broken and malicious models: a typed error names the place and the reason; nothing else is read or
 executed."""
 
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ def test_nodes_that_are_none_of_onnx(
     error: str,
     fallback: str | None,
 ) -> None:
-    """Missing inputs, and attributes of another type."""
+    """Nodes with missing inputs or attributes of another type are refused."""
     arrays = {
         "a": np.ones(3, np.float32), "f": np.ones(4, bool), "z": np.int8(0), "i": np.zeros(1, np.int64),
         "p": np.ones(8, np.int64),
@@ -159,7 +159,7 @@ def test_shapes_are_refused_with_the_node() -> None:
 
 
 def external(folder: Path, location: str, **entries: str):
-    """Write a model whose constant is in a file."""
+    """Write a model whose constant is in an external file."""
     tensor = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3), "w")
     data = tensor.raw_data
     tensor.ClearField("raw_data")
@@ -228,7 +228,7 @@ def test_other_types_of_inputs() -> None:
 
 
 def test_functions_are_read(any_device: vkq.Device) -> None:
-    """The model's own functions are inlined."""
+    """A model's own functions are read and inlined."""
     function = helper.make_function(
         "own", "Twice", ["a"], ["b"], [helper.make_node("Concat", ["a", "a"], ["b"], axis=1)],
         [helper.make_opsetid("", 17)],
@@ -242,7 +242,7 @@ def test_functions_are_read(any_device: vkq.Device) -> None:
 
 
 def calling(levels: int, times: int, lowest: str) -> Any:
-    """Return a model with so many functions, each of which calls the next one so many times."""
+    """Return a model with *levels* functions, each of which calls the next one *times* times."""
     names = ["a", *(f"t{i}" for i in range(times - 1)), "b"]
     steps = list(pairwise(names))
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -268,14 +268,15 @@ def test_functions_that_call_each_other() -> None:
 
 
 def test_mutants_are_taken_or_refused() -> None:
-    """For more of them: python -m tests.onnx.mutate 100000."""
+    """Mutated models are accepted or refused by a ModelError; `python -m tests.onnx.mutate 100000` tries
+    more."""
     protos = mutate.sources()
     for seed in range(400):
         mutate.attempt(mutate.mutated(protos[seed % len(protos)], seed))
 
 
 def test_mutants_differ() -> None:
-    """The mutants reach deep: some are accepted, and many different faults are refused."""
+    """The mutants have different faults: some are accepted, and many different faults are refused."""
     protos, taken, said = mutate.sources(), 0, set()
     for seed in range(150):
         try:

@@ -1,5 +1,5 @@
-"""Float operators of transformers next to quantized ones, compared with ONNX Runtime: LayerNormalization,
-norms, means of float32 values; pools and BatchNormalization."""
+"""Tests of transformers' float operators next to quantized ones, compared with ONNX Runtime:
+LayerNormalization, norms, means of float32 values; pools and BatchNormalization."""
 
 from typing import Any
 
@@ -21,7 +21,8 @@ def run(device: vkq.Device, nodes: list[Any], x: np.ndarray, constants: dict[str
 
 @pytest.mark.parametrize("axis", [-1, -2])
 def test_layer_normalization(device: vkq.Device, axis: int) -> None:
-    """Each step is rounded, and means are within 2^-23: as near to the real value as ONNX Runtime's."""
+    """LayerNormalization is as near to the real value as ONNX Runtime's: each step is rounded, and means are
+    within 2^-23."""
     x = np.random.default_rng(7).normal(3, 2, (2, 5, 37)).astype(np.float32)
     scale, bias = (np.random.default_rng(s).normal(1, 0.3, x.shape[axis:]).astype(np.float32) for s in (8, 9))
     node = helper.make_node("LayerNormalization", ["x", "s", "b"], ["y"], axis=axis, epsilon=1e-4)
@@ -34,7 +35,7 @@ def test_layer_normalization(device: vkq.Device, axis: int) -> None:
 
 
 def test_instance_normalization(any_device: vkq.Device) -> None:
-    """ONNX Runtime's sums round differently."""
+    """InstanceNormalization is near ONNX Runtime's, whose sums round differently."""
     x = np.random.default_rng(7).normal(3, 2, (2, 5, 7, 6)).astype(np.float32)
     scale, bias = (np.random.default_rng(s).normal(1, 0.3, 5).astype(np.float32) for s in (8, 9))
     node = helper.make_node("InstanceNormalization", ["x", "s", "b"], ["y"])
@@ -44,8 +45,8 @@ def test_instance_normalization(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 def test_pools_of_float16(device: vkq.Device, op: str) -> None:
-    """Between a convolution and an addition, as in a float16 ResNet: the maximum of rounded numbers, and the
-    mean rounded once."""
+    """Pools between a convolution and an addition, as in a float16 ResNet, return the maximum of rounded
+    numbers, or the mean rounded once."""
     random = np.random.default_rng(7)
     x = random.normal(0, 2, (2, 3, 9, 11)).astype(np.float16)
     w = random.normal(0, 0.2, (5, 3, 3, 3)).astype(np.float16)
@@ -72,7 +73,7 @@ def test_norms(any_device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("ops", [["Reciprocal"], ["Abs", "Reciprocal"], ["Sqrt", "Reciprocal"]], ids=str)
 def test_what_divides_by_zeros_and_subnormal_numbers(device: vkq.Device, ops: list[str]) -> None:
-    """Infinities have ONNX Runtime's signs; subnormal numbers count as zeros."""
+    """Divisions by zero give infinities with ONNX Runtime's signs; subnormal numbers count as zeros."""
     x = np.float32([0.0, -0.0, 1e-38, -6e-39, 3.0])
     zeros = np.float32([0.0, -0.0, 0.0, -0.0, 3.0])
     names = ["x", "t", "y"] if len(ops) > 1 else ["x", "y"]
@@ -82,7 +83,7 @@ def test_what_divides_by_zeros_and_subnormal_numbers(device: vkq.Device, ops: li
 
 @pytest.mark.parametrize("form", ["qdq_int8", "qoperator_uint8"])
 def test_a_transformer_block(device: vkq.Device, tmp_path, form: str) -> None:
-    """ConvNeXt's block: a depthwise convolution, LayerNormalization, products, GELU, a residual sum."""
+    """ConvNeXt's block runs: a depthwise convolution, LayerNormalization, products, GELU, a residual sum."""
     net = Net(seed=11, shape=(1, 8, 6, 6))
     x = net.conv("x", 8, 3, groups=8)
     last = net.op("Transpose", x, perm=[0, 2, 3, 1])
@@ -114,7 +115,8 @@ WINDOWS = {
 @pytest.mark.parametrize("options", WINDOWS.values(), ids=WINDOWS.keys())
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool with margins"])
 def test_pools(device: vkq.Device, op: str, options: dict[str, Any]) -> None:
-    """ONNX Runtime's numbers, also for windows beyond the margins, and windows that read no row or column."""
+    """Pools give ONNX Runtime's numbers, also for windows beyond the margins, and windows that read no row or
+    column."""
     x = np.random.default_rng(8).normal(-3, 1, (2, 3, 9, 32)).astype(np.float32)
     more: dict[str, Any] = {"count_include_pad": 1} if op.endswith("margins") else {}
     node = helper.make_node(op.partition(" ")[0], ["x"], ["y"], **options, **more)
@@ -123,7 +125,7 @@ def test_pools(device: vkq.Device, op: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 5, 3, 7), (4, 5)])
 def test_batch_normalization(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """ONNX Runtime's numbers."""
+    """BatchNormalization gives ONNX Runtime's numbers."""
     r = np.random.default_rng(9)
     numbers = (r.normal(1, 0.2, 5), r.normal(0, 1, 5), r.normal(0, 1, 5), r.uniform(0.5, 2, 5))
     constants = {name: array.astype(np.float32) for name, array in zip("sbmv", numbers, strict=True)}

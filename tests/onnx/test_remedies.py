@@ -1,4 +1,4 @@
-"""Refusals state their cause and the remedy: whole sentences, for each kind of refusal."""
+"""Tests of refusals: each kind states its cause and the remedy, in whole sentences."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def runtime_weight() -> Any:
 
 
 def detector() -> Any:
-    """Return a model with boxes and scores of an image's rows, NonMaxSuppression, and a Cast of its
+    """Return a model with boxes and scores made of an image's rows, NonMaxSuppression, and a Cast of its
     result."""
     nodes = [
         node("MatMul", "x w", "boxes"),

@@ -1,4 +1,4 @@
-"""com.microsoft's and ONNX's RotaryEmbedding on the device, compared with ONNX Runtime."""
+"""Tests of com.microsoft's and ONNX's RotaryEmbedding on the device, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.onnx.test_fused import normal
 from tests.onnx.test_grouped import compared
 from tests.onnx.test_operators import MICROSOFT
 
-# Two products of size 4 and their sum, each rounded, on either side; ONNX Runtime may omit roundings.
+# In each library two products of size 4 and their sum are rounded; ONNX Runtime may omit roundings.
 BOUND = 6 * 4 * 2.0**-24
 PLACES = {"of each token": np.int64([[4, 1, 0], [7, 8, 30]]), "of the first": np.int64([3])}
 
@@ -25,7 +25,7 @@ def tables(width: int, dtype: Any) -> dict[str, Any]:
 
 def check(device: vkq.Device, node: Any, fed: dict[str, Any], constants: dict[str, Any], opset: int) -> None:
     ((y, want),) = compared(device, node, fed, constants, opset)
-    bound = BOUND if y.dtype == np.float32 else 2.0**-8  # a float16 of size 4 to the next
+    bound = BOUND if y.dtype == np.float32 else 2.0**-8  # the step of float16 for numbers of size 4
     np.testing.assert_allclose(y.astype(np.float32), want.astype(np.float32), rtol=0, atol=bound)
 
 
@@ -33,7 +33,7 @@ def check(device: vkq.Device, node: Any, fed: dict[str, Any], constants: dict[st
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("where", list(PLACES))
 def test_microsofts(device: vkq.Device, where: str, interleaved: int, dtype: Any) -> None:
-    """Five heads of 6, by token; the positions are data."""
+    """com.microsoft's RotaryEmbedding is right for five heads of 6, by token; the positions are data."""
     fed = {"x": normal(2, 3, 30).astype(dtype), "p": PLACES[where]}
     node = helper.make_node(
         "RotaryEmbedding", ["x", "p", "cos", "sin"], ["y"], domain=MICROSOFT, interleaved=interleaved

@@ -1,4 +1,4 @@
-"""Typical uses of sessions: names, shapes, threads, processes, streams, reports, the fallback."""
+"""Tests of typical uses of sessions: names, shapes, threads, processes, streams, reports, the fallback."""
 
 import pickle
 import threading
@@ -91,7 +91,8 @@ def test_every_batch_and_size(any_device: vkq.Device, resnet: bytes, filter_: by
 
 
 def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: bytes) -> None:
-    """When all take more memory than allowed; one is kept in any case."""
+    """If executables of all shapes take more memory than allowed, the least recently used is dropped; one is
+    always kept."""
     session = vkq.onnx.InferenceSession(filter_, any_device)
     made = session._executables
 
@@ -102,7 +103,7 @@ def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: byt
 
     assert run(*range(1, 21)) == [*range(1, 21)]
     made.limit = sum(one.memory_of_its_own()[0] for one in list(made.kept.values())[-3:])
-    assert run(1, 18) == [*range(2, 18), 19, 20, 1, 18]  # nothing is made, so nothing goes
+    assert run(1, 18) == [*range(2, 18), 19, 20, 1, 18]  # no new executable, so none is dropped
     assert run(5, 40)[-1] == 40
     assert 1 <= len(made.kept) <= 3
     made.limit = 0
@@ -154,21 +155,22 @@ def test_pickle(any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.Monke
 def test_what_is_wrong_with_the_model_is_said_before_what_is_with_the_device(
     any_device: vkq.Device, resnet: bytes
 ) -> None:
-    """The device is opened while the model is read."""
+    """An error in the model is reported before one about the device, although the device is opened while the
+    model is read."""
     with pytest.raises(vkq.NoDeviceError, match="'none of them'"):
         vkq.onnx.InferenceSession(resnet, "none of them")
     with pytest.raises(vkq.onnx.ModelError, match="not an ONNX model"):
         vkq.onnx.InferenceSession(b"\xff" * 9, "none of them")
     name = any_device.name
-    with vkq.onnx.InferenceSession(resnet, name).device as opened:  # one of its own
+    with vkq.onnx.InferenceSession(resnet, name).device as opened:  # the session's own device
         assert (opened.name, opened is any_device) == (name, False)
 
 
 def test_sums_are_prepared_before_the_first_run(
     any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are prepared while the driver is opened, except for sums that a device may not run: those are left
-    to the fallback."""
+    """Integer sums are prepared before the first run, while the driver is opened; sums that a device may not
+    run are left to the fallback."""
     made: list[object] = []
     monkeypatch.setattr(binary, "binary_table", lambda *which: (made.append(which), binary_table(*which))[1])
     for fallback, ahead in ((None, True), ("onnxruntime", False)):
@@ -179,7 +181,7 @@ def test_sums_are_prepared_before_the_first_run(
         count = len(made)
         session.run(None, {"x": images(1, 3, 16, 16)})
         assert (count > 0, len(made) == count) == (ahead, ahead)
-        session.close()  # else the next one shares what it made
+        session.close()  # otherwise the next session would share its work
 
 
 def test_weights_are_uploaded_once_whatever_the_shapes(
@@ -235,11 +237,11 @@ def test_map_again_prepares_nothing(any_device: vkq.Device, resnet: bytes) -> No
         for _ in range(3):
             np.testing.assert_array_equal(list(session.map(x, 2)), want)
         assert counted() == 0
-    assert len(session._executables.kept) == 3  # of five, two and one
+    assert len(session._executables.kept) == 3  # executables for batches of five, two and one
 
 
 def test_map_on_the_cpu_too(any_device: vkq.Device, folder: Path) -> None:
-    """Parts on the CPU cannot overlap, and run at once."""
+    """`map` works for models with parts on the CPU, which cannot overlap and run at once."""
     model, x = partly(folder), images(2, 3, 16, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
@@ -261,7 +263,7 @@ def test_explain(any_device: vkq.Device, resnet: bytes) -> None:
 
 
 def partly(folder: Path) -> bytes:
-    """Return a network with unknown operators in its middle."""
+    """Return a network with unknown operators in the middle."""
     net = Net(seed=5)
     x = net.relu(net.conv("x", 8, 3, 2))
     x = net.op("LpPool", net.conv(net.op("LpPool", x, kernel_shape=[1, 1]), 4, 3), kernel_shape=[1, 1])
@@ -269,7 +271,7 @@ def partly(folder: Path) -> bytes:
 
 
 def test_arguments_are_told_as_by_onnxruntime(any_device: vkq.Device) -> None:
-    """Sizes with and without names, several types."""
+    """Inputs and outputs are described as by ONNX Runtime: sizes with and without names, several types."""
     shapes = {"a": ("float32", ["N", None, 3]), "b": ("int8", ["N", 2, 3]), "c": ("bool", [None])}
     kinds = {name: np.dtype(dtype) for name, (dtype, _) in shapes.items()}
     infos = [
@@ -309,7 +311,7 @@ def test_a_result_that_is_named_twice(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("op", ["Relu", "com.microsoft.SampleOp"], ids=["device", "fallback"])
 @pytest.mark.filterwarnings("ignore::vkq.onnx.fallback.FallbackWarning")
 def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
-    """Also results that are constants or inputs of the model."""
+    """Results may be changed, also those that are constants or inputs of the model."""
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[3] x) => (float[3] y, int64[1] k, float[2] c, float[3] x) <float[2] c = {{1, 2}}>
@@ -325,7 +327,8 @@ def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
 
 
 def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
-    """Whatever was made for a first run is cached by the numbers, not by the array."""
+    """Arrays that count as constants may be changed: data made in the first run is cached by their
+    numbers."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (int64[2] k) => (int64[2, 1] y)
         <int64[1] axis = {1}> { y = Unsqueeze(k, axis) }"""
@@ -337,7 +340,7 @@ def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
 
 
 def test_results_that_depend_on_no_input(any_device: vkq.Device) -> None:
-    """There is nothing to run, and no time to report."""
+    """A model whose results depend on no input runs nothing and has no time to report."""
     session = vkq.onnx.InferenceSession(steps("", "float[3] y", "c"), any_device)
     assert session.run(None, {})[0].tolist() == [1, 2, 3]
     assert session.profile({}) == []
@@ -368,7 +371,7 @@ def test_nodes_refused_for_one_reason_are_told_together(any_device: vkq.Device) 
 
 
 def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:
-    """An exporter may leave the batch open and still write its size into a Reshape."""
+    """A batch that an exporter leaves open, but writes as a size into a Reshape, is reported."""
     net = Net(seed=6, shape=(1, 2, 4, 4))
     proto = net.model(net.op("Reshape", "x", net.constant(np.array([3, 8, 4], np.int64))))
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
@@ -380,7 +383,7 @@ def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:
     with pytest.raises(vkq.ModelError, match=r"\(1, 2, 4, 4\) has 32 elements and cannot become"):
         session.explain()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-    with pytest.raises(vkq.ModelError, match="cannot become"):  # at once, where nothing is open
+    with pytest.raises(vkq.ModelError, match="cannot become"):  # reported at load if no size is open
         vkq.onnx.InferenceSession(proto.SerializeToString(), any_device)
 
 
@@ -393,9 +396,9 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
     )
     with pytest.warns(FallbackWarning, match=said) as warned:
         got = session.run(None, feed)[0]
-    assert warned[0].filename == __file__  # who called, not where vkq warns
+    assert warned[0].filename == __file__  # the caller's file, not vkq's
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # said once
+        warnings.simplefilter("error")  # the warning is given once
         session.run(None, feed)
     np.testing.assert_array_equal(got, onnxruntime_results(model, feed)[0])
     report = session.explain()
@@ -404,8 +407,8 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
 
 
 def test_forms_that_the_graph_has_not_fall_back(any_device: vkq.Device) -> None:
-    """A pool with indices is valid ONNX: reported in the list of refusals, and run by the fallback if it is
-    allowed."""
+    """A pool with indices, which is valid ONNX but which vkq's graph does not have, is listed in the
+    refusals, and runs in the fallback if that is allowed."""
     net = Net(seed=6, shape=(1, 2, 4, 4))
     proto = net.model(net.op("MaxPool", net.op("Neg", "x"), kernel_shape=[2, 2]))
     next(node for node in proto.graph.node if node.op_type == "MaxPool").output.append("indices")
@@ -419,7 +422,7 @@ def test_forms_that_the_graph_has_not_fall_back(any_device: vkq.Device) -> None:
 
 
 def test_map_beside_runs(any_device: vkq.Device, resnet: bytes) -> None:
-    """A stream that has only begun disturbs neither other streams nor runs."""
+    """A stream that has begun does not disturb other streams or runs."""
     session = vkq.onnx.InferenceSession(resnet, any_device)
     inputs = [images(3, 16, 16, seed=i) for i in range(6)]
     want = [onnxruntime_results(resnet, {"x": x[None]})[0][0] for x in inputs]
@@ -431,7 +434,7 @@ def test_map_beside_runs(any_device: vkq.Device, resnet: bytes) -> None:
 
 
 FRAME = np.zeros((3, 16, 16), np.float32)
-MISUSED = {  # what is called, and what it is given
+MISUSED = {  # call -> wrong arguments
     "run": [
         ("input_feed", {"output_names": None, "input_feed": FRAME}),
         ("output_names", {"output_names": "abc", "input_feed": {"x": FRAME[None]}}),

@@ -1,4 +1,4 @@
-"""Sessions of one model share their weights on a device."""
+"""Tests that sessions of one model share their weights on a device."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def stored(**changes: int) -> bytes:
 
 
 def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) -> None:
-    """They are uploaded once for all shapes, and stay while any of the sessions is open."""
-    feed, own = {"x": images(2)}, stored(b7=2)  # weights that no session of another test has
+    """Weights are uploaded once for all shapes, and stay while any of the sessions is open."""
+    feed, own = {"x": images(2)}, stored(b7=2)  # no other test has these weights
     first = vkq.onnx.InferenceSession(own, device)
     want = first.run(None, feed)
     assert len(uploads) >= 2
@@ -57,7 +57,8 @@ def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) 
 
 
 def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
-    """A session with its own weights takes as many more bytes than one that shares them."""
+    """`explain` states the bytes of the weights: a session with its own weights takes as many more bytes than
+    one that shares them."""
     taken, sessions = [], []
     for data in (stored(b11=2), stored(b11=2), stored(b12=2)):
         before = device.memory_used_bytes
@@ -76,7 +77,7 @@ def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
 
 
 def test_other_weights_are_not_shared(any_device: vkq.Device, uploads: list[Resident]) -> None:
-    """One bit of one weight differs; or the device does."""
+    """Weights are not shared if one bit of one weight differs, or the device does."""
     feed = {"x": images(1)}
     first = vkq.onnx.InferenceSession(stored(), any_device)
     want = first.run(None, feed)[0]

@@ -1,4 +1,5 @@
-"""Values that depend on the sizes of an input are made for each size: padding, constants that hold a size."""
+"""Tests of values that depend on an input's sizes and are made for each size: padding, constants that hold a
+size."""
 
 from typing import Any
 
@@ -59,7 +60,7 @@ def model(lines: list[str]) -> bytes:
 def test_other_sizes_in_one_session(device: vkq.Device, name: str) -> None:
     data = model(MODELS[name])
     session = vkq.onnx.InferenceSession(data, device)
-    # Odd and even, smaller and larger, then the first again.
+    # Odd and even sizes, smaller and larger ones, then the first again.
     for shape in ((1, 3, 5, 6), (1, 3, 8, 9), (2, 3, 20, 20), (1, 3, 5, 6)):
         x = np.random.default_rng(shape[2]).normal(0, 1, shape).astype(np.float32)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], onnxruntime_results(data, {"x": x})[0])

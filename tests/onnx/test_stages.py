@@ -1,5 +1,5 @@
-"""Models that run in parts and in stages: branches, loops, sequences, shapes known only after a part has
-run."""
+"""Tests of models that run in parts and in stages: branches, loops, sequences, and shapes known only after a
+part has run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check(device: vkq.Device, data: bytes, *feeds: dict[str, np.ndarray]) -> Any
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_branch_that_an_input_decides(any_device: vkq.Device, flag: bool) -> None:
-    """Its graphs read a value made on the device."""
+    """A branch decided by an input runs; its graphs read a value made on the device."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
@@ -80,7 +80,8 @@ def test_a_loop_whose_results_grow(any_device: vkq.Device) -> None:
 
 
 def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device) -> None:
-    """The result of NonZero: each count of elements other than 0 is another shape."""
+    """Nodes after NonZero are planned when its shape is known: each count of nonzero elements is another
+    shape."""
     nodes = [
         node("Round", "x", "r"),
         node("NonZero", "r", "i"),
@@ -96,7 +97,7 @@ def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device)
 
 
 def test_a_length_that_the_device_counts(any_device: vkq.Device) -> None:
-    """No CPU is needed: Range takes a number from an earlier stage."""
+    """A length computed on the device is used without a CPU: Range takes a number from an earlier stage."""
     nodes = [
         node("Max", "x zero", "m"),
         node("ReduceSum", "m", "s", keepdims=0),
@@ -136,7 +137,7 @@ def test_texts_run_whole_on_the_cpu(any_device: vkq.Device) -> None:
 
 
 def test_operators_of_microsoft(any_device: vkq.Device) -> None:
-    """ONNX Runtime infers the shapes, too."""
+    """Operators of com.microsoft run in the fallback; ONNX Runtime infers their shapes too."""
     nodes = [
         node("Relu", "x", "r"),
         helper.make_node("Trilu", ["r"], ["g"], domain=MICROSOFT),
@@ -154,7 +155,8 @@ def test_operators_of_microsoft(any_device: vkq.Device) -> None:
 def test_unknown_operators_on_constants_are_computed_at_load(
     any_device: vkq.Device, installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By ONNX Runtime, or onnx's reference if that is not installed: the pads of a Swin."""
+    """Unknown operators on constants are computed at load by ONNX Runtime, or by onnx's reference if that is
+    not installed: the pads of a Swin."""
     if not installed:
         monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     nodes = [
@@ -169,8 +171,8 @@ def test_unknown_operators_on_constants_are_computed_at_load(
 
 
 def test_arithmetic_on_constants_ends(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endless loop is stopped, and counts as a node that cannot run; random numbers are not computed in
-    advance."""
+    """Constant folding ends: an endless loop is stopped and counts as a node that cannot run. Random numbers
+    are not computed in advance."""
     monkeypatch.setattr(alone, "SECONDS", 0.2)
     body = helper.make_graph(
         [node("Identity", "k0", "k"), node("Mul", "a0 a0", "a")], "body",
@@ -204,23 +206,23 @@ def test_sessions_on_the_cpu_serve_all_shapes(
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     for x in (X, X[:1], X[:, :2]):
         np.testing.assert_allclose(session.run(None, {"x": x})[0], np.maximum(x, 0).reshape(-1, 5), rtol=0)
-    assert len(made) == 2  # and not two for each shape
+    assert len(made) == 2  # two in all, not two for each shape
 
 
 def test_half_precision_normalization(any_device: vkq.Device) -> None:
-    """In float32 up to the scale, as in ONNX's definition."""
+    """A float16 normalization is computed in float32 up to the scale, as in ONNX's definition."""
     x = X.astype(np.float16)
     constants = {"g": np.linspace(1, 2, 5, dtype=np.float16), "b": np.ones(5, np.float16)}
     data = model([node("LayerNormalization", "x g b")], {"x": x}, constants, "float16")
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     got, want = session.run(None, {"x": x})[0], onnxruntime_results(data, {"x": x})[0]
     assert got.dtype == np.float16
-    np.testing.assert_allclose(got, want, rtol=2**-9, atol=2**-9)  # where scale and bias cancel
+    np.testing.assert_allclose(got, want, rtol=2**-9, atol=2**-9)  # scale and bias may cancel
 
 
 @pytest.mark.parametrize("sizes", [(-1, 3, -1, -1), ("?", 3, "?", "?")], ids=["-1", "question"])
 def test_open_sizes_of_paddle(any_device: vkq.Device, sizes: tuple[Any, ...]) -> None:
-    """ "?" stands for several different sizes."""
+    """Paddle's "?" stands for several different sizes."""
     graph = helper.make_graph([node("Relu", "x")], "g", [info("x", FLOAT, sizes)], [info("y", FLOAT, sizes)])
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     session = vkq.onnx.InferenceSession(data, any_device)
@@ -237,7 +239,7 @@ def test_dead_nodes_may_be_anything(any_device: vkq.Device) -> None:
 
 
 def test_what_neither_can_run_is_told(any_device: vkq.Device) -> None:
-    """The reason is vkq's own."""
+    """If neither vkq nor the fallback can run a node, vkq's own reason is reported."""
     own = helper.make_node("Own", ["x"], ["y"], domain="mine")
     graph = helper.make_graph([own], "g", [info("x", FLOAT, [2])], [info("y", FLOAT, [2])])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
@@ -250,7 +252,7 @@ def test_what_neither_can_run_is_told(any_device: vkq.Device) -> None:
 
 
 def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
-    """A sequence that a later stage reads."""
+    """As a last resort the fallback runs the whole model: here a later stage reads a sequence."""
     nodes = [
         node("NonZero", "x", "i"),
         node("SplitToSequence", "i one", "s", axis=1),
@@ -269,7 +271,8 @@ def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
 
 
 def test_a_shape_that_no_stage_finds_is_an_error(any_device: vkq.Device) -> None:
-    """Sizes that are floats: each stage would leave the same nodes to the next one, without end."""
+    """Sizes that are floats are an error, because each stage would leave the same nodes to the next one,
+    without end."""
     constants = {"q": np.array([2, 3], np.int8), "s": np.float32(1), "z": np.int8(0)}
     nodes = [node("Relu", "x", "r"), node("DequantizeLinear", "q s z", "sizes"), node("Expand", "r sizes")]
     session = vkq.onnx.InferenceSession(model(nodes, {"x": X[0, :1, :3]}, constants, "float32"), any_device)

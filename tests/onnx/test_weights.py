@@ -1,8 +1,8 @@
-"""Conv, ConvTranspose, MatMul and Gemm of floats with constant weights: floats, or DequantizeLinear of
-constants (weight-only).
+"""Tests of Conv, ConvTranspose, MatMul and Gemm of floats with constant weights: floats, or DequantizeLinear
+of constants (weight-only).
 
 The results of the device and of ONNX Runtime are each within the bound of float32 sums, (K + 4) units of the
-sum of magnitudes (`vkq.reference.floats`), of the float64 result.
+sum of magnitudes (`vkq.reference.floats`), around the float64 result.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def codes(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 class Weighted:
-    """A model of x and a dequantized weight, and its float64 result."""
+    """A model of x and a dequantized weight, with its float64 result."""
 
     def __init__(
         self, op: str, x: tuple[int, ...], w: tuple[int, ...], dtype: str = "int8", axis: int | None = None,
@@ -123,7 +123,7 @@ def compared(device: vkq.Device, model: Weighted, ops: list[str]) -> None:
     if y.dtype == np.float16:
         bound = bound + HALF_UNIT * np.abs(wanted) + 2.0**-25
     assert (np.abs(y - wanted) <= bound).all(), (np.abs(y - wanted) / bound).max()
-    # ONNX Runtime rounds float16 weights, and float16 sums as it goes.
+    # ONNX Runtime rounds float16 weights, and float16 sums while adding.
     loose = 4 * (terms(model) + 4) * HALF_UNIT * magnitude if y.dtype == np.float16 else bound
     assert (np.abs(w - wanted) <= loose).all()
 
@@ -172,7 +172,7 @@ def test_convolution_of_a_float_weight(device: vkq.Device, options: dict[str, An
             "group": 2,
             "points": True,
             "dtype": "uint8",
-        },  # a scale for each of a group's
+        },  # a scale for each channel of a group
         {"w": (6, 2, 3, 3), "group": 3, "dtype": "int4", "then": ("Relu",)},
     ],
     ids=["dense", "axis", "tensor"],
@@ -224,7 +224,7 @@ def test_matmul_of_a_transposed_weight(device: vkq.Device) -> None:
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "bias": (1, 10), "transA": 1, "transB": 1},
          ["Transpose", "linear"]),
         ({"w": (10, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),
-        ({"w": (5, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),  # M is N
+        ({"w": (5, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),  # M equals N
         ({"w": (21, 10), "axis": 1, "bias": (10,), "alpha": 2.0, "beta": 0.5}, ["linear", "chain"]),
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "left": True, "bias": (5,)},
          ["Transpose", "linear", "Transpose", "chain"]),
@@ -253,7 +253,7 @@ def test_what_else_reads_the_result_of_a_layer_keeps_it(device: vkq.Device) -> N
     [
         ((5, 21), (21, 10)),
         ((2, 3, 5, 21), (2, 3, 21, 8)),
-        ((2, 3, 1, 300), (3, 300, 7)),  # k is shared, and the leading axes broadcast
+        ((2, 3, 1, 300), (3, 300, 7)),  # k is the common axis, and the leading axes broadcast
         ((1, 5, 6), (4, 6, 3)),
         ((4, 5, 6), (6, 3)),
         ((2, 1, 5, 6), (1, 3, 6, 4)),
@@ -285,7 +285,7 @@ def test_product_of_two_activations(
     assert (np.abs(y - wanted) <= bound).all()
 
 
-@pytest.mark.parametrize("number", [-0.02, 0.0])  # of 1e-40 a device may make zero
+@pytest.mark.parametrize("number", [-0.02, 0.0])  # a device may flush a product with 1e-40 to zero
 def test_a_scale_that_layers_do_not_take_makes_a_float_weight(device: vkq.Device, number: float) -> None:
     model = Weighted("MatMul", (5, 21), (21, 10), axis=1)
     model.data["s"][1] = number

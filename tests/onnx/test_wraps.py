@@ -1,6 +1,6 @@
-"""Sums that leave int32, as with a trained network's dead channels: onnxruntime.quantization raises the
-bias of a channel without weights to 2**31 / 1.0001. ONNX Runtime's integer kernels wrap, its float kernels
-do not."""
+"""Tests of sums that exceed int32, as with a trained network's dead channels: onnxruntime.quantization raises
+the bias of a channel without weights to 2**31 / 1.0001. ONNX Runtime's integer kernels wrap, its float
+kernels do not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def layer(op: str, shape: tuple[int, ...], w: np.ndarray, behind: str, dtype: st
 
 
 def weight(*shape: int) -> np.ndarray:
-    """Return weights of 7 bits: with 8 bits, pairs of products with uint8 leave int16, where ONNX Runtime
+    """Return weights of 7 bits: with 8 bits, sums of two products with uint8 exceed int16, where ONNX Runtime
     saturates on CPUs without VNNI."""
     return np.random.default_rng(2).integers(-64, 64, shape).astype(np.int8)
 
@@ -81,7 +81,7 @@ def test_rows_of_float_results_wrap(device: vkq.Device) -> None:
     data, feed = layer(op, shape, w, "", "uint8", **options)
     (got,), (want,) = vkq.onnx.InferenceSession(data, device).run(None, feed), onnxruntime_results(data, feed)
     np.testing.assert_allclose(got, want, rtol=1e-6)
-    assert (want[:, 3] < 0).any()  # whose bias is the largest
+    assert (want[:, 3] < 0).any()  # the channel with the largest bias wraps
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_layers_that_onnxruntime_computes_in_floats_do_not(
 
 @pytest.mark.parametrize("behind", ["", "quantize"])
 def test_transposed_convolutions_do_not(device: vkq.Device, behind: str) -> None:
-    """ONNX Runtime has no integer form of them."""
+    """Transposed convolutions do not wrap, because ONNX Runtime has no integer form of them."""
     data, feed = layer("ConvTranspose", (1, 8, 3, 5), weight(8, 6, 4, 3), behind, "int8", strides=[2, 1])
     (got,), (want,) = vkq.onnx.InferenceSession(data, device).run(None, feed), onnxruntime_results(data, feed)
     if behind:

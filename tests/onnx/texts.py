@@ -1,4 +1,4 @@
-"""A small transformer for texts: token ids, a mask and token types are its inputs, lengths are open."""
+"""A small transformer for texts: its inputs are token ids, a mask and token types, and lengths are open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORDS, WIDTH, HEADS, LONGEST = 53, 24, 3, 40
 
 
 class Bert:
-    """Layers of attention and GELU behind embeddings; node names are those of exporters."""
+    """Layers of attention and GELU after embeddings; node names are those of exporters."""
 
     def __init__(self, layers: int, seed: int = 0):
         self.random = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ class Bert:
 
 
 def text(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the model's inputs; the last words of each text but the first are masked."""
+    """Return the model's inputs; the last words of every text except the first are masked."""
     r = np.random.default_rng(seed)
     mask = np.arange(length)[None] < (length - np.minimum(np.arange(batch) * 2, length - 1))[:, None]
     shape = (batch, length)

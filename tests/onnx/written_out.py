@@ -110,10 +110,10 @@ def vit() -> onnx.ModelProto:
 
 
 class Gpt2(Net):
-    """Norms before each part; keys and values of a layer are one input and one result."""
+    """A network with norms before each part; keys and values of a layer are one input and one result."""
 
     def gemm(self, x: str, k: int, n: int) -> str:
-        """Multiply rows, as transformers' Conv1D."""
+        """Multiply rows by a weight, as transformers' Conv1D."""
         lead = self.op("Slice", self.op("Shape", x), self.constant([0]), self.constant([2]))
         y = self.op("Gemm", self.reshape(x, -1, k), self.weight(k, n), self.weight(n, size=0.1))
         return self.op("Reshape", y, self.op("Concat", lead, self.constant([n]), axis=0))
@@ -182,8 +182,8 @@ def gpt2() -> onnx.ModelProto:
 
 
 def main() -> None:
-    """Writes what ONNX Runtime's optimizer makes of each beside the tests, where sympy is installed:
-    python -m tests.onnx.written_out"""
+    """Write what ONNX Runtime's optimizer makes of each model next to the tests; needs sympy: python -m
+    tests.onnx.written_out"""
     from onnxruntime.transformers.optimizer import optimize_model
 
     for make in (bert, vit, gpt2):
