@@ -14,7 +14,7 @@ from vkq.probe import selftest
 SIGNED, MIXED, UNSIGNED = (
     f"integerDotProduct4x8BitPacked{sign}Accelerated" for sign in ("Signed", "MixedSignedness", "Unsigned")
 )
-# The minimum limits of every Vulkan device; many have no more.
+# The minimum limits of Vulkan, which many devices do not exceed.
 SMALLEST_LIMITS = {
     "maxComputeWorkGroupInvocations": 128,
     "maxComputeWorkGroupSize_x": 128,

@@ -1,4 +1,4 @@
-"""Runs a test problem through vkq's public functions."""
+"""Run a test problem through vkq's public functions."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from vkq.problem.linear import LinearProblem
 
 from ..cases import Data
 
-# Every int8 path, each forced; all must give the same bits.
+# All int8 paths; each is forced, and all must give the same bits.
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 
 

@@ -1,4 +1,5 @@
-"""Functional forms of layers: the layer's own parameters, its checks under their own name, and its bits."""
+"""Tests of layers' functional forms: they have the layer's parameters, check them under their own name, and
+give its bits."""
 
 import doctest
 import inspect
@@ -34,7 +35,7 @@ def test_the_signature_is_the_layers(form: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_it_is_a_function_of_its_module(form: Callable[..., Any]) -> None:
-    """With a docstring of its own, whose examples doctest finds."""
+    """A functional form is a function of its module with its own docstring, whose examples doctest finds."""
     module = sys.modules[form.__module__]
     assert getattr(module, form.__name__) is form
     assert inspect.isfunction(form)
@@ -52,7 +53,7 @@ def test_it_gives_what_the_layer_gives(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(vkq.linear(x, w, 0.25, device=any_device, **options), want)
     np.testing.assert_array_equal(vkq.linear(x=x, weight=w, w_scale=0.25, device=any_device, **options), want)
     on_device = Tensor.from_numpy(x, any_device)
-    y = vkq.linear(on_device, w, 0.25, **options)  # on the device of x
+    y = vkq.linear(on_device, w, 0.25, **options)  # runs on x's device
     assert y.device is any_device
     assert vkq.linear(on_device, w, 0.25, out=y, **options) is y
     np.testing.assert_array_equal(y.numpy(), want)

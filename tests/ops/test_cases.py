@@ -8,7 +8,7 @@ import vkq
 from ..cases import CASES, Case, random_conv2d, random_data, random_linear
 from .run import PATHS, assert_same_bits, run
 
-# The large shapes take a CPU device seconds for each path; their index arithmetic is that of the others.
+# The large shapes take a CPU device seconds for each path; their index arithmetic is that of smaller shapes.
 LARGE = 40_000_000
 SMALL_CASES = [case for case in CASES if case.problem.macs <= LARGE]
 LARGE_CASES = [case for case in CASES if case.problem.macs > LARGE]
@@ -30,7 +30,8 @@ def test_large_shapes(case: Case, any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_extremes_fill_the_accumulator(path: str, device: vkq.Device) -> None:
-    """-128 and 127 everywhere, zero points at the other end: accumulators far above 2**24."""
+    """Extreme operands are right: -128 and 127 everywhere, with zero points at the other end, give
+    accumulators far above 2**24."""
     rng = np.random.default_rng(11)
     for _ in range(6):
         for problem in (random_linear(rng), random_conv2d(rng)):
@@ -81,7 +82,8 @@ def test_float_bias_with_float_output(device: vkq.Device) -> None:
 
 
 def test_chunked_im2col_is_the_same(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scratch memory of one row block at a time: chunks end at every position."""
+    """im2col in chunks gives the same result: with scratch memory for one block of rows, chunks end at every
+    position."""
     rng = np.random.default_rng(15)
     monkeypatch.setattr("vkq.kernels.im2col.SCRATCH_BYTES", 300)
     for _ in range(4):

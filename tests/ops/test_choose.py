@@ -1,4 +1,4 @@
-"""Selection by flags, and ArgMax and ArgMin, compared with NumPy."""
+"""Tests of selection by flags, and of ArgMax and ArgMin, compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from vkq.ops import operand
 from vkq.ops.choose import argmax_of, chosen
 
 ANY = ("int8", "uint8", "float32", "int32")
-# Ragged channels; rows and columns that are no multiple of a vector; more axes than a layout has; one number;
-# and axes that invocations share.
+# Partial blocks of channels; rows and columns that are no multiple of a vector; more axes than a layout has;
+# one number; and axes that invocations share.
 SHAPES = [(2, 5, 3, 7), (3, 13), (2, 3, 2, 2, 3), (1,)]
 LONG = [(1, 65_546), (257, 3)]
 
@@ -21,7 +21,7 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ANY)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Also with operands that broadcast."""
+    """Where is right, also with operands that broadcast."""
     x, z = numbers(shape, dtype, 0), numbers(shape[-1:], dtype, 1)
     flags = np.random.default_rng(2).integers(0, 2, (shape[0], *(1,) * (len(shape) - 1))).astype(np.uint8)
     for c in (flags, np.ascontiguousarray(np.broadcast_to(flags, shape))):
@@ -36,7 +36,8 @@ def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("shape", SHAPES + LONG, ids=str)
 def test_argmax(device: vkq.Device, shape: tuple[int, ...], least: bool, last: bool) -> None:
-    """Few different numbers, so that many are equal; the type's extremes are among them."""
+    """ArgMax and ArgMin are right for few different numbers, of which many are equal; the type's extremes are
+    among them."""
     for dtype in ("int8", "uint8"):
         info = np.iinfo(dtype)
         x = np.random.default_rng(0).choice([info.min, info.min + 1, info.max], shape).astype(dtype)

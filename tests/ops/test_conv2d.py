@@ -1,4 +1,4 @@
-"""Convolutions: every method and path against the reference and ONNX Runtime, byte for byte."""
+"""Tests of convolutions: every method and path against the reference and ONNX Runtime, byte for byte."""
 
 import dataclasses
 from typing import Any
@@ -79,8 +79,8 @@ def test_every_method_gives_the_reference(device, problem):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_every_method_and_path_on_random_problems(device, path, seed):
-    """Random groups, strides, dilations, asymmetric padding, uint8 and int8, weight zero points, and
-    activations."""
+    """Every method is right on every path for random groups, strides, dilations, asymmetric padding, uint8
+    and int8, weight zero points, and activations."""
     rng = np.random.default_rng([2, seed])
     problem = random_conv2d(rng)
     x_dtype, w_dtype = [
@@ -111,7 +111,8 @@ DEPTHWISE = [
 
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise_with_any_multiplier(device, name):
-    """Multipliers 1, 2, 3, 4, 5 and 7: the inputs of a word of outputs lie in one word or in two."""
+    """Depthwise convolutions with multipliers 1, 2, 3, 4, 5 and 7 are right: the inputs of a word of outputs
+    are in one word or in two."""
     rng = np.random.default_rng(3)
     problem = parse(name)
     check(random_data(problem, rng), device, method="depthwise")
@@ -124,7 +125,7 @@ COLUMNS = [
     "conv2d[N=1,IC=16,H=8,W=14,OC=16,KH=3,KW=3,stride=2,padding=0x1x1x0,groups=16]",
     "conv2d[N=1,IC=18,H=4,W=7,OC=18,KH=5,KW=5,padding=2,groups=18]",
     "conv2d[N=1,IC=33,H=7,W=10,OC=33,KH=5,KW=5,stride=2,padding=2,groups=33]",
-    "conv2d[N=1,IC=17,H=1,W=2,OC=17,KH=3,KW=3,padding=1,groups=17]",  # an image smaller than the kernel
+    "conv2d[N=1,IC=17,H=1,W=2,OC=17,KH=3,KW=3,padding=1,groups=17]",  # the image is smaller than the kernel
 ]
 LARGE_BIAS = "conv2d[N=1,IC=5,H=10,W=18,OC=5,KH=3,KW=3,padding=1,groups=5]"
 
@@ -132,7 +133,8 @@ LARGE_BIAS = "conv2d[N=1,IC=5,H=10,W=18,OC=5,KH=3,KW=3,padding=1,groups=5]"
 @pytest.mark.parametrize("path", PATHS[:3])
 @pytest.mark.parametrize("name", COLUMNS)
 def test_depthwise_on_dot_products(device, name, path):
-    """Both kernels and strides, ragged rows, columns and channels; weight zero points need sums of x."""
+    """Depthwise convolutions on dot products are right for both kernels and strides, with partial blocks of
+    rows, columns and channels; weight zero points need sums of x."""
     with preferred({"depthwise_lines": False}):
         for points in ("none", "channel"):
             data = random_data(parse(name), np.random.default_rng(5), w_zero_points=points)
@@ -143,8 +145,8 @@ def test_depthwise_on_dot_products(device, name, path):
 
 @pytest.mark.parametrize("name", [*COLUMNS, LARGE_BIAS])
 def test_depthwise_on_dot_products_of_lines(device, name):
-    """Both layouts, and every number of lines of an invocation, next to the padding and inside; the bias
-    makes sums large."""
+    """Depthwise convolutions of whole lines are right in both layouts, for every number of lines of an
+    invocation, next to the padding and inside; the bias makes sums large."""
     strided = parse(name).stride[0] == 2
     for lines, shares in ((2 if strided else 4, ()), (2, ((2, 1 << 20),)), (1, ((1, 1 << 20),))):
         ways = (("channel", IMAGE, True), ("channel", IMAGE, False), ("none", BLOCKED, True))
@@ -193,7 +195,8 @@ def test_direct_with_one_channel_after_the_other(device, path, name):
 
 @pytest.mark.parametrize("method", ["direct", "im2col"])
 def test_portable_stays_exact_beyond_the_float_block(device, method):
-    """Float lanes are exact for 256 words; here a reduction has 1152, at the ends of the types."""
+    """The portable path is exact beyond 256 words, up to which float lanes are exact: a reduction has 1152
+    words, at the ends of the types."""
     problem = parse("conv2d[N=1,IC=512,H=4,W=5,OC=3,KH=3,KW=3,padding=1]")
     check(
         random_data(problem, np.random.default_rng(5), extreme=True), device, method=method, path="portable"
@@ -222,7 +225,8 @@ def test_float_bias(device):
 
 
 def test_weight_only_against_float64(device):
-    """Relative to the sum of magnitudes a float32 sum of K terms is off by at most K roundings of 2**-24."""
+    """Weight-only results are within K roundings of 2**-24 of the sum of magnitudes: the bound for a float32
+    sum of K terms."""
     rng = np.random.default_rng(8)
     for name in (DEPTHWISE[3], GROUPED[2], "conv2d[N=2,IC=5,H=7,W=6,OC=9,KH=3,KW=3,stride=2,padding=1]"):
         p = parse(name)
@@ -282,7 +286,7 @@ def test_a_method_that_does_not_apply_is_refused_with_its_reason(any_device, nam
     with pytest.raises(vkq.ArgumentError, match=reason):
         layer_of(
             data, any_device, data.y_q, method=method, path="portable"
-        )  # matrix units take strided 1x1 ones
+        )  # matrix units read strided 1x1 convolutions
 
 
 def test_int8_methods_refuse_float_activations(any_device):
@@ -295,8 +299,8 @@ def test_methods_are_named_once():
 
 
 def test_memory_of_a_large_convolution(any_device):
-    """1x64x1024x1024, 3x3: its im2col matrix would have 576 MiB; the call stays within input, output, weights
-    and 32 MiB."""
+    """A large convolution needs little memory: the im2col matrix of 1x64x1024x1024, 3x3, would have 576 MiB,
+    but the call stays within input, output, weights and 32 MiB."""
     device = any_device
     p = Conv2dProblem.of((1, 64, 1024, 1024), (4, 64, 3, 3), padding=1)
     layer = vkq.Conv2d(
@@ -327,7 +331,7 @@ def test_a_chain_of_convolutions_shares_its_scratch(any_device):
     ]
     x = rng.integers(-10, 10, (1, 8, 100, 100), dtype=np.int8)
     want, chained = x, vkq.Tensor.from_numpy(x, device)
-    for layer in layers:  # so that their weights and the scratch memory are there
+    for layer in layers:  # run each layer, so that weights and scratch memory exist
         layer(x)
     device.synchronize()
     device.reset_memory_peak()
@@ -348,7 +352,8 @@ def test_a_chain_of_convolutions_shares_its_scratch(any_device):
 def test_narrow_images_are_few_rows(
     software_device: vkq.Device, images: int, width: int, rows: str | None
 ) -> None:
-    """Squeeze-and-excite: a block of four rows holds one pixel and three of padding."""
+    """Narrow images use the kernel for few rows, as in squeeze-and-excite: a block of four rows holds one
+    pixel and three rows of padding."""
     problem = parse(f"conv2d[N={images},IC=37,H=1,W={width},OC=10,KH=1,KW=1]")
     data = random_data(problem, np.random.default_rng(images))
     layer = vkq.Conv2d(

@@ -1,4 +1,5 @@
-"""Transposed convolutions compared with the reference, the definition and ONNX Runtime's float operator."""
+"""Tests of transposed convolutions, compared with the reference, the definition and ONNX Runtime's float
+operator."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ class Operands:
     problem: TransposedConv2dProblem
     x: Any
     w: Any
-    options: dict[str, Any]  # as the reference takes them, without y
+    options: dict[str, Any]  # arguments of the reference, without y
     y: vkq.QParams
 
     @property
@@ -110,7 +111,7 @@ def test_onnx_runtime_agrees_with_the_reference(seed):
     rng = np.random.default_rng([2, seed])
     problems = iter(
         lambda: random_transposed(rng), None
-    )  # ONNX Runtime takes no output_padding of a stride or more
+    )  # ONNX Runtime requires output_padding below the stride
     p = next(
         p
         for p in problems
@@ -199,7 +200,7 @@ def test_taps_cover_the_kernel_once():
         for phase in phases:
             for j, tap in enumerate(
                 phase.kernel
-            ):  # input pixel i is spread to stride * i + dilation * tap - padding
+            ):  # input pixel i goes to stride * i + dilation * tap - padding
                 assert stride * (phase.offset + j * phase.step) + dilation * tap - padding == phase.first
 
 

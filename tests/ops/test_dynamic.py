@@ -1,5 +1,5 @@
-"""Activations quantized by rows: the device equals the reference bit for bit, and the reference equals ONNX
-Runtime."""
+"""Tests of activations quantized by rows: the device equals the reference bit for bit, and the reference
+equals ONNX Runtime."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ TINY = np.float32(2.0**-126)
 
 
 def odd_rows(rng: np.random.Generator, k: int) -> npt.NDArray[np.float32]:
-    """Rows of every kind: ranges over the whole of float32, one sign, zeros, ties, subnormal, infinite,
-    NaN."""
+    """Return rows of every kind: ranges over the whole of float32, one sign, zeros, ties, subnormal,
+    infinite, NaN."""
     with np.errstate(over="ignore", under="ignore"):
         rows = [rng.standard_normal(k) * 10.0**e for e in (-44, -38, -37, -36, -20, -3, 0, 0, 0, 5, 37)]
         rows += [abs(rng.standard_normal(k)), -abs(rng.standard_normal(k)), np.zeros(k), -np.zeros(k)]
@@ -55,7 +55,7 @@ def on_device(device: vkq.Device, x: npt.NDArray[np.float32], layout: str = MATR
 @pytest.mark.parametrize("layout", [MATRIX, BLOCKED])
 @pytest.mark.parametrize("k", [1, 2, 3, 64, 257, 5000])
 def test_rows_are_quantized_as_the_reference_does(device, monkeypatch, k, layout, piece):
-    """Workgroups share the rows that are longer than a piece."""
+    """Rows are quantized as by the reference; several workgroups share a row that is longer than a piece."""
     monkeypatch.setattr("vkq.kernels.dynamic.PIECE", piece)
     x = odd_rows(np.random.default_rng([1, k]), k)
     q, scale, zero_point = on_device(device, x, layout)
@@ -67,8 +67,8 @@ def test_rows_are_quantized_as_the_reference_does(device, monkeypatch, k, layout
 
 @pytest.mark.parametrize("seed", range(12))
 def test_onnx_runtime_agrees_with_the_reference(seed):
-    """DynamicQuantizeLinear of one row gives the same numbers as uint8. Its scale may differ by the order of
-    its operations, but not for these rows."""
+    """DynamicQuantizeLinear of one row gives the same numbers as uint8. Its scale could differ by the order
+    of operations, but does not for these rows."""
     rng = np.random.default_rng([2, seed])
     x = (rng.standard_normal((1, 300)) * 10.0 ** rng.uniform(-30, 30) + rng.choice([0, 5, -5])).astype(
         np.float32
@@ -189,7 +189,7 @@ def test_weights_that_could_overflow_with_any_zero_point_are_refused(any_device)
 
 @pytest.mark.parametrize("path", PATHS)
 def test_sums_that_wrap(device, path):
-    """The first row is at one end of its range, the zero point at the other."""
+    """Sums that exceed int32 wrap; the first row is at one end of its range, the zero point at the other."""
     k = 2**31 // (255 * 127) + 5
     x, w = np.full((2, k), 1.0, np.float32), np.full((3, k), 127, np.int8)
     x[1], w[1] = np.random.default_rng(1).standard_normal(k), -127

@@ -1,4 +1,5 @@
-"""add, sub and mul on the device: the reference's bits for every shape, layout and pair of bytes."""
+"""Tests of add, sub and mul on the device: they give the reference's bits for every shape, layout and pair of
+bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from vkq.runtime.eager import run
 from ..referees import ort_ops
 
 OPS: list[BinaryOp] = ["add", "sub", "mul"]
-SHAPES = {  # (a, b): reason
+SHAPES = {  # (a, b): the reason for the shapes
     ((4, 5), (4, 5)): "one shape: the flat kernel, five words of which the vectors take eight",
     ((2, 5, 9, 7), (2, 5, 9, 7)): "images with padding lanes in channels and width",
     ((1,), (1,)): "one element",
@@ -61,8 +62,8 @@ def test_every_shape(device: vkq.Device, op: BinaryOp, dtype: QDType) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None:
-    """Exact ties (powers of two), ratios that come close to ties, and scales so far apart that only the table
-    is exact."""
+    """Every pair of bytes is right for exact ties (powers of two), ratios close to ties, and scales so far
+    apart that only the table is exact."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     tensors = [Tensor.from_numpy(v, device) for v in (a, b)]
@@ -92,8 +93,8 @@ def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None
 def test_every_product_where_ties_are_frequent(
     device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One product in 28 is a tie; the soft form, which looks them up, is for devices that round
-    differently."""
+    """Every product is right where one in 28 is a tie; the soft form, which looks these up, is for devices
+    that round differently."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     values = np.arange(256, dtype=np.uint8).view(dtype)
@@ -115,7 +116,7 @@ def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Arra
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
-    """Nearly all sums need no table: a neighbour of one of the numbers works where the numbers themselves do
+    """Nearly all sums need no table: if the parameters themselves need one, a neighbour of one of them does
     not."""
     rng, values, moved = np.random.default_rng(3), np.arange(-128, 128), 128 * (dtype == "uint8")
     a, b = (v.astype(np.float32) for v in np.meshgrid(values, values))
@@ -139,7 +140,8 @@ def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
 def test_the_table_is_asked_only_where_a_sum_may_need_it(
     device: vkq.Device, scales: tuple[float, float, float], sure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exact ties; near ties that no numbers decide; scales so far apart that only the table is exact."""
+    """The table is used only where a sum may need it: with exact ties, near ties that no parameters avoid,
+    and scales so far apart that only the table is exact."""
     asked = []
     make = device.program
     monkeypatch.setattr(device, "program", lambda v, c, *more: asked.append(c["SURE"]) or make(v, c, *more))
@@ -152,8 +154,9 @@ def test_the_table_is_asked_only_where_a_sum_may_need_it(
 
 
 def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
-    """The formula alone is wrong near ties, even in float64; it is right wherever the shader uses it. In
-    float32 with rounding to nearest even it is nearly always right."""
+    """The device's rounding does not decide a result. The formula alone is wrong near ties, even in float64;
+    the shader uses it only where it is right. In float32 with rounding to nearest even it is nearly always
+    right."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     rng = np.random.default_rng(14)
@@ -252,8 +255,8 @@ def test_empty(device: vkq.Device) -> None:
 
 
 def test_far_overflow_saturates_upwards(device: vkq.Device) -> None:
-    """Where |value| >= 2^31, ONNX Runtime's conversion to int32 wraps to the lower bound; vkq saturates as
-    the standard says."""
+    """Results with |value| >= 2^31 saturate upwards, as the standard says; ONNX Runtime's conversion to int32
+    wraps to the lower bound."""
     a = np.array([[127, -128]], np.int8)
     qa, qy = QParams(1e10), QParams(1.0)
     got = vkq.add(a, a, qy, a_qparams=qa, b_qparams=qa, device=device)

@@ -1,4 +1,4 @@
-"""vkq.explain: what any operator would dispatch, recorded and not run."""
+"""Tests of vkq.explain: the dispatches of any operator, recorded and not run."""
 
 import numpy as np
 import pytest

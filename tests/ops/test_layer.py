@@ -1,4 +1,4 @@
-"""Layers from the user's side: inputs and results, errors, explanations."""
+"""Tests of layers from the user's side: inputs and results, errors, explanations."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -316,7 +316,7 @@ def test_a_chain_keeps_the_layout_and_another_converts(
         repacks.append(sum(name.startswith("repack") for name in layer.plan(y.spec).variants))
         y, want = layer(y), reference.conv2d(want, w, x=Q, w_scale=0.01, y=Q)
     assert_same_bits(y.numpy(), want)
-    # The kernel in blocks of channels repacks from and to them itself; the layers add the other repacks.
+    # The kernel in blocks of channels repacks from and to blocks itself; the layers add all other repacks.
     assert repacks == [2 + 1, 2 + 0, 0 + 1, 2 + 1]
 
 
@@ -325,7 +325,7 @@ def test_a_chain_keeps_the_layout_and_another_converts(
 def test_a_linear_layer_in_blocks_of_channels(
     device: vkq.Device, lead: tuple[int, ...], y: vkq.QParams | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Tensor of four axes in that layout counts as an image; the layer takes it too."""
+    """A linear layer takes a Tensor of four axes in blocks of channels, although this counts as an image."""
     for n, k in ((17, 35), (16, 16), (5, 1)):
         w = RNG.integers(-128, 128, (n, k)).astype(np.int8)
         x = RNG.integers(-128, 128, (*lead, k)).astype(np.int8)
@@ -341,7 +341,7 @@ def test_a_linear_layer_in_blocks_of_channels(
 
 
 def test_a_layout_is_chosen_once(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan and its input cannot differ, whatever is decided later."""
+    """A layout is chosen once, so that a plan and its input cannot differ."""
     layer = vkq.Linear(W, 0.1, x_qparams=Q, y_qparams=Y, device=any_device)
     want = layer(X)
     monkeypatch.setattr(layer, "_layout_for", lambda problem: BLOCKED)
@@ -350,7 +350,8 @@ def test_a_layout_is_chosen_once(any_device: vkq.Device, monkeypatch: pytest.Mon
 
 
 def test_a_float_bias_is_rounded_for_an_8_bit_result(device: vkq.Device) -> None:
-    """As in ONNX Runtime's quantizer: the same layer as with the rounded int32 bias."""
+    """A float bias of a layer with 8-bit results is rounded as by ONNX Runtime's quantizer: the layer equals
+    one with the rounded int32 bias."""
     rng = np.random.default_rng(4)
     x = rng.integers(-128, 128, (3, 7), dtype=np.int8)
     w, scale = vkq.quantize_weight(rng.normal(0, 0.2, (5, 7)))
@@ -389,7 +390,8 @@ def zeroed(call: Callable[..., Any], arrays: dict[str, np.ndarray], x: np.ndarra
 
 @pytest.mark.parametrize("scheme", ["int8", "dynamic", "weight-only", "uint8"])
 def test_arrays_may_be_changed_when_a_layer_is_made(any_device: vkq.Device, scheme: str) -> None:
-    """Weights are copied, though they are packed and uploaded only at their first use."""
+    """Arrays may be changed after a layer is made: weights are copied, though they are packed and uploaded
+    only at their first use."""
     rng = np.random.default_rng(6)
     dtype = np.uint8 if scheme == "uint8" else np.int8
     q = {"int8": Q, "uint8": Q, "dynamic": "dynamic"}.get(scheme)

@@ -1,4 +1,4 @@
-"""Linear layers: every kernel and path against the reference and ONNX Runtime, byte for byte."""
+"""Tests of linear layers: every kernel and path against the reference and ONNX Runtime, byte for byte."""
 
 from typing import Any
 
@@ -63,13 +63,14 @@ def test_every_path_on_random_problems(device, path):
         check(data, device, method="tiled", path=path, activation=(None, "relu", (-0.5, 0.25))[i])
 
 
-# A pipeline with barriers takes a software driver long to compile: the paths are distributed over the shapes.
+# A software driver takes long to compile a pipeline with barriers, so the paths are distributed over the
+# shapes.
 FEW_ROWS = {
-    "linear[M=1,K=4099,N=9]": PATHS,  # parts of unequal length, and a last word of three
+    "linear[M=1,K=4099,N=9]": PATHS,  # parts of k of unequal length, and a last word of three
     "linear[M=7,K=96,N=20]": PATHS,  # two blocks of rows
     "linear[M=1,K=1,N=1]": ("portable",),
     "linear[M=2,K=1030,N=70]": ("dot_u8u8",),
-    "linear[M=3,K=64,N=515]": ("dot_s8s8",),  # a k too short for many parts
+    "linear[M=3,K=64,N=515]": ("dot_s8s8",),  # k is too short for many parts
     "linear[M=4,K=333,N=33]": ("dot_u8s8",),
     "linear[M=3,K=0,N=5]": ("portable",),
 }
@@ -95,8 +96,8 @@ def test_gemv_with_few_rows(device, name, path):
 @pytest.mark.parametrize(("path", "unroll"), [*((path, 4) for path in PATHS), ("portable", 2)])
 @pytest.mark.usefixtures("shared")
 def test_gemv_is_exact_at_the_ends_of_int32(device, path, unroll):
-    """A thread of the portable form sums more than the 256 words that floats hold exactly, and the total is
-    near 2**31."""
+    """A GEMV is exact at the ends of int32: a thread of the portable form adds more than the 256 words that
+    floats hold exactly, and the total is near 2**31."""
     k = 66_000
     x, w = np.full((1, k), 127, np.int8), np.full((5, k), 127, np.int8)
     w[1:, ::3] = -128
@@ -119,7 +120,8 @@ def test_every_split_gives_the_same(device, monkeypatch, columns, parts, unroll)
 
 
 def test_a_cpu_device_needs_no_barrier(device):
-    """A CPU has one part of k: tested with the results of one row, two rows, and a partial last workgroup."""
+    """On a CPU device a GEMV has one part of k and no barrier: one row, two rows, and a partial last
+    workgroup are right."""
     assert (gemv.split(device.capabilities, 100, 100, 1)["LOCAL_Y"] == 1) == (
         device.capabilities.device_type == "cpu"
     )
@@ -163,7 +165,8 @@ def test_onnx_runtime_agrees(device, seed):
 @pytest.mark.parametrize(("m", "k"), [(1, 640), (1, 641), (3, 259), (6, 96), (2, 1)])
 @pytest.mark.usefixtures("shared")
 def test_weight_only_against_float64(device, method, m, k):
-    """A float32 sum of K products is off by at most K + 2 roundings of 2**-24 of the sum of magnitudes."""
+    """Weight-only results are within K + 2 roundings of 2**-24 of the sum of magnitudes: the bound for a
+    float32 sum of K products."""
     rng = np.random.default_rng([6, m, k])
     x, w = rng.standard_normal((m, k)).astype(np.float32), rng.integers(-127, 128, (37, k), dtype=np.int8)
     scale, bias = rng.uniform(0.01, 0.1, 37).astype(np.float32), rng.standard_normal(37).astype(np.float32)
@@ -173,14 +176,15 @@ def test_weight_only_against_float64(device, method, m, k):
 
 
 def test_weight_only_gemv_does_not_read_beyond_a_row(any_device):
-    """The three values after K are the next row's; NaN there must not spread."""
+    """A weight-only GEMV does not read beyond a row: NaN in the three values after K, which are the next
+    row's, does not spread."""
     x = np.ones((2, 5), np.float32)
     x[1] = np.nan
     got = vkq.Linear(np.ones((3, 5), np.int8), 1.0, method="gemv", device=any_device)(x)
     np.testing.assert_array_equal(got, [[5.0] * 3, [np.nan] * 3])
 
 
-@preferred({"float_lanes": False})  # which have one kernel for any number
+@preferred({"float_lanes": False})  # without float lanes there is one kernel for any number of rows
 def test_the_number_of_rows_chooses_the_kernel(any_device):
     w = np.ones((8, 16), np.int8)
     q = vkq.QParams(1.0)

@@ -1,4 +1,4 @@
-"""Products of two 8-bit activations: exact sums, and ONNX Runtime's QLinearMatMul byte for byte."""
+"""Tests of products of two 8-bit activations: exact sums, and ONNX Runtime's QLinearMatMul byte for byte."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_exact(device: vkq.Device, shapes: tuple[tuple[int, ...], ...], dtype: s
     np.testing.assert_array_equal(real, acc.astype(np.float32) * multipliers(aq.scale, bq.scale)[0])
 
 
-TILES = {  # blocks of four rows and columns that are of one matrix: shapes, and why
+TILES = {  # shapes whose blocks of four rows and columns belong to one matrix, and the reason for each
     ((7, 1), (1, 3)): "one k, rows and columns beyond the last block",
     ((3, 8, 21), (3, 21, 4)): "matrices side by side; k ends in a block",
     ((2, 1, 4, 64), (1, 2, 64, 12)): "operands that are repeated",
@@ -68,7 +68,7 @@ def test_every_form_of_a_dot_product(
     device: vkq.Device, form: str, zeros: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = variants_of(form, monkeypatch)
-    scale = 0.01 * (5 + ["s8s8", "u8s8", "u8u8", "float"].index(form))  # no kept plan of another form runs
+    scale = 0.01 * (5 + ["s8s8", "u8s8", "u8u8", "float"].index(form))  # each form gets its own plan
     aq, bq = vkq.QParams(scale, zeros[0]), vkq.QParams(0.02, zeros[1])
     for shapes, reason in TILES.items():
         a, b = operands(shapes, "int8", 7)
@@ -116,8 +116,8 @@ def test_onnxruntime(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_a_long_k_wraps(device: vkq.Device, dtype: str) -> None:
-    """k is longer than lavapipe allows a loop to be that takes four numbers a round; sums are modulo
-    2**32."""
+    """Sums of a long k are modulo 2**32; k is longer than a loop of four numbers an iteration can be on
+    lavapipe."""
     a, b = operands(((2, 262_155), (262_155, 3)), dtype)
     q = vkq.QParams(0.25, 3, dtype)
     got = operand.apply("matmul", multiplied, {"x": a, "z": b}, (None, q, q, "wrap"), device, None, (dtype,))
@@ -151,7 +151,7 @@ def test_refused(any_device: vkq.Device) -> None:
 
 
 HEADS = [(3, 1, 1), (1, 3, 1), (1, 1, 3), (3, 3, 3)]
-SIZES = [(8, 12, 4), (4, 70, 8), (5, 8, 4)]  # m, k, n: whole blocks; half a block of k; of rows
+SIZES = [(8, 12, 4), (4, 70, 8), (5, 8, 4)]  # (m, k, n): whole blocks; half a block of k; of rows
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -164,7 +164,8 @@ def test_heads_side_by_side(
     sizes: tuple[int, int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In operands and result, read and written where they lie if blocks of four are of one matrix."""
+    """Heads may be side by side in operands and result; they are read and written in place if every block of
+    four belongs to one matrix."""
     taken = variants_of(form, monkeypatch)
     (m, k, n), q = sizes, vkq.QParams(0.03 + 0.001 * len(form), 3)
     yq = vkq.QParams(2.0, -4)

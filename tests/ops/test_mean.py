@@ -1,4 +1,4 @@
-"""Means over axes: the reference's global average over the reduced axes."""
+"""Tests of means over axes: they equal the reference's global average over the reduced axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import vkq
 from vkq import ArgumentError, QParams, Tensor, reference
 
-CASES = {  # shape, axes: reason
+CASES = {  # (shape, axes): the reason
     ((2, 5, 4, 7), (2, 3)): "pixels: the global average",
     ((2, 5, 4, 7), (1,)): "channels",
     ((3, 9), (-1,)): "rows",

@@ -1,5 +1,5 @@
-"""Every argument of every public callable gets invalid values: a VkqError or TypeError must name it, at
-once."""
+"""Tests of invalid values for every argument of every public callable: a VkqError or TypeError must name the
+argument at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = np.arange(-4, 4, dtype=np.int8).reshape(2, 4)
 IMAGE = np.arange(-16, 16, dtype=np.int8).reshape(1, 2, 4, 4)
 KERNEL = np.ones((2, 2, 3, 3), np.int8)
 
-# Working arguments of each callable; Tensor stands for x on the device.
+# Valid arguments of each callable; Tensor stands for x on the device.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "linear": (vkq.linear, {"x": ROWS, "weight": np.ones((3, 4), np.int8), "w_scale": 0.5, "x_qparams": Q}),
     "conv2d": (vkq.conv2d, {"x": IMAGE, "weight": KERNEL, "w_scale": 0.5, "x_qparams": Q, "y_qparams": Y}),
@@ -148,10 +148,10 @@ def test_a_wrong_argument_is_named(name: str, any_device: vkq.Device) -> None:
     found = []
     for parameter in inspect.signature(call).parameters:
         if parameter == "buffer":
-            continue  # what the device itself gave
+            continue  # an object that belongs to the device
         for what, value in WRONG.items():
             if (parameter, what) == ("function", "a class"):
-                continue  # it is called, and what it raises is the caller's
+                continue  # a callable argument is called, and raises its own error
             said = outcome(call, {**arguments, parameter: value}, parameter)
             if said:
                 found.append(f"{parameter} = {what}: {said}")
@@ -162,7 +162,8 @@ def test_a_wrong_argument_is_named(name: str, any_device: vkq.Device) -> None:
     "name", [name for name in CALLS if "device" in inspect.signature(CALLS[name][0]).parameters]
 )
 def test_a_device_may_be_given_by_index_or_name(name: str, any_device: vkq.Device) -> None:
-    """0 is the first device, not the default one; the same index or name is the same device every time."""
+    """A device may be given by index or name: 0 is the first device, not the default one, and the same index
+    or name is the same device every time."""
     call, arguments = given(name, any_device)
     if any(isinstance(value, Tensor) for value in arguments.values()):
         return
@@ -172,7 +173,7 @@ def test_a_device_may_be_given_by_index_or_name(name: str, any_device: vkq.Devic
     for which, device in opened.items():
         made = call(**{**arguments, "device": which})
         again = call(**{**arguments, "device": device})
-        if name == "empty_pinned":  # nobody has written what it holds
+        if name == "empty_pinned":  # its content is undefined
             assert made.shape == again.shape
         elif isinstance(made, (list, np.ndarray)):
             assert all(map(np.array_equal, made, again))
@@ -191,7 +192,8 @@ def test_a_type_checker_knows_what_a_device_may_be(name: str) -> None:
 
 
 def test_a_tensor_to_write_into_says_where(device: vkq.Device) -> None:
-    """Also if all operands are arrays, whatever the default device."""
+    """A Tensor in out= decides the device, even if all operands are arrays and another device is the
+    default."""
     out = Tensor(device, (4, 2), "int8")
     assert vkq.transpose(ROWS, out=out) is out
     np.testing.assert_array_equal(out.numpy(), ROWS.T)

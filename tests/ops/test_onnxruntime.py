@@ -1,5 +1,5 @@
-"""vkq on a device compared with ONNX Runtime's CPU provider, byte for byte: a seeded corpus and the ONNX node
-tests."""
+"""Tests that vkq on a device equals ONNX Runtime's CPU provider, byte for byte: a seeded corpus and the ONNX
+node tests."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from ..cases import random_conv2d, random_data, random_linear
 from ..referees import node_tests, ort
 from .run import PATHS, assert_same_bits, run
 
-CASES = 320  # on lavapipe; the paths take turns
+CASES = 320  # on lavapipe; each case runs on one path, in turn
 
 
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
@@ -22,10 +22,10 @@ def test_corpus(x_dtype: str, w_dtype: str, device: vkq.Device) -> None:
         conv = i % 2 == 0
         problem = random_conv2d(rng) if conv else random_linear(rng)
         if not conv and len(problem.y_shape) < 2:
-            continue  # ONNX QLinearMatMul of a vector is another operation
+            continue  # ONNX's QLinearMatMul treats a vector differently
         points = "tensor" if w_dtype == "uint8" else "none"
         data = random_data(problem, rng, x_dtype, w_dtype, w_range=ranges, w_zero_points=points)  # type: ignore[arg-type]
-        bias = data.bias if conv else None  # QLinearMatMul has none
+        bias = data.bias if conv else None  # QLinearMatMul has no bias
         got = run(data, data.y_q, device, PATHS[i // 2 % len(PATHS)], bias=bias)
         assert_same_bits(got, ort.qlinear(data))
 

@@ -1,5 +1,5 @@
-"""Pooling on the device: the reference's bits in every layout, also if the device's own float rounding is not
-trusted."""
+"""Tests of pooling on the device: it gives the reference's bits in every layout, also if the device's own
+float rounding is not trusted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkq.reference.operators import mean_of_table
 from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 
-WINDOWS = {  # x shape, kernel, stride, padding, dilation, ceil_mode: reason
+WINDOWS = {  # (x shape, kernel, stride, padding, dilation, ceil_mode): the reason
     ((1, 3, 8, 8), 2, 2, 0, 1, False): "the usual halving, three channels",
     ((2, 5, 9, 7), 3, 2, 1, 1, False): "ResNet's first pool: ragged channels and width, two images",
     ((1, 6, 7, 7), (7, 7), 1, 0, 1, False): "the whole image at once",
@@ -66,7 +66,8 @@ POINTS = {"int8": (-128, -5, 127), "uint8": (0, 131, 255)}
 def unrolled(
     request: pytest.FixtureRequest, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Both forms of small windows (a device's profile chooses one), and the form of large windows."""
+    """Select one of the two forms of small windows (a device's profile chooses one), or the form of large
+    windows."""
     device._plans.clear()
     if request.param == "shared":
         monkeypatch.setattr("vkq.kernels.pooling.sharers", lambda taps: SHARERS)
@@ -91,7 +92,8 @@ def test_max(device: vkq.Device, dtype: QDType) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Along one axis, then the other: the two dispatches loop only over lines."""
+    """The maximum of large windows is computed along one axis, then along the other: the two dispatches loop
+    only over lines."""
     large = (1, 2, 1024, 1025), 1024, 1, 0, 1, False
     device._plans.clear()
     for shape, kernel, stride, padding, dilation, ceil in [large, *WINDOWS, *DILATED]:
@@ -99,7 +101,7 @@ def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: py
         got = vkq.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode=ceil, device=device)
         wanted = x[..., :1024].max((2, 3)) if shape == large[0] else reference.max_pool2d(x, window)
         np.testing.assert_array_equal(got if shape != large[0] else got[..., 0, 0], wanted)
-        monkeypatch.setattr("vkq.ops.pool.BY_AXES", 1)  # the others so, too
+        monkeypatch.setattr("vkq.ops.pool.BY_AXES", 1)  # makes all other windows use this form too
     device._plans.clear()
 
 
@@ -107,7 +109,8 @@ def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: py
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("soft", [False, True])
 def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal scales give ties; the soft form is for devices that round floats differently."""
+    """Average pools are right with equal scales, which give ties; the soft form is for devices that round
+    floats differently."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     scales = [(0.5, 0.5), (0.1, 0.1), (0.013, 0.007), (3.0, 3.7)]
@@ -134,7 +137,8 @@ def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pyt
 @pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> None:
-    """A ninth of a sum is never a tie, a quarter may be; elements outside count as x_zero, on every side."""
+    """Average pools that are sure of every sum are right: a ninth of a sum is never a tie, a quarter may be
+    one; elements outside count as x_zero, on every side."""
     x, q, y = image((2, 18, 9, 14), "int8"), QParams(0.1, 100), QParams(0.1, -5)
     for kernel, padding, expected in ((3, 1, True), (3, (0, 2, 2, 0), True), (2, 0, False)):
         window = Window.of("pool", x.shape, kernel, 2, padding, 1, False)
@@ -144,7 +148,7 @@ def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> Non
 
 
 def test_average_of_extreme_scales(device: vkq.Device) -> None:
-    """If the short formula is never certain, every word takes the exact steps."""
+    """With extreme scales, for which the short formula is never certain, every word takes the exact steps."""
     x = image((1, 3, 6, 6), "int8")
     window = Window.of("pool", x.shape, 3, 1, 0, 1, False)
     for xs, ys in (
@@ -173,7 +177,8 @@ def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDTyp
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
-    """Workgroups of 512, which some devices use: whole vectors and a ragged line."""
+    """Global averages of large images are right with workgroups of 512, which some devices use, for whole
+    vectors and a partial last vector of a line."""
     device._plans.clear()
     q, y = QParams(0.05, 3), QParams(0.002, -5)
     with preferred({"mean_invocations": 512}):
@@ -185,7 +190,7 @@ def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_global_average_of_huge_images(device: vkq.Device, name: str) -> None:
-    """More pixels than 64 invocations may loop over on lavapipe."""
+    """Global averages are right for images with more pixels than 64 invocations may loop over on lavapipe."""
     x, q, y = image((1, 1, 2049, 1100), "int8"), QParams(0.05, 3), QParams(1e-5, -5)
     got = vkq.global_avg_pool2d(Tensor.from_numpy(x, device, name, q), y_qparams=y)
     np.testing.assert_array_equal(got.numpy(), reference.global_avg_pool(x, q, y))
@@ -196,7 +201,8 @@ def test_global_average_of_huge_images(device: vkq.Device, name: str) -> None:
 def test_global_average_of_more_bytes_than_half_a_word_can_add(
     device: vkq.Device, name: str, shape: tuple[int, ...], value: int
 ) -> None:
-    """One of 128 invocations has more than 256 extreme bytes, all equal except one."""
+    """Global averages are right if one of 128 invocations adds more than 256 extreme bytes, which 16-bit sums
+    cannot hold; all bytes are equal except one."""
     x, q, y = np.full(shape, value, np.int8), QParams(0.05, 3), QParams(0.05, 3)
     x[0, 2, 77, 5] = 1
     with preferred({"mean_invocations": 128}):
@@ -253,7 +259,8 @@ def test_refusals(device: vkq.Device) -> None:
 @pytest.mark.parametrize("count", [1, 6])
 @pytest.mark.parametrize("size", [(1, 1), (7, 9), (200, 300)], ids=str)
 def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) -> None:
-    """Sums of both signs, small and above 2**31, compared with exact arithmetic."""
+    """Means of a table's numbers are right for sums of both signs, small and above 2**31, compared with exact
+    arithmetic."""
     rng = np.random.default_rng(3)
     x = rng.integers(-128, 128, (2, 6, *size)).astype(np.int8)
     for scale in (1.0, 1e-20, 3e30):
@@ -276,8 +283,8 @@ def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) ->
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_windows_that_one_invocation_would_loop_over_for_too_long(device: vkq.Device, name: str) -> None:
-    """lavapipe ends loops after 65,535 rounds: a window of 127 x 127, or an average's of 90 x 90, would need
-    more."""
+    """Windows too large for one invocation's loop are right: lavapipe ends loops after 65,535 iterations,
+    which 127 x 127 elements, or 90 x 90 of an average, exceed."""
     x = np.zeros((1, 5, 127, 131), np.uint8)
     x[..., -1, -1] = 255
     got = vkq.max_pool2d(Tensor.from_numpy(x, device, name), 127, 2)

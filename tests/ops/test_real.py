@@ -1,4 +1,4 @@
-"""Float32 arithmetic of a graph: NumPy's bits on every device."""
+"""Tests of float32 arithmetic in graphs: it gives NumPy's bits on every device."""
 
 from typing import Any, get_args
 
@@ -34,8 +34,8 @@ def numbers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("op", get_args(RealOp))
 def test_exact(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool) -> None:
-    """A row, a number and a whole operand broadcast; nearly equal numbers, whose differences cancel;
-    subnormal results are exact or zero."""
+    """Results are exact when a row, a number or a whole operand broadcasts, and for nearly equal numbers,
+    whose differences cancel; subnormal results are exact or zero."""
     monkeypatch.setattr(device, "_soft_float", soft)
     x = numbers(1, (3, 5, 7, 11))
     near = (x * np.float32(1 + 2**-20)).astype(np.float32)
@@ -51,7 +51,7 @@ def test_exact(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, 
 
 
 def test_no_numbers(device: vkq.Device) -> None:
-    """max and min keep NaN from either side; a quotient by zero is infinite."""
+    """max and min return NaN if either operand is NaN; a quotient by zero is infinite."""
     x, z = np.array([np.nan, 1, -3, np.nan], np.float32), np.array([2, np.nan, 0, np.nan], np.float32)
     for op in ("max", "min"):
         np.testing.assert_array_equal(run(device, op, x, z), FUNCTIONS[op](x, z))
@@ -67,8 +67,8 @@ SUBNORMAL = np.float32([2.0**-149, 3 * 2.0**-130, 2.0**-126 - 2.0**-149])
 def test_zeros_have_signs(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool
 ) -> None:
-    """max returns the positive zero of two, min the negative one. Quotients keep subnormal numbers; elsewhere
-    they may count as zeros. Software floats have no infinity."""
+    """Zeros have signs: max returns the positive zero of two, min the negative one. Quotients keep subnormal
+    numbers; elsewhere these may count as zeros. Software floats have no infinity."""
     monkeypatch.setattr(device, "_soft_float", soft)
     known = [ZEROS, SUBNORMAL] if op == "div" else [ZEROS]
     edges = np.concatenate([*known, np.float32([] if soft else [np.inf])])
@@ -92,8 +92,8 @@ def test_refused(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_square_root(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Every exponent, odd and even; squares and their neighbours; subnormal numbers; zeros; infinities and
-    NaN."""
+    """Square roots are exact for every exponent, odd and even; squares and their neighbours; subnormal
+    numbers; zeros; infinities and NaN."""
     monkeypatch.setattr(device, "_soft_float", soft)
     squares = (np.arange(1, 200, dtype=np.float32) ** 2)[:, None] * np.float32([1, 1 - 2**-24, 1 + 2**-23])
     powers = np.ldexp(np.float32([1, 1.9999999, 1.5]), np.arange(-126, 128)[:, None]).astype(np.float32)
@@ -109,9 +109,9 @@ def test_square_root(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: 
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Within 2^-23 of the sum of magnitudes, also if nearly everything cancels."""
+    """Sums of rows are within 2^-23 of the sum of magnitudes, also if nearly everything cancels."""
     monkeypatch.setattr(device, "_soft_float", soft)
-    monkeypatch.setattr("vkq.ops.real.PART", 64 * 300)  # longer ones in several dispatches
+    monkeypatch.setattr("vkq.ops.real.PART", 64 * 300)  # longer rows take several dispatches
     for kept, shape in ((0, (37,)), (1, (5, 3, 1001)), (2, (2, 3, 7)), (1, (3, 127)), (1, (2, 65_537))):
         x = np.random.default_rng(6).normal(1000, 1, shape).astype(np.float32)
         x[..., ::2] *= -1
@@ -124,7 +124,7 @@ def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft:
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Infinities of one sign, in the first and later positions, give infinity, as does a sum beyond float32;
+    """Infinities of one sign, in any position, give infinity, as does a sum beyond float32; infinities of
     both signs, and NaN, give NaN, which software floats do not have."""
     monkeypatch.setattr(device, "_soft_float", soft)
     inf, nan = np.inf, np.nan
@@ -136,7 +136,8 @@ def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_casts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Ties above 2^24, which go to the even number, their neighbours, and both ends of int32."""
+    """Casts of int32 are exact for ties above 2^24, which go to the even number, their neighbours, and both
+    ends of int32."""
     monkeypatch.setattr(device, "_soft_float", soft)
     ties = [
         sign * (2**e + k)
@@ -150,8 +151,8 @@ def test_casts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) 
     np.testing.assert_array_equal(got, x.astype(np.float32))
 
 
-# x, kernel, stride, padding, dilation, ceil_mode: one tap, ragged, padded on one side, dilated so that some
-# windows read only margins, a last window beyond the padding, whole images that invocations share.
+# (x, kernel, stride, padding, dilation, ceil_mode): one tap; remainders; padding on one side; a dilation with
+# which some windows read only margins; a last window beyond the padding; whole images that invocations share.
 WINDOWS: list[tuple[Any, ...]] = [
     ((2, 3, 5, 7), (1, 1), 1, 0, 1, False),
     ((1, 2, 9, 11), (3, 2), (2, 1), (1, 0, 0, 1), 1, False),
@@ -163,7 +164,7 @@ WINDOWS: list[tuple[Any, ...]] = [
 
 
 def by_hand(x: np.ndarray, window: Window, of: str, count_padding: bool, lanes: int) -> np.ndarray:
-    """Compute window by window, in the order of the kernel."""
+    """Compute each window in the order of the kernel."""
     (_, _, h, w), (top, left, bottom, right) = window.x_shape, window.padding
     y = np.zeros(window.y_shape, np.float32)
     for n, c, i, j in np.ndindex(y.shape):

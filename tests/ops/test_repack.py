@@ -1,4 +1,4 @@
-"""Layout changes, reshape and flatten on a device: the same elements in row-major order."""
+"""Tests of layout changes, reshape and flatten on a device: the elements stay the same in row-major order."""
 
 import itertools
 

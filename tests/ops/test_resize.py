@@ -1,4 +1,4 @@
-"""Resize: the reference equals ONNX Runtime in every mode, and the device equals the reference."""
+"""Tests of resize: the reference equals ONNX Runtime in every mode, and the device equals the reference."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def near_halves(how: Resize) -> bool:
 
 
 def test_sizes_in_pairs_equal_onnxruntime() -> None:
-    """Every pair of lengths up to 20 x 30, which includes all near halves."""
+    """Every pair of lengths up to 20 x 30, which includes all near halves, equals ONNX Runtime."""
     compared = 0
     for coordinates, nearest_mode in itertools.product(COORDINATES, NEAREST[:2]):
         for given in range(1, 20):
@@ -108,7 +108,7 @@ def test_reference_equals_onnxruntime(coordinates: Coordinates, dtype: str) -> N
         np.testing.assert_array_equal(got, want, err_msg=f"{shape} {how}")
 
 
-CASES = {  # shape, arguments: reason
+CASES = {  # (shape, arguments): the reason
     ((1, 3, 4, 5), (("scale", 2),)): "doubling; a ragged word of channels",
     ((2, 5, 7, 9), (("size", (3, 20)),)): "down and up at once, two images",
     ((1, 8, 1, 1), (("size", (3, 3)),)): "from one pixel",
@@ -141,18 +141,18 @@ def test_linear_without_trust_in_the_floats_of_the_device(
         np.testing.assert_array_equal(got, resize(x, how))
 
 
-REAL = {  # shape, size: parameters of x, and of y
-    ((1, 3, 4, 5), (8, 15)): (QParams(0.037, -5), QParams(0.037, -5)),  # many ties, decided by floats
+REAL = {  # (shape, size): (parameters of x, parameters of y)
+    ((1, 3, 4, 5), (8, 15)): (QParams(0.037, -5), QParams(0.037, -5)),  # many ties, decided by float steps
     ((2, 20, 6, 7), (4, 9)): (QParams(0.3, 11), QParams(0.21, -100)),
-    ((1, 5, 2, 3), (2, 3)): (QParams(0.02, 0), QParams(0.05, 3)),  # the size stays, the parameters do not
+    ((1, 5, 2, 3), (2, 3)): (QParams(0.02, 0), QParams(0.05, 3)),  # the same size, other parameters
     ((1, 1, 2, 2), (7, 9)): (QParams(1e-9, 0), QParams(1e-30, 0)),  # everything saturates
 }
 
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_between_real_numbers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Linear interpolation between DequantizeLinear and QuantizeLinear gives ONNX Runtime's floats, in both
-    layouts."""
+    """Linear interpolation between DequantizeLinear and QuantizeLinear gives the result of ONNX Runtime's
+    floats, in both layouts."""
     monkeypatch.setattr(device, "_soft_float", soft)
     for (shape, size), (xq, yq) in REAL.items():
         for dtype, coordinates in itertools.product(("int8", "uint8"), COORDINATES):
@@ -171,7 +171,7 @@ def test_between_real_numbers(device: vkq.Device, monkeypatch: pytest.MonkeyPatc
 
 
 def onnx_between(x: np.ndarray, how: Resize, xq: QParams, yq: QParams) -> np.ndarray:
-    """Compute the same with ONNX Runtime."""
+    """Compute the same resize with ONNX Runtime."""
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
         helper.make_node(
@@ -192,7 +192,8 @@ def onnx_between(x: np.ndarray, how: Resize, xq: QParams, yq: QParams) -> np.nda
 
 
 def test_a_flat_image_may_lose_one_by_truncation(device: vkq.Device) -> None:
-    """The four weights need not add up to one in float32: so every step is exact, and "even" is offered."""
+    """A flat image may lose one by truncation, because the four weights need not add up to 1 in float32. So
+    every step is exact, and the rounding "even" exists."""
     x = np.full((1, 4, 7, 7), 100, np.int8)
     cut = vkq.resize(x, scale=1.37, mode="linear", device=device)
     np.testing.assert_array_equal(

@@ -1,5 +1,5 @@
-"""concat, pad and transpose compared with NumPy, in every layout and along every axis, and concat with ONNX
-Runtime."""
+"""Tests of concat, pad and transpose, compared with NumPy, in every layout and along every axis; concat also
+with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..referees import ort_ops
 
 LAYOUTS = [one.name for one in activation_layouts()]
 MATRICES = [(5,), (3, 6), (4, 8), (2, 5, 7), (1, 1, 9)]
-IMAGES = [(2, 5, 3, 7), (1, 8, 4, 4)]  # ragged in every axis; whole words
+IMAGES = [(2, 5, 3, 7), (1, 8, 4, 4)]  # no axis is a multiple of a block; all are
 
 
 def random_bytes(shape: tuple[int, ...], seed: int = 40) -> np.ndarray:
@@ -51,7 +51,7 @@ def test_transpose_of_images(device: vkq.Device, name: str) -> None:
 
 
 def test_channel_shuffle(device: vkq.Device) -> None:
-    """Five axes, two of which stay together: ShuffleNet's reshape, transpose, reshape."""
+    """ShuffleNet's reshape, transpose, reshape works: five axes, two of which stay together."""
     x = random_bytes((1, 12, 5, 7))
     split = vkq.reshape(Tensor.from_numpy(x, device), (1, 3, 4, 5, 7))
     got = vkq.reshape(vkq.transpose(split, (0, 2, 1, 3, 4)), (1, 12, 5, 7))
@@ -82,7 +82,8 @@ def test_pad_is_the_real_zero_by_default(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", [None, *LAYOUTS])
 def test_concat(device: vkq.Device, name: str | None) -> None:
-    """Sizes along the axis: whole words, ragged, empty, a single input."""
+    """Concatenations are right for sizes along the axis that are whole words, partial words or empty, and for
+    a single input."""
     for shape in [*(IMAGES if name else MATRICES), *([] if name else [(2, 3, 4, 5, 6)])]:
         for axis in range(-1, len(shape)):
             for sizes in ((1,), (4, 8), (3, 5, 1), (4, 0, 6)):

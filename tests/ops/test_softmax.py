@@ -1,5 +1,5 @@
-"""Softmax on the device: the reference's bits along every axis, and the reference's error against the real
-softmax."""
+"""Tests of softmax on the device: it gives the reference's bits along every axis, and the reference is near
+the real softmax."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkq.reference.softmax import softmax, softmax_litert, softmax_onnxruntime
 
 from ..referees import ort_ops
 
-SHAPES = {  # shape: reason
+SHAPES = {  # shape: the reason
     (1, 1): "one number",
     (7,): "a vector",
     (3, 10): "a ragged word",
@@ -68,8 +68,8 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
 @pytest.mark.parametrize("x", [random_bytes((9, 1001), "int8"), random_bytes((2, 1001, 1, 5), "int8")])
 @pytest.mark.parametrize("sure", [True, False])
 def test_long_rows(device: vkq.Device, x: np.ndarray, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four rows side by side, in matrices and along channels; also if the short formula is never certain, and
-    if floats are not trusted."""
+    """Long rows are right with four rows side by side, in matrices and along channels; also if the short
+    formula is never certain, and if floats are not trusted."""
     device._plans.clear()
     if not sure:
         monkeypatch.setattr(quantize, "SAFE", -1.0)
@@ -102,8 +102,8 @@ def test_reference_is_near_the_real_softmax(n: int, scale: float) -> None:
 
 
 def test_reference_is_near_onnxruntime() -> None:
-    """QLinearSoftmax uses floor(1 / y_scale) and sums floats: with 256 steps the two differ by at most
-    one."""
+    """The reference is near ONNX Runtime: QLinearSoftmax uses floor(1 / y_scale) and adds floats; with 256
+    steps the two differ by at most one."""
     x, q, yq = random_bytes((50, 33), "uint8"), QParams(0.05, 128, "uint8"), QParams(1 / 256, 0, "uint8")
     inputs = [x, *ort_ops.parameters(q), *ort_ops.parameters(yq)]
     want = ort_ops.run("QLinearSoftmax", inputs, "uint8", axis=-1, opset=13)
@@ -135,8 +135,8 @@ def test_refusals(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
-    """The order of QLinearSoftmax's additions decides its bytes: the reference equals ONNX Runtime, and every
-    device equals the reference."""
+    """ONNX Runtime's form is right on the device: the order of additions decides its bytes; the reference
+    equals ONNX Runtime, and every device equals the reference."""
     low = -128 if dtype == "int8" else 0
     for seed, (shape, reason) in enumerate(SHAPES.items()):
         random = np.random.default_rng(seed)
@@ -153,7 +153,8 @@ def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
 def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_long(
     device: vkq.Device,
 ) -> None:
-    """lavapipe ends loops after 65,535 rounds: 16,759 numbers for one invocation, 240,000 for 64."""
+    """ONNX Runtime's form is right for rows longer than lavapipe allows loops (65,535 iterations): 16,759
+    numbers for one invocation, 240,000 for 64."""
     xq = QParams(0.01, 0, "uint8")
     for length, scale in ((20_001, 1.5e-4), (262_145, 1.1e-5)):
         x, yq = random_bytes((1, length), "uint8"), QParams(scale, 0, "uint8")
@@ -161,7 +162,7 @@ def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_l
         np.testing.assert_array_equal(got, softmax_onnxruntime(x, xq, -1, yq))
 
 
-@pytest.mark.parametrize("threads", [2, 4, 16])  # of a row; few rows and many leave rows of a workgroup empty
+@pytest.mark.parametrize("threads", [2, 4, 16])  # invocations of a row; some workgroups are partly empty
 def test_onnxruntime_form_of_short_rows_that_invocations_share(
     device: vkq.Device, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,8 +185,8 @@ def test_onnxruntime_form_along_every_axis(device: vkq.Device, axis: int, name: 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["floats", "integers"])
 def test_litert_form(device: vkq.Device, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel is compared with LiteRT itself in tests/tflite; this test has every length and both
-    types."""
+    """LiteRT's form is right for every length and both types; tests/tflite compares the kernel with LiteRT
+    itself."""
     monkeypatch.setattr(device, "_soft_float", soft)
     for seed, (shape, reason) in enumerate(SHAPES.items()):
         dtype: QDType = "uint8" if seed % 2 else "int8"

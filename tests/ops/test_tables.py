@@ -1,4 +1,5 @@
-"""Tables for each channel, with float32 results, and of two numbers, compared with NumPy's indexing."""
+"""Tests of tables for each channel, of tables with float32 results, and of tables of two numbers, compared
+with NumPy's indexing."""
 
 import numpy as np
 import pytest

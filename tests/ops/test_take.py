@@ -1,4 +1,4 @@
-"""take, slice and split compared with NumPy's indexing."""
+"""Tests of take, slice and split, compared with NumPy's indexing."""
 
 import numpy as np
 import pytest

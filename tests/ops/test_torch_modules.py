@@ -1,5 +1,5 @@
-"""Layers from PyTorch's modules, and its tensors as inputs and results, if PyTorch is installed; errors
-without it."""
+"""Tests of layers made from PyTorch's modules, with its tensors as inputs and results (if PyTorch is
+installed), and of the errors without it."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_random_shapes_and_activations(device: vkq.Device) -> None:
 
 
 def test_nan_and_infinity_pass_through_where_they_belong(device: vkq.Device) -> None:
-    """They affect only their own rows: padding along K is never read."""
+    """NaN and infinity affect only their own rows: padding along K is never read."""
     x = np.ones((6, 5), np.float32)
     x[2, 4], x[3, 0] = np.nan, np.inf
     got = vkq.linear(x, np.ones((3, 5), np.int8), 1.0, device=device)
@@ -73,7 +73,8 @@ def test_what_does_not_go_with_float_activations(any_device: vkq.Device) -> None
 
 
 def test_zero_points_and_uint8_weights(device: vkq.Device) -> None:
-    """(w - w_zero_point) is an integer that float32 holds: the bound is that of the centred weight."""
+    """Zero points and uint8 weights are within the bound of the centred weight, because (w - w_zero_point) is
+    an integer that float32 holds."""
     for name in (
         "linear[M=3,K=37,N=9]", "linear[M=11,K=40,N=13]", "conv2d[N=1,IC=5,H=6,W=7,OC=6,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=6,H=6,W=7,OC=6,KH=3,KW=3,stride=2,padding=0x1x2x1,groups=6]",

@@ -1,1 +1,1 @@
-"""Outside referees that vkq must agree with: ONNX's node tests and ONNX Runtime's CPU provider."""
+"""Outside references with which vkq must agree: ONNX's node tests and ONNX Runtime's CPU provider."""

@@ -1,9 +1,9 @@
-"""Random cases on a device and in ONNX Runtime, byte for byte: ``python -m tests.referees.corpus --count 2000
---device 0``.
+"""Compare random cases on a device with ONNX Runtime, byte for byte: ``python -m tests.referees.corpus
+--count 2000 --device 0``.
 
-QLinearConv takes one weight zero point, QLinearMatMul one per channel and no bias; the types are those that
-both operators take. Where this CPU's ONNX Runtime saturates int8 weights in int16, the weights keep to 7 bits
-(see `ort.exact_int8_weights`).
+QLinearConv has one weight zero point; QLinearMatMul has one for each channel, and no bias. The dtypes are
+those that both operators accept. If this CPU's ONNX Runtime saturates int8 weights in int16, weights have 7
+bits (`ort.exact_int8_weights`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from vkq.runtime.device import Device
 
 from . import ort
 
-EVERYWHERE = ("gemv", "tiled", "im2col", "direct")  # methods that take every problem
+EVERYWHERE = ("gemv", "tiled", "im2col", "direct")  # methods that can run every problem
 TYPES = (("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8"))
 
 
 def corpus(count: int, seed: int) -> Iterator[tuple[Check, Data]]:
-    """Checks that ONNX Runtime has an operator for, with their data."""
+    """Yield cases for which ONNX Runtime has an operator, with their data."""
     layers = (check for check in random_checks(2 * count, seed) if check.op != "conv_transpose2d")
     for number, check in enumerate(itertools.islice(layers, count)):
         linear = isinstance(check.problem, LinearProblem)
@@ -45,7 +45,7 @@ def corpus(count: int, seed: int) -> Iterator[tuple[Check, Data]]:
 
 
 def compare(device: Device, count: int, seed: int) -> list[str]:
-    """The names of the cases, with the path, in which a byte differs."""
+    """Return the names of cases, with the path, in which a byte differs."""
     paths, _ = usable_paths(device)
     wrong = []
     for check, data in corpus(count, seed):

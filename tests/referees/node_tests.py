@@ -1,4 +1,4 @@
-"""The node tests that the onnx package carries: one node, its inputs and the outputs that are right."""
+"""The node tests of the onnx package: one node, its inputs and the correct outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "node"
 
 @dataclass(frozen=True)
 class NodeTest:
-    """inputs and outputs in the order of the node; attributes as Python values."""
+    """A node test: inputs and outputs in the order of the node, attributes as Python values."""
 
     op: str
     attributes: dict[str, Any]
@@ -25,7 +25,7 @@ class NodeTest:
 
 
 def load(name: str) -> NodeTest:
-    """The node test of this name, for example "test_qlinearconv"."""
+    """Return the node test of this name, for example "test_qlinearconv"."""
     model = onnx.load(str(_FOLDER / name / "model.onnx"))
     (node,) = model.graph.node
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

@@ -1,7 +1,7 @@
 """ONNX Runtime's CPU provider, one operator at a time.
 
-A session is built once for each operator, set of attributes and input types, and takes every tensor as an
-input; graph optimizations are off, so that what runs is the operator named.
+A session is built once for each operator, set of attributes and input types, and every tensor is an input.
+Graph optimizations are off, so that the named operator itself runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TYPES = {
 
 
 def run(op: str, inputs: list[Array], output: str, **attributes: Any) -> Array:
-    """The one output, of type ``output``, of the ONNX operator ``op`` (opset 17)."""
+    """Return the one output, of dtype ``output``, of the ONNX operator ``op`` (opset 17)."""
     frozen = tuple(
         (key, tuple(v) if isinstance(v, (list, tuple)) else v) for key, v in sorted(attributes.items())
     )
@@ -38,7 +38,7 @@ def run(op: str, inputs: list[Array], output: str, **attributes: Any) -> Array:
 
 
 def run_all(op: str, inputs: list[Array], outputs: list[str], **attributes: Any) -> list[Array]:
-    """All outputs, of these types, of the ONNX operator ``op`` (opset 17)."""
+    """Return all outputs, of these dtypes, of the ONNX operator ``op`` (opset 17)."""
     feeds = {f"i{i}": x for i, x in enumerate(inputs)}
     values = [helper.make_tensor_value_info(name, _TYPES[x.dtype.name], None) for name, x in feeds.items()]
     made = [helper.make_tensor_value_info(f"y{i}", _TYPES[dtype], None) for i, dtype in enumerate(outputs)]
@@ -70,7 +70,7 @@ def _session(op: str, inputs: tuple[str, ...], output: str, attributes: tuple[tu
 
 
 def qlinear(data: Data) -> Array:
-    """QLinearConv, or QLinearMatMul (which has no bias), of the operands."""
+    """Return the result of QLinearConv, or of QLinearMatMul (without a bias), for the operands."""
     x_q, y_q = data.x_q, data.y_q
     w_zero_point = np.asarray(0 if data.w_zero_point is None else data.w_zero_point, data.w.dtype)
     activation = [data.x, np.asarray(x_q.scale, np.float32), np.asarray(x_q.zero_point, x_q.dtype)]
@@ -89,10 +89,10 @@ def qlinear(data: Data) -> Array:
 
 @cache
 def exact_int8_weights() -> tuple[int, int]:
-    """The int8 weights with which this machine's ONNX Runtime is exact.
+    """Return the range of int8 weights for which this machine's ONNX Runtime is exact.
 
-    On an x86-64 CPU without VNNI it adds pairs of uint8 x int8 products in saturating int16 arithmetic; then
-    7-bit weights, which cannot saturate, are the referee's domain. On any other CPU that is all of int8.
+    On an x86-64 CPU without VNNI it adds two uint8 x int8 products in saturating int16 arithmetic; then only
+    7-bit weights cannot saturate. On any other CPU the range is all of int8.
     """
     x = np.full((16, 64), 255, np.uint8)
     w = np.full((64, 16), 127, np.int8)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's CPU provider for operators with optional inputs and for its own ones (domain
+"""ONNX Runtime's CPU provider for operators with optional inputs and for its own operators (domain
 com.microsoft)."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TYPES = {
 
 
 def run(op: str, inputs: list[Array | None], output: str, **attributes: Any) -> Array:
-    """The one output, of type ``output``, of the operator ``op`` ("QLinearAdd" and the like are ONNX
-    Runtime's own)."""
+    """Return the one output, of dtype ``output``, of the operator ``op``; "QLinearAdd" and the like are ONNX
+    Runtime's own."""
     frozen = tuple(
         (key, tuple(v) if isinstance(v, (list, tuple)) else v) for key, v in sorted(attributes.items())
     )
@@ -34,7 +34,7 @@ def run(op: str, inputs: list[Array | None], output: str, **attributes: Any) -> 
 
 
 def parameters(q: QParams) -> list[Array]:
-    """Scale and zero point as inputs of an operator."""
+    """Return scale and zero point as inputs of an operator."""
     return [np.asarray(q.scale, np.float32), np.asarray(q.zero_point, q.dtype)]
 
 

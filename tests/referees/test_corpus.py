@@ -1,5 +1,4 @@
-"""A part of the corpus on each driver; ``python -m tests.referees.corpus`` runs as much of it as is asked
-for."""
+"""Tests with a part of the corpus on each driver; ``python -m tests.referees.corpus`` runs more."""
 
 from vkq.runtime.device import Device
 

@@ -17,7 +17,7 @@ from vkq.problem.names import parse
 from ..cases import ODD, Data, random_conv2d, random_data, random_linear
 from ..referees import node_tests, ort
 
-TYPES = [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")]  # x (and y), w: what ONNX Runtime takes
+TYPES = [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")]  # (x and y, w), as in ONNX Runtime
 
 
 # ONNX node tests
@@ -62,11 +62,11 @@ def test_onnx_qlinearmatmul(form):
         np.testing.assert_array_equal(got, test.outputs[0][index], strict=True)
 
 
-# ONNX Runtime, byte for byte
+# compared with ONNX Runtime, byte for byte
 
 
 def compare_with_onnx_runtime(data: Data) -> None:
-    bias = {} if isinstance(data.problem, Conv2dProblem) else {"bias": None}  # QLinearMatMul has none
+    bias = {} if isinstance(data.problem, Conv2dProblem) else {"bias": None}  # QLinearMatMul has no bias
     np.testing.assert_array_equal(data.expected(data.y_q, **bias), ort.qlinear(data), strict=True)
 
 
@@ -283,7 +283,7 @@ def test_weight_only_refuses():
         reference.linear_q8csw(x, w, [1.0, 1.0])
 
 
-# what is refused
+# refused arguments
 
 GOOD: dict[str, Any] = {
     "xq": np.ones((2, 4), np.int8),

@@ -1,9 +1,10 @@
-"""``python -m tests.runtime.faults --count 10000 --device llvmpipe``: random Vulkan calls fail, once or some
-times in a row, under random chains of every operator and method (operators.py) and of whole networks, on
-mapped memory and with staging copies; with ``--matrix-units`` under what takes those, emulated where the
-device has none.
+"""Make random Vulkan calls fail: ``python -m tests.runtime.faults --count 10000 --device llvmpipe``.
 
-Each call must raise the typed error or give the right bytes, and afterwards every call of the chain must give
+A call fails once or several times in a row, while random chains of every operator and method (operators.py)
+and whole networks run, on mapped memory and with staging copies; with ``--matrix-units`` also what uses
+these, emulated if the device has none.
+
+Each call must raise the typed error or return the right bytes. Afterwards every call of the chain must return
 them on the same device (after a lost device, on a new one). The validation layer must stay silent.
 """
 
@@ -31,11 +32,11 @@ from vkq.device import vulkan
 from vkq.runtime.tensor import Tensor
 
 OUT_OF_HOST_MEMORY = -1
-LIFE = 200  # faults of a device before the next one is opened
-LOST = 0.02  # of the faults are lost devices
-CHAIN = 3  # operators at most that a fault finds pending
+LIFE = 200  # faults after which a new device is opened
+LOST = 0.02  # share of faults that lose the device
+CHAIN = 3  # most operators that are pending when a fault happens
 Units = dict[str, tuple[Make, Any]]
-Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # what a device has while it is used
+Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # prepares a device while it is in use
 
 
 def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
@@ -70,7 +71,7 @@ def _session(model: bytes) -> Make:
 
 
 class Life:
-    """A device, and its calls so far."""
+    """A device, and the calls that ran on it."""
 
     def __init__(self, name: str, units: Units, staging: bool, fit: Fit):
         self.units = units
@@ -110,7 +111,7 @@ def run(
     rng, told = np.random.default_rng(seed), collections.Counter[str]()
     with vkq.Device(name) as healthy, fit(healthy):
         want = {unit: make(healthy)(x) for unit, (make, x) in units.items()}
-        staged = healthy.capabilities.device_type == "discrete"  # its memory cannot be mapped
+        staged = healthy.capabilities.device_type == "discrete"  # a discrete device's memory cannot be mapped
     life = None
     for i in range(count):
         staging = staged or bool(i // LIFE % 2)

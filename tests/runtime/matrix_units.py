@@ -1,5 +1,5 @@
-"""The users of matrix units, as calls on a device, for tests that inject faults. A device without matrix
-units gets emulated ones."""
+"""The operators that use matrix units, as calls on a device, for tests that inject faults. A device without
+matrix units gets emulated ones."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ METHODS = (
     "implicit",
     "direct",
     "im2col",
-)  # "matrix", "stem": of matrix units alone
+)  # "matrix" and "stem" run only on matrix units
 Call = Callable[[Any], Any]
 Make = Callable[[vkq.Device], Call]
 

@@ -12,7 +12,7 @@ MICROSOFT = "com.microsoft"
 
 
 class Nodes:
-    """Nodes and constants in the making."""
+    """Nodes and constants of a model under construction."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -75,7 +75,7 @@ def model() -> bytes:
 
 
 def _whole_numbers(n: Nodes) -> None:
-    """QuantizeLinear along an axis, and products with constant zero points."""
+    """Add a QuantizeLinear along an axis, and products with constant zero points."""
     each = [n.constant(np.linspace(0.02, 0.3, 8, dtype=np.float32)), n.constant(np.arange(8, dtype=np.int8))]
     n.out(n.op("DequantizeLinear", n.op("QuantizeLinear", "x", *each, axis=1), *each, axis=1))
     x, zero = n.op("QuantizeLinear", "x", n.scale, n.constant(np.uint8(100))), n.constant(np.uint8(7))
@@ -93,7 +93,7 @@ def real() -> bytes:
     for kind in ("Relu", "Neg", "Abs", "Sqrt", "Reciprocal", "HardSigmoid", "HardSwish", "LeakyRelu"):
         n.out(n.op(kind, "x"))
     n.out(n.op("Identity", "x"))
-    n.out(n.op("MatMul", "x", n.op("Relu", "x")))  # of two activations
+    n.out(n.op("MatMul", "x", n.op("Relu", "x")))  # a product of two activations
     n.out(n.op("GlobalAveragePool", "x"))
     n.out(n.op("AveragePool", "x", kernel_shape=[2, 2]))
     n.out(n.op("Clip", "x", n.constant(np.float32(-1)), n.constant(np.float32(1))))
@@ -128,7 +128,7 @@ def _choices(n: Nodes, x: str, other: str) -> None:
 
 
 def _in_order(n: Nodes) -> None:
-    """Lines of numbers in order, and integers."""
+    """Add operators on lines of numbers in order, and on integers."""
     n.out(n.op("CumSum", "x", n.constant(np.array(2))))
     n.out(n.op("Resize", "x", "", n.constant(np.float32([1, 1, 1.5, 2])), mode="linear"))
     n.out(n.op("TopK", "x", n.whole(3), axis=2))

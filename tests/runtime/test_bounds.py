@@ -1,6 +1,6 @@
-"""Shaders read and write within their buffers, which nothing else checks (a device is opened without
-robustBufferAccess). This runs in a separate process, because the validation layer then checks bounds instead
-of synchronization."""
+"""Tests that shaders read and write within their buffers. Nothing else checks this, because devices are
+opened without robustBufferAccess. They run in a separate process, in which the validation layer checks bounds
+instead of synchronization."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ import sys
 
 import vkq
 
-# Channels that leave lanes of a subgroup idle, k and rows beyond blocks, images whose lines are whole texels
-# and others.
+# Channels that leave lanes of a subgroup idle, k and rows that are no multiple of a block, images whose lines
+# are whole texels, and others.
 CODE = """
 import re, sys
 import numpy as np

@@ -1,4 +1,5 @@
-"""A device's chain of work: one submission, bounded in flight, and staging copies that change nothing."""
+"""Tests of a device's chain of work: one submission, a bounded number in flight, and staging copies that
+change nothing."""
 
 import dataclasses
 import gc
@@ -31,9 +32,10 @@ def test_a_chain_of_layers_is_one_submission(device: vkq.Device) -> None:
 
 
 def test_results_never_read_do_not_pile_up(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that reads no result: chains are submitted, and only a few are in flight with their memory."""
+    """Results that are never read do not pile up: chains are submitted, and only a few are in flight with
+    their memory."""
     monkeypatch.setattr(device.queue, "operations_per_chain", 8)
-    x = vkq.Tensor.from_numpy(np.ones((4, 256), np.float32), device)  # 1024 bytes as int8
+    x = vkq.Tensor.from_numpy(np.ones((4, 256), np.float32), device)  # 1024 elements, so 1024 bytes as int8
     device.synchronize()
     gc.collect()
     before, most = device.memory_used_bytes, 0
@@ -66,7 +68,7 @@ def test_staging_gives_the_same_bytes(device: vkq.Device, path: str) -> None:
 
 
 def test_a_device_without_the_dot_product_is_exact(device: vkq.Device) -> None:
-    """A Vulkan 1.1 device: no feature, no extension, no float controls."""
+    """A Vulkan 1.1 device without any feature, extension or float controls is exact."""
     c = device.capabilities
     bare = dataclasses.replace(
         work.doctored(c, shaderRoundingModeRTEFloat32=0, shaderDenormPreserveFloat32=0, maxBufferSize=0),
@@ -161,7 +163,7 @@ def test_closing_twice_and_using_after(device: vkq.Device) -> None:
             use()
     assert gone.memory_used_bytes > 0
     uses.clear()
-    use = one = x = unread = recording = None  # later than their device
+    use = one = x = unread = recording = None  # freed after their device
     gc.collect()
     assert gone.memory_used_bytes == 0
 
@@ -177,7 +179,8 @@ def test_a_device_that_fails_to_open_is_closed(device: vkq.Device) -> None:
 
 
 def test_a_device_that_is_forgotten_is_freed(device: vkq.Device) -> None:
-    """Not closed, with pending work and work in flight: garbage-collected in any order without a message."""
+    """A device that is forgotten is freed: not closed, with pending work and work in flight, it is
+    garbage-collected in any order without a message."""
     for _ in range(5):
         gone = vkq.Device(device.name)
         one = work.linear(gone)

@@ -1,4 +1,4 @@
-"""Dispatches of any number of workgroups within any limits."""
+"""Tests of dispatches with any number of workgroups within any limits."""
 
 import dataclasses
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.M
     )
     monkeypatch.setitem(verdict._reports, c.key, fast)
     with vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated")) as quick:
-        assert quick.groups_per_dispatch(1000, (1 << 33)) == 1000  # the profile's bound
+        assert quick.groups_per_dispatch(1000, (1 << 33)) == 1000  # the bound of the profile
         assert quick.groups_per_dispatch(1000, 4 * (1 << 33)) == 250
 
 
@@ -80,7 +80,8 @@ def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.M
 def test_folded_dispatches_give_the_same_bytes(
     device: vkq.Device, limits: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Shaders that read their workgroup wrongly would leave rows out or write them twice."""
+    """Folded dispatches give the same bytes: a shader that computes its workgroup index wrongly would skip
+    rows or write them twice."""
     c = work.doctored(
         device.capabilities,
         **{f"maxComputeWorkGroupCount_{axis}": n for axis, n in zip("xyz", limits, strict=True)},
@@ -108,9 +109,9 @@ def test_a_watchdog_split_gives_the_same_bytes(device: vkq.Device, monkeypatch: 
 
 
 def test_slow_drivers_get_short_dispatches(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that multiplies so slowly that a layer takes seconds: no dispatch is longer than 100 ms at an
-    eighth of its rate, and the bytes are the same. Discrete devices are exempt; unmeasured devices are
-    assumed to be slow."""
+    """Slow drivers get short dispatches. If a layer takes seconds, no dispatch is longer than 100 ms at an
+    eighth of the measured rate, and the bytes are the same. Discrete devices are exempt; devices without
+    measured rates are assumed to be slow."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     plain = dataclasses.replace(verdict.verdict({}, {}, isolated=True), failures={}, soft_float=False)
     macs = 67 * 33 * 190
@@ -149,7 +150,8 @@ MOVERS: dict[str, Callable[[Any, vkq.Device], Any]] = {
 def test_slow_memory_gets_short_dispatches(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, copy: float, splits: bool
 ) -> None:
-    """Operators that only copy bytes are split by the rate of a copy; the bytes are the same."""
+    """Slow memory gets short dispatches: operators that only copy bytes are split by the rate of a copy, and
+    the bytes are the same."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     report = Verdict({}, soft_float=False, rates={"float": 1e15, "copy": copy}, isolated=True, tuning={})
     monkeypatch.setitem(verdict._reports, c.key, report)

@@ -1,4 +1,4 @@
-"""Values that are made once, and the size of their caches."""
+"""Tests of values that are made once, and of the size of their caches."""
 
 import gc
 import threading
@@ -37,7 +37,7 @@ def test_a_failed_one_is_made_again() -> None:
 
 
 def test_of_two_threads_the_first_one_counts() -> None:
-    """No thread waits for another one to make a value."""
+    """If two threads make a value at once, the first one's is used; no thread waits for another."""
     kept: Kept[str] = Kept(2)
     begun, go_on = threading.Event(), threading.Event()
     found: list[str] = []
@@ -59,7 +59,8 @@ def test_of_two_threads_the_first_one_counts() -> None:
 def test_images_that_all_have_sizes_of_their_own(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caches of layers and templates are bounded, and dropped entries are made again."""
+    """Images with many different sizes are right: the caches of layers and templates are bounded, and dropped
+    entries are made again."""
     monkeypatch.setattr(kept, "PLANS_KEPT", 4)
     q = vkq.QParams(1.0)
     conv = vkq.Conv2d(np.ones((1, 1, 2, 2), np.int8), 1.0, x_qparams=q, y_qparams=q, device=any_device)

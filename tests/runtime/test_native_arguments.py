@@ -1,5 +1,5 @@
-"""The extension's objects with wrong arguments: a clear exception, never a crash. `make sanitize` runs these
-tests under ASan and UBSan.
+"""Tests of the extension's objects with wrong arguments: they raise a clear exception and never crash. `make
+sanitize` runs them under ASan and UBSan.
 
 The cases run in one child process, each on its own device; it prints each outcome, so that a crash names its
 case.
@@ -16,7 +16,7 @@ import vkq
 ONE_WORD = "(u32([0]),) * 4"
 FILL = "k.Plan([(None, [0], [2], b'', -1, [], 0, 0)], 1, {inputs}, [0], [], 0)"
 CASES = {
-    # case: (code, the exception, or "" if it returns).
+    # case: (code, the exception, or "" if it returns)
     "operation ended before it began": ("q.operation(q.chain).__exit__(None, None, None)", "DeviceError"),
     "operation ended twice": (
         "o = q.operation(q.chain); o.__enter__(); o.__exit__(); o.__exit__()", "DeviceError",

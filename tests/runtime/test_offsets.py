@@ -1,4 +1,5 @@
-"""Memory planning: arrays in use at the same time do not overlap, and the total is close to the minimum."""
+"""Tests of memory planning: arrays in use at the same time do not overlap, and the total is close to the
+minimum."""
 
 import itertools
 
@@ -28,13 +29,15 @@ def test_nothing_in_use_together_overlaps(lives: list[Lifetime]) -> None:
 
 
 def test_a_chain_needs_two() -> None:
-    """Each step reads one array and writes the next, as in a network without branches."""
+    """A chain needs memory for two arrays: each step reads one and writes the next, as in a network without
+    branches."""
     lives = [Lifetime(1024, i, i + 1) for i in range(50)]
     assert place(lives)[1] == lower_bound(lives) == 2048
 
 
 def test_looks_at_neighbours_in_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a chain with one array that lives through all of it, the work grows as n log n."""
+    """Planning looks only at arrays that live at the same time: for a chain with one array that lives through
+    all of it, the work grows as n log n."""
     made: list[offsets.Meanwhile] = []
 
     class Counted(offsets.Meanwhile):

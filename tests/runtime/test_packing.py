@@ -1,4 +1,4 @@
-"""The extension packs as `vkq.layout.pack`: every layout, every remainder, every lane."""
+"""Tests that the extension packs like `vkq.layout.pack`: every layout, every remainder, every lane."""
 
 import itertools
 

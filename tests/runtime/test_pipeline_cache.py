@@ -1,4 +1,5 @@
-"""The pipeline cache: if it is damaged or foreign, it is ignored with one warning, and results are right."""
+"""Tests of the pipeline cache: a damaged or foreign one is ignored with one warning, and results are
+right."""
 
 import struct
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from vkq.runtime import pipeline_cache
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for this test's pipelines; shaders and self-tests keep theirs."""
+    """Use a folder for this test's pipelines; shaders and self-tests keep theirs."""
     monkeypatch.setattr(pipeline_cache, "path", lambda c: tmp_path / "pipelines" / f"{c.key}.bin")
     return tmp_path / "pipelines"
 
@@ -28,7 +29,7 @@ def run(device: vkq.Device) -> Path:
 
 
 def header(data: bytes, **fields: Any) -> bytes:
-    """Return the data with other fields in its header."""
+    """Return the data with other values in fields of its header."""
     names = ("size", "version", "vendor", "device", "uuid")
     values = dict(zip(names, struct.unpack_from("<IIII16s", data), strict=True)) | fields
     return struct.pack("<IIII16s", *values.values()) + data[32:]
@@ -75,7 +76,7 @@ def test_a_damaged_file_is_made_again(device: vkq.Device, folder: Path, name: st
     with pytest.warns(CacheWarning, match="ignored and made again") as caught:
         run(device)
     assert len(caught) == 1
-    run(device)  # any further warning is an error
+    run(device)  # a further warning would be an error
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -136,7 +137,7 @@ def test_a_folder_that_cannot_be_written(
     monkeypatch.setattr("vkq.files.replacing", read_only)
     with pytest.warns(CacheWarning, match="Read-only file system") as caught:
         run(any_device)
-    run(any_device)  # any further warning is an error
+    run(any_device)  # a further warning would be an error
     assert len(caught) == 1
 
 

@@ -1,5 +1,5 @@
-"""Plans: made without running anything, cached, the same for eager calls, recordings and explanations; and
-``out=``."""
+"""Tests of plans: they are made without running anything, cached, and the same for eager calls, recordings
+and explanations; and of ``out=``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(30)
 IMAGE = RNG.integers(-128, 128, (1, 6, 7, 5)).astype(np.int8)
 W = RNG.integers(-128, 128, (9, 6, 3, 3)).astype(np.int8)
 
-# The calls on one tensor of images, by name.
+# name -> a call on one tensor of images
 OPERATORS: dict[str, Callable[..., Any]] = {
     "add": lambda x, **o: vkq.add(x, x, Y, **o),
     "sub": lambda x, **o: vkq.sub(x, x, Y, **o),
@@ -97,7 +97,8 @@ def test_eager_calls_recordings_and_explanations_use_one_plan(any_device: vkq.De
 
 
 def test_weights_are_there_once(any_device: vkq.Device) -> None:
-    """For a layer that has run with one row and with many: both kernels read one copy."""
+    """Weights are stored once for a layer that has run with one row and with many: both kernels read the same
+    copy."""
     w = RNG.integers(-128, 128, (512, 512)).astype(np.int8)
     layer = vkq.Linear(w, 0.01, x_qparams=Q, y_qparams=Y, device=any_device)
     x = [Tensor.from_numpy(np.zeros((rows, 512), np.int8), any_device) for rows in (1, 200)]
@@ -119,8 +120,8 @@ def test_the_same_data_is_one_slot(any_device: vkq.Device) -> None:
 def test_a_kernel_whose_loops_the_driver_would_end_is_refused(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused by the rounds that its YAML declares, before anything runs: a driver ends loops
-    silently."""
+    """A kernel whose loops the driver would end is refused before it runs, by the iterations that its YAML
+    declares: drivers end loops without an error."""
     monkeypatch.setattr("vkq.runtime.device.probed", lambda device: Verdict({}, False, loop_limit=60))
     monkeypatch.setattr("vkq.runtime.builder.EVERYWHERE", 0)
     program = any_device.program(catalog().find("matmul_q8_int32__row"))

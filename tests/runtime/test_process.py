@@ -1,4 +1,4 @@
-"""Fork, Ctrl-C and the exit of the process, each in its own process."""
+"""Tests of fork, Ctrl-C and the exit of the process, each in its own process."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 import vkq
 
-ENDS = int(os.environ.get("VKQ_EXITS", "4"))  # of processes with daemon threads
+ENDS = int(os.environ.get("VKQ_EXITS", "4"))  # processes with daemon threads
 PRELUDE = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -54,7 +54,7 @@ def ends(process: subprocess.Popen[str], output: str = "", code: int = 0, second
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # with what it forked, which may hold its pipes
+        os.killpg(process.pid, signal.SIGKILL)  # also its children, which may hold its pipes
         pytest.fail(f"the process hangs: {process.communicate()}")
     assert (process.returncode, out, err) == (code, output, "")
 
@@ -81,8 +81,8 @@ EXITS = {
 
 @pytest.mark.parametrize("code", EXITS.values(), ids=EXITS)
 def test_the_process_ends_quietly(any_device: vkq.Device, code: str) -> None:
-    """Exit code 0 without any message, neither of Python nor of the validation layer."""
-    if "daemon" in code:  # whose own error, when the device closes under it, is not the question
+    """The process ends with exit code 0 and without any message of Python or the validation layer."""
+    if "daemon" in code:  # the thread's own error, when the device closes, is expected
         code = "threading.excepthook = lambda _: None; " + code
     ends(python("print('begun')\n" + code, any_device, VKQ_VALIDATION="1"), "begun\n")
 
@@ -94,7 +94,8 @@ def test_the_process_ends_quietly_on_each_driver(device: vkq.Device, validation:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_daemon_threads_at_the_end_neither_abort_nor_hang(device: vkq.Device, threads: int) -> None:
-    """At exit CPython unwinds a thread that asks for the GIL; C++ destructors would end the process."""
+    """Daemon threads at the end neither abort nor hang the process. At exit CPython unwinds a thread that
+    asks for the GIL; C++ destructors would then end the process."""
     code = """
 threading.excepthook = lambda _: None
 def work():
@@ -111,8 +112,8 @@ time.sleep(0.05)
 
 
 def test_a_forked_child_is_told_to_spawn(device: vkq.Device) -> None:
-    """Forked with work in flight and pending, and with another thread in the driver: the child ends, and the
-    parent continues."""
+    """A child forked with work in flight and pending, and with another thread in the driver, is told to use
+    spawn; the child ends, and the parent continues."""
     code = """
 threading.Thread(target=lambda: [layer(x[:1]) for _ in range(20)], daemon=True).start()
 recording = long_work()
@@ -141,7 +142,8 @@ assert (pending.numpy() == layer(x)).all()
 
 
 def test_a_sub_interpreter_is_refused_and_this_one_goes_on(any_device: vkq.Device) -> None:
-    """NumPy and the extension can be loaded once in a process."""
+    """A sub-interpreter is refused, because NumPy and the extension can be loaded once in a process; the main
+    one continues."""
     code = """
 try:
     import _interpreters as interpreters  # from CPython 3.13 on
@@ -167,7 +169,8 @@ with context.Pool(1) as pool:
 
 
 def test_ctrl_c_while_waiting_is_raised_when_the_work_has_ended(device: vkq.Device) -> None:
-    """Not earlier: nothing is in flight when the interrupt arrives, and the work has taken its whole time."""
+    """Ctrl-C during a wait is raised when the work has ended, not earlier: then nothing is in flight, and the
+    work has taken its whole time."""
     code = """
 recording = long_work()
 start = time.monotonic()
@@ -206,7 +209,7 @@ def test_ctrl_c_ends_a_script(any_device: vkq.Device) -> None:
 
 
 def test_a_signal_handler_may_close_the_device(any_device: vkq.Device) -> None:
-    """The handler runs during the wait, which ends with an error about it."""
+    """A signal handler may close the device during a wait, which then ends with an error about it."""
     code = """
 recording = long_work()
 signal.signal(signal.SIGINT, lambda *_: device.close())
@@ -224,7 +227,7 @@ except vkq.DeviceError as error:
     ends(process, "True\n")
 
 
-# Every entry point, each in its own child that is forked while another thread is in it.
+# Every entry point, each in a child that is forked while another thread is inside it.
 FORKED = {
     "session.run": "lambda: session.run(None, {'x': images})",
     "session.map": "lambda: list(session.map(images, 4))",
@@ -334,7 +337,8 @@ def first():
 
 @pytest.mark.parametrize("before", ["", "import vkq.onnx", "import vkq; device = vkq.Device(sys.argv[1])"])
 def test_a_first_run_at_the_end_of_the_process(any_device: vkq.Device, before: str) -> None:
-    """No thread can be started any more, before and after vkq's own devices are closed."""
+    """A first run at the end of the process works, when no thread can be started any more, before and after
+    vkq's own devices are closed."""
     for code in (f"atexit.register(first)\n{before}", f"{before}\natexit.register(first)"):
         child = subprocess.run(
             [sys.executable, "-c", FIRST_AT_EXIT + code, any_device.name],

@@ -1,4 +1,5 @@
-"""Pipelines compiled in parallel: all are ready at the block's end; a failure is reported and not cached."""
+"""Tests of pipelines compiled in parallel: all are ready at the block's end; a failure is reported and not
+cached."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from vkq.shader.spec import Variant
 
 @pytest.fixture
 def fresh(device: vkq.Device) -> Iterator[vkq.Device]:
-    """A device that has made no pipeline."""
+    """Context manager: a device that has made no pipeline."""
     with vkq.Device(device.name) as one:
         yield one
 
@@ -110,8 +111,8 @@ def test_what_the_block_raises_is_not_hidden_by_a_pipeline_that_fails() -> None:
 
 
 def test_they_are_made_while_the_block_goes_on() -> None:
-    """The block waits for another thread's work: if pipelines were compiled at the end, it would wait
-    forever."""
+    """Pipelines are compiled while the block runs. The block waits for another thread's work, so if they were
+    compiled at its end, it would wait for ever."""
     done = threading.Event()
     with Together() as together:
         together.submit(done.set)
@@ -119,7 +120,8 @@ def test_they_are_made_while_the_block_goes_on() -> None:
 
 
 def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device) -> None:
-    """SwiftShader unrolls loops with a literal number of turns: 7 x 2 taps took it 90 seconds."""
+    """Sizes are literals, but numbers of a problem are not: SwiftShader unrolls loops with a literal trip
+    count, which took 90 seconds for 7 x 2 taps."""
     for name, own in (("conv2d_q8csw__depthwise:texels", "KW"), ("conv2d_q8csw__direct:4x4.float32", "KW")):
         variant = catalog().variants[name]
         module, constants = code(variant, spirv(variant), variant.constants({own: 7}), device.capabilities)

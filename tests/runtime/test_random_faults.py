@@ -1,4 +1,4 @@
-"""A fixed part of the random faults; `python -m tests.runtime.faults` runs more."""
+"""Tests with a fixed part of the random faults; `python -m tests.runtime.faults` runs more."""
 
 import pytest
 
@@ -13,8 +13,8 @@ NO_OPERATORS = {
     "clamp", "default_device", "devices", "empty_pinned", "explain", "integer", "leaky_relu", "load",
     "quantize_weight", "table_of",
 }  # fmt: skip
-# Rows of hand-made graphs. A model's operators become lookup2, dequantize, chains, and rows of up to 8
-# million numbers; attention is fused from 16 MiB of scores on.
+# Rows of the graph's table of operators that models do not reach: in models they become lookup2, dequantize,
+# chains, and rows of up to 8 million numbers; attention is fused only from 16 MiB of scores on.
 OTHER_ROWS = {"sub", "DequantizeLinear", "Where", "GlobalAveragePool", "ReduceSum", "CumProd", "attention"}
 
 

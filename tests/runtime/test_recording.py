@@ -1,4 +1,5 @@
-"""Recordings: barriers exactly at data dependences, repeated runs, timestamps, and refused operations."""
+"""Tests of recordings: barriers exactly at data dependences, repeated runs, timestamps, and refused
+operations."""
 
 import dataclasses
 import time
@@ -25,7 +26,8 @@ ALONE, AFTER_A_BARRIER = ["operation"], ["barrier and operation"]
 
 
 def test_barriers_stand_where_ranges_meet_and_nowhere_else(device: vkq.Device) -> None:
-    """Also checked by synchronization validation when the recording runs."""
+    """Barriers are recorded where ranges overlap and nowhere else; synchronization validation checks the same
+    when the recording runs."""
     r = Recording(device)
     a, b, c, d = (Tensor(device, (64,), "int32") for _ in range(4))
     assert recorded(r, lambda: r.fill(a.buffer, 1)) == ALONE
@@ -69,7 +71,7 @@ def test_the_input_of_a_replay_may_be_rewritten(device: vkq.Device, staging: boo
     with work.opened(device, staging) as mine:
         one = work.linear(mine)
         with mine.record() as recording:
-            x = vkq.Tensor.from_numpy(one.x, mine)  # uploaded once, not at each run
+            x = vkq.Tensor.from_numpy(one.x, mine)  # uploaded once, not in each run
             y = one.layer(x)
         recording.run()
         np.testing.assert_array_equal(y.numpy(), one.want)
@@ -91,7 +93,7 @@ def test_a_write_waits_for_what_was_asked_for_before(device: vkq.Device) -> None
     np.testing.assert_array_equal(y.numpy(), one.layer(np.zeros_like(one.x)))
     with device.record() as recording:
         z = one.layer(x)
-    recording.submit()  # submitted, and not waited for
+    recording.submit()  # submitted, but not waited for
     x.write(np.zeros_like(one.x))
     np.testing.assert_array_equal(z.numpy(), one.want)
 
@@ -129,7 +131,7 @@ def test_buffers_of_a_recording_live_as_long_as_it(device: vkq.Device) -> None:
     del x
     others = [
         vkq.Tensor.from_numpy(np.full_like(one.x, 77), device) for _ in range(4)
-    ]  # would take x's place
+    ]  # would reuse the memory of x
     recording.run()
     np.testing.assert_array_equal(y.numpy(), one.want)
     assert len(others) == 4
@@ -141,7 +143,7 @@ def test_timestamps_are_sane(device: vkq.Device) -> None:
     with device.record(timestamps=2) as recording:
         one.layer(x)
         one.layer(x)
-        one.layer(x)  # beyond the two that were asked for
+        one.layer(x)  # a third layer, beyond the two that were requested
     with pytest.raises(vkq.DeviceError, match="has not run yet"):
         recording.gpu_times_us()
     for _ in range(3):
@@ -179,7 +181,8 @@ def test_a_wrapping_counter_gives_the_difference(any_device: vkq.Device) -> None
 
 
 def test_a_dropped_recording_is_waited_for(device: vkq.Device) -> None:
-    """Freeing memory in use by the device would cause a message of the validation layer, or a crash."""
+    """Dropping a recording waits for it: freeing memory that the device uses would cause a message of the
+    validation layer, or a crash."""
     one = work.linear(device, 64, 512, 512)
     x = vkq.Tensor.from_numpy(one.x, device)
     device.flush()
@@ -218,7 +221,8 @@ def test_ranges_outside_their_buffer_are_refused(any_device: vkq.Device) -> None
 def test_chains_are_ordered_by_either_kind_of_barrier(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, wide: bool
 ) -> None:
-    """Under synchronization validation: fill, copy, dispatches and the host's read, one after the other."""
+    """Chains are ordered by either kind of barrier: fill, copy, dispatches and the host's read follow each
+    other, under synchronization validation."""
     known = dataclasses.replace(profile(device.capabilities), wide_barriers=wide)
     monkeypatch.setattr("vkq.runtime.context.profile", lambda capabilities: known)
     with vkq.Device(device.capabilities.index) as own:

@@ -1,4 +1,5 @@
-"""Recordings that repeat operations, run them on other buffers, and measure the time between marks."""
+"""Tests of recordings that repeat operations, run them on other buffers, and measure the time between
+marks."""
 
 import gc
 
@@ -33,7 +34,7 @@ def test_steps_run_again_on_other_buffers(device: vkq.Device) -> None:
     second.run()
     got = vkq.Tensor(device, y.shape, y.dtype, y.layout, y.qparams, other_y).numpy()
     assert np.array_equal(got, vkq.Linear(W, 0.5, device=device, **LAYER)(X))
-    with device.record() as third:  # the copies and fills of a recording can be recorded again too
+    with device.record() as third:  # copies and fills of a recording can also be recorded again
         for step in second.steps:
             third.again(step)
     device.upload(other_y, np.full(other_y.bytes, 7, np.uint8))
@@ -55,7 +56,7 @@ def test_repeat_lasts_longer_and_gives_the_same(device: vkq.Device) -> None:
         recording.repeat(first, 99)
         recording.mark()
     times = []
-    for _ in range(5):  # the shortest of each: a busy machine makes single ones long
+    for _ in range(5):  # use the shortest of five: a busy machine makes some long
         recording.run()
         times.append(recording.mark_times_us())
     once, hundred = (min(one) for one in zip(*times, strict=True))
@@ -86,7 +87,7 @@ def test_a_device_closes_while_recordings_that_own_their_buffers_live(driver: st
     device = vkq.Device(DRIVERS[driver])
     recording, _ = recorded(device)
     recording.run()
-    device.programs.clear()  # the recording alone keeps its program now
+    device.programs.clear()  # now only the recording holds its program
     device.close()
     del recording
     gc.collect()

@@ -1,4 +1,5 @@
-"""The statistics of Mesa's compiler for an AMD GPU. No such GPU is needed: RADV compiles for a named one."""
+"""Tests with the statistics of Mesa's compiler for an AMD GPU. No such GPU is needed, because RADV compiles
+for a named one."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def radv() -> None:
 
 @pytest.mark.parametrize(("family", "name"), [("navi21", "gfx1030"), ("gfx1100", "gfx1100")])
 def test_what_auto_takes_is_no_worse_than_what_is_kept(family: str, name: str) -> None:
-    """benchmarks/results, from Debian 12's RADV; another version of it may compile differently."""
+    """The automatic choices are no worse than the results kept in benchmarks/results, from Debian 12's RADV;
+    another version may compile differently."""
     kept = Path(__file__).parents[2] / "benchmarks" / "results" / f"compiled-radv-{name}.json"
     environment = {
         **os.environ, "VK_DRIVER_FILES": str(RADV), "RADV_FORCE_FAMILY": family, "VKQ_VALIDATION": "0"

@@ -1,5 +1,5 @@
-"""Long work on a slow driver is split into several submissions, so that none triggers a watchdog: the same
-bytes, times and repeated runs."""
+"""Tests that long work on a slow driver is split into several submissions, so that none triggers a watchdog:
+bytes, times and repeated runs are the same."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from vkq.device.watchdog import seconds_of
 
 LAYERS, M, K = 5, 12, 64
 MACS = M * K * K
-RATE = 2 * 8 * MACS * 10 * 2.5  # at which a layer takes 40 ms, as `watchdog` estimates
+RATE = 2 * 8 * MACS * 10 * 2.5  # the rate at which a layer takes 40 ms by the estimate of `watchdog`
 
 
 @pytest.fixture
 def slow(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vkq.Device]:
-    """The device as an integrated one with very low measured rates."""
+    """Context manager: the device as an integrated one with very low measured rates."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     report = verdict.Verdict({}, soft_float=False, rates={"float": RATE}, isolated=True, tuning={})
     monkeypatch.setitem(verdict._reports, c.key, report)
@@ -55,8 +55,9 @@ def wanted(some: list[vkq.Linear], seed: int) -> npt.NDArray[Any]:
 
 
 def test_a_replayed_chain_is_split(slow: vkq.Device) -> None:
-    """Five layers of 40 ms are three submissions. Runs with other inputs give the same bytes, every layer has
-    its time, and if the second submission fails the next run repeats all of them."""
+    """A replayed chain is split: five layers of 40 ms are three submissions. Runs with other inputs give the
+    same bytes, every layer has its time, and if the second submission fails, the next run repeats all of
+    them."""
     some, x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = [wanted(some, seed) for seed in range(3)]
     with slow.record(timestamps=LAYERS) as recording:
@@ -82,7 +83,7 @@ def test_a_replayed_chain_is_split(slow: vkq.Device) -> None:
 
 @pytest.mark.parametrize("nth", [0, 1, 2, 3])
 def test_an_eager_chain_is_split(slow: vkq.Device, nth: int) -> None:
-    """If a submission fails, the next one continues after those that ran."""
+    """An eager chain is split: if a submission fails, the next one continues after those that ran."""
     some, x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = wanted(some, 0)
     y = chain(some, x)
@@ -100,7 +101,7 @@ def test_an_eager_chain_is_split(slow: vkq.Device, nth: int) -> None:
 
 
 def test_repeated_operations_count(slow: vkq.Device) -> None:
-    """One layer ten times, between marks: five submissions of two."""
+    """Repeated operations count: one layer ten times between marks is five submissions of two."""
     (layer, *_), x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = wanted([layer], 0)
     with slow.record(marks=2) as recording:
@@ -119,7 +120,7 @@ def test_repeated_operations_count(slow: vkq.Device) -> None:
 
 
 def test_who_is_split(device: vkq.Device, slow: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply-adds and bytes both take time; a device that does not draw the screen is not split."""
+    """Work is split by its multiply-adds and bytes; a device that does not drive the screen is not split."""
     c = slow.capabilities
     assert 0.039 < seconds_of(c, MACS, 0) < 0.041
     report = verdict._reports[c.key]

@@ -1,4 +1,4 @@
-"""Tensors from every kind of array, and refused values."""
+"""Tests of tensors from every kind of array, and of refused values."""
 
 import copy
 import gc
@@ -59,7 +59,7 @@ def test_arrays_of_every_kind_come_back(device: vkq.Device, kind: str, dtype: st
     assert (got.dtype, got.shape) == (np.dtype(dtype), array.shape)
     np.testing.assert_array_equal(got, array)
     assert (array.tobytes(), str(array.flags)) == (before, flags), "the caller's array was changed"
-    got[...] = 0  # a copy of its own
+    got[...] = 0  # the result is a copy
     np.testing.assert_array_equal(tensor.numpy(), array)
 
 
@@ -96,7 +96,8 @@ def test_images_in_every_layout(device: vkq.Device, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("shape", [(), (35,), (5, 16), (2, 3, 17), (2, 3, 2, 2, 5), (3, 0), (0, 7)])
 def test_rows_in_blocks_of_channels(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Every 16 numbers of a row are contiguous, and the rows of a block follow each other."""
+    """Rows in blocks of channels are stored with 16 numbers of a row contiguous; the rows of a block follow
+    each other."""
     array = np.resize(values(dtype), shape)
     tensor = vkq.Tensor.from_numpy(array, device, BLOCKED)
     rows, k = int(np.prod(shape[:-1])), shape[-1] if shape else 1
@@ -154,10 +155,10 @@ def test_write_takes_only_what_fits(device: vkq.Device) -> None:
 
 
 def test_memory_in_flight_is_not_given_away(device: vkq.Device) -> None:
-    """The input is deleted while its work is pending; new tensors of the same size must not reuse its memory
-    before it ran."""
+    """Memory in flight is not reused: the input is deleted while its work is pending, and new tensors of the
+    same size must not get its memory before the work has run."""
     one = work.linear(device)
-    one.check()  # its weights are there
+    one.check()  # uploads its weights
     device.synchronize()
     gc.collect()
     before = device.memory_used_bytes

@@ -1,4 +1,4 @@
-"""Threads on one device and one layer."""
+"""Tests of threads that share one device and one layer."""
 
 import threading
 import time
@@ -65,8 +65,8 @@ def test_threads_share_a_chain_and_read_when_they_like(device: vkq.Device) -> No
 
 
 def test_threads_may_make_the_same_program_at_once(device: vkq.Device) -> None:
-    """Each program is made once, as with one thread: the layer's and, with staging copies, those that
-    pack."""
+    """Threads may make the same program at once: each program is made once, the layer's and, with staging
+    copies, those that pack."""
     with vkq.Device(device.name) as mine, work.failing("vkCreateComputePipelines", 0):
         work.linear(mine).check()
         alone = work.counted()
@@ -135,7 +135,8 @@ def test_losing_the_device_is_seen_by_every_thread(device: vkq.Device) -> None:
 
 
 def test_other_threads_run_while_one_waits_for_the_device(any_device: vkq.Device) -> None:
-    """The longest time in which a counting thread did not run is much shorter than the wait."""
+    """Other threads run while one waits for the device: the longest pause of a counting thread is much
+    shorter than the wait."""
     one = work.linear(any_device, 128, 512, 128)
     x = vkq.Tensor.from_numpy(one.x, any_device)
 

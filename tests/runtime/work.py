@@ -1,4 +1,4 @@
-"""Layers with operands and the reference's answer, for tests of whether a device still computes."""
+"""Layers with operands and the expected result, for tests of whether a device still computes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Y = vkq.QParams(0.5, 3)
 
 
 def opened(device: vkq.Device, staging: bool) -> vkq.Device:
-    """The same device opened again, with or without staging copies. A discrete GPU has no mappable memory,
-    and refuses the latter."""
+    """Return the same device, opened again, with or without staging copies. A discrete GPU has no mappable
+    memory and needs them."""
     if staging or device.capabilities.device_type != "discrete":
         return vkq.Device(device.name, staging=staging)
     with pytest.raises(vkq.ArgumentError, match="staging=False cannot be"):

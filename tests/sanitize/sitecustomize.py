@@ -1,5 +1,5 @@
-"""Puts the extension built with sanitizers (``make sanitize``) in the place of the usual one, in this process
-and its children: PYTHONPATH names this folder."""
+"""Load the extension built with sanitizers (``make sanitize``) in place of the usual one, in this process and
+its children: PYTHONPATH contains this folder."""
 
 import importlib.abc
 import importlib.util

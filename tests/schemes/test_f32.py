@@ -1,4 +1,4 @@
-"""f32 and f16: float weights, float32 sums. Every bit is decided by the sizes: each product and sum is
+"""Tests of f32 and f16: float weights, float32 sums. The sizes determine every bit: each product and sum is
 rounded, over k in order, in `slices` parts for few rows; over (channel, kh, kw) in convolutions."""
 
 import numpy as np
@@ -14,9 +14,10 @@ from vkq.kernels.floats import lanes
 
 Float32 = npt.NDArray[np.float32]
 Sizes = tuple[int, int, tuple[int, int], int, int, int]
-# Rows and columns that no tile divides, one of each, k in parts that differ in length, no k at all.
+# Rows and columns that are no multiple of a tile, one row, one column, parts of k of different lengths, no k
+# at all.
 LINEAR = [(1, 300, 37), (5, 37, 10), (33, 64, 130), (8, 1100, 6), (9, 130, 1), (70, 3, 65), (3, 0, 5)]
-# IC, OC, kernel, groups, stride, dilation: of one and of several channels an invocation, depthwise, wide
+# (IC, OC, kernel, groups, stride, dilation): one and several channels for each invocation, depthwise, wide
 CONVOLUTIONS = [
     (3, 5, (3, 3), 1, 1, 1),
     (6, 12, (3, 2), 3, 2, 1),
@@ -24,7 +25,7 @@ CONVOLUTIONS = [
     (6, 12, (3, 3), 2, 1, 2),
     (4, 19, (5, 1), 1, 2, 1),
 ]
-# Of as many output channels as lanes have: ragged ones, groups, a wide stride and dilation
+# As many output channels as lanes, or with a remainder; groups, a wide stride and dilation
 SHARED = [
     (5, 30, (3, 3), 1, 1, 1),
     (4, 64, (1, 3), 2, 2, 2),
@@ -101,7 +102,7 @@ def test_lanes_that_share_pixels_keep_the_order(
     device: vkq.Device, sizes: Sizes, width: int, read: str
 ) -> None:
     _, _, (_, kw), _, stride, dilation = sizes
-    columns = 4 + 7 * stride + (kw - 1) * dilation  # under eight pixels, of which each lane has a few
+    columns = 4 + 7 * stride + (kw - 1) * dilation  # under eight pixels; each lane has a few
     shared = columns <= MOST_READS * lanes(device.capabilities)
     variant = convolved(device, sizes, width)
     assert variant.startswith(f"conv2d_f32__lanes:{read}" if shared else "conv2d_f32__direct")
@@ -112,7 +113,8 @@ def test_lanes_that_share_pixels_keep_the_order(
 def test_depthwise_kernels_keep_the_order(
     device: vkq.Device, stride: int, width: int, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By lines where the profile says so, else by whole vectors or, of other lines, straight."""
+    """Depthwise kernels keep the order of additions: by lines if the profile says so, else by whole vectors,
+    or one pixel at a time for other lines."""
     profile_says(monkeypatch, float_depthwise, depthwise_lines_float=lines)
     variant = convolved(device, (6, 12, (3, 3), 6, stride, 1), width)
     by_vectors = width % 4 == 0 and (width + 4 - 3) // stride % 4 == 3

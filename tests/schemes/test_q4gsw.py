@@ -1,7 +1,7 @@
-"""q4gsw and q8gsw: float activations, weights of 4 and 8 bits in groups along K.
+"""Tests of q4gsw and q8gsw: float activations, weights of 4 and 8 bits in groups along K.
 
-Compared with float64 by the bound that `vkq.reference.linear_grouped` derives: (K + 4) roundoffs of
-sum |x| |scale| |q - zero_point| + |bias|, with 2**-24 for rounding to nearest (2**-23 where a device rounds
+Results are compared with float64 by the bound that `vkq.reference.linear_grouped` derives: (K + 4) roundoffs
+of sum |x| |scale| |q - zero_point| + |bias|, with 2**-24 for rounding to nearest (2**-23 if a device rounds
 toward zero).
 """
 
@@ -28,10 +28,9 @@ from vkq.shader.catalog import catalog
 
 EPSILON = 2.0**-23
 VARIANTS = catalog().shaders[grouped.STAGED].variants
-# (M, N, K, bits, group, symmetric, scales): a row and a column alone; rows, columns and parts of k that no
-# tile or workgroup divides; several steps of k in a group, groups of one step, and of half of one; every
-# number of rows that gemv has; a last group that is not full, one of a single k, an odd number of groups of
-# 16
+# (M, N, K, bits, group, symmetric, scales): one row, one column; rows, columns and parts of k that are no
+# multiple of a tile or workgroup; groups of several steps of k, of one step, and of half a step; every number
+# of rows of the GEMV; a last group that is not full, one with a single k, an odd number of groups of 16
 SHAPES = [
     (1, 1, 32, 4, 32, True, "float32"),
     (1, 37, 416, 4, 32, False, "float16"),
@@ -82,8 +81,8 @@ def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, d
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(1, 33), (7, 20), (2, 3, 47), (0, 33), (5, 1)], ids=str)
 def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: vkq.Device) -> None:
-    """Bit for bit, NaN and infinities too: rows that begin in the middle of a word; once for all who read
-    them."""
+    """Rows are padded with zeros, bit for bit, also NaN and infinities; rows that begin in the middle of a
+    word too; once for all kernels that read them."""
     x = np.random.default_rng(shape).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
     x = x.view(dtype)[..., 0]
     b = Builder(device)
@@ -100,7 +99,8 @@ def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: 
 
 @pytest.mark.parametrize("m", [1, 5, 40])
 def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None:
-    """Where the codes there are any, of a scale with which they would be infinite."""
+    """Padding of a row does not count, even if the codes there are arbitrary and their scale would make them
+    infinite."""
     w = vkq.GroupedWeight(
         np.r_[np.full(5, 0x99), np.full(11, 0xFF)].astype(np.uint8).reshape(1, 1, 16),
         np.full((1, 1), 3e38, np.float32), np.uint8([[8]]), k=10,
@@ -113,7 +113,8 @@ def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None
 
 @pytest.mark.parametrize(("bits", "tile"), [(v.axes["bits"], v.axes["tile"]) for v in VARIANTS])
 def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """160 of k are 5 steps, which no number of slices divides. Groups are of one step or of half a step."""
+    """Every tile is right for K = 160, which is 5 steps and so no multiple of any number of slices; groups
+    are one step or half a step."""
     monkeypatch.setattr(grouped, "staged_tile", lambda *_: tile)
     for group in (32, 16):
         w, x = weight(35, 160, int(bits), group, False, "float32"), numbers(33, 160)
@@ -125,8 +126,8 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 5 chunks (4 bits), some parts have none, or one part has all. Groups are of one or two chunks, or
-    of half a chunk."""
+    """Parts of the sum are right: with 5 chunks (4 bits) some parts have none, or one part has all. Groups
+    are one or two chunks, or half a chunk."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
     profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)
@@ -141,7 +142,7 @@ def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch
 def test_one_word_after_the_other(
     method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Devices with few registers compute in this way, whatever the number of rows."""
+    """Reading one word after the other, as devices with few registers do, is right for any number of rows."""
     profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows, gemv_rows_shared=0)
     for group in (32, 16):
         w, x = weight(9, 416, bits, group, False, "float16"), numbers(3, 416)
@@ -169,7 +170,8 @@ def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **
 def test_x_in_shared_memory(
     bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some parts have no chunk, groups are of one chunk or several, and no workgroup divides the columns."""
+    """x in shared memory is right: some parts have no chunk, groups are one chunk or several, and columns are
+    no multiple of a workgroup."""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
             device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
@@ -187,8 +189,8 @@ def test_x_in_shared_memory(
 
 @pytest.mark.parametrize(("bits", "kind"), ROWS)
 def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last slice of x is not whole, some parts have no chunk, no workgroup divides the columns, and the
-    device lacks the shared memory for some workgroups."""
+    """A single row is right: the last slice of x is not full, some parts have no chunk, columns are no
+    multiple of a workgroup, and the device lacks the shared memory for some workgroups."""
     variant = catalog().find(grouped.ROW, bits=bits, numbers=kind, x="float32")
     if refusals(variant, variant.constants({}), device.capabilities):
         with pytest.raises(vkq.PathError):
@@ -206,8 +208,8 @@ def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pyt
 def test_where_a_profile_says_so_a_row_is_read_ahead(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200 runs give the same bytes, with infinity and NaN where they belong, also if k is too short for all
-    parts."""
+    """If a profile says so, the GEMV of a row prefetches: 200 runs give the same bytes, with infinity and NaN
+    in their rows, also if k is too short for all parts."""
     sixteen_bits.provide(device, monkeypatch)
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 1056, 4, 32, False, "float16"), numbers(1, 1056)
@@ -225,8 +227,8 @@ def test_where_a_profile_says_so_a_row_is_read_ahead(
 
 
 def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> None:
-    """Only with integer zero points and groups of whole chunks. 200 runs give the same bytes, with infinity
-    and NaN where they belong."""
+    """If a profile says so, x is in shared memory, but only with integer zero points and groups of whole
+    chunks. 200 runs give the same bytes, with infinity and NaN in their rows."""
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 416, 4, 32, False, "float16"), numbers(3, 416)
         layer = vkq.Linear(w, method="gemv", device=device)
@@ -263,7 +265,7 @@ def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
     )  # fmt: skip
     none = vkq.GroupedWeight(np.zeros((2, 0, 16), np.uint8), np.zeros((2, 0), np.float32))
     bias = np.float32([1, 2])
-    for method in ("auto", "staged"):  # K = 0: the bias alone
+    for method in ("auto", "staged"):  # K = 0: the result is the bias
         found = vkq.Linear(none, bias=bias, method=method, device=device)(np.zeros((40, 0), np.float32))
         np.testing.assert_array_equal(found, np.tile(bias, (40, 1)))
     nothing = vkq.Linear(vkq.quantize_weight(np.zeros((0, 64)), bits=4, group=32), device=device)
@@ -273,7 +275,7 @@ def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
 
 
 def test_extremes(device: vkq.Device) -> None:
-    """Activations and scales are large or tiny, scales are negative, and there are biases, bounds and
+    """Results are right for large and tiny activations and scales, negative scales, biases, bounds and
     fractional zero points."""
     rng = np.random.default_rng(5)
     packed = rng.integers(0, 256, (7, 3, 16), np.uint8)
@@ -292,9 +294,9 @@ def test_extremes(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("method", ["gemv", "staged"])
 def test_nan_and_infinity_pass_through_where_they_belong(method: str, device: vkq.Device) -> None:
-    """inf times a weight of 0 is NaN, as the formula says; other rows are unchanged."""
-    packed = np.full((2, 1, 16), 0x99, np.uint8)  # 1
-    packed[1, 0, 3] = 0x98  # its k = 6 is 0
+    """inf times a weight of 0 gives NaN, as the formula says; other rows are unchanged."""
+    packed = np.full((2, 1, 16), 0x99, np.uint8)  # the code for 1
+    packed[1, 0, 3] = 0x98  # k = 6 is 0
     w = vkq.GroupedWeight(packed, np.full((2, 1), 0.5, np.float16))
     x = np.ones((4, 32), np.float32)
     x[1, 4], x[2, 6], x[3, 5] = np.nan, np.inf, -np.inf
@@ -349,7 +351,7 @@ def test_other_layers_and_inputs_are_refused(any_device: vkq.Device) -> None:
 def test_an_h200_takes_the_tiles_measured_faster(
     rows: int, n: int, tile: str, software_device: vkq.Device
 ) -> None:
-    """The measurements are in benchmarks/log.md."""
+    """On an H200 the tiles are those measured to be faster (benchmarks/log.md)."""
     gpu = as_h200(software_device.capabilities)
     assert grouped.staged_tile(gpu, "4", rows, n) == tile
 
@@ -357,8 +359,9 @@ def test_an_h200_takes_the_tiles_measured_faster(
 def test_rows_that_read_the_weight_often_share_it(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gemv reads the weight once for every four rows, and unpacks it faster with integer zero points."""
-    c = dataclasses.replace(software_device.capabilities, choices=())  # what was measured here is a CPU's
+    """Rows that would read the weight often use the kernel that shares it: the GEMV reads the weight once for
+    every four rows, and unpacks it faster with integer zero points."""
+    c = dataclasses.replace(software_device.capabilities, choices=())  # forget what was measured on this CPU
     facts = dataclasses.replace(c, device_type="discrete", vendor_id=0x10DE)
     whole = weight(5, 64, 4, 64, True, "float32")
     half = vkq.GroupedWeight(whole.packed, whole.scale, np.full((5, 1), 7.5, np.float32))
@@ -369,7 +372,8 @@ def test_rows_that_read_the_weight_often_share_it(
 
 
 def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:
-    """A CPU gains nothing from shared memory; a device with too little of it takes a smaller tile."""
+    """Tiles depend on shape and device: a CPU gains nothing from shared memory; a device with little of it
+    takes a smaller tile."""
     facts = software_device.capabilities
     assert grouped.staged_tile(facts, "4", 4096, 4096) is None
     gpu = as_h200(facts)

@@ -1,4 +1,5 @@
-"""The path taken and the reason printed, for devices that claim, fail and are slow in every combination."""
+"""Tests of the chosen path and the printed reason, for devices that report, fail and are slow in every
+combination."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def no_form_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def doctor(any_device: vkq.Device) -> Iterator[Open]:
-    """Open a device that believes what it is told about itself."""
+    """Return a function that opens a device with changed capabilities and reports."""
     opened: list[vkq.Device] = []
 
     def open_device(**changes: object) -> vkq.Device:
@@ -203,7 +204,7 @@ def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatc
     able = doctor(pipelineExecutableInfo=False)
     monkeypatch.setattr(
         able, "capabilities", capabilities(able, pipelineExecutableInfo=True)
-    )  # claimed, and not enabled
+    )  # reported, but not enabled
     assert (
         select.refusal(doctor(pipelineExecutableInfo=False), "imagined") == "pipelineExecutableInfo is false"
     )

@@ -1,4 +1,5 @@
-"""Settings of the matrix product in registers: vendor rules, and that none changes a result."""
+"""Tests of settings of the matrix product in registers: vendors' rules, and that no setting changes a
+result."""
 
 from __future__ import annotations
 
@@ -31,26 +32,32 @@ GEMM = (
         (100, 1, Setting("4x4", 8, 8)),
         (1, 100, Setting("4x8", 64, 1)),
         (3, 100, Setting("4x8", 64, 1)),
-        (784, 6, Setting("4x4", 8, 8)),  # MobileNetV2: measured to be the fastest of all on lavapipe
-        (3136, 4, Setting("4x4", 8, 8)),  # four wide: 1.02 to 2 times as long
+        (784, 6, Setting("4x4", 8, 8)),  # MobileNetV2: the fastest of all settings on lavapipe
+        (3136, 4, Setting("4x4", 8, 8)),  # with a width of four: 1.02 to 2 times as long
         (196, 8, Setting("4x4", 8, 8)),
     ],
 )
 def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_device: Device) -> None:
-    """Wide tiles are chosen if they are full, and workgroups that the product fills."""
+    """The default wastes little: wide tiles are chosen if they are full, and workgroups that the product
+    fills."""
     assert registers.default(software_device.capabilities, ProductShape("s8s8", "q8to", m4, n4, 9)) == setting
 
 
 @pytest.mark.parametrize(
     ("m4", "n4", "setting"),
     [
-        (196, 32, Setting("8x8", 16, 4)),  # 784 rows, 800 in tiles: 4x8 takes 784, and 1.15 times as long
-        (13, 128, Setting("8x8", 64, 1)),  # 49 rows: 4x8 takes 1.11 times as long
-        (1, 100, Setting("4x8", 64, 1)),  # four rows alone
+        (
+            196,
+            32,
+            Setting("8x8", 16, 4),
+        ),  # 784 rows, padded to 800; 4x8 pads none, and takes 1.15 times as long
+        (13, 128, Setting("8x8", 64, 1)),  # 49 rows; 4x8 takes 1.11 times as long
+        (1, 100, Setting("4x8", 64, 1)),  # only four rows
     ],
 )
 def test_lavapipe_pads_a_little_for_the_widest_tile(m4: int, n4: int, setting: Setting) -> None:
-    """The expected setting was the fastest of all in `vkq tune --regret`."""
+    """lavapipe pads a little to use the widest tile; the expected setting was the fastest of all in `vkq tune
+    --regret`."""
     shape = ProductShape("s8s8", "q8to", m4, n4, 512)
     assert registers.default(reported("lavapipe"), shape) == setting
 

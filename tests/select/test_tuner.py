@@ -1,4 +1,5 @@
-"""Choices for one problem: only its layers use them, they are kept, and they are never trusted blindly."""
+"""Tests of choices for one problem: only its layers use them, they are kept, and they are verified before
+they are used."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ W = np.random.default_rng(3).integers(-127, 128, (48, 32)).astype(np.int8)
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Start with nothing tuned, and keep what is tuned in another folder."""
+    """Start with nothing tuned, and store tuned choices in a temporary folder."""
     (tmp_path / "spirv").symlink_to(cache.cache_dir() / "spirv")
     (tmp_path / "probe").symlink_to(cache.cache_dir() / "probe")
     monkeypatch.setenv("VKQ_CACHE_DIR", str(tmp_path))
@@ -40,14 +41,14 @@ def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Devic
     usual = taken(device)
     assert "__staged" not in usual[0]
     tuner.store(c, NAME, "q8ta_q8csw", STAGED)
-    tuner._tuned.clear()  # as another process finds it
+    tuner._tuned.clear()  # forget them, as in another process
     assert taken(device) == ("gemm_q8ta_q8csw__staged:float.f32.32x32",)
     assert taken(device, 41) == (usual[0],)
     with preferred({}):  # while choices are measured
         assert taken(device) == usual
     tuner.store(c, NAME, "q8ta_q8csw", REGISTERS)
     assert taken(device) == ("gemm_q8ta_q8csw__texels:float.f32.4x4",)
-    tuner.store(c, NAME, "q8ta_q8csw", {})  # the default: nothing to keep
+    tuner.store(c, NAME, "q8ta_q8csw", {})  # the default is not stored
     assert (taken(device), tuner.stored(c)) == (usual, {})
 
 
@@ -66,7 +67,7 @@ def test_what_is_no_more_chooses_nothing(
 def test_choices_of_another_process_are_kept(
     any_device: vkq.Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other process tuned for minutes too, and ended first."""
+    """Choices of another process are kept, which tuned at the same time and ended first."""
     c = any_device.capabilities
     tuner.store(c, "first", "q8csw", STAGED)
     with monkeypatch.context() as other:
@@ -96,7 +97,8 @@ def test_a_file_of_another_form_is_ignored_with_a_warning(
 
 
 def test_each_kind_has_its_turn() -> None:
-    """The order is the next best of each kind, then of each family; in the end each is tried once."""
+    """Each kind has its turn: the order is the next best of each kind, then of each family; in the end each
+    is tried once."""
     found = list(tuner.legal({"a": ["a1", "a2", "a3"], "b": ["b1"]}))
     assert found[:2] == [{}, {"a": "a2"}]
     assert {"a": "a3"} in found[3:]

@@ -1,5 +1,5 @@
-"""The compiler that the shaders were last tested with: its version, and the SPIR-V that it makes of two fixed
-shaders. A phone's driver may refuse another compiler's output (ggml-org/llama.cpp#28635).
+"""The compiler with which the shaders were last tested: its version, and the SPIR-V of two fixed shaders. A
+phone's driver may refuse another compiler's output (ggml-org/llama.cpp#28635).
 
     python -m tests.shader.compiler    writes compiler.json anew
 """

@@ -18,7 +18,7 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Value, Variant
 
 LOOP = re.compile(r"(\[\[unroll\]\]\s*)?\b(for|while)\s*\(")
-CONSTANT = re.compile(r"\bconst u?int (\w+)")  # like capitals: a driver unrolls a loop to such a bound
+CONSTANT = re.compile(r"\bconst u?int (\w+)")  # bounds like this, or in capitals, are unrolled
 NAME = re.compile(r"\b[a-z]\w*")
 FUNCTIONS = """
 uint vkq_rounds = 0u;
@@ -66,7 +66,7 @@ def _closing(source: str, start: int) -> int:
 
 
 def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-    """Replaces `Programs._make`."""
+    """Stand-in for `Programs._make`."""
     spirv = find_compiler().compile(counted(variant, values), variant.source.name)
     module, constants = code(variant, spirv, values, self._capabilities)
     native: Any = self._context.program(

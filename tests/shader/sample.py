@@ -72,7 +72,7 @@ float helper(int v) { return float(v); }
 
 
 def write_folder(root: Path, yaml: str = YAML, glsl: str = GLSL, helper: str = HELPER) -> Path:
-    """Write the sample as a shaders folder below *root*; returns the folder."""
+    """Write the sample as a shaders folder below *root*; return the folder."""
     folder = root / "shaders"
     for name, text in (
         ("scale/scale.yaml", yaml),

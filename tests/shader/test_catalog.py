@@ -1,4 +1,4 @@
-"""The catalog's lookups; and every shader of the project compiles, agrees with its YAML and obeys the
+"""Tests of the catalog's lookups, and that every shader compiles, agrees with its YAML and obeys the
 rules."""
 
 from pathlib import Path

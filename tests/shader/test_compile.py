@@ -1,4 +1,4 @@
-"""Includes, keys, and the path from a variant to its SPIR-V through package, cache and compiler."""
+"""Tests of includes, keys, and the way from a variant to its SPIR-V through package, cache and compiler."""
 
 import dataclasses
 from pathlib import Path
@@ -156,8 +156,8 @@ def test_damaged_cache_is_built_again(variant: Variant) -> None:
 
 
 def test_sealed_spirv_of_another_shader_is_built_again(tmp_path: Path, variant: Variant) -> None:
-    """A file under another name breaks the seal; a file sealed for the name must have the shader's
-    interface."""
+    """Sealed SPIR-V of another shader is built again: a file under another name breaks the seal; a file
+    sealed for this name must have the shader's interface."""
     first = spirv(variant)
     file = shader_compile.cache_folder() / f"{key(text(variant))}.spv"
     other = catalog().find("selftest__arithmetic", test="requantize")

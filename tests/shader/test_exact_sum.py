@@ -1,5 +1,6 @@
-"""shaders/common/exact_sum.glslh on the device: sums and quotients compared with NumPy's, plain and with
-integers (SOFT_FLOAT), where the device's own inverses and quotients are off by up to three ulp."""
+"""Tests of shaders/common/exact_sum.glslh on the device: sums and quotients equal NumPy's, with the device's
+floats and with integers (SOFT_FLOAT), even if the device's inverses and quotients are off by up to three
+ulp."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ void main() {
   }
 }
 """
-LOOP = "iterations: 10\n"  # of quantized_quotient
+LOOP = "iterations: 10\n"  # of the loop in quantized_quotient
 FLOATS = "y[2u * i] = sum(a, b); y[2u * i + 1u] = quotient(a, b);"
 WHOLE = "y[i] = float(quick_quotient(floatBitsToUint(a), floatBitsToUint(b)));"
 YAML = """\
@@ -65,7 +66,7 @@ def operands() -> np.ndarray:
     a = (rng.integers(1 << 23, 1 << 24, n) * 2.0 ** rng.integers(-30, 30, n)).astype(np.float32)
     sparse = (
         rng.integers(1, 1 << 24, n) & ~((1 << rng.integers(0, 23, n)) - 1)
-    ) | 1 << 23  # few bits: exact halves
+    ) | 1 << 23  # few significant bits, so exact halves occur
     b = (sparse * 2.0 ** rng.integers(-45, 45, n)).astype(np.float32)
     near = a * (1 + rng.integers(-3, 4, n) * 2.0**-23).astype(np.float32)
     small = rng.integers(1, 256, (2, n)).astype(np.float32)
@@ -119,8 +120,9 @@ def test_sum_and_quotient(device: vkq.Device, soft: bool, tmp_path: Path) -> Non
 
 
 def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
-    """Every half in the range and its neighbours, where the device's own quotient is off by up to three ulp;
-    scales to the ends of float32, quotients beyond the range, zero and subnormal numbers."""
+    """Quotients rounded to integers are right for every half in the range and its neighbours, if the device's
+    quotient is off by up to three ulp; for scales up to the ends of float32, quotients beyond the range, zero
+    and subnormal numbers."""
     rng = np.random.default_rng(71)
     halves = np.repeat(np.arange(-1030, 1031) / 2, 7)
     scales = (rng.integers(1 << 23, 1 << 24, halves.size) * 2.0 ** rng.integers(-40, 40, halves.size)).astype(

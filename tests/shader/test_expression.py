@@ -1,4 +1,4 @@
-"""The expressions of a shader description."""
+"""Tests of the expressions in a shader's YAML."""
 
 import itertools
 

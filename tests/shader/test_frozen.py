@@ -1,4 +1,5 @@
-"""The shader descriptions in a wheel, without reading YAML, expanding GLSL or reflecting SPIR-V."""
+"""Tests of the shader descriptions in a wheel, which need no YAML, no GLSL expansion and no SPIR-V
+reflection."""
 
 import cProfile
 import dataclasses
@@ -23,7 +24,7 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Shader, Variant
 
 SHADERS = ("gemm_q8ta_q8csw__coopmat", "conv2d_q8ta_q8csw__direct", "argmax_q8__element")
-MOST_CALLS = 60  # of Python functions for a module; reflecting one of 60 KB takes 5,000
+MOST_CALLS = 60  # Python calls for one module; reflecting a module of 60 KB takes 5,000
 
 
 @pytest.fixture
@@ -71,7 +72,8 @@ def test_a_package_is_taken_as_it_is(packaged: tuple[Path, Shader], monkeypatch:
 
 
 def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader], tmp_path: Path) -> None:
-    """Also if another machine compiled: its folder is copied with the name."""
+    """A package names the compiler that made it, also if another machine compiled and its folder was
+    copied."""
     folder, _ = packaged
     assert (folder / COMPILER).read_text() == f"{find_compiler().name}\n"
     (folder / COMPILER).write_text("glslang of another machine\n")
@@ -83,8 +85,8 @@ def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader]
 
 
 def test_it_takes_few_python_calls(packaged: tuple[Path, Shader]) -> None:
-    """Work is counted, not time: before, a first convolution took 5,229 calls for reflection, and 1,057 for
-    reading YAML."""
+    """Loading takes few Python calls. The test counts calls, not time: before, a first convolution took 5,229
+    calls for reflection, and 1,057 for reading YAML."""
     profile = cProfile.Profile()
     profile.enable()
     for variant in catalog().variants.values():

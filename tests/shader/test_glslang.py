@@ -1,4 +1,4 @@
-"""The compiler providers: the library with real shaders, commands by stand-ins."""
+"""Tests of the compiler providers: the library with real shaders, commands by stand-ins."""
 
 import os
 import signal
@@ -124,9 +124,9 @@ def test_probe_needs_both_extensions() -> None:
 
 
 def test_a_signal_is_not_lost() -> None:
-    """The library calls Python back, and an exception of a signal handler inside a callback would be lost
-    together with the result."""
-    lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(200))  # longer than until the signal
+    """A signal during compilation is not lost. The library calls Python back, and an exception of a signal
+    handler inside such a callback would be lost together with the result."""
+    lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(200))  # lasts until the signal
     source = f"#version 450\nlayout(binding = 0) buffer D {{ int data[]; }};void main() {{ {lines} }}"
     compiler = find_compiler()
 
@@ -144,8 +144,9 @@ def test_a_signal_is_not_lost() -> None:
 
 
 def test_the_interpreter_ends_while_a_daemon_thread_compiles() -> None:
-    """The library calls Python, which a thread must not enter any more: the exit waits for it. Here the
-    process runs for two seconds after Python's end."""
+    """The interpreter can end while a daemon thread compiles. The library calls Python, which a thread must
+    not enter any more then, so the exit waits for it. Here the process runs for two seconds after Python's
+    end."""
     code = """if True:
         import ctypes, threading, time
         from vkq.shader.glslang import find_compiler

@@ -1,4 +1,4 @@
-"""Push constants from one source: `push:` in a YAML, in Python and in GLSL, and its errors."""
+"""Tests of push constants from one source: `push:` in a YAML, in Python and in GLSL; and of its errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_refused_with_line(tmp_path: Path, push: str, taken: str, message: str) 
 
 
 def test_every_block_is_shared() -> None:
-    """A block used by one shader belongs into its own YAML."""
+    """Every block is shared by several shaders; a block of one shader belongs in its own YAML."""
     yamls = [path.read_text() for path in shaders_folder().glob("*/*.yaml")]
     taken = [line for text in yamls for line in text.splitlines() if line.startswith("push: [")]
     for name in blocks(shaders_folder()):

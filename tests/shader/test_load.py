@@ -1,4 +1,4 @@
-"""Reading a shader's YAML: its variants, and each violation of the schema with its line."""
+"""Tests of reading a shader's YAML: its variants, and each violation of the schema with its line."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def test_variants_are_the_product_of_the_axes(tmp_path: Path) -> None:
     f32_two = shader.variants[1]
     assert f32_two.axes == {"out": "f32", "tile": "two"}
     assert f32_two.defines == {"EXTRA": 3, "OUT": 0, "TILE": 2}
-    assert f32_two.requires == {"maxComputeSharedMemorySize": 20000}  # the larger of the two needs
+    assert f32_two.requires == {"maxComputeSharedMemorySize": 20000}  # the larger of both requirements
     assert f32_two.specialization["LOCAL_X"].default == 16
     assert f32_two.specialization["LOCAL_X"].overridden
     assert [binding.type for binding in f32_two.bindings] == ["ivec4", "float"]
@@ -60,7 +60,8 @@ def like(tmp_path: Path, text: str) -> Shader:
 
 
 def test_what_a_shader_is_like_holds_unless_it_is_said_anew(tmp_path: Path) -> None:
-    """Axes, defines, bindings and constants are extended."""
+    """A shader that is `like` another has everything of it that it does not replace: axes, defines, bindings
+    and constants are extended."""
     shader = like(tmp_path, LIKE)
     assert [variant.name for variant in shader.variants] == [
         "scale__other:f32.three.plus", "scale__other:i32.three.plus",
@@ -104,7 +105,8 @@ def test_what_is_alike_is_refused_with_line(
 
 
 def test_one_of_those_that_are_alike_says_everything(tmp_path: Path) -> None:
-    """Two descriptions cannot be like each other, and none like itself."""
+    """Of shaders that are alike, one describes everything: two cannot be like each other, and none can be
+    like itself."""
     for other in ("other.yaml", "third.yaml"):
         write_folder(tmp_path)
         (tmp_path / "shaders/scale/third.yaml").write_text(LIKE.replace("scale.yaml", "other.yaml"))

@@ -1,4 +1,4 @@
-"""Reading SPIR-V: its interface, every disagreement with a YAML, and the float controls."""
+"""Tests of reading SPIR-V: its interface, every disagreement with a YAML, and the float controls."""
 
 import ctypes
 import random
@@ -250,13 +250,13 @@ def module(*instructions: tuple[int, ...]) -> bytes:
         [(43, 2)],
         [(17,), (16, 1)],
         [(52, 5, 3, 196, 2), (71, 3, 11, 25)],
-        # 1 << 2^31 would be 256 MiB of zeros.
+        # A constant 1 << 2^31 would have 256 MiB of zeros.
         [(21, 1, 32, 0), (43, 1, 2, 2**31), (52, 1, 5, 196, 2, 2), (71, 3, 11, 25), (51, 4, 3, 5, 5, 5)],
-        # A sum of a sum of a sum ... of itself: 2^5000 steps, and as many bits.
+        # An expression that doubles 5000 times has 2^5000 steps, and as many bits.
         [(21, 1, 32, 0), (43, 1, 2, 7), *((52, 1, n + 1, 128, n, n) for n in range(2, 5000)),
          (71, 9000, 11, 25),
          (51, 4, 9000, 5000, 5000, 5000)],
-        # An array of arrays of ...
+        # An array of arrays of arrays ...
         [(21, 1, 32, 0), (43, 1, 2, 4), *((28, n + 1, n, 2) for n in range(10, 5000)), (32, 9000, 4, 5000),
          (59, 9000, 9001, 4)],
     ],

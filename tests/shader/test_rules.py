@@ -1,4 +1,4 @@
-"""The rules over GLSL sources, and over modules."""
+"""Tests of the rules for GLSL sources and for modules."""
 
 import dataclasses
 from pathlib import Path
@@ -112,8 +112,8 @@ void main() {
 
 
 def test_a_length_that_a_driver_would_choose() -> None:
-    """vkq computes it for every driver, and leaves other instructions; a length that it cannot know is
-    refused."""
+    """vkq computes vector lengths that a driver would compute in its own way, and leaves other instructions;
+    a length that it cannot know is refused."""
     module = find_compiler().compile(CHOSEN, "chosen.comp")
     constants = {"LONG": Constant(3, "bool", True), "COUNT": Constant(4, "uint", 8)}
     variant = dataclasses.replace(catalog().shaders["softmax_q8__row"].variants[0], specialization=constants)
@@ -146,7 +146,8 @@ void main() {
     ("stride", "breaks"), [("2 * LINE", False), ("p.line", True), ("LINE + p.line", True)]
 )
 def test_strides_of_matrices(stride: str, breaks: bool) -> None:
-    """Strides from constants become literals; drivers get strides from push constants wrong."""
+    """Strides of matrices that are constants become literals; drivers use strides from push constants
+    wrongly."""
     variant = dataclasses.replace(
         catalog().shaders["selftest__matrices"].variants[0], specialization={"LINE": Constant(3, "uint", 16)}
     )
@@ -159,7 +160,8 @@ def test_strides_of_matrices(stride: str, breaks: bool) -> None:
     ("rows", "breaks"), [("8", False), ("LINE", False), ("N", True), ("(LINE + N)", True)]
 )
 def test_shapes_of_matrices(rows: str, breaks: bool) -> None:
-    """Shapes from sizes become literals; shapes from specialization constants that remain do not."""
+    """Shapes of matrices that are sizes become literals; a shape that stays a specialization constant breaks
+    the rule."""
     constants = {"LINE": Constant(3, "uint", 16)}
     variant = dataclasses.replace(
         catalog().shaders["selftest__matrices"].variants[0], specialization=constants

@@ -1,4 +1,4 @@
-"""Sizes: specialization constants that the axes of a YAML choose."""
+"""Tests of sizes: specialization constants that the axes of a YAML choose."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from vkq.shader.compile import reflection, spirv, text
 from vkq.shader.reflect import check
 from vkq.shader.spec import Shader
 
-MOST_MODULES = 428  # of all shaders: a wheel carries each
+MOST_MODULES = 428  # most modules of all shaders: a wheel contains each
 GEMM = "gemm_q8ta_q8csw__coopmat:q8to.s8s8.128x128"
 TILES = (
     ("one: {defines: {TILE: 1}}", "one: {sizes: {TILE: 1, ACROSS: 4}}"),

@@ -1,4 +1,5 @@
-"""A variant's interface to its callers: sizes, push constants, specialization, device requirements."""
+"""Tests of a variant's interface for its callers: sizes, push constants, specialization, device
+requirements."""
 
 import pickle
 import struct

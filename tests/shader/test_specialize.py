@@ -1,4 +1,4 @@
-"""Specialization constants as literals: the module that a driver gets."""
+"""Tests of specialization constants as literals, in the module that a driver gets."""
 
 from array import array
 from pathlib import Path
@@ -61,14 +61,16 @@ def test_what_is_computed_of_constants_becomes_a_literal(expression: str) -> Non
 
 
 def test_what_has_no_value_stays(tmp_path: Path) -> None:
-    """A division by zero in a branch that is not taken: the driver decides, as before."""
+    """An instruction without a value stays: a division by zero in a branch that is not taken is left to the
+    driver."""
     source = GLSL.replace("STORES", "  if (A != 0) y[0] = 8 / A;")
     folded = specialized(find_compiler().compile(source, "zero.comp"), {0: 0})
     assert left(folded) == [52]
 
 
 def test_what_is_not_given_stays() -> None:
-    """And everything computed from it: a local size of both kinds stays open."""
+    """Constants that are not given stay, and so does everything computed from them: a local size that uses
+    both kinds stays open."""
     source = GLSL.replace("STORES", "  y[A * 2] = T ? int(U * 3u) + B : 6;")
     source = source.replace(
         "layout(local_size_x = 1) in", "layout(local_size_x_id = 0, local_size_y_id = 7) in"
@@ -96,7 +98,7 @@ def test_sizes_become_local_size_and_shared_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "gemm_q8ta_q8csw__coopmat:q8to.s8s8.128x128",  # tiles, a local size and shared memory of sizes
+        "gemm_q8ta_q8csw__coopmat:q8to.s8s8.128x128",  # sizes decide tiles, a local size and shared memory
         "gemv_q8ta_q8csw__split:float.3.q8to",  # a local size of two constants, rows
         "conv2d_q8csw__direct:4x4.float32",
     ],

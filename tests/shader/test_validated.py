@@ -1,5 +1,5 @@
-"""Every module is valid SPIR-V for Vulkan 1.1 according to Khronos' validator, and obeys the rules for
-phones' drivers; and the compiler is the one that the shaders were tested with."""
+"""Tests that every module is valid SPIR-V for Vulkan 1.1 according to Khronos' validator and obeys the rules
+for phones' drivers, and that the compiler is the one with which the shaders were tested."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def given(variant: Variant, module: bytes) -> bytes:
 
 
 def test_every_module_is_valid_for_vulkan_1_1(validator: None) -> None:
-    """As compiled, and with the sizes of each variant that shares it."""
+    """Every module is valid as compiled, and with the sizes of each variant that shares it."""
     made = [(each, spirv(each[0])) for each in modules(catalog().variants.values())]
     rules = [what for each, module in made for variant in each for what in check_module(variant, module)]
     assert not rules
@@ -88,8 +88,8 @@ def test_the_compiler_is_the_one_that_was_tested() -> None:
 
 
 def test_other_spirv_of_a_release_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One changed byte of a module, an additional module, or another compiler ends the build; a new version
-    does not."""
+    """Other SPIR-V of a release is detected: one changed byte of a module, an additional module, or another
+    compiler ends the build; a new version does not."""
     folder, file = tmp_path / "spirv", tmp_path / "release.json"
     folder.mkdir()
     (folder / "a.spv").write_bytes(b"\3\2\x23\7")

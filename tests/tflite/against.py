@@ -1,5 +1,5 @@
-"""``python -m tests.tflite.against [COUNT] [OPERATOR...]``: random models of one operator through LiteRT and
-vkq. Prints what differs, what either refuses, and how many were equal."""
+"""Compare random models of one operator in LiteRT and vkq: ``python -m tests.tflite.against [COUNT]
+[OPERATOR...]``. It prints what differs, what either library refuses, and how many models were equal."""
 
 from __future__ import annotations
 

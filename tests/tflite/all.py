@@ -1,4 +1,4 @@
-"""Return any model of one operator, by the operator's name and a number."""
+"""All models of one operator, by the operator's name and a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LiteRT's (with XNNPACK) answers to the tests' models, stored in this folder, so that the tests need no
+"""LiteRT's (XNNPACK's) results for the tests' models, stored in this folder, so that the tests need no
 LiteRT. ``python -m tests.tflite.answers`` makes the file anew, with the package ai-edge-litert."""
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .networks import NETWORKS
 from .operators import Case
 
 FILE = Path(__file__).with_name("answers.npz")
-TAKEN = "XNNPACK"  # in the file: the digests of the models of one operator that XNNPACK takes
-WHOLE = 1 << 10  # elements; of a larger 8-bit answer its digest is kept
-SEEDS = 3  # models of each operator; the last one is of uint8 where the operator has that
+TAKEN = "XNNPACK"  # key in the file: digests of the one-operator models that XNNPACK runs
+WHOLE = 1 << 10  # elements; of a larger 8-bit result only its digest is stored
+SEEDS = 3  # models of each operator; the last one is uint8 if the operator allows it
 
 
 def network_case(name: str) -> Case:

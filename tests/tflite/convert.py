@@ -16,9 +16,9 @@ SHAPES = {
     "mixed": (32, 32, 3), "dense_blocks": (24, 24, 3), "floats": (17, 23, 3), "half_floats": (17, 23, 3),
     "hybrid": (17, 23, 3), "keywords_16x8": (49, 10, 1),
 }  # fmt: skip
-CONVERTED = (*SHAPES, "quantized")  # that one: floats.tflite by `vkq quantize`, with random samples
+CONVERTED = (*SHAPES, "quantized")  # quantized: floats.tflite by `vkq quantize`
 # Bounds of float results: LiteRT adds in another order, quantizes the activations of hybrid layers, and
-# rounds those of 16 bits.
+# rounds 16-bit activations.
 NEAR = {"floats": 1e-6, "half_floats": 1e-6, "hybrid": 1e-3, "keywords_16x8": 1e-4}
 
 
@@ -171,7 +171,7 @@ def main() -> None:
         given = tf.keras.Input(SHAPES[name], batch_size=None if name == "mobile3" else 1)
         model = tf.keras.Model(given, network(tf.keras.layers, given))
         for weight in model.weights:
-            if len(weight.shape) == 1:  # biases and normalizations, which begin as 0 and 1
+            if len(weight.shape) == 1:  # biases and normalizations, which are 0 and 1 at first
                 weight.assign(weight.numpy() + np.abs(rng.normal(0, 0.3, weight.shape)))
         (FOLDER / f"{name}.tflite").write_bytes(convert(tf, model, SHAPES[name], name, rng))
 

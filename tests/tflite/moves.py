@@ -10,7 +10,8 @@ from .operators import SAME, Case, One, Random, all_numbers, conv
 
 
 def transpose_conv(rng: Random, dtype: str, short: bool = False) -> Case:
-    """short: the kernel is shorter than the stride, which LiteRT's own kernel computes."""
+    """Return a TRANSPOSE_CONV. *short*: the kernel is shorter than the stride, which LiteRT's own kernel
+    computes."""
     one = One(rng, dtype)
     x_shape, kernel = one.shape(2, 7), [int(k) for k in rng.integers(1, 5, 2)]
     stride, padding = [int(s) for s in rng.integers(1, 4, 2)], int(rng.integers(0, 2))
@@ -61,7 +62,8 @@ def _resize(op: str, kind: str) -> Callable[[Random, str], Case]:
 
 
 def strided_slice(rng: Random, dtype: str) -> Case:
-    """Ends before the first and behind the last element, negative steps, masks; some axes omitted."""
+    """Return a STRIDED_SLICE with ends before the first and after the last element, negative steps, masks,
+    and omitted axes."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(2, 9), one.scale(), one.zero()
     begin_mask, end_mask = (int(v) for v in rng.integers(0, 16, 2))
@@ -211,7 +213,8 @@ def symmetric_batch_matmul(rng: Random, dtype: str) -> Case:
 
 
 def batch_matmul(rng: Random, dtype: str, symmetric: bool = False) -> Case:
-    """symmetric: the right operand's zero point is 0, so that XNNPACK computes it."""
+    """Return a BATCH_MATMUL. *symmetric*: the right operand's zero point is 0, so that XNNPACK computes
+    it."""
     one = One(rng, "int8")
     n, m, k, o = (int(v) for v in rng.integers(1, 20, 4))
     a_scale, b_scale, turn = one.scale(), one.scale(), [int(v) for v in rng.integers(0, 2, 2)]
@@ -231,7 +234,7 @@ def short_transpose_conv(rng: Random, dtype: str) -> Case:
 
 
 def large_depthwise(rng: Random, dtype: str) -> Case:
-    """Sums beyond 2^24, which are not exact in float32."""
+    """Return a depthwise convolution with sums beyond 2^24, which are not exact in float32."""
     one, kernel = One(rng, "uint8"), (17, int(rng.integers(17, 20)))
     x = one.input((1, 19, 20, 2), 0.01, 0, rng.integers(250, 256, (1, 19, 20, 2)).astype(np.uint8))
     w_shape = (1, *kernel, 2)
@@ -255,7 +258,7 @@ def other_type(rng: Random, dtype: str) -> Case:
 
 
 def reduction(rng: Random, dtype: str) -> Case:
-    """REDUCE_MAX and REDUCE_MIN."""
+    """Return a REDUCE_MAX or REDUCE_MIN."""
     one = One(rng, dtype)
     shape, keep, scale, zero = one.shape(2), int(rng.integers(0, 2)), one.scale(), one.zero()
     axes = [[3], [1, 2], [0, 3]][rng.integers(0, 3)]
@@ -288,7 +291,7 @@ def squared_difference(rng: Random, dtype: str) -> Case:
 
 
 def reciprocal_root(rng: Random, dtype: str) -> Case:
-    """Only numbers above 0: LiteRT refuses others at run time."""
+    """Return an RSQRT of numbers above 0, because LiteRT refuses others at run time."""
     one = One(rng, "int8")
     scale = one.scale(-3, 0)
     numbers = np.arange(-127, 129).clip(-127, 127).astype(np.int8).reshape(1, 4, 16, 4)
@@ -299,7 +302,8 @@ def reciprocal_root(rng: Random, dtype: str) -> Case:
 
 
 def space_to_batch(rng: Random, dtype: str) -> Case:
-    """SPACE_TO_BATCH and back, around a convolution, which is how the older converter writes dilation."""
+    """Return a SPACE_TO_BATCH and its inverse around a convolution, as the older converter writes
+    dilation."""
     one = One(rng, dtype)
     (n, h, w, c), scale, zero = one.shape(), one.scale(), one.zero()
     h, w = 2 * h, 3 * w

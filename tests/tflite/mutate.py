@@ -1,5 +1,4 @@
-"""Randomly damaged files. ``python -m tests.tflite.mutate COUNT`` reads so many; only ModelError may be
-raised."""
+"""Read randomly damaged files: ``python -m tests.tflite.mutate COUNT``. Only ModelError may be raised."""
 
 from __future__ import annotations
 

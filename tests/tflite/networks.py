@@ -14,7 +14,7 @@ RELU6 = 3
 
 
 class Network:
-    """A network in the making, int8, with scales that use the range of its values."""
+    """An int8 network under construction, with scales that use the range of its values."""
 
     def __init__(self, seed: int = 0):
         self.w, self.rng = Writer(), np.random.default_rng(seed)
@@ -120,7 +120,7 @@ class Network:
 
 
 def mobilenet_v1(size: int = 33, batch: int = 1) -> bytes:
-    """Separable convolutions, an average over the whole image, a 1x1 convolution as classifier."""
+    """Return separable convolutions, an average over the whole image, and a 1x1 convolution as classifier."""
     n = Network(1)
     x = first = n.input((batch, size, size, 3))
     x = n.conv(x, 8, 3, 2)
@@ -133,7 +133,7 @@ def mobilenet_v1(size: int = 33, batch: int = 1) -> bytes:
 
 
 def mobilenet_v2(size: int = 35, batch: int = 1) -> bytes:
-    """Inverted residuals with sums, a mean, a dense layer."""
+    """Return inverted residuals with sums, a mean, and a dense layer."""
     n = Network(2)
     x = first = n.input((batch, size, size, 3))
     x = n.conv(x, 16, 3, 2)
@@ -148,7 +148,7 @@ def mobilenet_v2(size: int = 35, batch: int = 1) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """How a network is made, and the number of values that the device transposes."""
+    """The function that makes a network, and the number of values that the device transposes."""
 
     make: Callable[[], bytes]
     transposes: int = 1

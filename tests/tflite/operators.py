@@ -18,7 +18,7 @@ ACTIVATIONS = (0, 1, 2, 3)  # none, RELU, RELU_N1_TO_1, RELU6
 
 
 class One:
-    """A model in the making, with its inputs' numbers."""
+    """A model under construction, with its inputs' numbers."""
 
     def __init__(self, rng: Random, dtype: str = "int8"):
         self.w, self.rng, self.dtype = Writer(), rng, dtype
@@ -62,7 +62,8 @@ def window(size: int, kernel: int, stride: int, dilation: int, padding: int) -> 
 
 
 def conv(rng: Random, dtype: str, depthwise: bool = False) -> Case:
-    """Kernels, strides, dilations, paddings, groups, activations; scales per tensor and per channel."""
+    """Return a CONV_2D or DEPTHWISE_CONV_2D with random kernels, strides, dilations, paddings, groups and
+    activations; scales per tensor or per channel."""
     one = One(rng, dtype)
     x_shape, kernel = one.shape(5, 12), [int(k) for k in rng.integers(1, 4, 2)]
     stride, padding = [int(s) for s in rng.integers(1, 4, 2)], int(rng.integers(0, 2))
@@ -121,7 +122,8 @@ def dense(rng: Random, dtype: str) -> Case:
 
 
 def binary(op: str, low: float = -2, high: float = 3) -> Callable[[Random, str], Case]:
-    """ADD, SUB, MUL, with the scale of y so many powers of two from the one that the results need."""
+    """Return a maker of ADD, SUB or MUL models. The scale of y differs from the one that the results need by
+    a random power of two in [low, high]."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
@@ -152,7 +154,8 @@ def all_numbers(one: One) -> Array:
 def unary(
     op: str, kind: str = "", version: int = 1, spread: float = 6, least: float | None = None, **options: Any
 ) -> Callable[[Random, str], Case]:
-    """A function of one number, on all numbers, with scales of x and y so many powers of two apart."""
+    """Return a maker of models of a function of one number, on all numbers, with random powers of two between
+    the scales of x and y."""
     least = -spread if least is None else least
 
     def make(rng: Random, dtype: str) -> Case:
@@ -170,7 +173,7 @@ def unary(
 
 
 def _fixed(op: str, scale: float, zero: int) -> Callable[[Random, str], Case]:
-    """LOGISTIC, TANH, SOFTMAX: the result's parameters are fixed."""
+    """Return a maker of LOGISTIC, TANH or SOFTMAX models, whose results have fixed parameters."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)

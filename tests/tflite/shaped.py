@@ -1,4 +1,5 @@
-"""Operators of shapes, copies and types, and functions that no converter's network in the tests contains."""
+"""Models of operators on shapes, copies and types, and of functions that no converter's network in the tests
+contains."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def broadcast_to(rng: Random, dtype: str) -> Case:
 
 
 def squeeze(rng: Random, dtype: str) -> Case:
-    """Remove axes of size 1, and add one elsewhere."""
+    """Return a SQUEEZE that removes axes of size 1, and an EXPAND_DIMS that adds one elsewhere."""
     one = One(rng, dtype)
     (n, h, _, c), scale, zero, axis = one.shape(), one.scale(), one.zero(), int(rng.integers(-4, 4))
     x, middle = one.input((n, 1, h, c), scale, zero), one.output((n, h, c), scale, zero)
@@ -44,7 +45,8 @@ def squeeze(rng: Random, dtype: str) -> Case:
 
 
 def known(rng: Random, dtype: str) -> Case:
-    """Values that follow from shapes alone, after the input; and its numbers as int32."""
+    """Return a model whose results follow from shapes only, after the input; and the input's numbers as
+    int32."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(), one.scale(), one.zero()
     x, sizes = one.input(shape, scale, zero), one.w.tensor((4,), "int32")

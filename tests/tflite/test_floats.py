@@ -1,4 +1,4 @@
-"""Operators on floats: NumPy's results within a few units, in the file's order of axes."""
+"""Tests of operators on floats: NumPy's results within a few units, with axes in the file's order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_unary(op: str, device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("op", BINARY)
 def test_binary(op: str, device: vkq.Device) -> None:
-    """With channels that are broadcast, and a fused RELU if the operator has one."""
+    """Binary operators are right with channels that are broadcast, and with a fused RELU if the operator has
+    one."""
     w, a, b = Writer(), numbers(), numbers((7,), 1)
     a = np.abs(a) if op == "POW" else a
     x, z, y = w.tensor(SHAPE, "float32"), w.tensor((7,), "float32"), w.tensor(SHAPE, "float32")
@@ -92,7 +93,7 @@ def test_flags(device: vkq.Device) -> None:
     w.operator("EQUAL", [x, z], flags[1:2])
     w.operator("LOGICAL_OR", flags[:2], flags[2:3])
     w.operator("LOGICAL_NOT", flags[:1], flags[3:4])
-    w.operator("LOGICAL_AND", flags[2:4], flags[4:])  # equal, in other words
+    w.operator("LOGICAL_AND", flags[2:4], flags[4:])  # equal means both <= and >=
     w.operator("SELECT", [flags[4], x, z], [y])
     (got,) = run(w, [x, z], [y], device, a, b)
     np.testing.assert_array_equal(got, b)

@@ -1,4 +1,4 @@
-"""The interpreter's methods, as in LiteRT, and the command line on .tflite files."""
+"""Tests of the interpreter's methods, as in LiteRT, and of the command line on .tflite files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .writer import Writer
 
 
 def small() -> bytes:
-    """Two inputs, one of an open size, two results, a signature."""
+    """Return a model with two inputs, one of an open size, two results, and a signature."""
     w = Writer()
     a = w.tensor((1, 3), "int8", 0.5, 3, name="a:0", shape_signature=[-1, 3])
     b = w.tensor((1, 3), "int8", 0.25, -1, name="b:0", shape_signature=[-1, 3])
@@ -86,7 +86,8 @@ def test_misuse(any_device: vkq.Device) -> None:
 
 
 class Stand:
-    """Stands in for LiteRT if the package is not installed: Something adds 1, other operators give zeros."""
+    """A stand-in for LiteRT if the package is not installed: the operator Something adds 1, other operators
+    return zeros."""
 
     def __init__(self, model_content: bytes, num_threads: int | None):
         self.file, self.values = parse(model_content), dict[int, np.ndarray]()
@@ -138,7 +139,7 @@ def unknown() -> bytes:
 
 
 def test_fallback(any_device: vkq.Device, litert: None) -> None:
-    """Some operators in LiteRT, the others on the device."""
+    """The fallback runs some operators in LiteRT, the others on the device."""
     session = InferenceSession(unknown(), any_device, fallback="litert")
     with pytest.warns(UserWarning, match=r"2 of 4 nodes run on the CPU through LiteRT \(Something\)"):
         got = session.run(None, {"t0": A})
@@ -151,7 +152,7 @@ def test_fallback(any_device: vkq.Device, litert: None) -> None:
     assert "2 nodes on the CPU" in str(report)
     with pytest.raises(ArgumentError, match="must be None or 'litert'"):
         InferenceSession(unknown(), any_device, fallback="onnxruntime")
-    whole = InferenceSession(small(), any_device, fallback="litert")  # nothing to fall back for
+    whole = InferenceSession(small(), any_device, fallback="litert")  # the model needs no fallback
     np.testing.assert_array_equal(whole.run(None, {"a:0": A, "b:0": B})[1], RELU)
 
 
@@ -177,7 +178,7 @@ def several(op: str = "") -> bytes:
 
 
 def test_subgraphs(any_device: vkq.Device) -> None:
-    """Each subgraph by its signature or its name; the first one by default."""
+    """Each subgraph is run by its signature or its name; the first one is the default."""
     interpreter = Interpreter(model_content=several(), device=any_device)
     ends = {"inputs": ["in"], "outputs": ["out"]}
     assert interpreter.get_signature_list() == {"bound": ends, "cut": ends}
@@ -210,10 +211,10 @@ def sixteen(op: str = "ADD", ends: str = "float32") -> bytes:
 
 
 def test_16_bit_activations(any_device: vkq.Device) -> None:
-    """They are computed in floats, within the range of 16 bits."""
+    """16-bit activations are computed in floats, within the range of 16 bits."""
     session = InferenceSession(sixteen(), any_device)
     (got,) = session.run(None, {"x": np.array([[0.5, -15, 99, 15]], np.float32)})
-    top = (2**15 - 1) / 2**11  # of the result; the 99 is cut to 2^15 - 1 before
+    top = (2**15 - 1) / 2**11  # of the result; 99 is limited to 2^15 - 1 steps before
     np.testing.assert_array_equal(got, np.float32([[0.5 + 2**-10, -15 - 2**-9, top, top]]))
     with pytest.raises(UnsupportedModelError, match=r"vkq runs int16 activations .* with float inputs"):
         InferenceSession(sixteen(ends="int16"), any_device)
@@ -233,11 +234,11 @@ def test_command_line(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
-    path = tmp_path / "network"  # the file's identifier says what it is
+    path = tmp_path / "network"  # the file's identifier, not its name, says that it is a .tflite file
     path.write_bytes(network_case("mobilenet_v2")[0])
     assert main(["inspect", str(path)]) == 0
     assert "TFLite, 28 nodes" in capsys.readouterr().out
-    assert main(["run", str(path), "--random", "--compare", "litert"]) == 1  # zeros
+    assert main(["run", str(path), "--random", "--compare", "litert"]) == 1  # the stand-in returns zeros
     assert "compare LiteRT with XNNPACK" in capsys.readouterr().out
     assert main(["run", str(path), "--random", "--profile"]) == 0
     assert "CONV_2D #0" in capsys.readouterr().out

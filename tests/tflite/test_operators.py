@@ -1,4 +1,5 @@
-"""Every operator over its attributes, and whole networks: LiteRT's bytes, on the device."""
+"""Tests of every operator with random attributes, and of whole networks: they give LiteRT's bytes on the
+device."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def check(case: Case, device: vkq.Device, near: float = 0) -> InferenceSession:
     for i, got in enumerate(session.run(None, feed)):
         want = answers()[
             f"{digest(case)}/{i}"
-        ]  # a KeyError: the case has changed; python -m tests.tflite.answers
+        ]  # a KeyError means that the case has changed: run python -m tests.tflite.answers
         got = short(got)
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=0, atol=near)
@@ -44,8 +45,8 @@ def test_operator(op: str, seed: int, device: vkq.Device) -> None:
 
 
 def test_sums_need_no_table() -> None:
-    """XNNPACK's sums equal vkq's for neighbouring scales, so a convolution before them can add the
-    residual."""
+    """Sums need no table: XNNPACK's sums equal vkq's for neighbouring scales, so a convolution before them
+    can add the residual."""
     found = [{node.op for node in read(operator_case("SUB", seed)[0]).nodes} for seed in range(20)]
     assert all("lookup2" not in ops for ops in found)
     assert sum("sub" in ops for ops in found) == len(found)
@@ -53,7 +54,7 @@ def test_sums_need_no_table() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name: str, any_device: vkq.Device) -> None:
-    """Channels are moved first once, before the first convolution, and not again."""
+    """A network is right, and channels are moved first only once, before the first convolution."""
     case = network_case(name)
     session = check(case, any_device)
     rows = session.explain().rows
@@ -63,13 +64,13 @@ def test_network(name: str, any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_converted_network(name: str, any_device: vkq.Device) -> None:
-    """A file of TensorFlow's converter; the 8-bit ones are equal in every byte."""
+    """A network of TensorFlow's converter is right; the 8-bit ones are equal in every byte."""
     session = check(network_case(name), any_device, CONVERTED_NEAR.get(name, 0))
     assert {row.where for row in session.explain().rows} == {"device"}
 
 
 def test_other_shapes(any_device: vkq.Device) -> None:
-    """For another image size, the network is read again from the same file."""
+    """For another image size the network is read again from the same file."""
     data, (x,) = network_case("residual")
     interpreter = vkq.tflite.Interpreter(model_content=data, device=any_device)
     interpreter.resize_tensor_input(0, (2, *x.shape[1:]))
@@ -83,8 +84,8 @@ def test_other_shapes(any_device: vkq.Device) -> None:
 
 
 def test_example(device: vkq.Device) -> None:
-    """The example's file is the output of its script; its scores are those of the ONNX model it is made
-    from."""
+    """The example's file is the output of its script; its scores equal those of the ONNX model from which it
+    is made."""
     data = (MODELS / "digits.tflite").read_bytes()
     assert data == digits()
     images = np.load(MODELS / "digits.npz")["images"][:40].astype(np.float32) / 16
@@ -95,7 +96,7 @@ def test_example(device: vkq.Device) -> None:
 
 
 def test_open_batch(device: vkq.Device) -> None:
-    """A batch of any size, with the weights packed once; `map` gives the results of `run`."""
+    """A batch of any size runs, with the weights packed once; `map` gives the results of `run`."""
     images = np.load(MODELS / "digits.npz")["images"][:7, ..., None].astype(np.float32) / 16
     session = InferenceSession(str(MODELS / "digits.tflite"), device)
     assert session.get_inputs()[0].shape == [None, 8, 8, 1]
@@ -105,6 +106,6 @@ def test_open_batch(device: vkq.Device) -> None:
     np.testing.assert_array_equal(each, want)
     np.testing.assert_array_equal(list(session.map(images, batch=3)), want)
     layers = [key for key in session._executables.layers if isinstance(key, tuple) and key[0] != "of"]
-    assert len(layers) == 4  # three convolutions, a linear layer
+    assert len(layers) == 4  # three convolutions and a linear layer
     with pytest.raises(vkq.ArgumentError, match="must be"):
         session.run(None, {"image": images[:, :7]})

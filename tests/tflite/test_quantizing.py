@@ -1,5 +1,5 @@
-"""``vkq quantize`` of .tflite files: the requests to ai-edge-quantizer, and the use of its answer. A stand-in
-gives the package's real answer (``models/quantized.tflite``)."""
+"""Tests of ``vkq quantize`` for .tflite files: the requests to ai-edge-quantizer, and the use of its result.
+A stand-in returns the package's real result (``models/quantized.tflite``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOAT, MADE = FOLDER / "floats.tflite", FOLDER / "quantized.tflite"
 
 
 class Quantizer:
-    """Records the requests."""
+    """A stand-in for ai-edge-quantizer that records the requests."""
 
     asked: ClassVar[list[Any]] = []
 
@@ -68,7 +68,7 @@ def samples(tmp_path: Path) -> Path:
 
 
 class Real:
-    """Stands in for LiteRT with the float model."""
+    """A stand-in for LiteRT that runs the float model."""
 
     def __init__(self, model: str, needed: str):
         self.session = InferenceSession(model)
@@ -81,7 +81,7 @@ def test_command_line(
     software_device: vkq.Device, tool: type[Quantizer], samples: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """The file runs entirely on the device, and its distance to the float model is reported."""
+    """The quantized file runs entirely on the device, and its distance from the float model is reported."""
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.setattr("vkq.tflite.litert.Litert", Real)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
@@ -96,7 +96,7 @@ def test_command_line(
     said = capsys.readouterr().out
     assert f"written {made}: 14272 bytes (float: 29724)" in said
     assert "against the float model on 3 samples" in said
-    assert "3" < said.partition("_dequant: ")[2] < "5"  # 40 dB, or near
+    assert "3" < said.partition("_dequant: ")[2] < "5"  # about 40 dB
     assert main(["quantize", str(FLOAT), "-c", str(samples), "--target-db", "30"]) == 2
     assert "--target-db is for ONNX models" in capsys.readouterr().err
     assert main(["quantize", str(FLOAT)]) == 2

@@ -1,4 +1,4 @@
-"""Broken and hostile files: a typed error that names the problem, never anything else."""
+"""Tests of broken and hostile files: they raise a typed error that names the problem, never anything else."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_format_is_known_by_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", range(0, 200, 50))
 def test_mutated_files(start: int) -> None:
-    """Damaged anywhere, a file is read, or raises ModelError."""
+    """A file damaged anywhere is read, or raises ModelError."""
     sources = [
         operator_case("CONV_2D", 1)[0],
         operator_case("CONCATENATION", 0)[0],
@@ -117,7 +117,8 @@ def test_mutated_files(start: int) -> None:
 
 
 def test_no_file_asks_for_any_memory() -> None:
-    """A kilobyte of operators that would fill gigabytes, and an image of too many rows, are refused."""
+    """Files that ask for much memory are refused: a kilobyte of operators that would fill gigabytes, and an
+    image of too many rows."""
     w = Writer()
     shape, value = w.constant(np.array([1 << 12, 1 << 10], np.int32)), w.constant(np.float32(1))
     filled = [w.tensor((1 << 12, 1 << 10), "float32") for _ in range(80)]

@@ -1,5 +1,5 @@
-"""The tables of docs/tflite.md: every supported operator has a row, each row the cases that test it, and the
-stated origin of its bytes is right."""
+"""Tests of the tables of docs/tflite.md: every supported operator has a row, each row has cases that test it,
+and the stated origin of its bytes is right."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def taken() -> set[str]:
 
 @pytest.mark.parametrize("row", QUANTIZED, ids=[row[3].partition(",")[0] for row in QUANTIZED])
 def test_quantized(row: list[str]) -> None:
-    """The models of a row's cases contain all of its operators, and XNNPACK computed them or not, as
-    stated."""
+    """The models of a row's cases contain all of its operators, and XNNPACK computed them if the row says
+    so."""
     models = [operator_case(op, seed) for op in row[3].split(", ") for seed in range(SEEDS)]
     assert {o.op for data, _ in models for o in parse(data).operators} >= operators_of(row[0])
     assert {digest(case) in taken() for case in models} <= WHOSE[re.split("[:;,]", row[1])[0]]
@@ -59,7 +59,7 @@ def test_quantized(row: list[str]) -> None:
 
 @pytest.mark.parametrize("row", REAL, ids=[row[2] for row in REAL])
 def test_of_floats(row: list[str]) -> None:
-    """The tests of a row exist, and name its operators."""
+    """The tests of a row exist and contain the names of its operators."""
     for name in re.findall(r"test_\w+", row[2]):
         assert callable(getattr(test_floats, name))
     source = Path(test_floats.__file__).read_text(encoding="utf-8")

@@ -1,10 +1,10 @@
-"""Install the arm64 wheel beside the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python
--m tests.wheels.arm64 FOLDER`` (make test-arm64).
+"""Install the arm64 wheel in the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python -m
+tests.wheels.arm64 FOLDER`` (make test-arm64).
 
 The demo's networks, `vkq doctor`, 100 cases of `vkq check` and the C++ example with libvkq run on that
-tree's lavapipe: another processor, vectors of 128 bits, and subgroups of 4 lanes. Everything must be equal;
-the networks' results are compared with ONNX Runtime's on this machine (arm64's does not start under qemu-user
-7.2). Nothing is emulated but the processor, and nothing needs binfmt or root.
+system's lavapipe: another processor, vectors of 128 bits, and subgroups of 4 lanes. Everything must be equal.
+The networks' results are compared with ONNX Runtime's on this machine, because the arm64 build does not start
+under qemu-user 7.2. Only the processor is emulated; neither binfmt nor root is needed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from vkq.cli.private import without_private
 
 from .build import ROOT, WORK, compilers
 
-PYTHON = "3.11"  # of the tree, Debian's
+PYTHON = "3.11"  # the version of Debian's Python in the tree
 PLATFORMS = [f"{tag}_aarch64" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
-# vkq starts itself to do work in child processes; qemu-user does not know that it must run that file.
+# vkq starts itself in child processes; qemu-user does not run them under itself by default.
 BOOT = "import sys; sys.executable, sys.argv = sys.argv[1], sys.argv[2:]; "
 COMMAND = BOOT + "from vkq.cli import main; sys.exit(main(sys.argv))"
 NETWORKS = (
@@ -132,7 +132,7 @@ def application(tree: Tree) -> str:
     )
     shape, other = (1, 3, 33, 50), (1, 3, 8, 8)
     export = [sys.executable, "-m", "vkq", "export", str(model), "-o", str(file), "--for", "portable"]
-    for one in (other, shape):  # the second is taken
+    for one in (other, shape):  # the second is used
         export += ["--shape", "x=" + "x".join(map(str, one))]
     subprocess.run(export, check=True)
     pixels = np.random.default_rng(5).integers(0, 256, (*shape[2:], 3), np.uint8)

@@ -1,9 +1,9 @@
 """Build a release into dist/: ``python -m tests.wheels.build`` (make wheels).
 
-The sdist, which brings the SPIR-V and Kompute's source; and out of the unpacked sdist alone the wheels, for
-two processors on one machine: ziglang compiles for both, against glibc 2.28. Three files for each processor:
-CPython 3.10, 3.11, and the stable ABI from 3.12 on. auditwheel gives them their tag or says why it may not,
-and abi3audit reads every symbol of the stable one.
+First the sdist, which contains the SPIR-V and Kompute's source. Then, from the unpacked sdist only, the
+wheels for two processors on one machine: ziglang compiles for both, against glibc 2.28. Each processor gets
+three files: CPython 3.10, 3.11, and the stable ABI from 3.12 on. auditwheel gives a wheel its tag, or says
+why it may not have one; abi3audit checks every symbol of the stable ABI.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def tool(name: str) -> Path:
 
 
 def python(version: str, folder: Path) -> Path:
-    """Return the interpreter of a fresh environment of this version: uv finds one, pyenv's too, or downloads
+    """Return the interpreter of a fresh environment of this version. uv finds one, also pyenv's, or downloads
     it."""
     known = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = ":".join(sorted(each.name for each in known.glob("3.*")))  # so that its shims answer for each
+    found = ":".join(sorted(each.name for each in known.glob("3.*")))  # for pyenv's shims
     run(
         tool("uv"),
         "venv",
@@ -71,7 +71,7 @@ def python(version: str, folder: Path) -> Path:
 
 
 def sdist(output: Path, spirv: Path | None) -> Path:
-    """Return the source distribution, from which, unpacked, the wheels are built."""
+    """Make the source distribution; the wheels are built from its unpacked content."""
     PREBUILT.mkdir(exist_ok=True)
     given = ("--given", spirv.resolve()) if spirv else ()
     run(sys.executable, "-m", "vkq.shader.build", PREBUILT / "spirv", *given, PYTHONPATH=str(ROOT))
@@ -96,8 +96,8 @@ def sdist(output: Path, spirv: Path | None) -> Path:
 
 
 def compilers() -> None:
-    """Programs under the names that CMake takes, and the headers in a folder of their own: /usr/include
-    would bring this machine's C library along."""
+    """Make programs under the names that CMake expects, and put the headers in a separate folder:
+    /usr/include would also provide this machine's C library."""
     zig = Path(ziglang.__file__).parent / "zig"
     (WORK / "bin").mkdir(parents=True, exist_ok=True)
     commands = {name: name for name in ("ar", "ranlib")}
@@ -134,9 +134,9 @@ def wheel(source: Path, interpreter: Path, version: str, processor: str) -> Path
 
 
 def audited(made: Path, processor: str, output: Path) -> Path:
-    """Return the wheel under the tag that auditwheel allows."""
+    """Return the wheel under the tag that auditwheel allows for it."""
     tag = f"manylinux_{GLIBC.replace('.', '_')}_{processor}"
-    # auditwheel offers only the tags of the processor that it runs on, but reads wheels of any.
+    # auditwheel offers only tags of the processor on which it runs, but reads wheels of any.
     code = f"import platform; platform.machine = lambda: {processor!r}; from auditwheel.main import main"
     repair = ("repair", "--plat", tag, "--only-plat", "-w", output, made)
     run(sys.executable, "-c", f"{code}; raise SystemExit(main())", *repair)

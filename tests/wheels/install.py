@@ -1,10 +1,10 @@
 """Install the wheels of dist/ as users do and run the demo's network: ``python -m tests.wheels.install``
 (make test-wheels).
 
-Each Python gets a fresh environment with nothing but the wheel that pip chooses out of dist/ and what it
-depends on. There is no compiler, no shader compiler, no header and no checkout: PATH is the environment's
-own. On the oldest Python a slice of the suite runs on the installed wheel, too, and on all of them what ends
-a process: threads are unwound by another C++ library than the one of the tests' own build.
+Each Python gets a fresh environment with only the wheel that pip chooses out of dist/ and its dependencies.
+There is no compiler, no shader compiler, no header and no checkout: PATH is the environment's own. On the
+oldest Python a part of the suite runs on the installed wheel, and on all of them the tests of ending a
+process, because the wheel's C++ library unwinds threads differently from that of the tests' own build.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from .build import ROOT, WORK, python, run, tool
 
-# Python and NumPy: the oldest of both, today's, and the newest that drivers of CI have.
+# (Python, NumPy): the oldest of both, the current ones, and the newest that drivers of CI have
 PAIRS = (("3.10", "numpy==1.26.*"), ("3.12", "numpy>=2"), ("3.13", "numpy>=2"))
-DEMO = ("onnx", "onnxruntime")  # the network is read with one and compared with the other
+DEMO = ("onnx", "onnxruntime")  # one reads the network, the other is compared with it
 SLICE = (
     "tests/runtime/test_process.py", "tests/test_spawn.py", "tests/test_cache.py", "tests/probe",
     "tests/device/test_drivers.py", "tests/ops/test_linear.py",

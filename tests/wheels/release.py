@@ -1,7 +1,7 @@
-"""The SPIR-V of each release, as one hash with the compiler that made it: a phone's driver may refuse another
-compiler's output (ggml-org/llama.cpp#28635), so that a release says which it carries.
+"""The SPIR-V of each release, as one hash with the compiler that made it. A phone's driver may refuse another
+compiler's output (ggml-org/llama.cpp#28635), so a release states its compiler.
 
-    python -m tests.wheels.release FOLDER    keeps those of a folder that vkq.shader.build filled
+    python -m tests.wheels.release FOLDER    records a folder that vkq.shader.build filled
 
 release.json is made for the first release; `tests.wheels.build` compares with it from then on.
 """
@@ -34,8 +34,8 @@ def found(folder: Path) -> dict[str, str]:
 
 
 def changed(folder: Path, file: Path = FILE, version: str = __version__) -> str | None:
-    """Return how the folder differs from what is kept for this version, and what to do; None if it does not
-    differ or nothing is kept for the version."""
+    """Return how the folder differs from the record of this version, and what to do; None if it does not
+    differ or there is no record."""
     before, now = _kept(file).get(version), found(folder)
     parts = [f"{name} {before[name]} -> {now[name]}" for name in now if before and before[name] != now[name]]
     if not parts:
@@ -48,8 +48,8 @@ def changed(folder: Path, file: Path = FILE, version: str = __version__) -> str 
 
 
 def check(folder: Path, file: Path = FILE, version: str = __version__) -> None:
-    """Exit if the SPIR-V changed but the version did not. If nothing is kept for this version, say how to
-    keep it."""
+    """Exit if the SPIR-V changed but the version did not. If there is no record for this version, say how to
+    make one."""
     if said := changed(folder, file, version):
         sys.exit(said)
     if version not in _kept(file):
@@ -66,7 +66,7 @@ def _renew(folder: Path, file: Path) -> str:
 
 
 def keep(folder: Path, file: Path = FILE, version: str = __version__) -> None:
-    """Keep the hash and the compiler for this version."""
+    """Record the hash and the compiler for this version."""
     kept = {**_kept(file), version: found(folder)}
     file.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
