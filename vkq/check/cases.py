@@ -20,22 +20,22 @@ from ..problem.names import Problem, parse
 from ..problem.transposed import TransposedConv2dProblem
 
 Use = Literal["correctness", "performance"]
-GROUPED_HALF = {"q4gsw_f16": 4, "q8gsw_f16": 8}  # of tensors of float16
-GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # bits of weights in groups along K; linear layers alone
-FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # the weight's type, and that of tensors
+GROUPED_HALF = {"q4gsw_f16": 4, "q8gsw_f16": 8}  # schemes with float16 tensors -> bits of the weight
+GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # linear layers only: bits of the weight
+FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # scheme -> dtype of the weight and of tensors
 SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q8csw_f16", *GROUPED, *FLOAT_WEIGHTS)
-CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # what products of float activations are made of
+CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # the dtype of the products' factors
 FLOAT = (*CHANNELS, *GROUPED, *FLOAT_WEIGHTS)  # float sums: one path, compared within a bound
 SCALES = ("channel", "tensor")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem with what decides its arithmetic: the scheme, and whether the weight has one scale or one per
-    channel; and why it is in a list.
+    """A problem and the options that decide its arithmetic: the scheme, and whether the weight has one scale
+    or one per channel; and why the case is in a list.
 
-    ``method`` asks a layer for one of its ways by name; None leaves the choice to it. ``times``: how often
-    the network of its list has it. ``use``: what it is for.
+    ``method``: requests one of a layer's methods by name; None leaves the choice to the layer. ``times``: how
+    often the network of the list has this layer. ``use``: the purpose of the case.
     """
 
     problem: Problem | Mover
@@ -53,12 +53,12 @@ class Case:
 
     @property
     def op(self) -> str:
-        """``linear``, ``conv2d``, ...: what stands before the bracket."""
+        """The operator: ``linear``, ``conv2d``, ..., the text before the bracket."""
         return self.name.partition("[")[0]
 
     @property
     def layer(self) -> Problem:
-        """The problem of a layer's case. Raises ArgumentError for operators that only move data."""
+        """The problem of a layer. Raises ArgumentError for operators that only move data."""
         if isinstance(self.problem, Mover):
             raise ArgumentError(f"{self.name} has no weight; it must be a linear layer or a convolution")
         return self.problem
@@ -77,8 +77,8 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Bytes of x, weight and y, each counted once, in the types of the scheme; of weights in groups the
-        codes."""
+        """Bytes of x, weight and y, each counted once, in the scheme's dtypes; for weights in groups, the
+        bytes of the codes."""
         p, number = self.problem, 2 if self.scheme in GROUPED_HALF else 4
         x = 1 if self.scheme.startswith("q8ta") else number
         spared = p.bytes(0, 1, 0) * (8 - GROUPED.get(self.scheme, 8)) // 8
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def operations(self) -> int:
-        """Two for each multiply-add."""
+        """The number of operations, two for each multiply-add."""
         return 2 * self.problem.macs
 
 
@@ -218,7 +218,7 @@ CASES = KNOWN + ODD
 
 
 def random_linear(rng: np.random.Generator) -> LinearProblem:
-    """A small linear problem; one in eight has no leading dims or two of them."""
+    """Return a small linear problem; one in eight has no leading dims or two of them."""
     m, k, n = (int(size) for size in rng.integers(1, (20, 150, 40)))
     leads = {0: (), 1: (2, m)}
     lead = leads.get(int(rng.integers(16)), (m,))
@@ -226,28 +226,29 @@ def random_linear(rng: np.random.Generator) -> LinearProblem:
 
 
 def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
-    """A small convolution with random batch, groups, kernel, stride, dilation and asymmetric padding."""
+    """Return a small convolution with random batch, groups, kernel, stride, dilation and asymmetric
+    padding."""
     groups = int(rng.choice([1, 1, 1, 2, 3, 5]))
     n, icg, ocg = (int(size) for size in rng.integers(1, (4, 7, 7)))
     h, w = (int(size) for size in rng.integers(1, 13, 2))
     kh, kw = (int(size) for size in rng.choice([1, 2, 3, 3, 4, 5], 2))
     stride, dilation = rng.integers(1, 4, 2).tolist(), rng.choice([1, 1, 2, 3], 2).tolist()
     top, left, bottom, right = rng.integers(0, 4, 4).tolist()
-    bottom += max(0, dilation[0] * (kh - 1) + 1 - h - top - bottom)  # so that there is an output
+    bottom += max(0, dilation[0] * (kh - 1) + 1 - h - top - bottom)  # ensures at least one output
     right += max(0, dilation[1] * (kw - 1) + 1 - w - left - right)
     x_shape, w_shape = (n, icg * groups, h, w), (ocg * groups, icg, kh, kw)
     return Conv2dProblem.of(x_shape, w_shape, stride, (top, left, bottom, right), dilation, groups)
 
 
 def long_linear(rng: np.random.Generator) -> LinearProblem:
-    """A linear problem whose K is up to a million: more than some drivers let an invocation loop over."""
+    """Return a linear problem with a K of up to a million: some drivers end loops over fewer numbers."""
     k = int(2 ** rng.uniform(12, 20))
     m, n = (int(rng.integers(1, 2 + min(20, (1 << 21) // k))) for _ in range(2))
     return LinearProblem.of((m, k), (n, k))
 
 
 def large_conv2d(rng: np.random.Generator) -> Conv2dProblem:
-    """A convolution of few results with up to 67,000 taps, or up to 8,000 channels."""
+    """Return a convolution with few results and up to 67,000 taps, or with up to 8,000 channels."""
     groups, n, oc = int(rng.choice([1, 2, 4])), int(rng.integers(1, 3)), int(rng.integers(1, 4))
     taps, line = 2 ** rng.uniform(2, 16), rng.uniform(0, 1)
     kernel = [max(1, round(taps**part)) for part in (line, 1 - line)]
@@ -258,7 +259,8 @@ def large_conv2d(rng: np.random.Generator) -> Conv2dProblem:
 
 
 def random_transposed(rng: np.random.Generator) -> TransposedConv2dProblem:
-    """A small transposed convolution with random batch, groups, kernel, stride, dilation and padding."""
+    """Return a small transposed convolution with random batch, groups, kernel, stride, dilation and
+    padding."""
     groups = int(rng.choice([1, 1, 2, 3]))
     n, icg, ocg = (int(v) for v in rng.integers(1, (3, 7, 7)))
     h, w = (int(v) for v in rng.integers(1, 8, 2))

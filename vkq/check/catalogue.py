@@ -1,8 +1,8 @@
-"""The checks of `vkq check`: a problem with its scheme, types, data and method; the name says everything and
-is the filter.
+"""The checks of `vkq check`: a problem with its scheme, dtypes, data and method. The name of a check contains
+all of these and serves as its filter.
 
-``linear[M=9,K=9,N=9]/seed=3,x=uint8,wz=channel`` is the problem, the seed of its data, and what differs from
-int8 data, weights without zero points, and an int8 result.
+``linear[M=9,K=9,N=9]/seed=3,x=uint8,wz=channel`` is the problem, the seed of its data, and the options that
+differ from int8 data, weights without zero points, and an int8 result.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .data import Data, random_data
 from .expected import Expected
 
 ZeroPoints = Literal["none", "tensor", "channel"]
-# Forced by name, one for each; the registries say which there are. A transposed convolution has no choice.
+# Methods that checks force by name, as the registries list them. A transposed convolution has one method.
 METHODS: dict[str, tuple[str, ...]] = {
     "linear": LINEAR_METHODS,
     "conv2d": conv_methods(),
@@ -56,14 +56,15 @@ METHODS: dict[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One case. ``x``, ``w``: the types of the operands; ``x`` is the 8-bit result's too.
+    """One check.
 
-    ``scheme``: one of `cases.SCHEMES`; all but q8ta take float32 x: dq8ca_q8csw (linear layers), and within a
-    bound q8csw, q8csw_f16 (compute="float16"), q4gsw and q8gsw (linear layers with K in whole groups, of the
-    real weight quantized anew; q4gsw_f16 and q8gsw_f16 the same of float16 x), f32
-    and f16 (float weights). ``wz``: weight zero points,
-    "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends of its
-    type. ``float_in``: x is float32 and quantized on the device. ``method``: of the layer, see `METHODS`.
+    ``x``, ``w``: the dtypes of the operands; an 8-bit result has the dtype of x. ``scheme``: one of
+    `cases.SCHEMES`. All except q8ta take float32 x: dq8ca_q8csw (linear layers), and, compared within a
+    bound, q8csw, q8csw_f16 (compute="float16"), q4gsw and q8gsw (linear layers with K in whole groups; the
+    real weight is quantized anew), q4gsw_f16 and q8gsw_f16 (float16 x), f32 and f16 (float weights). ``wz``:
+    weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: the
+    data is at the ends of its dtype. ``float_in``: x is float32 and is quantized on the device. ``method``:
+    the layer's method, one of `METHODS`.
     """
 
     problem: Problem
@@ -79,12 +80,12 @@ class Check:
 
     @property
     def op(self) -> str:
-        """``linear``, ``conv2d`` or ``conv_transpose2d``."""
+        """The operator: ``linear``, ``conv2d`` or ``conv_transpose2d``."""
         return self.problem.name.partition("[")[0]
 
     @property
     def name(self) -> str:
-        """The problem's name, and after a slash the seed and what is not the default."""
+        """The problem's name, and after a slash the seed and the options that are not the default."""
         options = [f"seed={self.seed}"]
         for key, default in _DEFAULTS.items():
             value = getattr(self, key)
@@ -98,18 +99,18 @@ class Check:
 
     @property
     def integer(self) -> bool:
-        """Whether x is 8-bit to the kernels with parameters known beforehand."""
+        """True if the kernels read x as 8-bit numbers with parameters known beforehand."""
         return self.scheme.startswith("q8ta")
 
     def data(self, w_range: tuple[int, int] | None = None) -> Data:
-        """The operands, the same for the same name."""
+        """Return the operands, which depend only on the name."""
         rng = np.random.default_rng([self.seed, zlib.crc32(self.problem.name.encode())])
         return random_data(
             self.problem, rng, self.x, self.w, w_range=w_range, w_zero_points=self.wz, extreme=self.extreme
         )
 
     def input(self, data: Data) -> npt.NDArray[Any]:
-        """What the layer is given: x, or float32 numbers whose quantization is not exact."""
+        """Return the layer's input: x, or float32 numbers that are no multiples of the scale."""
         if self.integer and not self.float_in:
             return data.x
         rng = np.random.default_rng(self.seed)
@@ -118,8 +119,8 @@ class Check:
         return given.astype(np.float16 if self.scheme in GROUPED_HALF else np.float32)
 
     def expected(self, data: Data, given: npt.NDArray[Any], device: Device | None = None) -> Expected:
-        """The reference's answer to *given*, within what a device's kernels stay (None: those of matrix
-        units)."""
+        """Return the reference's result for *given*, with the bound for the device's kernels (None: for those
+        of matrix units)."""
         if self.scheme in CHANNELS:
             compute = CHANNELS[self.scheme]
             sums = float_sums(device, compute) if device else compute
@@ -147,7 +148,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "act": ("none", "relu", "relu6"),
     "method": tuple(dict.fromkeys(name for names in METHODS.values() for name in names)),
 }
-# Every problem is checked with each of these: together they reach every output, type and epilogue.
+# Every problem is checked with each of these; together they cover every output, dtype and epilogue.
 _VARIATIONS: tuple[dict[str, Any], ...] = (
     {},
     {"x": "uint8", "scheme": "q8ta_q8csw", "act": "relu"},
@@ -158,7 +159,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _WEIGHT_ONLY: dict[str, Any] = {"scheme": "q8csw", "act": "relu6"}
 _HALF: dict[str, Any] = {"scheme": "q8csw_f16", "w": "uint8", "wz": "channel"}
 _CENTRED: dict[str, Any] = {"scheme": "q8csw", "w": "uint8", "wz": "channel"}
-# Methods that a scheme of float activations does not have.
+# Methods that schemes of float activations do not have.
 _OTHERS = {"q8csw": ("im2col", "matrix"), "q8csw_f16": ("im2col", "matrix"), "dq8ca_q8csw": ("staged",)}
 _DYNAMIC: dict[str, Any] = {"scheme": "dq8ca_q8csw", "w": "uint8", "wz": "channel"}
 _IN_GROUPS: tuple[dict[str, Any], ...] = (
@@ -171,7 +172,7 @@ _IN_GROUPS: tuple[dict[str, Any], ...] = (
 
 
 def catalogue(use: str | None = "correctness") -> Iterator[Check]:
-    """Every check of the problems for a use ("correctness", "performance"; None: all)."""
+    """Yield every check of the problems for a use ("correctness", "performance"; None: all)."""
     for case in (*CASES, *TRANSPOSED):
         if use in (None, case.use):
             for number, options in enumerate(_options(case)):
@@ -179,7 +180,8 @@ def catalogue(use: str | None = "correctness") -> Iterator[Check]:
 
 
 def _options(case: Case) -> Iterator[dict[str, Any]]:
-    """The variations of a case; the odd shapes also in every scheme, and by every method that has a name."""
+    """Yield the variations of a case. Cases with odd sizes also vary in every scheme and every named
+    method."""
     if case.use == "performance":
         yield _VARIATIONS[0]
         return
@@ -201,8 +203,8 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
 
 
 def random_checks(count: int, seed: int) -> Iterator[Check]:
-    """Seeded random checks: of six, three convolutions, two linear layers and a transposed convolution; every
-    option at random, as far as it goes with the others. Two of 24 have long sums."""
+    """Yield seeded random checks. Of six, three are convolutions, two linear layers and one is a transposed
+    convolution. Every option is random, as far as it is allowed with the others. Two of 24 have long sums."""
     makers = (random_linear, random_conv2d, random_conv2d, random_linear, random_conv2d, random_transposed)
     large: dict[int, Callable[[np.random.Generator], Problem]] = {6: long_linear, 19: large_conv2d}
     for number in range(count):
@@ -223,7 +225,7 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
 
 
 def _fitting(check: Check) -> Check:
-    """The check with what its scheme cannot take replaced."""
+    """Return the check with options that its scheme does not allow replaced."""
     if check.scheme == "dq8ca_q8csw" and check.op != "linear":
         check = dataclasses.replace(check, scheme="q8csw")
     if check.scheme in GROUPED and check.op != "linear":
@@ -239,10 +241,10 @@ def _fitting(check: Check) -> Check:
 
 
 def select(pattern: str) -> list[Check]:
-    """The checks that *pattern* names: one check by its full name (of random ones too), else those whose name
-    holds it.
+    """Return the checks that *pattern* names: one check by its full name (also a random one), else those
+    whose name contains it.
 
-    ``*`` and ``?`` make it a glob over the whole name. Raises ArgumentError where nothing matches.
+    With ``*`` or ``?`` it is a glob for the whole name. Raises ArgumentError if nothing matches.
     """
     if not pattern:
         return list(catalogue())
@@ -260,12 +262,13 @@ def select(pattern: str) -> list[Check]:
 
 
 def _exact(name: str) -> list[Check]:
-    """The catalogue's checks of a problem written without options."""
+    """Return the catalogue's checks of a problem that is written without options."""
     return [] if "/" in name else [check for check in catalogue(None) if check.problem == parse(name)]
 
 
 def check_of(name: str) -> Check:
-    """The check of a full name; the inverse of ``Check.name``. Raises ArgumentError for what it cannot be."""
+    """Return the check with this full name: the inverse of ``Check.name``. Raises ArgumentError for an
+    invalid name."""
     problem, _, options = name.partition("/")
     if len(options) > MOST_LETTERS:
         raise ArgumentError(f"check {name[:60]!r}...: its options have {len(options)} letters.")

@@ -1,4 +1,4 @@
-"""Runs checks on a device and compares every byte with the reference; what differs becomes a picture."""
+"""Run checks on a device and compare every byte with the reference; differences are drawn as a picture."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .catalogue import Check
 from .data import Data
 from .expected import Expected
 
-FIXED = PATHS[2:]  # without auto and dot, which stand for one of the others
+FIXED = PATHS[2:]  # without "auto" and "dot", which stand for one of the others
 Array = npt.NDArray[Any]
-TILE = 4  # rows and columns of one character of the map, where it need not shrink
+TILE = 4  # rows and columns of a character of the picture, unless it must shrink
 MAP_ROWS, MAP_COLUMNS = 32, 64
-FIRST = 5  # differing elements that are listed
+FIRST = 5  # number of differing elements that are listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Mismatch:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a check came to: on how many paths its result was compared, what differed, and the paths on which
+    """The result of a check: on how many paths its result was compared, what differed, and the paths on which
     its method cannot compute the problem."""
 
     compared: int
@@ -62,16 +62,16 @@ class Outcome:
 
 
 def usable_paths(device: Device, asked: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """(paths that the device can take, the others with the reason); *asked* narrows them, "auto" and "dot" as
-    they are."""
+    """Return (the paths that the device can take, the other paths with the reason). *asked* selects among
+    them; "auto" and "dot" are kept as they are."""
     wanted = list(asked) or list(FIXED)
     refused = {path: refusal(device, path) for path in wanted if path in FIXED}
     return [p for p in wanted if refused.get(p) is None], {p: why for p, why in refused.items() if why}
 
 
 def run_check(device: Device, check: Check, paths: Iterable[str]) -> Outcome:
-    """One check on several paths: all are asked for first and read afterwards, so that they are one
-    submission. Float activations have no path to choose: they are checked once."""
+    """Run one check on several paths. All calls are made first and read afterwards, so that they are one
+    submission. Float activations have one path and are checked once."""
     data = check.data()
     given = check.input(data)
     want = check.expected(data, given, device)
@@ -94,7 +94,7 @@ def run_check(device: Device, check: Check, paths: Iterable[str]) -> Outcome:
 
 
 def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2d | ConvTranspose2d:
-    """The layer of a check."""
+    """Return the layer of a check."""
     if check.scheme in GROUPED:
         return Linear(
             data.grouped(GROUPED[check.scheme]), bias=data.float_bias, activation=check.activation,
@@ -119,7 +119,7 @@ def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2
 
 
 def compare(check: Check, path: str, got: Array, want: Expected) -> Mismatch | None:
-    """None where every bit is right, or, of a float32 sum, every element within its bound."""
+    """Return None if every bit is right, or, for a float sum, if every element is within its bound."""
     if said := want.unlike(got):
         return _failed(check, path, want, said)
     wrong = want.wrong(got)
@@ -135,8 +135,8 @@ def _failed(check: Check, path: str, want: Expected, error: str) -> Mismatch:
 
 
 def draw(problem: Problem, wrong: npt.NDArray[np.bool_]) -> str:
-    """The result as a matrix (rows: output pixels; columns: channels), a character for each tile: . right, +
-    partly, # wrong."""
+    """Return the result drawn as a matrix (rows: output pixels; columns: channels), with a character for each
+    tile: . right, + partly, # wrong."""
     last = wrong if isinstance(problem, LinearProblem) else np.moveaxis(wrong, 1, -1)
     matrix = last.reshape(-1, problem.gemm_n)
     rows, columns = (

@@ -1,5 +1,5 @@
-"""Operands for a problem: seeded, over the whole of their types, with scales over six decades and zero points
-at the ends."""
+"""Seeded operands for a problem, over the whole range of their dtypes, with scales over six decades and zero
+points at the ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_FLOATS: dict[type, Callable[..., npt.NDArray[np.float64]]] = {
 
 @dataclass(frozen=True)
 class Data:
-    """Operands of one problem, all that `vkq.reference` needs."""
+    """The operands of one problem: all arguments of `vkq.reference`."""
 
     problem: Problem
     x: Array
@@ -51,16 +51,17 @@ class Data:
 
     @property
     def float_bias(self) -> npt.NDArray[np.float32]:
-        """The bias as real numbers, for schemes of float activations."""
+        """The bias as real numbers, for schemes with float activations."""
         return (self.bias * (self.x_q.scale * self.w_scale.astype(np.float64))).astype(np.float32)
 
     def floats(self, dtype: str) -> Array:
-        """The weight's integers as float32 or float16 numbers of at most 1."""
+        """Return the weight's integers as float32 or float16 numbers of at most 1."""
         return (self.w.astype(np.float64) / 256).astype(dtype)
 
     def grouped(self, bits: int) -> GroupedWeight:
-        """The weight in groups of so many bits, `largest_group`s, or the smallest where N % 4 is 3; with zero
-        points where it has some, and float16 scales where N is odd."""
+        """Return the weight in groups with this number of bits. The group size is `largest_group`, or the
+        smallest if N % 4 is 3; there are zero points if the weight has some, and float16 scales if N is
+        odd."""
         points = 0 if self.w_zero_point is None else self.w_zero_point[:, None]
         real = ((self.w.astype(np.float64) - points) * self.w_scale[:, None]).astype(np.float32)
         group = GROUPS[0] if real.shape[0] % 4 == 3 else largest_group(real.shape[1])
@@ -68,7 +69,7 @@ class Data:
         return quantize_groups(real, bits, group, self.w_zero_point is None, dtype)
 
     def expected(self, y: QParams | None, **changes: Any) -> Array:
-        """The reference's answer with output parameters y (None: float32); other arguments may be
+        """Return the reference's result with output parameters y (None: float32); other arguments may be
         replaced."""
         arguments: dict[str, Any] = {
             "w_scale": self.w_scale,
@@ -84,7 +85,7 @@ class Data:
         return op(self.x, self.w, x=self.x_q, y=y, **self.options, **(arguments | changes))
 
     def expected_dynamic(self, x: Array, activation: Activation) -> Array:
-        """The reference's answer to float32 x (..., K) in the scheme dq8ca_q8csw."""
+        """Return the reference's result for float32 x (..., K) in the scheme dq8ca_q8csw."""
         return reference.linear_dynamic(
             x,
             self.w,
@@ -96,8 +97,8 @@ class Data:
         )
 
     def expected_sum(self, x: Array, activation: Activation, compute: str = "float32") -> Expected:
-        """The reference's answer to float32 x in the scheme q8csw, with its bound. compute: what products are
-        made of, and how they are added up (`vkq.select.path.float_sums`)."""
+        """Return the reference's result for float32 x in the scheme q8csw, with its bound. *compute*: the
+        dtype of the products' factors and how products are added up (`vkq.select.path.float_sums`)."""
         op = OF_FLOATS[type(self.problem)]
         operands = x, self.w, self.w_scale, self.float_bias
         points = {"w_zero_point": self.w_zero_point, **self.options}
@@ -110,13 +111,14 @@ class Data:
         return bounded(y, size, op(*ones, magnitude=True, **points), self.problem.gemm_k)
 
     def expected_floats(self, x: Array, dtype: str, activation: Activation) -> Expected:
-        """The reference's answer to float32 x with a float weight, with its bound."""
+        """Return the reference's result for float32 x with a float weight, with its bound."""
         op, operands = OF_FLOATS[type(self.problem)], (x, self.floats(dtype), None, self.float_bias)
         size = op(*operands, magnitude=True, **self.options)
         return Expected.of_sum(op(*operands, activation, **self.options), size, self.problem.gemm_k)
 
     def expected_grouped(self, x: Array, bits: int, activation: Activation) -> Expected:
-        """The reference's answer to float32 or float16 x with the weight in groups, with its bound."""
+        """Return the reference's result for float32 or float16 x with the weight in groups, with its
+        bound."""
         w, bias, k = self.grouped(bits), self.float_bias, self.problem.gemm_k
         size = reference.linear_grouped(x, w, bias, magnitude=True)
         y = reference.linear_grouped(x, w, bias, activation)
@@ -136,13 +138,13 @@ def random_data(
     w_zero_points: Literal["none", "tensor", "channel"] = "none",
     extreme: bool = False,
 ) -> Data:
-    """Operands that use the whole of their types, with scales over six decades and zero points often at an
-    end.
+    """Return operands over the whole range of their dtypes, with scales over six decades and zero points
+    often at an end.
 
-    One in four has power-of-two scales, so that exact ties occur. w_range: the weights' bounds, both
-    included; all of w_dtype if not given. extreme: data at the ends of its type, so that accumulators grow as
-    large as they can, and biases at the ends of int32 in every third channel, so that they wrap; so do sums
-    of more than MOST_K products.
+    One case in four has power-of-two scales, so that exact ties occur. *w_range*: the weights' bounds, both
+    included; None for all of w_dtype. *extreme*: the data is at the ends of its dtype, so that accumulators
+    become as large as possible, and in every third channel the bias is at an end of int32, so that sums wrap;
+    so do sums of more than MOST_K products.
     """
     low, high = w_range or (int(np.iinfo(w_dtype).min), int(np.iinfo(w_dtype).max))
     x_info, channels = np.iinfo(x_dtype), problem.gemm_n
@@ -172,7 +174,8 @@ def random_data(
 
 
 def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) -> dict[str, Array | None]:
-    """Of every kind, so that the numbers drawn afterwards are the same for each."""
+    """Draw weight zero points of every kind, so that the random numbers drawn afterwards are the same for
+    each kind."""
     return {
         "none": None,
         "tensor": np.array([_zero_point(rng, dtype)], np.int32),
@@ -181,7 +184,8 @@ def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) 
 
 
 def _typical_accumulator(x: Array, x_zero_point: int, w: Array, w_zero_point: float, k: int) -> float:
-    """About how large an accumulator gets, so that results spread over y's type and do not all saturate."""
+    """Return the typical size of an accumulator, from which a scale follows for which not all results
+    saturate."""
     if not (x.size and w.size):
         return 1000.0
     x_mean, w_mean = float(x.mean()) - x_zero_point, float(w.mean()) - w_zero_point
@@ -191,6 +195,6 @@ def _typical_accumulator(x: Array, x_zero_point: int, w: Array, w_zero_point: fl
 
 
 def _zero_point(rng: np.random.Generator, dtype: QDType) -> int:
-    """Often an end of the type or 0, else anything in it."""
+    """Return often an end of the dtype or 0, else any number in it."""
     info = np.iinfo(dtype)
     return int(rng.choice([info.min, info.max, 0, int(rng.integers(info.min, info.max + 1))]))

@@ -1,6 +1,6 @@
-"""Runs a graph in NumPy: what every pass must leave as it was, and what the device is compared with.
+"""Run a graph in NumPy: the reference for passes, which must not change results, and for devices.
 
-Operators that only the oracle computes stand here: real ones in float64, quantized ones by `vkq.reference`.
+Operators that only this oracle computes are here: real ones in float64, quantized ones by `vkq.reference`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ..reference.resize import interpolate, resize, resize_real
 from ..reference.softmax import softmax, softmax_litert, softmax_onnxruntime
 from ..reference.transposed import forward_weight, spread
 
-LAYER = ("w_scale", "w_zero_point", "activation")  # and x, y
+LAYER = ("w_scale", "w_zero_point", "activation")  # arguments of a layer besides x and y
 
 
 def run(graph: Graph, inputs: Mapping[str, Array], every: bool = False) -> dict[str, Array]:
-    """The results by name; with *every* all values."""
+    """Return the results by name; with *every* all values."""
     values: dict[str, Array] = dict(graph.constants)
     for name in graph.inputs:
         if Spec.of(inputs[name]) != graph.specs[name]:
@@ -77,7 +77,7 @@ def _average_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     how, include = window(node, given.shape), bool(node.attributes.get("count_include_pad", 0))
     image = reference_ops.padded(given.astype(np.float64), how, np.float64(0))
     inside = reference_ops.padded(np.ones(given.shape), how, np.float64(0))
-    if include:  # the padding that is asked for, not what ceil_mode reaches beyond it
+    if include:  # the padding that the node states, without what ceil_mode adds
         top, left, bottom, right = how.padding
         inside[..., : given.shape[2] + top + bottom, : given.shape[3] + left + right] = 1
     taps = reference_ops.taps(how)
@@ -86,7 +86,7 @@ def _average_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _integer_product(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """ConvInteger and MatMulInteger: zero points taken off, then the exact int32 sum."""
+    """Compute ConvInteger or MatMulInteger: subtract the zero points, then add exactly in int32."""
     a, b = there(x[0]).astype(np.int64), there(x[1]).astype(np.int64)
     az, bz = (x[i] if i < len(x) and x[i] is not None else np.zeros((), np.int8) for i in (2, 3))
     a = a - _rows(there(az).astype(np.int64), a.ndim)
@@ -97,7 +97,7 @@ def _integer_product(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _rows(zero: Array, rank: int) -> Array:
-    """The zero points of the rows of a matrix, or one number."""
+    """Return the zero points of a matrix's rows, or one number."""
     return zero.reshape(-1, 1) if zero.ndim == 1 and zero.size > 1 and rank == 2 else zero
 
 
@@ -123,7 +123,7 @@ def _layer(reference: Any, of_floats: Any, names: Sequence[str]) -> Compute:
             del chosen["w_zero_point"], chosen["w_scale"]
             y = of_floats(given, there(x[1]), a["w_scale"], bias, w_zero_point=a["w_zero_point"], **chosen)
             return one(y.astype(given.dtype))
-        if given.dtype == np.float32:  # a layer quantizes what is not
+        if given.dtype == np.float32:  # a layer quantizes float32 x itself
             given = quantize(given, a["x"])
         y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, overflow="wrap", **chosen)
         if "after" not in a:

@@ -14,12 +14,12 @@ from ..reference import integer as reference
 from ..runtime.device import Device
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32")
-ROOM = 64 << 20  # device memory beside inputs and outputs
+ROOM = 64 << 20  # device memory allowed in addition to inputs and outputs
 Array = npt.NDArray[Any]
 
 
 def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Numbers of the whole dtype, or of a part of it, now and then the extremes alone."""
+    """Return numbers of the whole dtype or of a part of it, sometimes only the extremes."""
     info = np.iinfo(dtype)
     kind = rng.integers(4)
     if kind == 0:
@@ -30,8 +30,8 @@ def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Arra
 
 
 def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
-    """The problem, x, w and bias of a seed: shapes small, uneven and often degenerate; options all at
-    once."""
+    """Return the problem, x, w and bias of a seed. Shapes are small, uneven and often degenerate; all options
+    vary together."""
     rng = np.random.default_rng(seed)
     while True:
         groups, channels = int(rng.choice([1, 1, 1, 2, 3])), int(rng.choice([1, 1, 2, 3, 6]))
@@ -46,17 +46,18 @@ def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
         w_shape = (templates * groups, channels, *kernel)
         try:
             p = Conv2dProblem.of(x_shape, w_shape, stride, padding, dilation, groups)
-        except ArgumentError:  # the window does not fit: draw again
+        except ArgumentError:  # the window does not fit, so draw again
             continue
         x_dtype, w_dtype = rng.choice(DTYPES, 2, p=[0.25, 0.2, 0.25, 0.2, 0.1])
-        if x_dtype == w_dtype == "int32":  # whose sums may leave int64, and are refused
+        if x_dtype == w_dtype == "int32":  # such sums may exceed int64, and are refused
             w_dtype = "uint16"
         x, w = values(rng, str(x_dtype), x_shape), values(rng, str(w_dtype), w_shape)
         return p, x, w, rng.integers(-(2**20), 2**20, p.oc)
 
 
 def check(device: Device, seed: int, path: str) -> str | None:
-    """What differs from NumPy for a seed on a path, or that it took too much memory; None: nothing."""
+    """Return what differs from NumPy for a seed on a path, or that it took too much memory; None if
+    neither."""
     p, x, w, bias = random_case(seed)
     options: dict[str, Any] = {
         "stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups,

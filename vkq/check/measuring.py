@@ -1,9 +1,10 @@
-"""Times the candidates of each family of kernels on one device, for the process that started this one
-(vkq.device.measured): each is compiled and run once, compared with the reference, and timed only then.
+"""Time the candidates of each family of kernels on one device, in a child of `vkq.device.measured`. Each
+candidate is compiled, run once and compared with the reference before it is timed.
 
-To it, one JSON object a line: ``{"device": key}``, then for each candidate ``{"begin": [family, name]}`` and
-``{"end": ..., "us": microseconds}`` or ``"wrong": why``, each with the seconds ``spent`` so far. A candidate
-that takes too long to compile ends the process with the exit code `measured.LATE`.
+The child sends the parent one JSON object a line: ``{"device": key}``, then for each candidate ``{"begin":
+[family, name]}`` and ``{"end": ..., "us": microseconds}`` or ``"wrong": why``, each with the seconds
+``spent`` so far. A candidate that takes too long to compile ends the process with the exit code
+`measured.LATE`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .catalogue import Check, check_of
 from .compare import layer
 from .tile_costs import NoCost, check_tile, int8_cost
 
-SAMPLE_S = 0.03  # of each candidate, at least LEAST runs
+SAMPLE_S = 0.03  # for each candidate, and at least LEAST runs
 LEAST = 3
 
 Say = Callable[..., None]
@@ -62,9 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]]) -> None:
-    """Every candidate but those *skipped*: those that are taken now first, then the tiles of matrix units."""
+    """Measure every candidate except those *skipped*: first the current choices, then the tiles of matrix
+    units."""
     path = without_matrices(device).path
-    _ = catalog().variants  # reads every description of a shader, which is no driver's time
+    _ = catalog().variants  # reads all shaders' YAML now, so that its time does not count
     subjects = {f.name: _Subject(device, check_of(f.problem), path) for f in families() if f.problem}
     jobs = {
         (family.name, name): partial(subjects[family.name].tried, candidate)
@@ -72,7 +74,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     }  # fmt: skip
     now = {(family.name, current(family, device.capabilities)) for family in families()}
     if choose_path(device).path == COOPMAT:
-        by_size = sorted(SEED[INT8], key=lambda tile: math.prod(Tiling(tile).size))  # which compile sooner
+        by_size = sorted(SEED[INT8], key=lambda tile: math.prod(Tiling(tile).size))  # these compile sooner
         jobs |= {(TILES, tile): partial(_tile, device, tile) for tile in by_size}
     start = time.perf_counter()
     for key in sorted(jobs, key=lambda key: (key not in now, key[0] != TILES)):
@@ -86,7 +88,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
 
 
 def _tile(device: Device, tile: str) -> dict[str, Any]:
-    """``{"us": time, "ns": [alone, shared]}`` of a step of k, or ``{"wrong": why}``."""
+    """Return ``{"us": time, "ns": [alone, shared]}`` of a step of k, or ``{"wrong": why}``."""
     late = threading.Timer(COMPILE_S, os._exit, [LATE])
     try:
         late.start()
@@ -101,7 +103,7 @@ def _tile(device: Device, tile: str) -> dict[str, Any]:
 
 
 class _Subject:
-    """The problem of a family on a device."""
+    """The representative problem of a family, on a device."""
 
     def __init__(self, device: Device, check: Check, path: str):
         self.device, self.check, self.path = device, check, path
@@ -111,7 +113,7 @@ class _Subject:
         self.x = Tensor.from_numpy(self.given, device)
 
     def tried(self, says: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"us": time}``, or ``{"wrong": why}``."""
+        """Return ``{"us": time}``, or ``{"wrong": why}``."""
         c = self.device.capabilities
         self.device.capabilities = dataclasses.replace(c, choices=tuple(says.items()))
         late = threading.Timer(COMPILE_S, os._exit, [LATE])
@@ -130,7 +132,7 @@ class _Subject:
             self.device.capabilities = c
 
     def _timed(self, subject: Any) -> float:
-        """The least time of a run: other programs only add."""
+        """Return the least time of a run, because other programs only add time."""
         with self.device.record() as probe:
             subject(self.x)
         timed = probe.dispatches if self.device.capabilities.timestamp_valid_bits else 0

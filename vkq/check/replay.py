@@ -1,9 +1,9 @@
-"""The same work again and again: each result must be the reference's, every time; of float sums, within the
-bound and the same.
+"""Repeat the same work many times: each result must equal the reference's every time; float sums must be
+within the bound and always the same.
 
-Published drivers of phones are wrong in some runs, in all runs but the first, or only while the device is
-warm or has just woken up. So inputs take turns, results and scratch memory are overwritten before each run,
-and large problems are run cold, after load and after rest.
+Published drivers of phones are wrong in some runs, in all runs except the first, or only while the device is
+warm or has just woken up. So inputs alternate, results and scratch memory are overwritten before each run,
+and large problems run cold, after load and after rest.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from .symptom import symptom, when
 from .works import INPUTS, Work, works
 
 TIMES = 200
-SECONDS = 30.0  # for everything; works of many workgroups are run as often as there is time
-GARBAGE = (0xA5, 0x5C)  # bytes that results and scratch memory hold before a run, in turn
-LEAST = 2 * INPUTS  # runs of each work, however slow it is
-POWER_S = 1.0  # of load, and of rest
-POWERED = 2  # large works that are run in each state of power
-# Parts of the time: small works, of which there are some hundred, share the first half, large ones go on to
-# three quarters, and what runs after load and after rest has the last quarter.
+SECONDS = 30.0  # for all works; works with many workgroups run as often as time allows
+GARBAGE = (0xA5, 0x5C)  # bytes written to results and scratch memory before a run, alternately
+LEAST = 2 * INPUTS  # least number of runs of each work, however slow
+POWER_S = 1.0  # seconds of load, and of rest
+POWERED = 2  # large works that run in each power state
+# Parts of the time: small works (some hundred) share the first half; large works go on until three quarters;
+# works after load and after rest get the last quarter.
 SMALL, LARGE = 0.5, 0.75
-SHARE = 1 / 30, 1 / 4  # of what is left of its part, what a small work takes, and a large one
+SHARE = 1 / 30, 1 / 4  # share of the remaining time of its part that a small work gets, and a large one
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """A work on a path, run *times* times; ``wrong`` counts the runs of which any byte differed from the
-    reference. ``operator`` is the first that was wrong, ``said`` how and in which runs; "" where none was.
+    """The result of a work that ran *times* times on a path.
 
-    ``state``: "cold", "loaded" or "idle": what the device did before.
+    ``wrong``: the number of runs with a byte that differs from the reference. ``operator``: the first wrong
+    operator; ``said``: how it was wrong and in which runs; both are "" if no run was wrong. ``state``:
+    "cold", "loaded" or "idle", what the device did before.
     """
 
     case: str
@@ -55,8 +56,8 @@ class Replay:
 def replays(
     device: Device, paths: Sequence[str], times: int = TIMES, seconds: float = SECONDS, texels: bool = True
 ) -> Iterator[Replay]:
-    """Every work on every path, at most *times* runs of each in about so many seconds; then large ones after
-    load and after rest. Large works for which no time is left are not run at all."""
+    """Replay every work on every path, each at most *times* times, in about *seconds*; then large ones after
+    load and after rest. Large works for which no time is left do not run."""
     start = time.monotonic()
     powered: list[Replayer] = []
     for work in works(device, paths, texels):
@@ -85,7 +86,7 @@ def _load(replayer: Replayer, seconds: float) -> None:
 
 
 class Replayer:
-    """A work, recorded, with the answers that it must give."""
+    """A recorded work with the expected results."""
 
     def __init__(self, device: Device, work: Work):
         self.device, self.work = device, work
@@ -96,7 +97,7 @@ class Replayer:
         self.wants = [list(wants) for wants in work.wants]
 
     def run(self, times: int, seconds: float, state: str = "cold") -> Replay:
-        """Replays it *times* times, or `LEAST` times and on until so many seconds are over."""
+        """Replay the work *times* times; or at least `LEAST` times, and then until *seconds* have passed."""
         end, wrong, said, operator = time.monotonic() + seconds, [], "", ""
         ran = 0
         while ran < times and (ran < LEAST or time.monotonic() < end):
@@ -109,7 +110,7 @@ class Replayer:
         return Replay(self.work.name, self.work.path, ran, len(wrong), operator, said, state)
 
     def _once(self, number: int) -> tuple[str, str] | None:
-        """One run; the first operator that is wrong, and how."""
+        """Run once; return the first wrong operator, and how it is wrong; None if none is."""
         turn = number % INPUTS
         self.x.write(self.work.inputs[turn])
         self._poison(GARBAGE[number % 2])
@@ -122,12 +123,12 @@ class Replayer:
                 poison = _poisoned(got, GARBAGE[number % 2], y.dtype)
                 said = symptom(got, want, before, poison) + self._groups(y, want, got)
                 found = self.work.operators[place], said
-            elif want.bound is not None:  # within the bound once, and from then on the same bytes
+            elif want.bound is not None:  # first within the bound, later the same bytes
                 self.wants[turn][place] = Expected(got)
         return found
 
     def _groups(self, y: Tensor, want: Expected, got: Array) -> str:
-        """The workgroups that wrote what is wrong, where they are known."""
+        """Return a text on the workgroups that wrote the wrong elements, or ""."""
         known = "" if want.unlike(got) else workgroups.named(self.recording, y.buffer, want.wrong(got))
         return known and f"; {known}"
 
@@ -139,6 +140,6 @@ class Replayer:
 
 
 def _poisoned(got: Array, byte: int, dtype: str) -> Array:
-    """What a result reads as that was never written. A device has uint8 moved by 128."""
+    """Return the numbers of a result that was never written. A device stores uint8 minus 128."""
     seen = byte ^ 0x80 if dtype == "uint8" else byte
     return np.full(got.nbytes, seen, np.uint8).view(got.dtype).reshape(got.shape)

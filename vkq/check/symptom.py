@@ -1,4 +1,4 @@
-"""What a wrong result looks like, in words that point at a driver's fault."""
+"""Describe a wrong result in words that indicate the kind of driver fault."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LANES = 4  # channels of a packed word
 
 
 def symptom(got: Array, want: Expected, before: Array | None, poison: Array) -> str:
-    """Describes a wrong result. *before*: the right result of the run before, where there is one, perhaps as
-    float32 where *got* is float16; *poison*: what the result's memory held before this run."""
+    """Describe a wrong result. *before*: the correct result of the previous run, or None; it may be float32
+    although *got* is float16. *poison*: the result's memory before this run."""
     if said := want.unlike(got):
         return said
     wrong = want.wrong(got)
@@ -34,7 +34,7 @@ def symptom(got: Array, want: Expected, before: Array | None, poison: Array) -> 
 
 
 def when(wrong: Sequence[int], times: int) -> str:
-    """Which of the runs were wrong, in words. Runs are counted from 1."""
+    """Return in words which of the runs were wrong. Runs are counted from 1."""
     if len(wrong) == times:
         return "in every run"
     if list(wrong) == [1]:
@@ -46,7 +46,7 @@ def when(wrong: Sequence[int], times: int) -> str:
 
 
 def _as(a: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore"):  # float16 has infinities for large numbers
+    with np.errstate(over="ignore"):  # large numbers become infinite in float16
         return a.astype(dtype)
 
 
@@ -56,7 +56,7 @@ def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
 
 
 def _moved(got: Array, want: Expected) -> str | None:
-    """Whether right numbers stand at wrong lanes."""
+    """Return a text if the result has the right numbers in wrong lanes, else None."""
     if want.bound is not None or got.shape[-1] < 2:
         return None
     for axis in {got.ndim - 1, 1 if got.ndim == 4 else got.ndim - 1}:
@@ -70,8 +70,8 @@ def _moved(got: Array, want: Expected) -> str | None:
 
 
 def _where(wrong: npt.NDArray[np.bool_]) -> str:
-    """The rows and channels: ``rows 32 to 47, channels 8 to 15``. Channels are axis 1 of images and the last
-    of matrices."""
+    """Return the rows and channels: ``rows 32 to 47, channels 8 to 15``. Channels are axis 1 of images, and
+    the last axis of matrices."""
     last = np.moveaxis(wrong, 1, -1) if wrong.ndim == 4 else wrong
     matrix = last.reshape(-1, last.shape[-1])
     rows, channels = (np.asarray(matrix.any(axis=axis)) for axis in (1, 0))

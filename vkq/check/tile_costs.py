@@ -1,5 +1,6 @@
-"""What each tile of matrix units costs on a device: a step of k of a workgroup that has a core alone, and of
-one that shares it, from calls with one workgroup and with two for each core, at two depths of k."""
+"""Measure what each tile of matrix units costs on a device: the time of a step of k for a workgroup that has
+a core alone, and for one that shares its core. They follow from calls with one workgroup and with two for
+each core, at two depths of k."""
 
 from __future__ import annotations
 
@@ -25,18 +26,18 @@ from ..runtime.tensor import Tensor
 from ..select.path import COOPMAT
 from ..select.tuner import says
 
-PER_CORE = 2  # workgroups of a full device
-DEPTHS = (512, 2048)  # of k
-LEAST_S, LEAST = 0.005, 5  # of a call that is timed, at least
-Layer = Callable[[int, int], Linear]  # of so many outputs and k
+PER_CORE = 2  # workgroups for each core in the second kind of call
+DEPTHS = (512, 2048)  # depths of k
+LEAST_S, LEAST = 0.005, 5  # a call is timed for at least so many seconds, and so often
+Layer = Callable[[int, int], Linear]  # (outputs, k) -> layer
 
 
 class NoCost(VkqError):
-    """A tile that this device cannot run, or that is wrong."""
+    """A tile cannot run on this device, or its results are wrong."""
 
 
 def int8_cost(device: Device, tile: str) -> tuple[float, float]:
-    """Nanoseconds of an int8 product's tile, (alone, shared), for as much k as its table says. Raises
+    """Return the nanoseconds (alone, shared) of an int8 tile for as much k as its table counts. Raises
     NoCost."""
     tiling = Tiling(tile)
     depths = _depths(tiling)
@@ -51,8 +52,8 @@ def int8_cost(device: Device, tile: str) -> tuple[float, float]:
 
 
 def _depths(tiling: Tiling) -> tuple[int, ...]:
-    """The k of the calls: as little as the tile takes, and four times that; of tiles without a loop over k,
-    the most that they take."""
+    """Return the k of the calls: the least that the tile allows, and four times that; for tiles without a
+    loop over k, the most that they allow."""
     if tiling.short:
         return (matrix_tiles.SHORT_MOST,)
     return (
@@ -61,7 +62,7 @@ def _depths(tiling: Tiling) -> tuple[int, ...]:
 
 
 def half_costs(device: Device, of: Elements) -> Iterator[tuple[str, tuple[float, float]]]:
-    """The same of each tile of products of floats, with its name."""
+    """Yield the name and cost of each tile of products of floats."""
     kind, compute = kind_of(of), "float16" if of is not PARTS_OF_FLOAT32 else "float32"
     dtype = np.float16 if compute == "float16" else np.float32
 
@@ -79,7 +80,8 @@ def half_costs(device: Device, of: Elements) -> Iterator[tuple[str, tuple[float,
 
 
 def measured_costs(device: Device, told: Callable[[str], None] = lambda _: None) -> CostTable:
-    """The tables of products that the device's matrix units run, in the seed's unit (`in_seed_units`)."""
+    """Return the tables of products that the device's matrix units can run, in the seed's unit
+    (`in_seed_units`)."""
     c, found = device.capabilities, dict[str, dict[str, tuple[float, float]]]()
     if lacking(c) is None:
         for tile in SEED[INT8]:
@@ -106,7 +108,7 @@ def _pair(
     per: int,
     dtype: type,
 ) -> tuple[float, float]:
-    """(alone, shared) for each *per* of k."""
+    """Return the time (alone, shared) for each *per* elements of k."""
     rows, columns = size
     cores = profile(device.capabilities).multiprocessors
     times = []
@@ -123,7 +125,7 @@ def _pair(
 def _nanoseconds(
     device: Device, subject: Linear, pick: dict[str, str], tile: str, shape: tuple[int, int], dtype: type
 ) -> float:
-    """The least time of a call. Raises NoCost where it is not made with what is picked."""
+    """Return the least time of a call in nanoseconds. Raises NoCost if the call would use another tile."""
     x = Tensor.from_numpy(np.resize(_numbers(shape[1]), shape).astype(dtype), device)
     try:
         with preferred(says(pick)):
@@ -147,7 +149,7 @@ def _nanoseconds(
 
 
 def check_tile(device: Device, tile: str) -> None:
-    """Raises NoCost where the tile's product is wrong, or the device has no room for it."""
+    """Raise NoCost if the tile's product is wrong, or the device has too little memory for it."""
     tiling = Tiling(tile)
     (m, n), k = tiling.size, _depths(tiling)[0]
     x, w = (np.resize(_numbers(prime), (size, k)) for prime, size in ((251, m), (241, n)))
@@ -163,7 +165,7 @@ def check_tile(device: Device, tile: str) -> None:
 
 
 def _require(plan: Plan, tile: str) -> None:
-    """Raises NoCost where another tile is taken, as the device has no room for this one."""
+    """Raise NoCost if the plan uses another tile because the device has too little memory for this one."""
     if all(step.program is None or step.program.variant.axes.get("tile") != tile for step in plan.steps):
         raise NoCost(f"tile {tile} does not run here: {', '.join(plan.variants)}")
 

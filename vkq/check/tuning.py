@@ -1,5 +1,5 @@
-"""Measures choices of kernels for a problem on a device: each is compared with the reference, and timed only
-then."""
+"""Measure choices of kernels for a problem on a device. Each choice is compared with the reference before it
+is timed."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from ..select.tuner import Choice, legal, says, watched
 from .catalogue import Check
 from .compare import compare, layer
 
-# All choices in turn, then the fastest ones, in short rounds: other programs slow all of a round down alike.
-SAMPLE_US = 4_000.0  # of each choice in a round, at least one run
+# First all choices in turn, then the fastest ones. Rounds are short, so that other programs slow all choices
+# of a round alike.
+SAMPLE_US = 4_000.0  # microseconds for each choice in a round; at least one run
 FIRST_ROUNDS, ROUNDS = 3, 15
 FINALISTS = 8
-PERCENTILE = 10  # of samples: other programs only add time
-CANDIDATES = 6  # of a problem that is tuned, the default among them
-TRIED = 40  # plans that are looked at for them
-WORTH = 1.03  # a choice this much faster than the default replaces it
+PERCENTILE = 10  # the percentile of the samples that counts: other programs only add time
+CANDIDATES = 6  # choices that are timed for a problem, including the default
+TRIED = 40  # plans that are made to find them
+WORTH = 1.03  # factor by which a choice must be faster than the default to replace it
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A choice's time of the whole call on the device (`PERCENTILE` of its samples), or why it is out.
+    """The time of a choice for the whole call on the device (`PERCENTILE` of its samples), or why it was
+    rejected.
 
-    ``final``: it was among the fastest, and measured again in turn with them.
+    ``final``: it was among the fastest, which are measured again in turn.
     """
 
     choice: Choice
@@ -45,13 +47,13 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """``matrix product: 32x32 through shared memory``"""
+        """The name of the choice: ``matrix product: 32x32 through shared memory``."""
         return next((f"{kind}: {name}" for kind, name in self.choice.items()), "default")
 
 
 class Candidate:
-    """A recorded call under a choice, with its samples in microseconds: by the device's clock, or by the
-    processor's time where the device is the processor, which other programs share."""
+    """A recorded call under a choice, with its samples in microseconds. The clock is the device's; on a CPU
+    device, which other programs share, it is the processor's time."""
 
     def __init__(self, device: Device, subject: Any, x: Tensor, choice: Choice, plan: Plan):
         c = device.capabilities
@@ -66,7 +68,7 @@ class Candidate:
         self.samples: list[float] = []
 
     def sample(self) -> None:
-        """Runs for about `SAMPLE_US`."""
+        """Run for about `SAMPLE_US`."""
         end = time.perf_counter() + SAMPLE_US * 1e-6
         while True:
             start = self.clock()
@@ -82,8 +84,8 @@ class Candidate:
 
 
 def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATES) -> list[Trial]:
-    """Of the choices that make another plan of a check's layer, the first *most* that are right (None: all),
-    timed: the default first, the fastest again in turn."""
+    """Time choices for a check's layer. Of the choices whose plans differ, the first *most* that are right
+    are timed (None: all): the default first, and the fastest again in turn."""
     found = list(_candidates(device, check, path, most))
     right = [each for each in found if isinstance(each, Candidate)]
     for each in FIRST_ROUNDS * right:
@@ -101,7 +103,7 @@ def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATE
 
 
 def _candidates(device: Device, check: Check, path: str, most: int | None) -> Iterable[Candidate | Trial]:
-    """Each choice's recorded call, or what is wrong with it."""
+    """Yield each choice's recorded call, or a Trial with what is wrong with it."""
     data = check.data()
     given = check.input(data)
     want, x = check.expected(data, given, device), Tensor.from_numpy(given, device)
@@ -137,7 +139,7 @@ def _candidates(device: Device, check: Check, path: str, most: int | None) -> It
 
 
 def best(found: Sequence[Trial]) -> Trial:
-    """The fastest choice, where it is worth leaving the default, which is the first."""
+    """Return the fastest choice if it is worth leaving the default, which is the first one."""
     timed = [trial for trial in found if trial.time_us is not None and trial.final]
     fastest = min(timed, key=lambda trial: trial.time_us or 0.0, default=found[0])
     usual = found[0].time_us
@@ -145,11 +147,11 @@ def best(found: Sequence[Trial]) -> Trial:
 
 
 def regret(found: Sequence[Trial], chosen: Trial) -> float:
-    """How much longer the chosen one takes than the fastest: 0.05 is 5 %."""
+    """Return how much longer the chosen choice takes than the fastest: 0.05 is 5 %."""
     least = min(trial.time_us for trial in found if trial.time_us is not None)
     return (chosen.time_us or math.inf) / least - 1
 
 
 def mean_regret(regrets: Sequence[float]) -> float:
-    """Their geometric mean."""
+    """Return the geometric mean of regrets."""
     return math.exp(sum(math.log1p(one) for one in regrets) / len(regrets)) - 1

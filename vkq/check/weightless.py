@@ -1,5 +1,5 @@
-"""Operators without weights that `vkq doctor` replays: calls with one input in turn, and the reference's
-answers."""
+"""Operators without weights that `vkq doctor` replays: calls with alternating inputs, and the reference's
+results."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ..runtime.tensor import Tensor
 from .compare import Array
 from .data import Data
 
-IMAGE, ROWS = (2, 6, 11, 9), (7, 37)  # ragged: channels, rows and columns are no multiples of four
+IMAGE, ROWS = (2, 6, 11, 9), (7, 37)  # odd sizes: channels, rows and columns are no multiples of four
 Q, OTHER = QParams(0.05, 3), QParams(0.03, -20)
 SUM, PRODUCT, SHARES = QParams(0.07, -5), QParams(1.1, 4), QParams(1 / 256, -128)
 Replayed = tuple[str, Sequence[Array], Sequence[Array], Callable[[Tensor], Tensor]]
 
 
 def weightless(device: Device, turns: int) -> Iterator[Replayed]:
-    """(the operator, so many inputs, the answers, the call)."""
+    """Yield (the operator, *turns* inputs, the expected results, the call)."""
     rng = np.random.default_rng(41)
 
     def some(*shape: int) -> Array:
@@ -77,7 +77,7 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def casts(data: Data, xs: Sequence[Array]) -> Iterator[Replayed]:
-    """Between floats and 8 bits."""
+    """Yield conversions between floats and 8-bit numbers."""
     numbers = [dequantize(x, data.x_q) * np.float32(1.01) for x in xs]
     stored = [quantize(one, data.x_q) for one in numbers]
     back = [dequantize(q, data.x_q) for q in stored]

@@ -21,21 +21,21 @@ from ..reference.softmax import softmax_onnxruntime
 from ..runtime.device import Device
 
 Array = npt.NDArray[Any]
-Case = tuple[str, Callable[[Device], Array], Callable[[], Array]]  # in words; on a device; the reference's
-LARGE = 4  # one in so many
-LONGEST = 17.5  # of a row or an area, as a power of two: 185,000
-MOST_TAPS = 15.5  # of a window: the reference takes a step for each; lines of averages are bounded, too
+Case = tuple[str, Callable[[Device], Array], Callable[[], Array]]  # (text, on a device, the reference's)
+LARGE = 4  # one case in so many is large
+LONGEST = 17.5  # most elements of a row or an area, as a power of two: 185,000
+MOST_TAPS = 15.5  # of a window, as a power of two: the reference takes a step for each tap
 
 
 def random_case(seed: int) -> Case:
-    """The problem of a seed, and its answers."""
+    """Return the problem of a seed with its results."""
     rng = np.random.default_rng(seed)
     make = (_max_pool, _average_pool, _global_average, _mean, _softmax)[seed // LARGE % 5]
     return make(rng, seed % LARGE == LARGE - 1)
 
 
 def check(device: Device, seed: int) -> str | None:
-    """What differs from the reference for a seed; None: nothing."""
+    """Return what differs from the reference for a seed; None if nothing does."""
     what, run, want = random_case(seed)
     got, right = run(device), want()
     wrong = np.argwhere(got != right)
@@ -52,20 +52,20 @@ def _dtype(rng: np.random.Generator) -> QDType:
 
 
 def _image(rng: np.random.Generator, shape: tuple[int, ...], dtype: QDType) -> Array:
-    """Bytes: of all values, or of few near the least, as rows with one large number are."""
+    """Return random bytes: of all values, or mostly near the least value, like rows with one large number."""
     high = 256 if rng.integers(3) else 3
     return rng.integers(0, high, shape).astype(np.uint8).view(dtype)
 
 
 def _parameters(rng: np.random.Generator, dtype: QDType) -> QParams:
-    """Some with scales whose quotients make ties."""
+    """Return random parameters; some scales have quotients that make ties."""
     scale = rng.choice([1 / 16, 1 / 60, 1 / 30, 0.05]) if rng.integers(2) else 2 ** rng.uniform(-8, 1)
     least = int(np.iinfo(dtype).min)
     return QParams(float(np.float32(scale)), least + int(rng.integers(256)), dtype)
 
 
 def _sides(rng: np.random.Generator, large: bool, most: float = LONGEST) -> tuple[int, int]:
-    """Height and width: small, or a large area, often a line."""
+    """Return height and width: small, or a large area, often one line."""
     if not large:
         h, w = (int(v) for v in rng.integers(1, 14, 2))
         return h, w
@@ -74,7 +74,8 @@ def _sides(rng: np.random.Generator, large: bool, most: float = LONGEST) -> tupl
 
 
 def _window(rng: np.random.Generator, large: bool, op: str) -> Window:
-    """A window, of which some are the image and some have padding; now and then thousands of channels."""
+    """Return a window; some cover the image, some have padding, and sometimes there are thousands of
+    channels."""
     kernel = _sides(rng, large, MOST_TAPS)
     n, c = int(rng.integers(1, 3)), int(rng.integers(1, 4 if large else 21))
     if large and rng.integers(3) == 0:
@@ -127,7 +128,7 @@ def _global_average(rng: np.random.Generator, large: bool) -> Case:
 
 
 def _mean(rng: np.random.Generator, large: bool) -> Case:
-    """Over some axes of three."""
+    """Return a mean over some of three axes."""
     shape = (int(rng.integers(1, 4)), *_sides(rng, large))
     gone = sorted({int(a) for a in rng.integers(0, 3, 2)})
     order = [*(a for a in range(3) if a not in gone), *gone]
@@ -147,7 +148,7 @@ def _mean(rng: np.random.Generator, large: bool) -> Case:
 
 
 def _softmax(rng: np.random.Generator, large: bool) -> Case:
-    """Float32, 8-bit, or as ONNX Runtime's."""
+    """Return a softmax: float32, 8-bit, or ONNX Runtime's form."""
     shape, axis = (int(rng.integers(1, 3)), *_sides(rng, large)), int(rng.integers(3))
     dtype, form = _dtype(rng), int(rng.integers(3))
     x, xq = _image(rng, shape, dtype), _parameters(rng, dtype)

@@ -1,5 +1,5 @@
-"""Which workgroups of a product computed the elements that are wrong: a driver's fault is often one of a
-workgroup, and its number says where to look."""
+"""Find which workgroups of a product computed the wrong elements. A driver's fault is often in one workgroup,
+and the workgroup's number indicates the cause."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..shader.expression import Expression, ceil_div
 FEW = 5  # numbers that are listed
 _BLOCKS = ("4 * TILE_M4 * LOCAL_Y", "4 * TILE_N4 * LOCAL_X")
 _MATRICES = ("BM", "BN")
-# Rows and columns of results of a workgroup, by shader. Workgroups next to each other along the columns have
-# neighbouring numbers.
+# Rows and columns of a workgroup's results, by shader. Workgroups with consecutive numbers are neighbours
+# along the columns.
 TILES = {
     "gemm_q8ta_q8csw__tiled": _BLOCKS,
     "gemm_q8ta_q8csw__texels": _BLOCKS,
@@ -34,8 +34,8 @@ TILES = {
 
 
 def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
-    """``workgroup 5 of 6 (from 0; 64x64 results each)``: those that wrote the wrong elements of the result in
-    *y*; "" where there is one, or the shader's tiles are not known."""
+    """Return ``workgroup 5 of 6 (from 0; 64x64 results each)``: the workgroups that wrote the wrong elements
+    of the result in *y*; "" if there is only one, or the shader's tiles are not known."""
     steps = [s for one in recording.steps for s in one.steps if any(one.slots[n] is y for n in s.writes)]
     tile = _tile(steps[-1]) if steps else None
     if tile is None or (wrong.ndim == 4 and wrong.shape[3] % 4):  # lines of images are padded to fours
@@ -53,13 +53,13 @@ def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
 
 
 def _tile(step: Step) -> tuple[int, int] | None:
-    """Rows and columns of results of a workgroup."""
+    """Return the rows and columns of a workgroup's results."""
     program = step.program
     if program is None or program.variant.shader not in TILES:
         return None
     for one in program.variant.push_constants:
         if one.name == "groups" and step.push[one.offset : one.offset + 4] != b"\1\0\0\0":
-            return None  # products side by side are numbered one after the other
+            return None  # products side by side have consecutive workgroups
     values = program.variant.integers(program.constants)
     rows, columns = (_parsed(text).evaluate(values) for text in TILES[program.variant.shader])
     return rows, columns

@@ -1,6 +1,6 @@
-"""What `vkq doctor` replays: layers of every scheme, operators without weights (casts, pools, sum, softmax,
-resize, product of two activations), chains that reuse scratch memory, and problems of many workgroups, each
-with several inputs and the reference's answer to each."""
+"""The works that `vkq doctor` replays: layers of every scheme, operators without weights (casts, pools, sum,
+softmax, resize, product of two activations), chains that reuse scratch memory, and problems with many
+workgroups; each with several inputs and the reference's results."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .data import Data
 from .expected import Expected
 from .weightless import casts, weightless
 
-INPUTS = 3  # of each work, in turn: with fewer, a result of two runs before could pass for the right one
-# Operators with weights, of every scheme, with ragged sizes: tiles are cut at every edge. Those without
-# weights: `vkq.check.weightless`.
+INPUTS = 3  # inputs of each work, in turn; with fewer, an old result could be taken for the right one
+# Operators with weights, in every scheme, with odd sizes, so that tiles are cut at every edge. Operators
+# without weights are in `vkq.check.weightless`.
 REPLAYED = (
     "linear[M=33,K=75,N=37]/seed=1",
     "linear[M=33,K=75,N=37]/seed=2,x=uint8,scheme=q8ta_q8csw,wz=channel",
@@ -47,7 +47,7 @@ REPLAYED = (
     "conv2d[N=1,IC=6,H=9,W=7,OC=9,KH=3,KW=2,padding=0x1x2x1,dilation=2x1,groups=3]/seed=7,scheme=q8ta_q8csw",
     "conv2d[N=1,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]/seed=19,scheme=f32",
 )
-# A small network: every layer's result is the next one's input.
+# A small network: the result of each layer is the input of the next.
 NETWORK = (
     "conv2d[N=1,IC=5,H=19,W=17,OC=24,KH=3,KW=3,stride=2,padding=1]/seed=21,act=relu",
     "conv2d[N=1,IC=24,H=10,W=9,OC=24,KH=3,KW=3,padding=1,groups=24]/seed=22",
@@ -55,11 +55,11 @@ NETWORK = (
     "conv2d[N=1,IC=39,H=10,W=9,OC=21,KH=3,KW=3,padding=1]/seed=24",
     "conv2d[N=1,IC=21,H=10,W=9,OC=13,KH=1,KW=1]/seed=25,scheme=q8ta_q8csw",
 )
-# Two layers of the same input, each with quantized rows in the same scratch memory: the second overwrites
-# what the first one reads.
+# Two layers with the same input; each stores quantized rows in the same scratch memory, so the second layer
+# overwrites what the first one reads.
 SHARING = ("linear[M=33,K=75,N=37]/seed=26,float_in", "linear[M=33,K=75,N=41]/seed=27,float_in")
-# Problems of many workgroups, of which published drivers get some wrong: Adreno 840 at M = 1024 to 1500
-# (pytorch/executorch#22327), Adreno at 48 -> 168, 176, 184 and 192 channels (pytorch/executorch#21938).
+# Problems with many workgroups, some of which published drivers compute wrongly: Adreno 840 at M = 1024 to
+# 1500 (pytorch/executorch#22327), Adreno at 48 -> 168, 176, 184 and 192 channels (pytorch/executorch#21938).
 LARGE = (
     "linear[M=1500,K=384,N=384]/seed=31",
     *(
@@ -68,14 +68,14 @@ LARGE = (
     ),
 )
 TEXTURED = (REPLAYED[0], REPLAYED[2], REPLAYED[5])
-TEXELS = {"texels": True, "gemv_texels": True, "staged": None}  # kernels that read uniform texel buffers
+TEXELS = {"texels": True, "gemv_texels": True, "staged": None}  # kernels with uniform texel buffers
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What is recorded once and replayed: ``call`` on a tensor that holds one of ``inputs``.
+    """Work that is recorded once and replayed: ``call`` on a tensor that holds one of ``inputs``.
 
-    It returns the results of ``operators``, in order, and ``wants`` has the answers to each input.
+    It returns the results of ``operators``, in order; ``wants`` has the expected results for each input.
     """
 
     name: str
@@ -88,8 +88,9 @@ class Work:
 
 
 def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator[Work]:
-    """Everything that is replayed. First what alone sees its kind of fault, so that a slow device comes to
-    it; large works last. *texels*: kernels that read texels, too, which the device may not take of itself."""
+    """Yield everything to replay. Works that alone detect a kind of fault come first, so that a slow device
+    reaches them; large works come last. *texels*: also kernels that read texels, even if the device would not
+    choose them."""
     if texels:
         for name in TEXTURED:
             for work in _single(device, name, ("auto",)):
@@ -109,7 +110,7 @@ def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator
 
 
 def _turns(check: Check, data: Data) -> list[tuple[Data, Array]]:
-    """The operands with each input's x, and what the layer is given: the same values in other places."""
+    """Return the operands with each input's x, and the layer's input: the same values in other positions."""
     rng = np.random.default_rng(check.seed)
     xs = [data.x, *(rng.permuted(data.x.reshape(-1)).reshape(data.x.shape) for _ in range(INPUTS - 1))]
     turned = [dataclasses.replace(data, x=x) for x in xs]
@@ -136,7 +137,7 @@ def _alone(operator: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
 
 
 def _pathless(device: Device) -> Iterator[Work]:
-    """Operators without weights, which are the same on every path."""
+    """Yield operators without weights, which are the same on every path."""
     check = check_of(TEXTURED[0])
     data = check.data()
     xs = [one.x for one, _ in _turns(check, data)]
@@ -146,10 +147,10 @@ def _pathless(device: Device) -> Iterator[Work]:
 
 
 def _network(device: Device, path: str, planned: bool = False) -> Work:
-    """Layers one after the other; *planned*: as one plan, whose intermediate results share memory."""
+    """Return layers in a chain; with *planned* they are one plan, whose intermediate results share memory."""
     checks = [check_of(name) for name in NETWORK]
     datas: list[Data] = []
-    for check in reversed(checks):  # each layer gives what the next one takes
+    for check in reversed(checks):  # the result of each layer is the input of the next
         data = check.data()
         if datas:
             ratio = np.float32(datas[0].x_q.scale / data.y_q.scale)
@@ -192,7 +193,7 @@ def _planned(layers: Sequence[Any], x: Tensor) -> list[Tensor]:
 def _sharing(device: Device, path: str) -> Work:
     checks = [check_of(name) for name in SHARING]
     datas = [check.data() for check in checks]
-    first = datas[0].x_q  # the second layer quantizes the same numbers to other bytes
+    first = datas[0].x_q  # the second layer quantizes the same numbers with other parameters
     other = QParams(first.scale * np.float32(1.5), -7, first.dtype)
     ratio = np.float32(datas[1].x_q.scale / other.scale)
     datas[1] = dataclasses.replace(datas[1], x_q=other, w_scale=datas[1].w_scale * ratio)

@@ -1,4 +1,4 @@
-"""What a Vulkan device can do, as a frozen value under Vulkan's own names."""
+"""The capabilities of a Vulkan device, as a frozen value under Vulkan's own names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")  # VkPhysicalDeviceType
-# The packed 4x8 dot products: plain and saturating, unsigned, signed and mixed. Flags of speed, not of
-# support.
+# The packed 4x8 dot products: plain and saturating, unsigned, signed and mixed. A flag says that one is fast,
+# not that it is supported.
 _PACKED = ("Unsigned", "Signed", "MixedSignedness")
 DOT_ACCELERATED = tuple(
     f"integerDotProduct{saturating}4x8BitPacked{sign}Accelerated"
@@ -43,11 +43,11 @@ class MemoryType:
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """What a device says of itself. ``features`` and ``properties`` carry Vulkan's own names; sizes are in
-    bytes.
+    """The capabilities that a device reports. ``features`` and ``properties`` have Vulkan's own names; sizes
+    are in bytes.
 
-    ``facts`` joins them for the ``requires`` of a shader. What a driver claims is believed only after the
-    self-test.
+    ``facts`` joins both for the ``requires`` of a shader. vkq uses a feature only after the self-test has
+    verified it.
     """
 
     index: int
@@ -56,7 +56,7 @@ class Capabilities:
     vendor_id: int
     device_id: int
     api_version: str
-    driver: str  # name and version text, as the driver gives it
+    driver: str  # name and version text of the driver
     driver_version: int
     device_uuid: str
     pipeline_cache_uuid: str
@@ -68,18 +68,19 @@ class Capabilities:
     compute_family: int | None
     timestamp_valid_bits: int
     timestamp_period_ns: float
-    choices: tuple[tuple[str, Any], ...] = ()  # what was measured on it, in place of its profile's fields
+    choices: tuple[tuple[str, Any], ...] = ()  # measured choices, which replace profile fields
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     @functools.cached_property
     def facts(self) -> Mapping[str, int | bool]:
-        """Features and properties in one mapping, as ``requires`` in the shaders' YAML names them."""
+        """Features and properties in one mapping, with the names that ``requires`` in the shaders' YAML
+        uses."""
         return {**self.features, **self.properties}
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field in types that JSON has; sets are sorted."""
+        """Return every field in JSON's types; sets are sorted."""
         return dataclasses.asdict(self) | {
             "extensions": sorted(self.extensions),
             "memory_types": [
@@ -89,7 +90,7 @@ class Capabilities:
 
     @functools.cached_property
     def key(self) -> str:
-        """Names the device and driver in caches."""
+        """The name of the device and its driver in caches."""
         return f"{self.device_uuid}-{self.driver_version:08x}-{self.device_id:04x}"
 
     @property
@@ -104,12 +105,12 @@ class Capabilities:
 
     @property
     def buffer_alignment(self) -> int:
-        """Where a range of a buffer may begin: a multiple of so many bytes, whatever a shader reads it as."""
+        """The alignment of a range of a buffer in bytes, for every way in which a shader may read it."""
         p = self.properties
         return max(p["minStorageBufferOffsetAlignment"], p["minTexelBufferOffsetAlignment"])
 
     def refusal(self) -> str | None:
-        """Why vkq cannot run on this device, or None."""
+        """The reason why vkq cannot run on this device, or None."""
         if self.compute_family is None:
             return "it has no queue that computes"
         if tuple(int(v) for v in self.api_version.split(".")[:2]) < (1, 1):

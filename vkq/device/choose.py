@@ -1,5 +1,5 @@
-"""Which physical device ``vkq.Device`` opens: by index, by a part of its name, from VKQ_DEVICE, or the best
-one."""
+"""The choice of the physical device that ``vkq.Device`` opens: by index, by a part of its name, from
+VKQ_DEVICE, or the best one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 
 
 def choose_device(which: int | str | None, probed: bool = True) -> tuple[int, Capabilities]:
-    """The physical device and its capabilities.
+    """Return the physical device and its capabilities.
 
-    *which* is an index in the loader's order, or a part of a name in any case; None stands for VKQ_DEVICE,
-    and where that is not set for the best device: discrete before integrated before virtual before CPU. With
-    *probed* it is the best that passed its probe (a child process asks, once for a driver's version), and
-    one that did not is refused by whatever name.
+    *which* is an index in the loader's order, or a part of a name in any case. None means VKQ_DEVICE; if that
+    is not set, the best device: discrete before integrated before virtual before CPU. With *probed* it is the
+    best device that passed its probe (a child process runs it, once for each version of a driver), and a
+    device that failed is refused even if it is named.
 
     Raises:
-        NoDeviceError: there is no loader, no driver, or no device that fits; the message lists what there is.
-        DTypeError: *which* is something else.
+        NoDeviceError: there is no loader, no driver, or no suitable device; the message lists the devices.
+        DTypeError: *which* has another type.
     """
     if isinstance(which, bool) or not isinstance(which, (int, str, type(None))):
         raise DTypeError(
@@ -66,7 +66,7 @@ def _matches(which: int | str, c: Capabilities, count: int) -> bool:
         and re.fullmatch("[0-9]{1,9}", which)
         and (len(which) < 3 or int(which) < count)
     ):
-        which = int(which)  # else a number in a name, such as 3060
+        which = int(which)  # otherwise it is part of a name, such as 3060
     return c.index == which if isinstance(which, int) else which.lower() in c.name.lower()
 
 

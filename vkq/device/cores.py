@@ -1,14 +1,15 @@
-"""How many cores of a device share the workgroups of a dispatch: multiprocessors (NVIDIA), compute units
-(AMD), shader cores (Arm), Xe-cores (Intel)."""
+"""The number of a device's cores, which share the workgroups of a dispatch: multiprocessors (NVIDIA), compute
+units (AMD), shader cores (Arm), Xe-cores (Intel)."""
 
 from __future__ import annotations
 
 from .capabilities import Capabilities
 
-# What drivers tell: VK_NV_shader_sm_builtins, VK_AMD_shader_core_properties2, VK_ARM_shader_core_builtins.
+# Properties that drivers report: VK_NV_shader_sm_builtins, VK_AMD_shader_core_properties2,
+# VK_ARM_shader_core_builtins.
 PROPERTIES = ("shaderSMCount", "activeComputeUnitCount", "shaderCoreCount")
 INTEL = 0x8086
-# Xe-cores by device id, which no extension tells. Source: "Xe-cores" of each product's page on
+# Xe-cores by device id, because no extension reports them. Source: "Xe-cores" on each product's page at
 # https://www.intel.com/content/www/us/en/ark.html, the ids from
 # https://dgpu-docs.intel.com/devices/hardware-table.html
 XE_CORES = {
@@ -27,6 +28,7 @@ XE_CORES = {
 
 
 def told_cores(c: Capabilities) -> int | None:
-    """What the driver tells, or the device's id; None where neither does, so that the probe measures it."""
+    """Return the number that the driver reports, or that follows from the device's id; None if neither is
+    known: then the probe measures it."""
     told = next((c.properties[name] for name in PROPERTIES if c.properties.get(name)), None)
     return told or (XE_CORES.get(c.device_id) if c.vendor_id == INTEL else None)

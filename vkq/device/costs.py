@@ -1,10 +1,10 @@
-"""What the tiles of matrix units cost: the numbers that choices among them weigh.
+"""The costs of the tiles of matrix units, by which tiles are chosen.
 
-A table has for each tile two numbers of cycles (or another unit that all tables share) for 32 k of a
-workgroup: where it has a core alone, and where several workgroups share one. `SEED` is for any device: a step
-reads lines and columns and makes their product, so it takes as long as the square root of the tile's results,
-times one number for each kind of kernel. What was measured takes the seed's place: on the device itself (`vkq
-tune`), or on one of its kind (``tuned/VENDOR-DEVICE.json``).
+A table has two numbers for each tile, in cycles (or another unit that all tables share), for 32 elements
+along k of a workgroup: for a workgroup that has a core alone, and for one that shares it. `SEED` serves any
+device. In it a step reads lines and columns and multiplies them, so its time is the square root of the tile's
+results, times one number for each kind of kernel. Measured costs replace the seed: those of the device itself
+(`vkq tune`), or of one of its kind (``tuned/VENDOR-DEVICE.json``).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 FOLDER = Path(__file__).with_name("tuned")
 VARIABLE, FRESH = "VKQ_TUNE", "fresh"
-# A workgroup that has a core alone waits for memory: it takes so many times its share, unless its results are
-# so many that a core has room for no other.
+# A workgroup that has a core alone waits for memory, so a step takes this many times its share, unless its
+# tile is so large that a core cannot hold a second workgroup.
 LONE, ROOM = 1.4, 1 << 14
 
 
 class CostTable(dict[str, Any]):
-    """A mapping that nobody changes, so that it can be a part of a key."""
+    """A read-only mapping, which can be part of a key."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
@@ -39,44 +39,46 @@ Numbers = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
-    """The tables. ``*_part_cycles``: where workgroups share the sum over k of a tile: until the last of them
-    is known, for each of them, and for a million sums that are passed on."""
+    """The tables of costs. ``*_part_cycles``, for split-K: the time until the last part is known, the time
+    for each part, and the time for a million sums that are passed on."""
 
-    matrix_tile_cycles: Tiles  # int8 products; tiles that end with _short: for all k; with _wide: for 512 k
+    matrix_tile_cycles: Tiles  # int8 products; with suffix _short: for all k; with _wide: for 512 k
     matrix_part_cycles: tuple[float, ...]
-    matrix_sum_cycles: Numbers  # for a thousand results that are added to another tensor's
-    matrix_end_cycles: Numbers  # of an end beside which nothing runs: a core has one such workgroup at a time
-    # int8 convolutions in tiles of pixels: 32 k take `step` times the root of the tile's results, reading a
-    # chunk's pixels as long as `chunk` of them, `strided` times that where strides leave pixels out. Beside
-    # those that gather, where no core has two workgroups: all of it `lone` times, and `end` for each result.
+    matrix_sum_cycles: Numbers  # for a thousand results that are added to another tensor
+    matrix_end_cycles: Numbers  # of an epilogue without other work on the core: it has one such workgroup
+    # int8 convolutions in tiles of pixels: 32 k take `step` times the root of the tile's results; reading a
+    # chunk's pixels takes as long as `chunk` of them, and `strided` times that if strides skip pixels. In
+    # comparison with kernels that gather, for a core without a second workgroup: everything takes `lone`
+    # times as long, and `end` is added for each result.
     matrix_conv_costs: Numbers
-    # int8 convolutions that gather pixels; then cycles of a workgroup that are not its products, and how many
-    # of a core start together; `once`: what they take more than tiles of pixels
+    # int8 convolutions that gather pixels; then the cycles of a workgroup besides its products, and how many
+    # workgroups of a core start together; `once`: the additional time compared with tiles of pixels
     matrix_gathered_cycles: Tiles
     matrix_gathered_part_cycles: tuple[float, ...]
     matrix_gathered_once: float
     integer_tile_cycles: Tiles  # exact integer correlations
     # `tiles`: multiply-adds of dot products of a core in a cycle; `multiply`: how many of them one 32-bit
-    # multiply takes; `chunk`: cycles for each KiB of pixels brought to shared memory; `part`: for each int32
-    # that several parts of a sum write and read again
+    # multiply takes; `chunk`: cycles for each KiB of pixels loaded into shared memory; `part`: cycles for
+    # each int32 that split-K writes and reads again
     integer_costs: Numbers
     half_tile_cycles: Tiles  # products of float16 with int8 weights
-    straight_tile_cycles: Tiles  # the same with fragments of weights direct from memory; no tile: never
-    words_tile_cycles: Tiles  # fragments put together in registers, and the workgroups a core has room for
-    parts_tile_cycles: Tiles  # float32 in three parts of bfloat16
+    straight_tile_cycles: Tiles  # with B direct from global memory; a tile without an entry is not used
+    words_tile_cycles: Tiles  # register-assembled fragments; then the workgroups of a core
+    parts_tile_cycles: Tiles  # float32 as bf16x3
     half_part_cycles: tuple[float, ...]
-    half_gathered_cycles: Tiles  # convolutions that gather pixels, and cycles that are not their products
+    half_gathered_cycles: Tiles  # convolutions that gather pixels; then the cycles besides their products
     parts_gathered_cycles: Tiles
-    gathered_before_cycles: Numbers  # of the dispatch before those: `once`, and for each number of x
-    half_plane_cycles: Tiles  # 1x1 convolutions that read float16 images as they are
+    gathered_before_cycles: Numbers  # of the dispatch that prepares these: `once`, and for each number of x
+    half_plane_cycles: Tiles  # 1x1 convolutions on unpacked float16 images
     float32_plane_cycles: Tiles
     parts_plane_cycles: Tiles
     half_pixel_cycles: Tiles  # convolutions in tiles of pixels (lines x columns x outputs)
-    half_pixel_costs: Numbers  # a chunk's pixels (of 128) take as long as so many times 32 k
+    half_pixel_costs: Numbers  # reading 128 pixels of a chunk takes as long as this many times 32 k
 
 
 def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable:
-    """The seed of tiles: *step* for the root of the results and 32 k, *end* for each result, then *more*."""
+    """Return the seed of tiles: *step* for the root of the results and 32 k, *end* for each result, then
+    *more*."""
     found = CostTable()
     for name in names.split():
         results = math.prod(int(size) for size in name.partition("_")[0].split("x"))
@@ -90,8 +92,8 @@ _INT8 = "128x256 128x256_long 128x128 128x64 64x64 64x64_deep 64x32"
 _SHORT = "128x128_short 128x64_short 64x64_short 64x32_short"
 _GATHERED = "128x128 128x64 64x64 32x64 32x32 16x64"
 _PLANES = "64x64 32x64 16x64"
-# The steps and ends are the slopes of an H200's own tables, so that kinds of kernels compare; those of parts
-# of a sum are of it, too.
+# The steps and ends are the slopes of an H200's own tables, so that kinds of kernels compare; the costs of
+# split-K are the H200's too.
 SEED: Mapping[str, Any] = {
     "matrix_tile_cycles": CostTable(
         **_tiles(_INT8, 4.4), **_tiles(_SHORT, 12.0), **_tiles("32x32_wide", 16 * 5.3)
@@ -125,13 +127,13 @@ SEED: Mapping[str, Any] = {
     "half_pixel_costs": CostTable(float32=15, float16=10, straight=4),
 }
 INT8 = "matrix_tile_cycles"
-DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # kernels that take fragments direct from memory
+DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # load fragments from global memory
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """What was measured on a kind of device: ``devices`` are VENDOR-DEVICE ids in hexadecimal, ``driver`` the
-    one it was measured with, ``cores`` how many the device has, ``costs`` tables of `Costs`."""
+    """Costs measured on a kind of device: ``devices`` are VENDOR-DEVICE ids in hexadecimal, ``driver`` the
+    driver with which it was measured, ``cores`` the device's number of cores, ``costs`` tables of `Costs`."""
 
     devices: tuple[str, ...]
     driver: str
@@ -140,7 +142,7 @@ class Tuned:
 
     @classmethod
     def parse(cls, value: Any) -> Tuned:
-        """From the value of a JSON text. Raises ValueError for another form."""
+        """Return the value of a JSON text. Raises ValueError if its form is wrong."""
         if not isinstance(value, dict) or value.keys() != {"devices", "driver", "cores", "costs"}:
             raise ValueError("its keys are not devices, driver, cores, costs")
         devices, cores = value["devices"], value["cores"]
@@ -150,8 +152,8 @@ class Tuned:
 
 
 def parse_costs(value: Any) -> CostTable:
-    """Tables of `Costs` from the value of a JSON text, each of the form that `SEED` has. Raises ValueError
-    for another form, and for a number that is negative or no number."""
+    """Return tables of `Costs` from the value of a JSON text, each in the form of `SEED`. Raises ValueError
+    for another form, and for values that are negative or no numbers."""
     if not isinstance(value, dict) or not value.keys() <= SEED.keys():
         raise ValueError("it is no mapping of tables of costs")
     return CostTable({name: _like(SEED[name], table, name) for name, table in value.items()})
@@ -175,8 +177,8 @@ def _like(seed: Any, given: Any, where: str) -> Any:
 
 
 def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> CostTable:
-    """Tables of `Costs` from measured times: in the unit in which they are the seed's in the middle, as what
-    is not measured stays the seed's; and so do further numbers of a tile."""
+    """Return tables of `Costs` from measured times, scaled so that in the middle they equal the seed's,
+    because costs that are not measured stay the seed's; so do further numbers of a tile."""
     seeds = {name: {tile: SEED[name][tile] for tile in table} for name, table in found.items()}
     ratios = [seeds[name][tile][1] / pair[1] for name, table in found.items() for tile, pair in table.items()]
     unit = statistics.median(ratios) if ratios else 1.0
@@ -192,8 +194,8 @@ def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> Cos
 
 @functools.cache
 def shipped() -> Mapping[str, Tuned]:
-    """What comes with vkq, by VENDOR-DEVICE; nothing where VKQ_TUNE is "fresh". A file serves each of its
-    devices."""
+    """Return the files that come with vkq, by VENDOR-DEVICE; none if VKQ_TUNE is "fresh". A file serves each
+    device that it lists."""
     if os.environ.get(VARIABLE) == FRESH:
         return {}
     files = (Tuned.parse(json.loads(path.read_text())) for path in sorted(FOLDER.glob("*.json")))

@@ -1,11 +1,11 @@
-"""The machine's Vulkan drivers, each tried in a child process before it is loaded here.
+"""The machine's Vulkan drivers, each tried in a child process before it is loaded in this one.
 
-The loader loads every driver that has a manifest, and one that crashes or hangs in that takes the process and
-every healthy device along. So drivers that were not seen before are first loaded, enumerated and asked in a
-child (trial.py): all of them at once, and where that fails one by one. Those that fail are left out here by
-naming the others in ``VK_DRIVER_FILES``. A driver that passed is not tried again until its manifest, its
-library or the kernel changes. A crash that was seen twice is kept too; a driver that did not answer in time
-is tried anew by every process.
+The loader loads every driver that has a manifest, and a driver that crashes or hangs then ends the process,
+whatever the other drivers do. So unknown drivers are first loaded, enumerated and queried in a child
+(trial.py): all of them at once, and if that fails, one by one. Failed drivers are left out in this process:
+``VK_DRIVER_FILES`` names the others. A driver that passed is not tried again until its manifest, its library
+or the kernel changes. A crash that was seen twice is also kept; a driver that did not answer in time is tried
+again by every process.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from typing import Any
 from .. import cache, files, spawn
 from .._version import __version__
 
-FORMAT = 1  # of what is kept: raised when the trial changes
+FORMAT = 1  # of the kept verdicts: raised when the trial changes
 TIMEOUT_S = 20.0
 MANIFEST_BYTES = 1 << 20
 NAMED = (
     "VK_DRIVER_FILES",
     "VK_ICD_FILENAMES",
-)  # the loader's variables that name all drivers; the second is the old
+)  # the loader's variables that name all drivers; the second is the older one
 
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A driver that is not loaded: its manifest's path, and what it did in the child."""
+    """A driver that is not loaded: the path of its manifest, and what it did in the child."""
 
     manifest: str
     reason: str
@@ -46,14 +46,15 @@ class Refused:
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """The outcome: ``environment`` is what the loader must be told (nothing where every driver is good)."""
+    """The outcome of a trial: ``environment`` holds the variables for the loader (empty if every driver is
+    good)."""
 
     environment: Mapping[str, str]
     refused: tuple[Refused, ...]
 
 
 def tried() -> Tried:
-    """Tries the drivers that are not known; in a child of vkq's nothing is tried."""
+    """Try the unknown drivers; a child of vkq tries none."""
     if spawn.in_child():
         return Tried({}, ())
     found = manifests()
@@ -65,14 +66,14 @@ def tried() -> Tried:
     if not reasons:
         return Tried({}, ())
     good = [str(path) for path in found if path not in reasons]
-    text = os.pathsep.join(good) or os.devnull  # an empty variable would mean all
+    text = os.pathsep.join(good) or os.devnull  # an empty variable would mean all drivers
     refused = tuple(Refused(str(path), reason) for path, reason in reasons.items())
     return Tried(dict.fromkeys(NAMED, text), refused)
 
 
 @contextlib.contextmanager
 def told(environment: Mapping[str, str]) -> Iterator[None]:
-    """The process's environment with *environment* while the loader reads it."""
+    """Context manager: set *environment* while the loader reads it."""
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
@@ -86,8 +87,8 @@ def told(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def manifests() -> list[Path]:
-    """The manifests that the loader would read, in its order; empty where it looks elsewhere (Windows'
-    registry)."""
+    """Return the manifests that the loader would read, in its order; empty if it reads something else
+    (Windows' registry)."""
     for name in NAMED:
         if os.environ.get(name):
             return _listed(os.environ[name])
@@ -105,7 +106,7 @@ def manifests() -> list[Path]:
 
 
 def _listed(text: str) -> list[Path]:
-    """The manifests of a variable: files, and those in folders."""
+    """Return the manifests of a variable: files, and those in folders."""
     found: list[Path] = []
     for name in filter(None, text.split(os.pathsep)):
         path = Path(name)
@@ -114,7 +115,8 @@ def _listed(text: str) -> list[Path]:
 
 
 def _malformed(path: Path) -> str | None:
-    """Why a manifest is none, which the loader must not see: it gives up on the drivers beside it, too."""
+    """Return why a manifest is invalid, or None. The loader must not read an invalid one, because it then
+    gives up on the other drivers too."""
     try:
         library = files.parse_json(files.read(path, MANIFEST_BYTES))["ICD"]["library_path"]
     except OSError as error:
@@ -125,10 +127,10 @@ def _malformed(path: Path) -> str | None:
 
 
 def _try(unknown: Sequence[Path]) -> dict[Path, str]:
-    """What each unknown driver did wrong; the verdicts are kept."""
+    """Return the failure of each unknown driver that failed; the verdicts are kept."""
     ended = _trial(unknown)
     if ended is None or not ended.started:
-        return {}  # no child: nothing is known
+        return {}  # no child could run: nothing is known
     if not _bad(ended):
         for path in unknown:
             _keep(path, None)
@@ -142,7 +144,7 @@ def _try(unknown: Sequence[Path]) -> dict[Path, str]:
         reasons[path] = f"{alone.reason} in {_stage(alone)}"
         if alone.kind == ended.kind == "crashed":  # seen twice
             _keep(path, reasons[path])
-    if not reasons:  # each is good alone
+    if not reasons:  # each passes alone
         reasons = {path: f"{ended.reason} in {_stage(ended)}, loaded with others" for path in unknown[1:]}
     return reasons
 
@@ -166,8 +168,8 @@ def _place(path: Path) -> Path:
 
 
 def _fingerprint(path: Path) -> str:
-    """Of the manifest, the library that it names, the kernel and vkq: another of any of them is tried
-    anew."""
+    """Return the key of a verdict: the manifest, its library, the kernel and vkq. If any of them changes, the
+    driver is tried again."""
     try:
         text = files.read(path, MANIFEST_BYTES)
     except OSError as error:
@@ -177,7 +179,7 @@ def _fingerprint(path: Path) -> str:
 
 
 def _library(path: Path, manifest: bytes) -> list[Any]:
-    """Path, size and time of the library, as far as it can be found where the dynamic linker looks."""
+    """Return path, size and time of the library, if it is in one of the dynamic linker's places."""
     try:
         name = str(files.parse_json(manifest)["ICD"]["library_path"])
     except (ValueError, TypeError, LookupError):
@@ -203,7 +205,7 @@ def _library_folders() -> list[Path]:
 
 
 def _load(path: Path) -> str | None:
-    """ "" for a good driver, the reason for one that is refused, None for one that is not known."""
+    """Return "" for a good driver, the reason for a refused one, None for an unknown one."""
     return cache.read_json(_place(path), _parse)
 
 

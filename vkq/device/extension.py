@@ -12,15 +12,16 @@ from typing import Any
 
 from ..errors import DeviceError
 
-_BINDINGS = Path(__file__).parents[1] / "runtime" / "native"  # of bind*.cpp
+_BINDINGS = Path(__file__).parents[1] / "runtime" / "native"  # contains bind*.cpp
 _REMEDY = "build it again: make (in a checkout), or pip install --force-reinstall vkq"
 
 
 @functools.cache
 def native_module() -> Any:
-    """The extension, which must be of the sources that lie here: another would take other arguments.
+    """Return the extension, which must be built from the sources of this checkout: another could have other
+    arguments.
 
-    Raises DeviceError where it is missing, is for another Python, or was built from other bindings.
+    Raises DeviceError if it is missing, is for another Python, or was built from other bindings.
     """
     try:
         module = importlib.import_module("vkq._kompute")
@@ -36,14 +37,15 @@ def native_module() -> Any:
 
 
 def _sources() -> str | None:
-    """The hash of the files that say what the extension takes, as CMakeLists.txt has it; None in a wheel."""
+    """Return the hash of the files that define the extension's arguments, as CMakeLists.txt computes it; None
+    in a wheel."""
     found = sorted(_BINDINGS.glob("bind*.cpp"))
     hashes = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
     return hashlib.sha256(hashes.encode()).hexdigest() if found else None
 
 
 def _missing(error: ImportError) -> str:
-    """What is wrong with an extension that cannot be imported."""
+    """Return what is wrong with an extension that cannot be imported."""
     here = sysconfig.get_config_var("SOABI")
     folders = sys.modules["vkq"].__path__
     found = sorted({p.name for folder in folders for p in Path(folder).glob("_kompute*.so")})

@@ -1,4 +1,4 @@
-"""What to install where there is no Vulkan loader or no driver, said for the machine at hand."""
+"""Hints on what to install if there is no Vulkan loader or no driver, for this machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from .drivers import NAMED
 
-# ID or ID_LIKE of /etc/os-release: the command, the loader's package, and that of Mesa's drivers (one is for
-# the CPU).
+# ID or ID_LIKE of /etc/os-release: (the command, the loader's package, the package of Mesa's drivers, one of
+# which is for the CPU).
 PACKAGES = {
     "debian": ("apt-get install", "libvulkan1", "mesa-vulkan-drivers"),
     "fedora": ("dnf install", "vulkan-loader", "mesa-vulkan-drivers"),
@@ -22,7 +22,7 @@ TEGRA = Path("/etc/nv_tegra_release")  # a Jetson
 
 
 def loader() -> str:
-    """What brings libvulkan here, as a command to type where it is known."""
+    """Return how to install libvulkan, as a command if it is known."""
     if _termux():
         return "pkg install vulkan-loader-android (the phone's driver) or vulkan-loader-generic"
     if sys.platform == "darwin":
@@ -34,11 +34,11 @@ def loader() -> str:
 
 
 def no_driver() -> str:
-    """What to do where the loader finds no driver: what is installed is not seen where a variable names
-    others."""
+    """Return what to do if the loader finds no driver: if a variable names drivers, others that are installed
+    are not seen."""
     for name in NAMED:
         given = os.environ.get(name)
-        if given and given != os.devnull:  # which vkq says where no driver is good
+        if given and given != os.devnull:  # vkq sets it if no driver is good
             return (
                 f"{name} is {given!r} and the loader looks nowhere else: unset it, or name a driver's .json"
                 " file there"
@@ -47,7 +47,7 @@ def no_driver() -> str:
 
 
 def driver() -> str:
-    """What brings a Vulkan driver here."""
+    """Return how to install a Vulkan driver."""
     if _termux():
         return (
             "pkg install vulkan-loader-android for the phone's own, mesa-vulkan-icd-freedreno for Adreno, or"

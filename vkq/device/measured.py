@@ -1,11 +1,13 @@
-"""What is measured on a device of a kind that nobody has timed: the fastest of a few candidates for each
-family of kernels (``candidates`` of profiles.yaml), once, in a child process.
+"""Measurements on devices of a kind that was never timed: the fastest of a few candidates for each family of
+kernels (``candidates`` of profiles.yaml), found once, in a child process.
 
 A candidate counts only after its result was compared with the reference. One that takes longer than
-`COMPILE_S` to compile and run once ends its child, and like one that crashes or is wrong it is never taken
-here. The answer is kept with the probe's (`vkq.device.verdict`). VKQ_TUNE: "auto" (the default) measures
-where neither a rule of profiles.yaml nor a file of ``tuned`` says that such a device was timed; "always"
-everywhere; "fresh" as if no file came with vkq; "off" nowhere, and takes nothing that was measured.
+`COMPILE_S` to compile and run once ends its child; like one that crashes or is wrong, it is never used on
+this device. The result is kept with the probe's (`vkq.device.verdict`).
+
+VKQ_TUNE: "auto" (the default) measures if neither a rule of profiles.yaml nor a file of ``tuned`` says that
+such a device was timed; "always" measures on every device; "fresh" acts as if no file came with vkq; "off"
+never measures, and ignores measurements.
 """
 
 from __future__ import annotations
@@ -26,34 +28,35 @@ from .profiles import Family, families, profile
 
 MODES = ("auto", "always", FRESH, "off")
 CHILD = "vkq.check.measuring"
-TOTAL_S = 2.0  # of all candidates together
-COMPILE_S = 0.5  # to compile one, and run it once
-START_S = 30.0  # to start Python, open the device and close it
-RESTARTS = 3  # after candidates that ended the child
-LATE = 90  # the exit code of a child that ended itself for the time that a candidate took
-TILES = "tiles of matrix units"  # what is measured as a family, though it has no candidates
-WORTH = 1.1  # a candidate this much faster replaces the one that is taken now
+TOTAL_S = 2.0  # limit for all candidates together
+COMPILE_S = 0.5  # limit to compile a candidate and run it once
+START_S = 30.0  # limit to start Python, open the device and close it
+RESTARTS = 3  # of the child, after candidates that ended it
+LATE = 90  # exit code of a child that ended itself because a candidate took too long
+TILES = "tiles of matrix units"  # measured like a family, but without candidates
+WORTH = 1.1  # factor by which a candidate must be faster to replace the current one
 
-Outcome = float | str  # microseconds, or why a candidate is out
+Outcome = float | str  # microseconds, or why a candidate is rejected
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Of a family of kernels: the candidate taken, and what came of each that was tried. ``costs``: of
-    `TILES`, the time of a step of a workgroup alone and of one that shares its core, in nanoseconds."""
+    """The measurement of a family of kernels: the candidate taken, and the outcome of each that was tried.
+    ``costs``: for `TILES`, the time of a step in nanoseconds for a workgroup that has a core alone, and for
+    one that shares it."""
 
     taken: str
     outcomes: Mapping[str, Outcome]
     costs: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
-        """``64x64 through shared memory, 41.2 us (4x8 in registers 60.1 us; ...)``"""
+        """Return ``64x64 through shared memory, 41.2 us (4x8 in registers 60.1 us; ...)``."""
         others = "; ".join(f"{name} {_shown(o)}" for name, o in self.outcomes.items() if name != self.taken)
         return f"{self.taken}, {_shown(self.outcomes[self.taken])}{f' ({others})' if others else ''}"
 
     @classmethod
     def parse(cls, value: Any) -> Measured:
-        """From the value of a JSON text; ValueError for another form."""
+        """Return the value of a JSON text; ValueError if its form is wrong."""
         good = (
             isinstance(value, dict)
             and value.keys() == {"taken", "outcomes", "costs"}
@@ -70,7 +73,7 @@ class Measured:
 
 
 def mode() -> str:
-    """What VKQ_TUNE says. Raises ArgumentError for anything else than `MODES`."""
+    """Return the value of VKQ_TUNE. Raises ArgumentError if it is not in `MODES`."""
     found = os.environ.get(VARIABLE) or "auto"
     if found not in MODES:
         raise ArgumentError(f"{VARIABLE} is {found!r}; it must be one of {', '.join(MODES)}")
@@ -78,12 +81,12 @@ def mode() -> str:
 
 
 def wanted(c: Capabilities) -> bool:
-    """Whether a device is to be measured."""
+    """Return True if a device should be measured."""
     return mode() == "always" or (mode() in ("auto", FRESH) and not profile(c).timed)
 
 
 def choices(tuning: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]:
-    """What measurements say in place of the profile: `Capabilities.choices`."""
+    """Return the measured choices, which replace fields of the profile (`Capabilities.choices`)."""
     if mode() == "off":
         return ()
     says: dict[str, Any] = {}
@@ -98,8 +101,9 @@ def choices(tuning: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...
 def measure(
     c: Capabilities, report: Mapping[str, Any], kept: Mapping[str, Measured] | None
 ) -> dict[str, Measured] | None:
-    """The measurements of a device that passed its probe with this *report*; *kept* are earlier ones, which
-    yield to faster candidates alone. None where no child answers, or somebody ended it."""
+    """Return the measurements of a device that passed its probe with this *report*. *kept*: earlier
+    measurements, which only clearly faster candidates replace. None if no child answers, or somebody ended
+    it."""
     outcomes: dict[tuple[str, str], Outcome] = {}
     costs: dict[str, tuple[float, float]] = {}
     left = TOTAL_S
@@ -132,8 +136,8 @@ def measure(
 def _told(
     said: Sequence[Mapping[str, Any]], outcomes: dict[tuple[str, str], Outcome]
 ) -> tuple[tuple[str, str] | None, float]:
-    """Puts what a child said into *outcomes*; the candidate that it was at when it ended, and the seconds
-    until then."""
+    """Add the outcomes that a child reported to *outcomes*; return the candidate at which it ended, or None,
+    and the seconds until then."""
     began, spent = None, 0.0
     for each in said:
         spent = float(each.get("spent", spent))
@@ -149,8 +153,8 @@ def _told(
 def _decided(
     family: Family, c: Capabilities, outcomes: Mapping[tuple[str, str], Outcome], kept: Measured | None
 ) -> Measured | None:
-    """The candidate to take: what is taken now, unless it is out or another is clearly faster; None where the
-    time was over before that was known."""
+    """Return the candidate to use: the current one, unless it was rejected or another is clearly faster; None
+    if the time ended before this was known."""
     names = (name for name in family.candidates if (family.name, name) in outcomes)
     tried = {name: outcomes[family.name, name] for name in names}
     times = {name: outcome for name, outcome in tried.items() if isinstance(outcome, float)}
@@ -162,7 +166,7 @@ def _decided(
 
 
 def current(family: Family, c: Capabilities) -> str:
-    """The candidate that the profile amounts to, or the first."""
+    """Return the candidate that equals the profile, or the first one."""
     known = profile(dataclasses.replace(c, choices=()))
     names = (
         name

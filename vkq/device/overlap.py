@@ -1,9 +1,8 @@
-"""What a thread does while a driver takes its time.
+"""Run pieces of work while a driver call takes its time.
 
-Loading the drivers and opening a device take two tenths of a second, in a few calls that leave Python alone.
-A second thread that opens the device beside this one would take longer: it lets go of the interpreter at each
-of a hundred short calls, and has it back only after this thread's turn of 5 ms. So only the long calls leave
-the thread.
+Loading the drivers and opening a device take two tenths of a second, in a few calls that do not need Python.
+A second thread for all of this would take longer: it would release the interpreter at each of a hundred short
+calls, and get it back only after this thread's turn of 5 ms. So only the long calls run in another thread.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Pieces:
-    """Pieces of work in their order; after one that raises there are none."""
+    """Pieces of work in their order; after a piece that raises there are no more."""
 
     def __init__(self, pieces: tuple[Callable[[], Any], ...]):
         self.left = deque(pieces)
@@ -30,7 +29,7 @@ class _Pieces:
     def step(self) -> None:
         try:
             self.left.popleft()()
-        except BaseException as error:  # the driver's call is not to be given up for it
+        except BaseException as error:  # the driver's call must finish first
             self._error = error
             self.left.clear()
 
@@ -46,8 +45,8 @@ _pieces: ContextVar[_Pieces | None] = ContextVar("_pieces", default=None)
 
 @contextlib.contextmanager
 def meanwhile(*pieces: Callable[[], Any]) -> Iterator[None]:
-    """This thread does the pieces while it waits in the block for `long` calls, and at its end those that are
-    left; then the first error of one is raised."""
+    """Context manager: run the pieces in this thread while calls in the block wait in `long`, and the
+    remaining ones at its end; then raise the first error of a piece."""
     mine = _Pieces(pieces)
     token = _pieces.set(mine)
     try:
@@ -58,7 +57,7 @@ def meanwhile(*pieces: Callable[[], Any]) -> Iterator[None]:
 
 
 def long(call: Callable[[], T]) -> T:
-    """What *call* returns, which takes long and leaves the interpreter alone."""
+    """Return the result of *call*, which takes long and does not need the interpreter."""
     work = _pieces.get()
     if work is None or not work.left:
         return call()

@@ -1,4 +1,4 @@
-"""How a field of profiles.yaml is read: by the text of its annotation in `vkq.device.profiles.Profile`."""
+"""Read fields of profiles.yaml, by the text of their annotations in `vkq.device.profiles.Profile`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ..yamlfile import Node
 
 
 def value_of(annotation: str, node: Node) -> Any:
-    """The value of a field of that annotation. Raises SpecError, with its line, for another."""
+    """Return the value of a field with this annotation. Raises SpecError, with its line, for a value of
+    another type."""
     return READERS[annotation](node)
 
 

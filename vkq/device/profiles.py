@@ -1,4 +1,4 @@
-"""What is known of kinds of devices: ``profiles.yaml`` as one value for a device, with the reasons.
+"""The knowledge about kinds of devices: ``profiles.yaml`` as one value for each device, with the reasons.
 
 >>> known = profiles()
 >>> known[0].name, all(rule.why and rule.source for rule in known)
@@ -22,13 +22,13 @@ from .cores import told_cores
 from .profile_fields import value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
-PICKS = "picks"  # among what is `preferred`: see `picks`
+PICKS = "picks"  # key of the picks among preferred values: see `picks`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity: `profile` makes each once
 class Profile(costs.Costs):
-    """How products are computed on a device; see profiles.yaml for each field, and `Costs` for the tables.
-    ``names`` are the rules that made it, ``whys`` their reasons and sources."""
+    """How products are computed on a device. profiles.yaml explains each field, `Costs` the tables. ``names``
+    are the rules that made the profile, ``whys`` their reasons and sources."""
 
     staged: str | None
     staged_conv: str | None
@@ -72,7 +72,7 @@ class Profile(costs.Costs):
     busy_workgroups: int
     cache_bytes: int
     multiprocessors: int
-    matrix_subgroup: int | None  # None: as many as a matrix has rows
+    matrix_subgroup: int | None  # None: as many invocations as a matrix has rows
     transform_element_macs: int
     matrix_pairs: bool
     matrix_literals: str | None
@@ -81,8 +81,8 @@ class Profile(costs.Costs):
     grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]
-    timed: bool  # whether kernels were timed on such a device
-    measured: bool  # whether something of it was measured on this device
+    timed: bool  # True if kernels were timed on such a device
+    measured: bool  # True if something was measured on this device
 
     @property
     def macs_per_dispatch(self) -> int:
@@ -90,7 +90,7 @@ class Profile(costs.Costs):
 
     @property
     def reason(self) -> str:
-        """``Arm Mali: tiles of 4x4 in registers; <why> (<source>)``"""
+        """Return ``Arm Mali: tiles of 4x4 in registers; <why> (<source>)``."""
         where = f"{self.staged} through shared memory" if self.staged else f"{self.tile} in registers"
         where += ", operands as texels" if self.texels else ""
         return (
@@ -98,8 +98,8 @@ class Profile(costs.Costs):
         )
 
     def local(self, x: int, invocations: int, most_x: int) -> tuple[int, int]:
-        """A workgroup's size (x, y) of so many invocations: x as asked for, or near to it where that size is
-        avoided, and at most *most_x* then."""
+        """Return a workgroup's size (x, y) with this number of invocations. x is the requested one, or a near
+        one if that size is avoided; then it is at most *most_x*."""
         sizes = [x, *(wide for wide in (2 * x, 4 * x) if wide <= most_x), x // 2, x // 4, 1]
         return next(
             (wide, invocations // wide) for wide in sizes
@@ -109,7 +109,7 @@ class Profile(costs.Costs):
 
 @dataclasses.dataclass(frozen=True)
 class ProfileRule:
-    """A rule of the file: whom it matches, and what it says."""
+    """A rule of the file: which devices it matches, and the fields that it sets."""
 
     name: str
     device_type: str | None
@@ -135,8 +135,8 @@ class ProfileRule:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of kernels: a problem that represents it, or None, and by name what each candidate says in
-    place of the profile."""
+    """A family of kernels: a problem that represents it, or None, and for each candidate, by name, the fields
+    of the profile that it replaces."""
 
     name: str
     problem: str | None
@@ -144,11 +144,11 @@ class Family:
 
 
 def profile(c: Capabilities) -> Profile:
-    """The profile of a device, with what was measured on it (`Capabilities.choices`)."""
+    """Return the profile of a device, including what was measured on it (`Capabilities.choices`)."""
     return _profile(c, tuple(one for one in _preferred.get() or () if one[0] != PICKS))
 
 
-@functools.lru_cache(maxsize=256)  # a dispatch asks for it
+@functools.lru_cache(maxsize=256)  # every dispatch asks for it
 def _profile(c: Capabilities, instead: tuple[tuple[str, Any], ...]) -> Profile:
     facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
     return _merged(c.device_type, c.vendor_id, c.device_id, facts, told_cores(c), c.choices + instead)
@@ -161,7 +161,7 @@ _preferred: contextvars.ContextVar[tuple[tuple[str, Any], ...] | None] = context
 
 @contextlib.contextmanager
 def preferred(says: Mapping[str, Any]) -> Iterator[None]:
-    """In the block every profile says this in place of its own: what was tuned for one problem."""
+    """Context manager: override profile fields inside the block, with what was tuned for one problem."""
     token = _preferred.set(tuple(says.items()))
     try:
         yield
@@ -170,12 +170,13 @@ def preferred(says: Mapping[str, Any]) -> Iterator[None]:
 
 
 def picks() -> Mapping[str, str]:
-    """What is `preferred` of kernels that are no fields of a profile: a name by kind (`vkq.select.tuner`)."""
+    """Return the preferred kernels that are no fields of a profile: a name for each kind
+    (`vkq.select.tuner`)."""
     return dict(dict(_preferred.get() or ()).get(PICKS, ()))
 
 
 def preference() -> tuple[tuple[str, Any], ...] | None:
-    """What is `preferred` here, perhaps nothing; None outside of such a block."""
+    """Return the preferred values of the enclosing block, possibly none; None outside of such a block."""
     return _preferred.get()
 
 
@@ -185,7 +186,7 @@ def _file() -> dict[str, Any]:
 
 @functools.cache
 def families() -> tuple[Family, ...]:
-    """The families of kernels that are measured on a device (`vkq.device.measured`), in that order."""
+    """Return the families of kernels that are measured on a device (`vkq.device.measured`), in that order."""
     found = []
     for name, node in _file()["candidates"].items():
         keys = node.mapping({"problem", "tries"}, set())
@@ -195,7 +196,7 @@ def families() -> tuple[Family, ...]:
 
 @functools.cache
 def tuned_families() -> tuple[Family, ...]:
-    """Those, and the families that `vkq tune` alone measures."""
+    """Return these families, and those that only `vkq tune` measures."""
     more = (Family(name, None, _tries(node)) for name, node in _file()["tuned"].items())
     return (*families(), *more)
 
@@ -212,7 +213,7 @@ def _tries(node: Any) -> dict[str, Mapping[str, Any]]:
 
 @functools.cache
 def profiles() -> tuple[ProfileRule, ...]:
-    """Every rule, the default first. Raises SpecError with its line where one breaks the schema."""
+    """Return every rule, the default first. Raises SpecError with its line if one violates the schema."""
     keys = _file()
     default = _rule(keys["default"], "default")
     missing = [field for field in SETTINGS if field not in default.says]
@@ -221,7 +222,7 @@ def profiles() -> tuple[ProfileRule, ...]:
     return (default, *(_rule(node, None) for node in keys["rules"].sequence()))
 
 
-SETTINGS = {  # of the file, with their annotations
+SETTINGS = {  # settings of the file, with their annotations
     f.name: str(f.type)
     for f in dataclasses.fields(Profile)
     if f.name not in {"names", "whys", "timed", "measured", *costs.SEED}
@@ -230,7 +231,7 @@ SETTINGS = {  # of the file, with their annotations
 
 @functools.cache
 def _facts() -> tuple[str, ...]:
-    """The features and properties that rules ask for."""
+    """Return the features and properties that rules test."""
     return tuple(dict.fromkeys(name for rule in profiles() for name in rule.facts))
 
 
@@ -247,7 +248,7 @@ def _merged(
     says: dict[str, Any] = {**costs.SEED}
     for rule in rules:
         says |= rule.says
-    if not says["matrix_pairs"]:  # nobody has timed fragments direct from memory elsewhere
+    if not says["matrix_pairs"]:  # B direct from global memory was not timed on other devices
         says |= dict.fromkeys(costs.DIRECT, costs.CostTable())
     kind = costs.shipped().get(f"{vendor_id:04x}-{device_id:04x}")
     if kind:

@@ -1,4 +1,4 @@
-"""Asking Vulkan what each device can do."""
+"""Query Vulkan for the capabilities of each device."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
 
 
 def devices() -> list[Capabilities]:
-    """The capabilities of every device that the loader shows. Raises NoDeviceError where there is no loader
-    or instance."""
+    """Return the capabilities of every device that the loader lists. Raises NoDeviceError if there is no
+    loader or instance."""
     return [read(handle, index) for index, handle in enumerate(vulkan.instance().physical_devices())]
 
 
 def read(physical: int, index: int) -> Capabilities:
-    """Asks Vulkan about one physical device."""
+    """Return the capabilities of one physical device."""
     native = vulkan.instance().native
     base = native.properties(physical)
     packed = base["apiVersion"]
@@ -77,7 +77,7 @@ def read(physical: int, index: int) -> Capabilities:
 
 
 def _text(content: bytes) -> str:
-    """The text up to its NUL."""
+    """Return the text up to its NUL."""
     return content.split(b"\0", 1)[0].decode(errors="replace")
 
 
@@ -118,7 +118,7 @@ def _query_properties(
 
 
 def _identity(physical: int, version: tuple[int, int, int], extensions: frozenset[str]) -> tuple[str, str]:
-    """(device UUID as hex, driver name and version text)."""
+    """Return (device UUID as hex, driver name and version text)."""
     table = [each for each in (IDENTITY, DRIVER) if each.present(version, extensions)]
     uuid, *driver = _more(physical, table)
     starts = DRIVER.fields.values()
@@ -127,8 +127,7 @@ def _identity(physical: int, version: tuple[int, int, int], extensions: frozense
 
 
 def _compute_family(families: list[tuple[int, int]]) -> tuple[int | None, int]:
-    """(queue family that computes, its timestamp bits); a family without graphics is kept for vkq where there
-    is one."""
+    """Return (a queue family that computes, its timestamp bits); a family without graphics is preferred."""
     able = [i for i, (flags, _) in enumerate(families) if flags & QUEUE_COMPUTE]
     if not able:
         return None, 0

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from . import verdict
 from .capabilities import Capabilities
 
-TEXELS, SHUFFLES, MATRICES = "texels", "shuffles", "matrices"  # tests of the probe
+TEXELS, SHUFFLES, MATRICES = "texels", "shuffles", "matrices"  # names of the probe's tests
 FEATURES = {TEXELS: "texel buffers", SHUFFLES: "subgroup shuffles", MATRICES: "matrix units"}
 SHUFFLE = 16  # VK_SUBGROUP_FEATURE_SHUFFLE_BIT
 
 
 def refused(failures: Mapping[str, str]) -> dict[str, str]:
-    """The features among the tests that failed, and what was wrong.
+    """Return the features whose tests failed, with what was wrong.
 
     >>> refused({"texels": "1 of 2 words wrong", "u8s8": "2 of 2 wrong"})
     {'texel buffers': '1 of 2 words wrong'}
@@ -24,14 +24,14 @@ def refused(failures: Mapping[str, str]) -> dict[str, str]:
 
 
 def without(c: Capabilities) -> tuple[str, ...]:
-    """The features that failed on a device whose probe is known, each with what was wrong."""
+    """Return the failed features of a device whose probe is known, each with what was wrong."""
     found = verdict.known(c)
     return tuple(f"{name} ({why})" for name, why in refused(found.failures if found else {}).items())
 
 
 def believed(c: Capabilities) -> Capabilities:
-    """The capabilities without texel buffers or shuffles that failed. Matrix units are asked for by their
-    test (`vkq.select.path.refusal`)."""
+    """Return the capabilities without texel buffers or shuffles that failed. Matrix units are tested
+    separately (`vkq.select.path.refusal`)."""
     found = verdict.known(c)
     failures, properties = found.failures if found else {}, dict(c.properties)
     if TEXELS in failures:

@@ -1,7 +1,7 @@
-"""Devices that need not be here: what their drivers reported of them, in ``reported/NAME.json``.
+"""Devices that this machine need not have: the reports of their drivers, in ``reported/NAME.json``.
 
-A file holds true features and all properties under Vulkan's names, the driver's name and version, the day
-(``taken``) and what was asked (``source``).
+A file holds the supported features and all properties under Vulkan's names, the driver's name and version,
+the date (``taken``) and the origin of the report (``source``).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def _file(name: str) -> dict[str, Any]:
 
 
 def told(name: str) -> str:
-    """The device, its driver, and where that is known from, in one line."""
+    """Return the device, its driver, and the origin of the report, in one line."""
     found = _file(name)
     return f"{found['name']}, {found['driver']}; {found['source']}, {found['taken']}"
 
 
 def reported(name: str) -> Capabilities:
-    """The capabilities of one of `NAMES`."""
+    """Return the capabilities of one of `NAMES`."""
     found = _file(name)
     known = {field for each in (CORE, *FEATURES) for field in each.fields}
     return Capabilities(

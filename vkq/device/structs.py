@@ -1,7 +1,7 @@
-"""The structs of Vulkan that say what a device can do, as the extension asks for them: by their number
-(VkStructureType) and by where their fields lie, so that vkq compiles with headers that do not know them yet.
+"""The Vulkan structs with a device's capabilities, described by number (VkStructureType) and the positions of
+their fields. So the extension can query them even if it was compiled with headers that lack them.
 
-A struct is named without its prefix, ``VkPhysicalDevice``. Places are in words of 32 bits after sType and
+A struct is named without its prefix, ``VkPhysicalDevice``. Positions are in 32-bit words after sType and
 pNext.
 """
 
@@ -15,8 +15,8 @@ from .capabilities import DOT_ACCELERATED
 
 @dataclasses.dataclass(frozen=True)
 class Struct:
-    """``core``: the Vulkan version that has it; ``extension``: what brings it before that. ``wide`` fields
-    have 64 bits."""
+    """A struct. ``core``: the Vulkan version that includes it; ``extension``: the extension that provides it
+    before that. ``wide`` fields have 64 bits."""
 
     name: str
     number: int
@@ -27,23 +27,23 @@ class Struct:
     wide: bool = False
 
     def present(self, version: tuple[int, ...], extensions: frozenset[str]) -> bool:
-        """Whether a device of this version, with these extensions, knows the struct."""
+        """Return True if a device of this version, with these extensions, supports the struct."""
         return (self.core is not None and version[:2] >= self.core) or self.extension in extensions
 
     @property
     def asked(self) -> tuple[int, bytes]:
-        """The struct zeroed, for the extension to fill."""
+        """Return the zeroed struct, for the extension to fill."""
         return self.number, bytes(4 * self.words)
 
     def enabling(self, fields: Mapping[str, bool]) -> tuple[int, bytes]:
-        """The struct with these fields set."""
+        """Return the struct with these fields set."""
         words = [0] * self.words
         for name, place in self.fields.items():
             words[place] = int(fields.get(name, False))
         return self.number, b"".join(word.to_bytes(4, "little") for word in words)
 
     def read(self, content: bytes) -> dict[str, int]:
-        """The fields of what the extension returned."""
+        """Return the fields of the struct that the extension filled."""
         size = 8 if self.wide else 4
         return {
             name: int.from_bytes(content[4 * place : 4 * place + size], "little")
@@ -52,16 +52,16 @@ class Struct:
 
 
 def _flags(*names: str) -> dict[str, int]:
-    """The fields of a struct of VkBool32, all of them in order."""
+    """Return the positions of the fields of a struct of VkBool32."""
     return {name: place for place, name in enumerate(names)}
 
 
-# VkPhysicalDeviceFeatures, without a head.
+# VkPhysicalDeviceFeatures, which has no sType and pNext.
 CORE = Struct("Features", 0, 55, {"shaderInt64": 40, "shaderInt16": 41})
 
-# Asked for where present, enabled at opening. The single-feature structs are used rather than
-# VkPhysicalDeviceVulkan1xFeatures, so that Vulkan 1.1 and 1.2 devices with the extension are served by the
-# same table.
+# Queried if supported, and enabled when a device is opened. Structs of single features are used, not
+# VkPhysicalDeviceVulkan1xFeatures, so that the same table serves Vulkan 1.1 and 1.2 devices with the
+# extension.
 FEATURES = (
     Struct(
         "ShaderIntegerDotProductFeatures", 1000280000, 1, _flags("shaderIntegerDotProduct"), (1, 3),
@@ -137,7 +137,7 @@ PROPERTIES = (
     ),
 )  # fmt: skip
 
-# Texts and bytes: where they lie, in words.
+# The positions of texts and bytes, in words.
 IDENTITY = Struct("IDProperties", 1000071004, 12, {"deviceUUID": 0}, (1, 1))
 DRIVER = Struct(
     "DriverProperties",

@@ -1,5 +1,5 @@
-"""The trial of drivers, in a child process (drivers.py): loads them, enumerates their devices and asks each
-what it can do."""
+"""The trial of drivers in a child process (drivers.py): load them, enumerate their devices and query each
+one's capabilities."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .query import read
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 where nothing crashed; a driver that says that it has no device is a good one."""
+    """Return exit code 0 if nothing crashed; a driver that reports no device is good too."""
     say = spawn.begin()
     try:
         say(begin="loading")

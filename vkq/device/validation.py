@@ -1,5 +1,5 @@
-"""The Khronos validation layer: VKQ_VALIDATION=1 turns it on, with synchronization validation; in its place
-``printf`` lets it show what shaders print (debugPrintfEXT), and ``bounds`` has it look whether they stay
+"""The Khronos validation layer. VKQ_VALIDATION=1 turns it on with synchronization validation; ``printf``
+makes it show what shaders print (debugPrintfEXT) instead, and ``bounds`` makes it check that shaders stay
 within their buffers (GPU-assisted validation)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ INFO, WARNING, ERROR = 0x10, 0x100, 0x1000
 
 
 def wanted() -> bool:
-    """Whether the environment asks for it."""
+    """Return True if the environment requests the layer."""
     return os.environ.get("VKQ_VALIDATION", "0") not in ("", "0")
 
 
@@ -21,20 +21,20 @@ def _printing() -> bool:
 
 
 def bounds() -> bool:
-    """Whether the layer looks where shaders read and write. It knows where a VkBuffer ends, not what of it is
-    bound, so that each buffer must be one by itself."""
+    """Return True if the layer checks where shaders read and write. It knows the end of a VkBuffer, not the
+    range that is bound, so each vkq buffer must then be a VkBuffer of its own."""
     return os.environ.get("VKQ_VALIDATION") == "bounds"
 
 
 def enabled() -> list[int]:
-    """VkValidationFeatureEnableEXT: the layer does one of the three."""
+    """Return the VkValidationFeatureEnableEXT of one of the three modes."""
     return [3 if _printing() else 0 if bounds() else 4]
 
 
 def severities() -> int:
-    """VkDebugUtilsMessageSeverityFlagBitsEXT of the messages that are kept."""
+    """Return the VkDebugUtilsMessageSeverityFlagBitsEXT of the messages that are kept."""
     return (
         ERROR
-        | (0 if bounds() else WARNING)  # bounds() warns that it leaves out buffers without descriptors
+        | (0 if bounds() else WARNING)  # bounds mode warns about buffers without descriptors
         | (INFO if _printing() else 0)
     )

@@ -1,10 +1,10 @@
-"""What the probe of a device found (vkq.probe): asked for in a child process, and remembered.
+"""The report of a device's probe (vkq.probe), which runs in a child process and is remembered.
 
-The child says before and after each stage what it does. Where it dies, the stage that it was in is what the
-driver cannot do, and it is started again without that stage. What went wrong is tried a second time. A
-report is kept for later processes unless something in it may pass: numbers that are wrong twice, or a crash
-twice, are a verdict about the driver; a child that was slow, ended from outside, out of memory or cut short
-is none. A stage that gave no result has failed.
+The child reports the begin and end of each stage. If it dies, the driver failed in the current stage, and the
+child is started again without it. Every failure is tried a second time. A report is kept for later processes
+unless something in it may pass later: numbers that are wrong twice, or a crash twice, are a verdict about the
+driver; a child that was slow, ended from outside, out of memory or cut short is not. A stage without a result
+has failed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ FORMAT = 20  # of the kept report: raised when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
-CLEARLY = 1.25  # times as fast: then a new measurement changes which arithmetic is fastest
+CLEARLY = 1.25  # factor by which a new rate must be faster to change which arithmetic is fastest
 RATES, LOOPS = "rates", "loops"  # the stages that are no tests
 FORMS = ("s8s8", "u8s8", "u8u8", "float")
-REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device needs one of them
-LEAST_LOOPS = 65_535  # rounds of an invocation's loops, where counting them gave no result
-ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", LOOPS, RATES)  # what every device is asked
+REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device must pass one of them
+LEAST_LOOPS = 65_535  # iterations of an invocation's loops, if counting them gave no result
+ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", LOOPS, RATES)  # the stages for every device
 _VERDICTS = ("wrong", "crashed")
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What the probe found.
+    """The result of a probe.
 
     ``failures``: what was wrong, by test (a dot form, ``matrices``, ``matrices_half``, ``requantize``,
-    ``quantize``, or ``open`` where the driver did not get so far). ``soft_float``: floats are rounded in
-    integers. ``rates``: see `vkq.probe.rates.Rates`; empty where not measured. ``clock``: of the rates, "gpu"
-    or "host". ``isolated``: it ran in a child process. ``cores``: how many it has, where that was measured.
-    ``tuning``: what was measured by family of kernels (`measured`); None where nothing was. ``loop_limit``:
-    the rounds after which the driver ends the loops of an invocation; None where it does not.
+    ``quantize``, or ``open`` if the device could not be opened). ``soft_float``: floats are rounded in
+    integers. ``rates``: see `vkq.probe.rates.Rates`; empty if not measured. ``clock``: of the rates, "gpu" or
+    "host". ``isolated``: the probe ran in a child process. ``cores``: the measured number of cores, or None.
+    ``tuning``: the measurements by family of kernels (`measured`); None if there are none. ``loop_limit``:
+    the iterations after which the driver ends the loops of an invocation; None if it does not.
     """
 
     failures: Mapping[str, str]
@@ -59,8 +59,8 @@ class Verdict:
 
     @property
     def refusal(self) -> str | None:
-        """Why nothing may run on the device, or None: it did not open, does not round as it must, or
-        multiplies in no form as it must."""
+        """The reason why nothing may run on the device, or None: it could not be opened, rounds wrongly, or
+        multiplies wrongly in every form."""
         for test in (OPENING, REQUANTIZE, "quantize"):
             if test in self.failures:
                 return f"its probe failed ({test}): {self.failures[test]}"
@@ -70,7 +70,7 @@ class Verdict:
 
     @classmethod
     def parse(cls, value: Any) -> Verdict:
-        """From the value of a JSON text. Raises ValueError for one that `dataclasses.asdict` did not make."""
+        """Return the value of a JSON text. Raises ValueError if `dataclasses.asdict` did not make it."""
         fields = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, dict) or value.keys() != fields:
             raise ValueError(f"its keys are not {', '.join(sorted(fields))}")
@@ -94,23 +94,24 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
-    """Of a stage: "ok" or "wrong" with its result, else how the child ended (`spawn.Ended`) or "missing",
-    with the reason."""
+    """The outcome of a stage: "ok" or "wrong" with its result, else how the child ended (`spawn.Ended`) or
+    "missing", with the reason."""
 
     kind: str
     value: Any
 
 
 _reports: dict[str, Verdict] = {}  # by the capabilities' key
-_measured: set[str] = set()  # asked once in this process, also where no child answered
+_measured: set[str] = set()  # devices that were measured once in this process, also without an answer
 _lock = Turns("asking a device", again=True)
 
 
 def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Verdict | None:
-    """The device's report: from this process, from the cache, or by asking a child (seconds, once for a
-    driver's version).
+    """Return the device's report: from this process, from the cache, or from a child (which takes seconds,
+    once for each version of a driver).
 
-    Where no child can be started the probe is *here*, in this process; without one None: nothing is known.
+    If no child can be started, the probe runs in this process by *here*; without *here* the result is None:
+    nothing is known.
     """
     with _lock:
         kept = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)
@@ -128,8 +129,8 @@ def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Ver
 
 
 def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
-    """A new report, whatever is remembered; it replaces the kept one, whose measurements yield to clearly
-    faster ones alone."""
+    """Probe again and return the new report. It replaces the kept one, whose measurements only clearly faster
+    ones replace."""
     with _lock:
         before = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)
         found = _ask_and_keep(c, here, before)
@@ -139,28 +140,29 @@ def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
 
 
 def believe(c: Capabilities, report: Verdict) -> None:
-    """Takes a report as the device's in this process: a child is told what its parent knows."""
+    """Use *report* as the device's report in this process: a child learns what its parent knows."""
     with _lock:
         _reports[c.key] = report
 
 
 def known(c: Capabilities) -> Verdict | None:
-    """The device's report, where this process has it; in a child nothing is known."""
+    """Return the device's report if this process has it; in a child nothing is known."""
     return None if spawn.in_child() else _reports.get(c.key)
 
 
 def with_choices(c: Capabilities) -> Capabilities:
-    """The capabilities with what was measured on the device, where that is known and asked for."""
+    """Return the capabilities with what was measured on the device, if that is known and wanted."""
     found = known(c)
     choices = measured.choices(found.tuning if found else None)
     if found and found.cores and told_cores(c) is None:
         choices = (*choices, ("multiprocessors", found.cores))
-    # Where nothing is: itself, which what is kept by capabilities knows without comparing all that they say.
+    # If nothing was measured, return the same object: caches by capabilities then find it without comparing
+    # all fields.
     return dataclasses.replace(c, choices=choices) if choices != c.choices else c
 
 
 def refusal(c: Capabilities) -> str | None:
-    """Why nothing may run on the device, or None; in a child nothing is refused."""
+    """Return the reason why nothing may run on the device, or None; in a child nothing is refused."""
     if spawn.in_child():
         return None
     found = report_of(c)
@@ -168,8 +170,8 @@ def refusal(c: Capabilities) -> str | None:
 
 
 def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Verdict:
-    """The report of what the stages returned (a test: what is wrong, or None), and of those that did not
-    (stage -> reason)."""
+    """Return the report of the results of the stages (a test: what is wrong, or None), and of those that
+    failed (stage -> reason)."""
     own = (RATES, REQUANTIZE, SOFT, LOOPS)
     failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
     failures |= {name: why for name, why in failed.items() if name not in own or name == LOOPS}
@@ -204,8 +206,8 @@ def _ask_and_keep(
 
 
 def _steady(found: Verdict, before: Verdict | None) -> Verdict:
-    """The report with the rates measured *before*, unless another arithmetic than was fastest then is
-    clearly so now: under other programs' load all rates move, and which path is taken should not."""
+    """Return the report with the rates *before*, unless now another arithmetic is clearly the fastest. Under
+    other programs' load all rates change, and the chosen path should not."""
     old = {form: rate for form, rate in before.rates.items() if form in FORMS} if before else {}
     new = {form: rate for form, rate in found.rates.items() if form in FORMS}
     if before is None or old.keys() != new.keys() or not old:
@@ -221,7 +223,7 @@ def _keep(c: Capabilities, report: Verdict) -> None:
 
 
 def _with_tuning(c: Capabilities, report: Verdict, kept: Mapping[str, measured.Measured] | None) -> Verdict:
-    """The report with what is measured now, where the device is to be measured; else with what was."""
+    """Return the report with new measurements if the device should be measured; else with the kept ones."""
     found = None
     if report.refusal is None and measured.wanted(c):
         _measured.add(c.key)
@@ -231,13 +233,13 @@ def _with_tuning(c: Capabilities, report: Verdict, kept: Mapping[str, measured.M
 
 
 def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
-    """(report, whether it is a verdict to keep); None where no child answers for this device."""
+    """Return (report, True if it is a verdict to keep); None if no child answers for this device."""
     first = _round(c, ())
     if first is None:
         return None
     bad = {stage for stage, one in first.items() if one.kind != "ok"}
     second: dict[str, _Outcome] = {}
-    if any(first[stage].kind != "late" for stage in bad):  # what was too slow once costs a minute again
+    if any(first[stage].kind != "late" for stage in bad):  # retrying a slow stage would take another minute
         second = (
             _round(c, [stage for stage in first if stage not in bad or first[stage].kind == "late"]) or {}
         )
@@ -245,7 +247,7 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
     for stage in bad:
         one, two = first[stage], second.get(stage)
         if stage == OPENING and second and two is None:
-            two = _Outcome("ok", None)  # it got further
+            two = _Outcome("ok", None)  # the second run got further
         if one.kind != "wrong" and two is not None and two.kind == "ok":
             found[stage] = two
             sure = sure and one.kind != "crashed"
@@ -259,8 +261,8 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
 
 
 def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] | None:
-    """The outcome of every stage but those of *skip*; None where no child can be started, and where it
-    finds another device under the index: it knows nothing of this one."""
+    """Return the outcome of every stage except those of *skip*; None if no child can be started, or if it
+    finds another device under the index, so that it says nothing about this one."""
     found: dict[str, _Outcome] = {}
     expected = set(ALWAYS if not c.features["shaderIntegerDotProduct"] else (*ALWAYS, *FORMS))
     for _ in range(RESTARTS + 1):
@@ -281,7 +283,8 @@ def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] 
 
 
 def _told(ended: spawn.Ended, found: dict[str, _Outcome], expected: set[str]) -> str:
-    """Puts what a child said into *found* and *expected*; the stage that it was in at its end."""
+    """Add the outcomes that a child reported to *found*, and the stages to *expected*; return the stage at
+    its end."""
     stage = OPENING
     for said in ended.said:
         expected.update(map(str, said.get("stages", ())))

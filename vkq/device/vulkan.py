@@ -1,6 +1,6 @@
 """The process's one VkInstance, its physical devices, and opening a VkDevice with the features that vkq uses.
 
-The extension opens libvulkan on first use: ``import vkq`` works on a machine with no Vulkan at all.
+The extension opens libvulkan on first use: ``import vkq`` works on a machine without Vulkan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .extension import native_module
 from .overlap import long
 from .structs import CORE, FEATURES
 
-# The names of libvulkan, in the order in which they are tried: Android and Termux have the second alone.
+# The names of libvulkan, in the order in which they are tried; Android and Termux have only the second.
 LIBRARIES = ("libvulkan.so.1", "libvulkan.so", "libvulkan.1.dylib", "libMoltenVK.dylib")
 VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST = -1, -2, -4
 VK_ERROR_LAYER_NOT_PRESENT, VK_ERROR_EXTENSION_NOT_PRESENT = -6, -7
@@ -38,7 +38,7 @@ _instance: Instance | None = None
 
 @functools.cache
 def loaded() -> Any:
-    """The extension, with libvulkan open. Raises NoDeviceError where libvulkan is missing."""
+    """Return the extension, with libvulkan open. Raises NoDeviceError if libvulkan is missing."""
     native = native_module()
     if why := native.load_vulkan(LIBRARIES):
         raise NoDeviceError(
@@ -49,12 +49,12 @@ def loaded() -> Any:
 
 
 def result_name(result: int) -> str:
-    """The name of a VkResult, such as ``VK_ERROR_DEVICE_LOST``."""
+    """Return the name of a VkResult, such as ``VK_ERROR_DEVICE_LOST``."""
     return RESULTS.get(result, f"VkResult {result}")
 
 
 def error_for(result: int, call: str) -> VkqError:
-    """The exception for a failed Vulkan call (the extension raises it)."""
+    """Return the exception for a failed Vulkan call; the extension raises it."""
     text = f"{call} failed with {result_name(result)} ({result})"
     if result == VK_ERROR_DEVICE_LOST:
         return DeviceLostError(f"the device is lost: {text}; open a new vkq.Device", result, call)
@@ -66,7 +66,7 @@ def error_for(result: int, call: str) -> VkqError:
 
 
 def never_computed(result: int, call: str) -> VkqError:
-    """The error of reading what a failed submission should have computed."""
+    """Return the error for reading a result that a failed submission should have computed."""
     cause = error_for(result, call)
     return type(cause)(
         f"this tensor was never computed, because its submission failed ({cause}); compute it again",
@@ -76,14 +76,14 @@ def never_computed(result: int, call: str) -> VkqError:
 
 
 def check(result: int, call: str) -> None:
-    """Raises the typed error of a negative VkResult."""
+    """Raise the typed error of a negative VkResult."""
     if result < 0:
         raise error_for(result, call)
 
 
 class Instance:
-    """The VkInstance, with the Khronos validation layer where VKQ_VALIDATION=1 asks for it. ``native``: the
-    extension's, which asks Vulkan."""
+    """The VkInstance, with the Khronos validation layer if VKQ_VALIDATION=1. ``native``: the extension's
+    object, which queries Vulkan."""
 
     def __init__(self) -> None:
         loaded()
@@ -97,8 +97,8 @@ class Instance:
         if validation.wanted():
             layers, extensions = [validation.LAYER], list(validation.EXTENSIONS)
             checks, severities = validation.enabled(), validation.severities()
-        # Without portability the loader hides devices such as MoltenVK's. An old loader has it not; to ask it
-        # before would load every driver once more.
+        # Without portability the loader hides devices such as MoltenVK's. An old loader does not know it, and
+        # asking first would load every driver once more.
         result, portability = VK_ERROR_EXTENSION_NOT_PRESENT, ["VK_KHR_portability_enumeration"]
         for more, flags in ((portability, PORTABILITY), ([], 0)):
             create = functools.partial(
@@ -119,14 +119,14 @@ class Instance:
         )
 
     def physical_devices(self) -> list[int]:
-        """Handles of the physical devices, in the loader's order; none is no error."""
+        """Return the handles of the physical devices, in the loader's order; an empty list is no error."""
         found: list[int] = self.native.physical_devices()
         return found
 
 
 def instance() -> Instance:
-    """The process's instance, made on first use. After a fork the child has none: Vulkan objects do not
-    survive it."""
+    """Return the process's instance, made on first use. A forked child has none, because Vulkan objects do
+    not survive a fork."""
     global _instance
     with _lock:
         if _instance is None:
@@ -137,29 +137,29 @@ def instance() -> Instance:
 
 
 def loader_version() -> str:
-    """The Vulkan version that the loader offers, such as 1.3.239."""
+    """Return the Vulkan version of the loader, such as 1.3.239."""
     packed = loaded().loader_version()
     return f"{packed >> 22 & 0x7F}.{packed >> 12 & 0x3FF}.{packed & 0xFFF}"
 
 
 def refused_drivers() -> tuple[drivers.Refused, ...]:
-    """The drivers that crashed or hung in the child that tried them, and are left out here."""
+    """Return the drivers that crashed or hung in the child that tried them, and are not loaded here."""
     return instance().drivers.refused
 
 
 def validation_messages() -> list[str]:
-    """What the Khronos validation layer has said so far (with VKQ_VALIDATION=1)."""
+    """Return the messages of the Khronos validation layer so far (with VKQ_VALIDATION=1)."""
     return [text.decode(errors="replace") for text in native_module().messages()] if _instance else []
 
 
 def open_device(
     physical: int, family: int, features: dict[str, bool], extensions: set[str]
 ) -> tuple[int, int]:
-    """A VkDevice with one compute queue and every feature of the table that ``features`` says is there:
+    """Open a VkDevice with one compute queue and every supported feature of the table (``features``); return
     (device, queue)."""
     table = [each for each in FEATURES if any(features.get(field) for field in each.fields)]
     wanted = [each.extension for each in table if each.extension in extensions]
-    # The first for properties that shaders rely on; the second must be enabled where a device has it.
+    # Shaders rely on properties of the first extension; the second must be enabled if a device has it.
     wanted += [e for e in ("VK_KHR_shader_float_controls", "VK_KHR_portability_subset") if e in extensions]
     create = functools.partial(
         instance().native.create_device, physical, family, wanted, CORE.enabling(features)[1],

@@ -1,7 +1,6 @@
-"""How much one dispatch, and one submission, may do. Drivers end what takes too long, so every device has a
-bound on its dispatches, from its profile. Where the GPU also draws the screen, long work freezes it: there
-the bound follows measured rates, and what takes longer is several submissions.
-"""
+"""Limits for the work of one dispatch and of one submission. Drivers end work that takes too long, so every
+device has a limit for its dispatches, from its profile. If the GPU also drives the screen, long work freezes
+it: then the limit follows from measured rates, and longer work is split into several submissions."""
 
 from __future__ import annotations
 
@@ -12,16 +11,16 @@ from .capabilities import Capabilities
 from .profiles import profile
 
 LONGEST_S = 0.1
-LEAST_SHARE = 0.125  # of the rate that the probe measured: what kernels reach at least
-SHARED = ("integrated", "other")  # device types
-# Of devices of which no rate is known, as of those that a file is exported for: operations and bytes a
-# second, about those of the slowest phones (a Mali-G52's peak). Not measured.
+LEAST_SHARE = 0.125  # share of the measured rate that kernels reach at least
+SHARED = ("integrated", "other")  # types of devices that drive the screen
+# Operations and bytes a second of devices without known rates, such as those for which a file is exported:
+# about those of the slowest phones (a Mali-G52's peak). Not measured.
 ASSUMED, ASSUMED_COPY = 1e11, 1e10
 
 
 def macs_in_time(c: Capabilities, own: verdict.Verdict | None = None) -> int | None:
-    """The multiply-adds that end within `LONGEST_S` at the slowest rate that the probe measured; None for
-    devices that share no screen. *own*: the verdict of a device that is not here."""
+    """Return the multiply-adds that end within `LONGEST_S` at the slowest measured rate; None for devices
+    that do not drive a screen. *own*: the verdict of a device that this machine does not have."""
     if c.device_type not in SHARED:
         return None
     rates = [rate for form, rate in _rates(c, own).items() if form in verdict.FORMS]
@@ -31,8 +30,8 @@ def macs_in_time(c: Capabilities, own: verdict.Verdict | None = None) -> int | N
 def groups_in_time(
     c: Capabilities, total: int, macs: int, size: int = 0, own: verdict.Verdict | None = None
 ) -> int:
-    """Of *total* workgroups with *macs* multiply-adds on *size* bytes in all: how many one dispatch may
-    safely have."""
+    """Of *total* workgroups, which together do *macs* multiply-adds on *size* bytes, return how many one
+    dispatch may safely have."""
     most = _most_macs(c, own)
     fit = total if macs <= most else total * most // macs
     copied = _bytes_in_time(c, own)
@@ -42,8 +41,8 @@ def groups_in_time(
 
 
 def seconds_of(c: Capabilities, macs: int, size: int, own: verdict.Verdict | None = None) -> float:
-    """How long that many multiply-adds on *size* bytes may take: estimated as `macs_in_time`, and by the rate
-    of a copy. 0.0 for devices that share no screen."""
+    """Return the estimated seconds of so many multiply-adds on *size* bytes: by the rates of `macs_in_time`
+    and of a copy. 0.0 for devices that do not drive a screen."""
     copied = _bytes_in_time(c, own)
     return 0.0 if copied is None else LONGEST_S * max(macs / _most_macs(c, own), size / copied)
 
@@ -54,7 +53,8 @@ def _most_macs(c: Capabilities, own: verdict.Verdict | None) -> int:
 
 
 def _bytes_in_time(c: Capabilities, own: verdict.Verdict | None) -> int | None:
-    """The bytes that are read and written within `LONGEST_S`; None for devices that share no screen."""
+    """Return the bytes that are read and written within `LONGEST_S`; None for devices that do not drive a
+    screen."""
     if c.device_type not in SHARED:
         return None
     return max(1, int(_rates(c, own).get("copy", ASSUMED_COPY) * LEAST_SHARE * LONGEST_S))

@@ -1,6 +1,6 @@
-"""Tests of features that kernels avoid where a device gets them wrong: texel reads of what was just stored,
-and subgroup shuffles. Each test runs several times with other numbers, because published faulty drivers are
-right in the first run (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
+"""Tests of features that kernels avoid on devices that get them wrong: texel reads of data that was just
+stored, and subgroup shuffles. Each test runs several times with other numbers, because published faulty
+drivers are right in the first run (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 
 RUNS = 3
-VECTORS = 1000  # of four words: no multiple of a workgroup
+VECTORS = 1000  # of four words; not a multiple of a workgroup
 GROUPS = 37
 
 Array = npt.NDArray[Any]
 
 
 def stages(device: Device) -> dict[str, Callable[[], str | None]]:
-    """The tests of what the device says that it has, by name."""
+    """Return the tests of the features that the device reports, by name."""
     facts = device.capabilities.facts
     found: dict[str, Callable[[], str | None]] = {}
     if facts.get("maxTexelBufferElements"):
@@ -37,7 +37,7 @@ def stages(device: Device) -> dict[str, Callable[[], str | None]]:
 
 
 def _texels(device: Device) -> str | None:
-    """x -> y -> z, where y is stored by one dispatch and read as texels by the next."""
+    """Copy x to y to z: one dispatch stores y, and the next reads y as texels."""
     program = device.program(catalog().find("selftest__texels"))
     x, y, z = (Tensor(device, (4 * VECTORS,), "int32") for _ in range(3))
     with device.record() as recording:
@@ -49,7 +49,7 @@ def _texels(device: Device) -> str | None:
 
 
 def _shuffles(device: Device) -> str | None:
-    """Each lane's vector, as each lane reads it at each step (shuffles.comp)."""
+    """Compare each lane's vector as each lane reads it at each step (shuffles.comp)."""
     lanes = int(device.capabilities.properties["subgroupSize"])
     program = device.program(catalog().find("selftest__shuffles"), {"LANES": lanes}, lanes)
     x = Tensor(device, (GROUPS, lanes, 4), "float32")
@@ -64,7 +64,7 @@ def _shuffles(device: Device) -> str | None:
 
 
 def _replayed(recording: Recording, x: Tensor, y: Tensor, cases: list[tuple[Array, Array]]) -> str | None:
-    """What is wrong in the first run that is, or None. Between the runs y is overwritten."""
+    """Return what is wrong in the first wrong run, or None. y is overwritten between runs."""
     for run, (values, want) in enumerate(cases, 1):
         x.write(values)
         y.write(np.full(y.shape, -1, want.dtype))

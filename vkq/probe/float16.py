@@ -1,4 +1,4 @@
-"""What a device computes in float16 arithmetic without matrix units (shaders/gemm/gemm_f16_tiled.comp)."""
+"""Test of float16 arithmetic without matrix units (shaders/gemm/gemm_f16_tiled.comp)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 
 FLOAT16 = "float16"  # the form of such products, and the name of the test
-K, ROWS, COLUMNS = 16, 36, 20  # of which tiles of 8 x 8 are not whole
-ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14  # whichever way a device rounds; what is smaller may be zero
+K, ROWS, COLUMNS = 16, 36, 20  # no multiples of the tile of 8 x 8
+ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14  # for every rounding that devices use; smaller numbers may become zero
 
 
 def lacking(capabilities: Capabilities) -> str | None:
-    """Why products should not be made in float16 arithmetic: a feature, or that it is no faster. None:
-    nothing."""
+    """Return why products should not use float16 arithmetic: a missing feature, or that it is no faster. None
+    if they should."""
     if not capabilities.features.get("shaderFloat16"):
         return "shaderFloat16 is false"
     known = profile(capabilities)
@@ -28,8 +28,8 @@ def lacking(capabilities: Capabilities) -> str | None:
 
 
 def test(device: Device) -> str | None:
-    """What is wrong with sums of 16 products; None where nothing is. Whole numbers must be right, others
-    within a roundoff of each product and sum."""
+    """Return what is wrong with sums of 16 products; None if nothing is. Integers must be exact, other
+    numbers within a roundoff of each product and sum."""
     rng = np.random.default_rng(2028)
     for whole in (True, False):
         x, w = (_numbers(rng, (size, K), whole) for size in (ROWS, COLUMNS))
@@ -54,7 +54,7 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, int], whole: bool) -> n
 def _products(
     device: Device, x: npt.NDArray[np.float16], w: npt.NDArray[np.float16]
 ) -> npt.NDArray[np.float64]:
-    """x @ w.T as the shader makes it."""
+    """Return x @ w.T as the shader computes it."""
     known, (rows, columns) = profile(device.capabilities), (len(x), len(w))
     runs = np.ascontiguousarray(x.reshape(rows, K // 8, 8).swapaxes(0, 1))
     affine = np.zeros((columns // 4, 3, 4), np.float32)

@@ -1,7 +1,7 @@
-"""Whether a driver ends loops that run for long: counted by a shader.
+"""Find out, with a counting shader, whether a driver ends long loops.
 
-Mesa's llvmpipe ends all loops of an invocation after 65,535 rounds together, without a word; what a kernel
-adds up there is wrong then. Plans hold the rounds of each kernel against this limit
+Mesa's llvmpipe ends all loops of an invocation after 65,535 iterations together, without an error; then a
+kernel's sum is wrong. Plans compare the iterations of each kernel with this limit
 (`vkq.runtime.builder.Builder.dispatch`).
 """
 
@@ -11,12 +11,12 @@ from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 
-ASKED = 1 << 20  # rounds, some milliseconds; a device that makes so many is taken for one without a limit
+ASKED = 1 << 20  # iterations, some milliseconds; a device that makes so many counts as one without a limit
 INVOCATIONS = 64
 
 
 def measure(device: Device) -> int | None:
-    """The rounds after which the driver ends an invocation's loops; None where it does not."""
+    """Return the iterations after which the driver ends an invocation's loops; None if it does not."""
     counted = Tensor(device, (INVOCATIONS,), "int32")
     program = device.program(catalog().find("selftest__loops"), {"LOCAL_X": INVOCATIONS})
     with device.operation() as recording:

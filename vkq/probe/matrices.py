@@ -1,4 +1,5 @@
-"""The int8 matrices that a device's units multiply, and what it lacks for the shaders that use them."""
+"""The int8 matrices that a device's matrix units multiply, and what the device lacks for the shaders that use
+them."""
 
 from __future__ import annotations
 
@@ -18,18 +19,18 @@ FEATURES = (
     "subgroupSizeControl",
     "computeFullSubgroups",
 )
-HALF, BRAIN = "f16", "bf16"  # forms of floats, with float32 sums
+HALF, BRAIN = "f16", "bf16"  # forms with float operands and float32 sums
 FLOAT_FEATURES = {HALF: "shaderFloat16", BRAIN: "shaderBFloat16CooperativeMatrix"}
-# Of the types of A, B, C and D; the first is preferred.
+# Dtypes of A, B, C and D; the first is preferred.
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
-LEAST_SHARED = 32768  # bytes of shared memory, in which every shape finds a tile
-SUBGROUP = 32  # that shaders declare the subgroups of a tile for
+LEAST_SHARED = 32768  # bytes of shared memory; with so many every shape has a tile
+SUBGROUP = 32  # the subgroup size for which shaders declare a tile's subgroups
 
 
 @dataclasses.dataclass(frozen=True)
 class Matrices:
     """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8``, ``u8u8``, ``f16``,
-    ``bf16``), and the subgroup's size."""
+    ``bf16``), and the size of a subgroup."""
 
     m: int
     n: int
@@ -38,20 +39,20 @@ class Matrices:
     subgroup: int = SUBGROUP
 
     def __str__(self) -> str:
-        """``16x16x32``, ``16x16x32 u8u8`` where the elements are unsigned."""
+        """Return ``16x16x32``, or ``16x16x32 u8u8`` for unsigned elements."""
         return f"{self.m}x{self.n}x{self.k}" + (f" {self.form}" if self.form != "s8s8" else "")
 
     @property
     def shape_constants(self) -> dict[str, Value]:
-        """The specialization constants that say what one matrix is."""
+        """The specialization constants for the shape of one matrix."""
         return {"MM": self.m, "MN": self.n, "MK": self.k, "SUBGROUP": self.subgroup}
 
     def constants(self, variant: Variant) -> dict[str, Value]:
-        """The specialization constants of a shader for these matrices.
+        """Return the specialization constants of a shader for these matrices.
 
-        A tile's subgroups, WGM down and WGN across, are declared for subgroups of 32: smaller ones are more,
-        first down and then across, larger ones fewer, first across and then down, so that the invocations of
-        a workgroup stay the same.
+        A tile's subgroups, WGM down and WGN across, are declared for subgroups of 32. With smaller subgroups
+        there are more of them, first down and then across; with larger ones there are fewer, first across and
+        then down. So a workgroup has the same number of invocations.
         """
         found = self.shape_constants
         if "WGM" not in variant.specialization:
@@ -67,13 +68,14 @@ class Matrices:
         return {**found, "WGM": down, "WGN": across}
 
     def runs(self, variant: Variant, capabilities: Capabilities, **constants: Value) -> bool:
-        """Whether the device has what a shader needs with these matrices and constants, weight zero points
-        included."""
+        """Return True if the device can run a shader with these matrices and constants, also with weight zero
+        points."""
         values = {**self.constants(variant), "ROW_SUMS": True, **constants}
         return not refusals(variant, variant.constants(values), capabilities)
 
     def fit(self, variant: Variant, rows: int) -> bool:
-        """Whether a tile of so many rows is whole matrices for each subgroup, and whole rounds of its end."""
+        """Return True if a tile with so many rows gives each subgroup whole matrices and whole iterations of
+        its epilogue."""
         constants = self.constants(variant)
         down, across = int(constants["WGM"]), int(constants["WGN"])
         if not (down and across):
@@ -86,12 +88,11 @@ class Matrices:
 
 
 def advertised(capabilities: Capabilities) -> tuple[Matrices, ...]:
-    """What the device lists for int8 times int8 into int32 (subgroup scope, not saturating) and the shaders
-    take.
+    """Return the matrices that the device lists for int8 times int8 into int32 (subgroup scope, not
+    saturating) and that the shaders support.
 
-    In the order of the device's list, which is that of its preference, with signed elements before unsigned
-    ones. Only these may be used: a shape that is not listed makes a pipeline that computes nothing, without
-    an error.
+    The order is that of the device's list, which is its preference, with signed elements before unsigned
+    ones. Only listed shapes may be used: the pipeline of any other shape computes nothing, without an error.
     """
     return _advertised(capabilities.cooperative_matrices, *_subgroups(capabilities))
 
@@ -118,8 +119,8 @@ def _listed(
 def advertised_half(
     capabilities: Capabilities, form: str = HALF, sums: bool = False
 ) -> tuple[Matrices, ...]:  # fmt: skip
-    """As `advertised`, for float16 (or another form) times float16 into float32: 8 k are one uvec4 then.
-    sums: only where sums may be matrices of that form, too."""
+    """Return the matrices for float16 (or another form) times float16 into float32, as `advertised`; 8
+    elements along k are one uvec4. *sums*: only shapes that also have sums of that form."""
     narrow = {(c.m, c.n) for c in capabilities.cooperative_matrices if (c.c, c.d) == (form, form)}
     found = (
         Matrices(c.m, c.n, c.k, form, _subgroup(c, *_subgroups(capabilities)))
@@ -139,13 +140,14 @@ def advertised_half(
 
 
 def counted(capabilities: Capabilities) -> bool:
-    """Whether the device's compiler wants the trip counts of loops over matrices as constants of a pipeline.
-    Of int8 linear layers and convolutions they can be."""
+    """Return True if the device's compiler needs trip counts of loops over matrices as constants of a
+    pipeline, which is possible for int8 linear layers and convolutions."""
     return profile(capabilities).matrix_literals == "trips"
 
 
 def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
-    """What the device lacks to multiply float16 (or another form's) matrices into float32. None: nothing."""
+    """Return what the device lacks to multiply float16 (or another form's) matrices into float32; None if
+    nothing."""
     if counted(capabilities):
         return f"its compiler crashes on loops over {form} matrices whose trip counts are no constants"
     features = (*FEATURES[:2], FLOAT_FEATURES[form], *FEATURES[3:])
@@ -157,8 +159,8 @@ def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
 
 
 def _taken(a: Matrices) -> bool:
-    """Whether tiles are whole matrices: 16 k are one uvec4 of the layouts, and the shaders' ends store 16
-    rows at a time."""
+    """Return True if tiles are whole matrices: 16 elements along k are one uvec4 of the layouts, and the
+    shaders' epilogues store 16 rows at a time."""
     return (
         a.m in (4, 8, 16, 32, 64)
         and a.n in (8, 16)
@@ -169,18 +171,18 @@ def _taken(a: Matrices) -> bool:
 
 
 def _subgroups(capabilities: Capabilities) -> tuple[int | None, int, int]:
-    """(what the profile says, the least, the most) of the size of a subgroup."""
+    """Return the subgroup size: (by the profile, the least, the most)."""
     least, most = (int(capabilities.properties[name]) for name in ("minSubgroupSize", "maxSubgroupSize"))
     return profile(capabilities).matrix_subgroup, least, most
 
 
 def _subgroup(c: CooperativeMatrix, wanted: int | None, least: int, most: int) -> int:
-    """The subgroup's size: what the profile says where the device has it, else the nearest."""
+    """Return the subgroup size: the profile's if the device has it, else the nearest."""
     return min(max(c.n if wanted is None else wanted, least), most)
 
 
 def lacking(capabilities: Capabilities) -> str | None:
-    """What the device lacks to multiply int8 matrices: a feature, a shape, or shared memory. None:
+    """Return what the device lacks to multiply int8 matrices: a feature, a shape, or shared memory; None if
     nothing."""
     return _lacking(
         capabilities, FEATURES, advertised,

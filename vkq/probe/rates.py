@@ -1,10 +1,10 @@
-"""How fast a device does what the int8 kernels are made of: each dot form, the float lanes, float32 FMA, a
-copy; and how many cores it has, where no driver tells.
+"""Measure the rates of the int8 kernels' arithmetic on a device: each dot form, the float lanes, float32 FMA
+and a copy; and the number of cores, if no driver reports it.
 
-A flag says that a dot product is accelerated; only a rate says what that is worth. Each rate comes from the
-difference between no loop and many, so that what a dispatch costs at all falls out, and from the fastest of
-interleaved rounds, so that a clock that wakes up or another program does not decide. All of them take well
-under a second.
+A feature says that a dot product is accelerated; only its rate says by how much. Each rate comes from the
+difference between no loop and many, so that the fixed cost of a dispatch cancels out, and from the fastest of
+interleaved rounds, so that neither a clock that wakes up nor another program decides. All rates together take
+well under a second.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ from ..runtime.device import Device
 from ..runtime.program import Program
 from ..shader.catalog import catalog
 
-LOCAL = 64  # invocations of a workgroup, as LOCAL_X of the shader
-TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}  # of one run; the host's clock needs more to drown its jitter
+LOCAL = 64  # invocations of a workgroup: the shader's LOCAL_X
+TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}  # microseconds of one run; the host's clock is less exact
 ROUNDS = 5
-ATTEMPTS = 3  # with more loops each, where another program made too few of them look long enough
-MOST_LOOPS = 65_000  # lavapipe ends loops after 65,535 rounds
+ATTEMPTS = 3  # with more iterations each, if another program made too few look long enough
+MOST_LOOPS = 65_000  # lavapipe ends loops after 65,535 iterations
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Operations per second by dot form (two per multiply-add) and for ``fma``, bytes per second (read and
-    written) for ``copy``; ``clock`` is "gpu" (timestamps) or "host". What could not be measured is missing.
-    ``cores``: see `measured_cores`."""
+    """Operations per second by dot form and for ``fma`` (two per multiply-add), and bytes per second (read
+    and written) for ``copy``.
+
+    ``clock``: "gpu" (timestamps) or "host". Rates that could not be measured are missing. ``cores``: see
+    `measured_cores`.
+    """
 
     per_second: Mapping[str, float]
     clock: str
@@ -40,7 +43,7 @@ class Rates:
 
 
 class _Work:
-    """One rate's program with its two loop counts; of *groups* workgroups of *local* invocations."""
+    """The program of one rate with its two loop counts: *groups* workgroups of *local* invocations."""
 
     def __init__(
         self,
@@ -67,18 +70,18 @@ class _Work:
         self.full.append(self.time_us(self.loops))
 
     def _calibrated(self) -> int:
-        """Loops that take about the target; the first runs also wake the clock."""
+        """Return a loop count that takes about the target time; the first runs also wake the clock."""
         loops, target = 1, TARGET_US[self.clock]
         for _ in range(12):
-            took = min(self.time_us(loops) for _ in range(3))  # another program must not pass for loops
+            took = min(self.time_us(loops) for _ in range(3))  # other programs only add time
             if took >= target / 2 or loops >= self.most:
                 break
             loops = min(self.most, max(loops + 1, round(loops * min(16.0, target / max(took, 1.0)))))
         return loops
 
     def lengthen(self) -> bool:
-        """Raises the loops, and forgets the samples, where the work itself took far less than the target;
-        False: it did not."""
+        """Raise the loop count and drop the samples if the work itself took far less than the target; return
+        False if it did not."""
         took, target = min(self.full) - min(self.empty), TARGET_US[self.clock]
         if took > target / 8 or self.loops >= self.most:
             return False
@@ -98,7 +101,7 @@ class _Work:
         return recording.gpu_times_us()[0] if self.clock == "gpu" else host
 
     def per_loop(self) -> float:
-        """Operations (or bytes) of one more loop."""
+        """Operations (or bytes) of one more iteration."""
         invocations = self.local * self.groups
         if self.op == "copy":
             return 32.0 * invocations
@@ -106,13 +109,13 @@ class _Work:
         return float(invocations * steps * (2 * 16 if self.op == "fma" else 8 * 16))
 
     def per_second(self) -> float | None:
-        """None where the full run was not longer: then the clock says nothing."""
+        """The rate; None if the full run was not longer, because then the clock is too coarse."""
         took = (min(self.full) - min(self.empty)) * 1e-6
         return self.per_loop() * self.loops / took if took > 0 else None
 
 
 def measure(device: Device) -> Rates:
-    """The rates of a device, of every form that it has the features for."""
+    """Return the rates of a device, for every form whose features it has."""
     facts = device.capabilities
     clock = "gpu" if facts.timestamp_valid_bits else "host"
     limits = [
@@ -129,13 +132,13 @@ def measure(device: Device) -> Rates:
     _sample(works)
     found = {work.op: work.per_second() for work in works}
     rates = {op: rate for op, rate in found.items() if rate is not None}
-    ask = told_cores(facts) is None and facts.device_type != "cpu"  # a CPU's are shared with all else
+    ask = told_cores(facts) is None and facts.device_type != "cpu"  # other programs share a CPU's cores
     return Rates(rates, clock, measured_cores(device, clock, (x, y)) if ask else None)
 
 
 def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -> int | None:
-    """How many workgroups work at once as fast as one alone: the rate of many over that of one, each of as
-    many invocations as fill a core. None where the clock says nothing."""
+    """Return how many workgroups run at once as fast as one alone: the rate of many divided by that of one,
+    each with as many invocations as fill a core. None if the clock is too coarse."""
     local = min(1024, device.capabilities.properties["maxComputeWorkGroupInvocations"])
     many = profile(device.capabilities).fill_workgroups * LOCAL // local
     works = [_Work(device, "fma", clock, buffers, groups, local) for groups in (1, many)]
@@ -145,7 +148,7 @@ def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -
 
 
 def _sample(works: list[_Work]) -> None:
-    """Samples them in turn, with more loops each where these took too little time."""
+    """Sample the works in turn, with more iterations for those that took too little time."""
     pending = works
     for left in reversed(range(ATTEMPTS)):
         for _ in range(ROUNDS):

@@ -1,11 +1,11 @@
-"""What a device computes, compared with what it must: asked once for each device, driver and version of vkq,
-and remembered.
+"""The self-test compares what a device computes with the right results, once for each device, driver and
+version of vkq; the report is kept.
 
-A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8
-kernel shares: the packed dot product in each form over all 65,536 pairs of bytes in each lane, products of
-matrices of each listed shape, the requantization over extremes, accumulators above 2^24 and ties, and the
-quotient of quantize around every tie. They run in a child process (child.py). A device that rounds floats
-another way than to nearest even gets the integer form of the same steps (SOFT_FLOAT).
+A driver's features are used only if their tests pass. The tests cover the arithmetic that every int8 kernel
+shares: the packed dot product in each form, over all 65,536 pairs of bytes in each lane; matrix products of
+each listed shape; requantization of extremes, accumulators above 2^24 and ties; and the quotient of quantize
+around every tie. They run in a child process (child.py). A device that does not round floats to nearest even
+uses the same steps in integers (SOFT_FLOAT).
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from .matrices import BRAIN, HALF, Matrices, advertised, advertised_half, lackin
 __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "stages"]
 
 Words = npt.NDArray[np.int32]
-HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # tests of matrices of floats, and their form
-# Of numbers less than float16's least normal one: matrices of them, and elements that they become.
+HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # test of float matrices -> their form
+# Tests of numbers below float16's least normal one: in matrices, and in elements that become float16.
 SMALLS = {HALF: "matrix_small", BRAIN: "matrix_small_brain"}
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # ways of loading matrices: constants of selftest__matrices_half
-SMALL = "SMALL"  # of weights that are always float16: a variant for elements of another form
+SMALL = "SMALL"  # a variant whose weights are always float16, for elements of another form
 WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements",
         SMALL: ", of 2^-24 as much"}  # fmt: skip
-PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # of what a profile says of matrices, alone
+PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests of what a profile claims about matrices
 
 runtime_device.probed = lambda device: report(device)
 
 
 def report(device: Device) -> Verdict:
-    """The device's report: from this process, from the cache, or by probing (seconds, once for a driver's
-    version)."""
-    if device.doctored:  # another process would see another device
+    """Return the device's report: from this process, from the cache, or by probing (which takes seconds, once
+    for each version of a driver)."""
+    if device.doctored:  # a child process would see another device
         key = device.capabilities.key
         _doctored[key] = device.verdict or _doctored.get(key) or run(device)
         return _doctored[key]
@@ -60,18 +60,19 @@ def report(device: Device) -> Verdict:
 
 
 def report_of(capabilities: Capabilities) -> Verdict:
-    """As `report`, for a device that is not open here: a driver that crashes is refused before it is."""
+    """Return the report, as `report`, of a device that is not open in this process: a driver that crashes is
+    refused before it is opened."""
     found = verdict.report_of(capabilities, lambda: _run_alone(capabilities))
     assert found is not None
     return found
 
 
 def probe_again(capabilities: Capabilities) -> Verdict:
-    """A new report, whatever is remembered; it replaces the kept one."""
+    """Probe again and return the new report, which replaces the kept one."""
     return verdict.ask_again(capabilities, lambda: _run_alone(capabilities))
 
 
-_doctored: dict[str, Verdict] = {}  # of devices that tests made up
+_doctored: dict[str, Verdict] = {}  # reports of devices that tests made up
 
 
 def _run_alone(capabilities: Capabilities) -> Verdict:
@@ -80,8 +81,8 @@ def _run_alone(capabilities: Capabilities) -> Verdict:
 
 
 def stages(device: Device) -> dict[str, Callable[[], Any]]:
-    """Every test that the device has the features for, and the rates: name -> what runs it and returns a JSON
-    value.
+    """Return every test for which the device has the features, and the rates: name -> a function that returns
+    a JSON value.
 
     A test returns what is wrong, or None.
     """
@@ -109,7 +110,7 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
 
 
 def run(device: Device) -> Verdict:
-    """Runs every stage in this process."""
+    """Run every stage in this process."""
     results: dict[str, Any] = {}
     failed: dict[str, str] = {}
     for name, stage in stages(device).items():
@@ -158,9 +159,10 @@ def _test_half_matrices(device: Device, form: str, ways: Sequence[str]) -> str |
 
 
 def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None:
-    """Whole numbers, whose sums float32 holds: every bit must be right, in any order. Those of bfloat16, of
-    which float32 is made, need all of its bits. way: how matrices are loaded, a specialization constant;
-    those ALIKE are of a single row, and scaled by powers of two; SMALL ones need no constant."""
+    """Test one shape of float matrices with integers whose sums float32 holds exactly: every bit must be
+    right, in any order. bfloat16 numbers, which are parts of float32 numbers, need all of their bits. *way*:
+    how matrices are loaded, a specialization constant; with ALIKE every row is the same, and sums are scaled
+    by powers of two; SMALL needs no constant."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
     if matrices.form == BRAIN:
         x[:, 0] *= 32
@@ -173,7 +175,7 @@ def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None
     halves = [
         v.astype("<f2") if half else (v.astype("<f4").view("<u4") >> 16).astype("<u2")
         for v, half in ((x, matrices.form == HALF), (w, matrices.form == HALF or way == SMALL))
-    ]  # whole numbers of 8 bits: exact in both forms
+    ]  # 8-bit integers, which are exact in both forms
     tensors = [Tensor.from_numpy(v.view(np.int32).reshape(-1), device) for v in halves]
     out = Tensor(device, (cases, rows, w.shape[2]), "float32")
     with device.operation() as recording:
@@ -209,7 +211,7 @@ def _test_quantize(device: Device) -> str | None:
 
 
 def dot_cases() -> tuple[Words, Words]:
-    """Words (x, w): every pair of bytes in every lane, the other lanes at random, then extremes in all
+    """Return words (x, w): every pair of bytes in every lane with random other lanes, then extremes in all
     lanes."""
     rng = np.random.default_rng(2024)
     pairs = np.arange(65536)
@@ -228,8 +230,9 @@ def dot_cases() -> tuple[Words, Words]:
 
 
 def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8: one element that is not
-    0 in each place, which tells apart all places; extremes; values at random."""
+    """Return rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8. In the first
+    cases one element of each place is not 0, so that all places can be told apart; then extremes; then random
+    values."""
     k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8
     rng, steps, low, high = np.random.default_rng(2027), 4, np.iinfo(dtype).min, np.iinfo(dtype).max
     x, w = (
@@ -237,7 +240,7 @@ def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
         for size in (matrices.n, matrices.m)
     )
     x[:k], w[:k] = 0, 0
-    for place in range(k):  # y[m, n] = (m + 1) (n + 1) for the place that both have
+    for place in range(k):  # y[m, n] = (m + 1) (n + 1), from the only place where both operands are not 0
         x[place, place % steps, :, place] = np.arange(1, matrices.n + 1)
         w[place, place % steps, :, place] = np.arange(1, matrices.m + 1)
     for case, (a, b) in enumerate(((low, low), (low, high), (high, high), (high // 2, 1)), k):
@@ -246,11 +249,11 @@ def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
 
 
 def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
-    """Accumulators and multipliers: extremes, every power of two and its neighbours, ties, random values over
-    the whole range."""
+    """Return accumulators and multipliers: extremes, every power of two and its neighbours, ties, random
+    values over the whole range."""
     rng = np.random.default_rng(2025)
     powers = np.array([s * (2**e + d) for e in range(31) for d in (-1, 0, 1) for s in (-1, 1)])
-    above = 2**24 + np.arange(-64, 64)  # where int-to-float begins to round
+    above = 2**24 + np.arange(-64, 64)  # from here on int-to-float conversion rounds
     many = rng.integers(-(2**31) + 1, 2**31, 4096)
     small = rng.integers(-(2**20), 2**20, 4096)
     acc = np.concatenate([powers, above, -above, above * 64 + 32, [2**31 - 1, -(2**31) + 1, 0], many, small])
@@ -264,7 +267,7 @@ def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
 
 
 def quotient_cases() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Values and scales: every tie (k + 1/2) * scale and its neighbouring floats, edges of the range,
+    """Return values and scales: every tie (k + 1/2) * scale and its neighbouring floats, edges of the range,
     subnormals, Inf, NaN."""
     rng = np.random.default_rng(2026)
     fixed = [2.0**-126, 2.0**-100, 1e-30, 2.0**-7, 0.1, 1 / 3, 1.0, 255 / 256, 3.0, 1e6, 2.0**120, 3.4e38]

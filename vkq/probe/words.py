@@ -1,5 +1,5 @@
-"""Which words of a matrix of float16 weights each invocation of a subgroup has: weights that lie in memory in
-that order are put together in registers without asking where they belong."""
+"""Find which words of a matrix of float16 weights each invocation of a subgroup holds. Weights that are
+stored in that order can be assembled in registers directly."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..shader.catalog import catalog
 from .matrices import Matrices
 
 Words = npt.NDArray[np.int32]
-ROWS, COLUMNS = 16, 16  # of such a matrix, whose elements two by two are a word
+ROWS, COLUMNS = 16, 16  # of the matrix; two elements are one word
 WORDS = ROWS * COLUMNS // 2
-_MOST = 64 * ROWS * COLUMNS  # words of all invocations: each may have all of it
+_MOST = 64 * ROWS * COLUMNS  # most words of all invocations: each may hold the whole matrix
 
 _found: weakref.WeakKeyDictionary[Device, dict[Matrices, Words]] = weakref.WeakKeyDictionary()
 
 
 def order(device: Device, matrices: Matrices) -> Words:
-    """(invocation, word): the number of each word of each invocation, in whole fours of them, among the 128
-    of a matrix of weights, whose rows are 8 each. Asked once for a device, which must have its elements in
-    pairs (`pairs_refusal`)."""
+    """Return (invocation, word): for each word of each invocation, in whole fours, its number among the 128
+    words of a matrix of weights, whose rows have 8. The device is asked once, and its invocations must hold
+    elements in pairs (`pairs_refusal`)."""
     known = _found.setdefault(device, {})
     if matrices not in known:
         known[matrices] = _asked(device, matrices)
@@ -36,7 +36,7 @@ def _asked(device: Device, matrices: Matrices) -> Words:
     program = device.program(
         catalog().find("selftest__matrix_words"), matrices.shape_constants, matrices.subgroup
     )
-    with device.immediate():  # also while something is recorded
+    with device.immediate():  # also works while something is recorded
         places = Tensor.from_numpy(np.arange(ROWS * COLUMNS, dtype="<u2").view(np.int32), device)
         out = Tensor.from_numpy(np.full(_MOST, -1, np.int32), device)
         with device.operation() as recording:
@@ -47,5 +47,6 @@ def _asked(device: Device, matrices: Matrices) -> Words:
 
 
 def in_order(blocks: Words, found: Words) -> Words:
-    """Words of matrices, 128 each, as each invocation has them, one after the other."""
+    """Return the words of matrices, 128 each, in the order of the invocations: all words of the first one,
+    then of the next."""
     return np.ascontiguousarray(blocks.reshape(-1, WORDS)[:, found.reshape(-1)])
