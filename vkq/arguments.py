@@ -18,8 +18,8 @@ from vkq.errors import DTypeError
 Function = TypeVar("Function", bound=Callable[..., Any])
 Predicate = Callable[[Any], bool]
 LARGEST = 2**63
-LARGEST_OPTION = 2**31  # of a stride, a padding, ...: more is no image's
-LONGEST = 10_000  # of a sequence of numbers
+LARGEST_OPTION = 2**31  # largest stride, padding, ...: no image needs more
+LONGEST = 10_000  # most numbers in a sequence
 NUMBERS = "biufV"  # kinds of NumPy's dtypes; V has what others register, such as bfloat16
 
 
@@ -41,7 +41,7 @@ def checked(function: Function) -> Function:
     names = [p.name for p in parameters]
     converted = [(name, names.index(name), rule.convert) for name, rule in rules.items() if rule.convert]
     checks = {name: rule.check for name, rule in rules.items()}
-    refused = _refused  # what `call` uses is in its closure
+    refused = _refused  # kept in the closure of `call`
 
     def call(*given: Any, **options: Any) -> Any:
         for name, value in zip(names, given, strict=False):
@@ -57,7 +57,8 @@ def checked(function: Function) -> Function:
                 given = (*given[:at], convert(given[at]), *given[at + 1 :])
         return function(*given, **options)
 
-    # With its module's globals it counts as a function of that module, for doctest and other inspection.
+    # With its module's globals the wrapper counts as a function of that module, for doctest and other
+    # inspection.
     home = vars(sys.modules[function.__module__])
     wrapped = types.FunctionType(call.__code__, home, function.__name__, None, call.__closure__)
     return cast(Function, functools.wraps(function)(wrapped))
@@ -96,7 +97,7 @@ def array(value: Any) -> bool:
         return value.dtype.kind in NUMBERS
     if value is None or isinstance(value, (str, bytes)):
         return False
-    if hasattr(value, "__dlpack_device__"):  # who reads it asks where it is
+    if hasattr(value, "__dlpack_device__"):  # its reader checks on which device it is
         return True
     try:
         return np.asarray(value).dtype.kind in NUMBERS

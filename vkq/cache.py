@@ -26,8 +26,8 @@ import platformdirs
 from vkq import files
 
 MAGIC = b"vkqcache2\n"
-MOST_FILE_BYTES = 64 << 20  # of one file: a driver's pipeline cache may have a few
-MOST_BYTES = 512 << 20  # of the whole folder
+MOST_FILE_BYTES = 64 << 20  # of one file: a driver's pipeline cache can have a few MiB
+MOST_BYTES = 512 << 20  # of all files in the folder
 KINDS = (
     "drivers",
     "pipelines",
@@ -40,9 +40,7 @@ _HEADER = len(MAGIC) + hashlib.sha256().digest_size
 
 Value = TypeVar("Value")
 _warned: set[Path] = set()
-_sizes: dict[
-    Path, int
-] = {}  # of the cache folder: its bytes when it was last looked through, and those since
+_sizes: dict[Path, int] = {}  # cache folder -> (its bytes when they were last counted, bytes written since)
 
 
 class CacheWarning(UserWarning):
@@ -113,7 +111,7 @@ def write(path: Path, data: bytes) -> None:
     try:
         write_sealed(path, data)
     except OSError as error:
-        if path not in _warned:  # else the file was reported already when it was read
+        if path not in _warned:  # otherwise the file was already reported when it was read
             warn(path.parent, f"the cache folder {path.parent} cannot be written: {error.strerror or error}.")
     else:
         _evict(path.parent.parent, len(data) + _HEADER)

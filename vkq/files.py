@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MAX_DIGITS = 20  # of an integer in JSON: 2**64 has 20
+MAX_DIGITS = 20  # of an integer in JSON; 2**64 has 20
 MAX_CONTAINERS = 200_000  # lists and objects of a JSON text: what they take in memory is far above their text
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 import logging
 
 LOG = logging.getLogger("vkq")
-LOG.addHandler(logging.NullHandler())  # else Python prints warnings by itself
+LOG.addHandler(logging.NullHandler())  # otherwise Python would print warnings itself

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 CHILD = "VKQ_CHILD"  # set in a child, which starts no other: the seconds after which it ends itself
-KEPT_BYTES = 1 << 20  # of what a child prints, the last
-_GRACE_S = 30  # that a child outlives a parent that was killed
+KEPT_BYTES = 1 << 20  # the last bytes of a child's output that are kept
+_GRACE_S = 30  # seconds that a child may outlive a parent that was killed
 _ROOT = Path(__file__).resolve().parents[1]  # the folder that holds vkq
 _BOOT = (
     "import json, sys; path = json.loads(sys.argv[1]);"
@@ -73,7 +73,7 @@ def _path() -> list[str]:
     name."""
     try:
         here = os.path.realpath(os.getcwd())
-    except FileNotFoundError:  # it was deleted
+    except FileNotFoundError:  # the working directory was deleted
         here = ""
     kept = [p for p in sys.path if os.path.isabs(p) and os.path.realpath(p) != here]
     return [*kept, str(_ROOT)]
@@ -127,7 +127,7 @@ class _Drain:
         self._pipe.close()
 
     def text(self) -> str:
-        self._thread.join(5)  # what the child left behind may hold the pipe open
+        self._thread.join(5)  # a process that the child left behind may hold the pipe open
         return self._data.decode(errors="replace")
 
 

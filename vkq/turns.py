@@ -20,7 +20,7 @@ FORKED = (
     " survives a fork: open no device or session before the fork (gunicorn: without --preload), or start the"
     " child with multiprocessing's 'spawn' method"
 )
-# By number. A WeakSet removes entries in callbacks, in which Ctrl-C would be raised and lost.
+# All locks, by number. A WeakSet would remove entries in callbacks, in which Ctrl-C would be raised and lost.
 _all: dict[int, weakref.ref[Turns]] = {}
 _numbers = itertools.count()
 _most = 256  # references after which the dead ones are dropped

@@ -25,14 +25,14 @@ from vkq.errors import SpecError
 MAX_BYTES = 256 << 10
 MAX_NODES = 20_000
 MAX_DEPTH = 32
-MAX_DIGITS = 20  # of a number; 2**64 has 20
+MAX_DIGITS = 20  # digits of a number; 2**64 has 20
 _SHOWN = 60  # characters of a value in a message
 
 _INT = re.compile(
     r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+"
-)  # not YAML 1.1's octal, binary and sexagesimal forms
+)  # YAML 1.1's octal, binary and sexagesimal forms are no numbers
 _HALF = re.compile("[\ud800-\udfff]")
-_BOOL = {"true": True, "false": False}  # not YAML 1.1's yes, no, on, off
+_BOOL = {"true": True, "false": False}  # YAML 1.1's yes, no, on, off are texts
 _WORDS = {"str": "text", "int": "number", "float": "number", "bool": "truth value"}
 
 

@@ -47,7 +47,7 @@ class Examined:
 
     @property
     def right(self) -> bool:
-        """Whether the doctor is right about the driver, and the fault was there to be found."""
+        """True if the doctor is right about the driver, and the fault was there to be found."""
         return (self.fault != HEALTHY) == (self.found_s is not None) == (self.shown > 0)
 
     def cells(self) -> tuple[str, ...]:

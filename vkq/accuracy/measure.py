@@ -1,4 +1,4 @@
-"""How close a model's outputs are to those of the float model, by output and by channel."""
+"""Measures how close a model's outputs are to those of the float model, by output and by channel."""
 
 from __future__ import annotations
 

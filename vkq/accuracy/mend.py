@@ -16,7 +16,7 @@ from .ranges import Range
 from .walk import Walk
 
 EQUIVARIANT = ("Relu", "LeakyRelu")  # f(s x) = s f(x) for s > 0
-EQUALIZED, SMOOTHED = NOTES = ("vkq.equalized", "vkq.smoothed")  # of a model's metadata
+EQUALIZED, SMOOTHED = NOTES = ("vkq.equalized", "vkq.smoothed")  # keys of a model's metadata
 LIMIT = 1024.0  # the most that a channel is multiplied or divided by
 
 

@@ -11,7 +11,7 @@ from .histogram import BINS, Histogram
 
 Range = tuple[float, float]
 LEVELS = 256
-FACTORS = np.linspace(0.3, 1.0, 36)  # of the whole range, that are tried
+FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as shares of the whole range
 
 
 def whole(found: Histogram) -> Range:

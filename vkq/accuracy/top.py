@@ -1,4 +1,4 @@
-"""How often a model names the right class: first, and among its five best."""
+"""Counts how often a model names the right class: first, and among its five best."""
 
 from __future__ import annotations
 

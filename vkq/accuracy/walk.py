@@ -39,8 +39,8 @@ class Walk:
         self.constants: dict[str, Array] = {
             name: package().numpy_helper.to_array(tensor) for name, tensor in self.tensors.items()
         }
-        self._sessions: dict[Any, Any] = {}  # by what a node does, its small constants among it
-        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # by the node
+        self._sessions: dict[Any, Any] = {}  # key: the node's operation with its small constants
+        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # key: the node
         for node in self.nodes:
             if node.op_type == "Constant" or all(name in self.constants for name in read_by(node)):
                 self.constants.update(self.apply(node, self.constants))

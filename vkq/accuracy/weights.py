@@ -169,7 +169,7 @@ def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
     """Return codes, scales of *dtype*, and the numbers they stand for in float64."""
     codes, scale = quantize_weight(w, axis)
     stored = scale.astype(dtype)
-    if dtype == np.float16:  # of which the codes are taken anew
+    if dtype == np.float16:  # the codes are computed again with the rounded scale
         smallest = np.finfo(np.float16).smallest_subnormal
         stored = np.where(stored < smallest, smallest, stored).astype(dtype)
     shape = [-1 if i == axis else 1 for i in range(w.ndim)]

@@ -70,7 +70,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     whole = parser()
     options, unknown = whole.parse_known_args(argv)
     several = getattr(options, "several", None)  # the argument that takes any number of words
-    if several and not any(word.startswith("-") for word in unknown):  # which argparse wants side by side
+    if several and not any(word.startswith("-") for word in unknown):  # argparse needs them side by side
         setattr(options, several, [*getattr(options, several), *unknown])
     elif unknown:
         word = unknown[0].partition("=")[0]
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _parsed(argv)
             return int(options.run(options))
         finally:
-            if argv is not None:  # else caches are written at the process's exit, and may warn, too
+            if argv is not None:  # otherwise caches are written at the process's exit, and may warn then
                 warnings.formatwarning = told
             sys.stdout.flush()  # a reader that has left is noticed here, not at exit
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit

@@ -27,7 +27,7 @@ from vkq.shader import compile as shader_compile
 from vkq.shader.glslang import find_compiler
 
 INTEGER = "integer"  # the filter that asks for exact integer correlations
-WINDOWS = "windows"  # and for pools, means and softmaxes
+WINDOWS = "windows"  # pools, means and softmaxes
 SHOWN = 5  # mismatches printed in full; of the others the names
 LISTED = 50
 EXAMPLES = [

@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str, Any]:
     """Probe a device anew and replay every operator so many times, within about so many seconds; return the
     output of `vkq doctor --json`."""
-    _, capabilities = choose_device(which, probed=False)  # one that was refused is asked again
+    _, capabilities = choose_device(which, probed=False)  # a device that was refused is probed again
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
     report |= {"probe": dataclasses.asdict(probe), "path": None, "reason": probe.refusal}

@@ -139,7 +139,7 @@ def _page(found: dict[str, Any], result: Result, chosen: list[Any], good: bool) 
     sections = "\n".join(f"<h2>{title}</h2>\n{body}" for title, body in said.items())
     verdict = "healthy: every byte was right" if good else "wrong numbers: see below"
     title = html.escape(f"vkq {__version__} on {result.device['name']}")
-    inside = json.dumps(found).replace("<", "\\u003c")  # nothing in it can end the element
+    inside = json.dumps(found).replace("<", "\\u003c")  # so that no text inside ends the element
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

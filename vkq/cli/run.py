@@ -31,8 +31,8 @@ from vkq.schemes.base import COMPUTE
 
 BEFORE_NAME = 25  # columns of a profile's line
 SHOWN = 5  # largest scores of an output
-NODES = 20  # of a profile
-REFEREES = ("onnxruntime", "litert")  # of ONNX files, of .tflite files
+NODES = 20  # nodes in a profile's table
+REFEREES = ("onnxruntime", "litert")  # for ONNX files and for .tflite files
 COMPARED = {
     "onnxruntime": "ONNX Runtime's CPU provider, session.qdqisint8allowed=1 (int8 activations in integers on"
     " x86 too)",
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
     check_referee(options.model, options.compare, "--compare")
     check_referee(options.model, options.fallback, "--fallback")
-    with status_line() as show:  # of the first run
+    with status_line() as show:  # for the first run
         session = session_of(options.model)(
             options.model, options.device, options.fallback, compute=options.compute,
             progress=lambda made, count: show("" if made == count else f"{made} of {count} pipelines"),

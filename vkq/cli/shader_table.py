@@ -29,7 +29,7 @@ DOTS = re.compile(r"\b(?:v_dot4\w*|dp[24]acc)")
 LABEL = re.compile(r"^\s*(BB\d+|l\d+):")
 JUMP = re.compile(r"\b(?:s_c?branch\w*\s+(BB\d+)|(?:jump|br\w*)\s.*?#(l\d+))")
 COMPARED = ("instructions", "for_each_mac", "running", "spills")
-MOST_BYTES = 1 << 24  # of a kept table
+MOST_BYTES = 1 << 24  # largest kept table that is read
 SLACK = 1.02  # more instructions than this are worse
 
 
@@ -95,14 +95,14 @@ def loop_cost(text: str) -> float | None:
     """
     lines = text.splitlines()
     at = {m[1]: i for i, line in enumerate(lines) if (m := LABEL.match(line))}
-    ends = {}  # of loops, by their first line
+    ends = {}  # first line of a loop -> its last line
     for i, line in enumerate(lines):
         if (found := JUMP.search(line)) and (start := at.get(found[1] or found[2], i)) < i:
             ends[start] = i
     best, cost = 0, None
     for start, end in ends.items():
         if any(start < other and ends[other] <= end for other in ends):
-            continue  # it has a loop inside
+            continue  # the loop contains another one
         body = [one for one in lines[start : end + 1] if one.strip() and not LABEL.match(one)]
         macs = sum(count * len(re.findall(pattern, one)) for one in body for pattern, count in MULTIPLY_ADDS)
         if macs > best:

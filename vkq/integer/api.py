@@ -166,7 +166,7 @@ def matmul(
     lead = x.shape[:-1]
     m = math.prod(lead)
     offsets = bias_of("matmul", bias, n)
-    if k == 0:  # one column of zeros has the same product
+    if k == 0:  # a column of zeros gives the same product
         x, w, k = np.zeros((m, 1), np.int8), np.zeros((1, n), np.int8), 1
     # The rows are an image of width K, and each column of b is a template of that width: one result for each
     # image row.

@@ -16,7 +16,7 @@ from .correlation import Correlation, Sums, axes
 from .images import Images, words
 from .phases import Axis
 
-CHUNK_BYTES = 256 << 20  # of an array's result, and of its templates, on the device at a time
+CHUNK_BYTES = 256 << 20  # limit for a chunk's results, and for its templates, on the device
 
 
 def correlate(

@@ -27,7 +27,7 @@ from .work import DigitArithmetic, Place, Range, Sizes
 
 SHADER = "integer_correlate__coopmat"
 RUN = 16  # window columns in a word of the tile, and k of a run of templates
-MOST_WORDS = 8  # of a chunk's line
+MOST_WORDS = 8  # in a line of a chunk
 MOST_AT_ONCE = 8  # parts whose loads are under way together: combine.comp
 
 
@@ -49,7 +49,7 @@ class MatrixTiles:
     matrices: Matrices
     rows: int
     words: int
-    chunks: int  # of all channels
+    chunks: int  # number of chunks of all channels
     chunks_per_part: int
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ class Matrix:
     def __init__(self, device: Device, taps: npt.NDArray[Any], how: DigitArithmetic, constants: Resident):
         self.device, self.how, self.taps, self._constants = device, how, taps, constants
         self._weights: dict[tuple[int, int, int, int], Resident] = {}
-        self.tiling: MatrixTiles | None = None  # for tests and measurements: this one instead of the best
+        self.tiling: MatrixTiles | None = None  # tests and measurements force this tiling
 
     def best(self, s: Sizes) -> MatrixTiles | None:
         """Return the tiling with the lowest estimate; None if the device can run none. Of matrices with equal

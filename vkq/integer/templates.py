@@ -168,7 +168,7 @@ class Templates:
 
     @property
     def plain(self) -> bool:
-        """Whether there are no options and no bias."""
+        """True if there are no options and no bias."""
         p = self._problem
         return (p.stride, p.dilation, p.groups, p.padding) == ((1, 1), (1, 1), 1, (0,) * 4) and not (
             self._bias.any()

@@ -33,7 +33,7 @@ ROOTS = 4096  # the order of the root of unity: no axis is longer
 PRIMES = {2013265921: 31, 1811939329: 13}  # p and a primitive root; p - 1 is a multiple of 2**26
 SECOND, FIRST = PRIMES  # alone the larger one is taken
 RADICES = {64: (8, 8), 128: (16, 8), 256: (16, 16), 512: (32, 16), 1024: (32, 32)}  # passes of an axis
-R = 2**32  # of Montgomery's multiplication
+R = 2**32  # the modulus of Montgomery's multiplication
 
 
 @dataclasses.dataclass(frozen=True)

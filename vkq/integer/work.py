@@ -13,16 +13,16 @@ import numpy.typing as npt
 from .digits import Digits, digits_for
 
 INVOCATIONS = 64
-TILE_WORDS = 2048  # of the image tile, and of the template tile, in shared memory
+TILE_WORDS = 2048  # words in shared memory for the image tile, and for the template tile
 LONGEST = 60_000  # rounds of an invocation's loops in a dispatch: drivers may end longer ones
-STEP_WORDS = 256  # of a window in one step: no float lane sum beyond 2**24
+STEP_WORDS = 256  # words of a window in one step: so no sum of a float lane exceeds 2**24
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,
     2**32 - 1,
 )  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
 LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few, as each is a pipeline of its own
-BAND_BYTES = 60 << 20  # of scratch memory; larger work is done in bands of images and rows
+BAND_BYTES = 60 << 20  # limit of scratch memory; larger work is done in bands of images and rows
 Range = tuple[int, int]
 TEMPLATES = {"one": 1, "four": 4, "eight": 8}
 
@@ -93,8 +93,8 @@ class Sizes:
 
     images: int
     groups: int
-    templates: int  # of a group
-    channels: int  # of a group
+    templates: int  # templates of one group
+    channels: int  # channels of one group
     kh: int
     kw: int
     oh: int
@@ -102,7 +102,7 @@ class Sizes:
 
     @property
     def column(self) -> bool:
-        """Whether results are one pixel wide: an invocation's four pixels are then one below the other."""
+        """True if results are one pixel wide: an invocation's four pixels are then one below the other."""
         return self.ow == 1
 
     def words(self, how: DigitArithmetic) -> int:

@@ -31,7 +31,7 @@ class After:
 
     @property
     def in_place(self) -> bool:
-        """Whether the epilogue reads the bytes at the destination."""
+        """True if the epilogue reads the bytes at the destination."""
         return self.kind == ADD
 
     @property

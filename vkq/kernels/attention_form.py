@@ -23,7 +23,7 @@ class AttentionForm:
     depth: int
     width: int
     tile: Tile
-    types: tuple[str, str, str]  # of q, k and v
+    types: tuple[str, str, str]  # dtypes of q, k and v
     causal: bool
     biased: bool
     guarded: bool

@@ -47,7 +47,7 @@ RESULTS = {
     "avg_pool_q8__pixels": 16, "binary_q8__word": 16, "conv2d_q8ta_q8csw__depthwise": 16,
     "max_pool_q8__pixels": 16, "quantize_q8ta__pixels": 16, "transpose_q8__pixels": 16,
 }  # fmt: skip
-SUMMANDS, SUM = QParams(0.023, 3), QParams(0.031, -5)  # as most: no table is needed (binary.py)
+SUMMANDS, SUM = QParams(0.023, 3), QParams(0.031, -5)  # like most parameters, these need no table (binary.py)
 UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, math.inf))
 
 

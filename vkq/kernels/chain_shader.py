@@ -47,7 +47,9 @@ def _module(chain: Chain, form: Form) -> bytes:
         for j in range(per):
             i = word * per + j
             last = k.word(1) - 1
-            i = (last < i).where(last, i)  # what is beyond the end is made, too, but kept nowhere
+            i = (last < i).where(
+                last, i
+            )  # invocations beyond the end compute the last element, and store none
             places = _places(k, form, i)
             inputs = [
                 element(k, n, dtype, place)

@@ -22,9 +22,9 @@ from ..shader.spec import Variant
 from .gemm import FLOAT_WORDS, INVOCATIONS
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
-LAYOUTS = (IMAGE, BLOCKED)  # of the images that these kernels take and give
+LAYOUTS = (IMAGE, BLOCKED)  # layouts that these kernels read and write
 NOTHING: Mapping[str, Constant] = {}
-UNROLLED_TAPS = 7  # of a line: wider kernels are rare
+UNROLLED_TAPS = 7  # most taps of an unrolled line: wider kernels are rare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Sweep:
 
     @property
     def slides(self) -> bool:
-        """Whether neighbouring pixels and neighbouring taps are one input column apart."""
+        """True if neighbouring pixels and neighbouring taps are one input column apart."""
         return self.stride[1] == self.dilation[1] == 1
 
     @property
     def spread(self) -> bool:
-        """Whether the pixels are apart in the output."""
+        """True if the pixels are apart in the output."""
         return self.out_stride != (1, 1)
 
 
@@ -88,7 +88,7 @@ class Direct:
         size = ceil4(self.oc) * PARAMETER_BYTES
         self.parameters = arithmetic.after.before(device, size, self.packed_parameters)
 
-    _word_bytes = 4  # of an output channel's weights against one input word
+    _word_bytes = 4  # bytes of an output channel's weights for one word of the input
 
     def _span(self) -> int:
         return words_of(self.oc, self.group_ic, self.group_oc)

@@ -10,8 +10,8 @@ from ..runtime.program import Program
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 
-INVOCATIONS = 256  # of a row at most
-PIECE = 1 << 16  # values that a workgroup takes of a row, a multiple of 16
+INVOCATIONS = 256  # most invocations for a row
+PIECE = 1 << 16  # values of a row for one workgroup, a multiple of 16
 
 
 def rows_program(device: Device, k: int, name: str, infinities: bool = False, turn: int = 0) -> Program:

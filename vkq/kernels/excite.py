@@ -26,7 +26,7 @@ from .weights import ceil4
 EXCITE = "global_avg_pool_q8__excite"
 MOST_C4, MOST_HIDDEN4 = 512, 64  # excite.glslh
 MOST_IMAGES = 1024  # each has a counter
-INVOCATIONS = 128  # of a workgroup, at least: each hidden word has one (MOST_HIDDEN4)
+INVOCATIONS = 128  # least of a workgroup: one for each hidden word (MOST_HIDDEN4)
 
 
 class Excite:

@@ -24,10 +24,10 @@ from .gemv import max_rows
 from .half_operands import halves
 from .weights import ceil4
 
-K_TOGETHER = 16  # whose products are added up in float16
-UNIT = 2.0**-5  # what 1 is among the weights
-LEAST_CHANNELS = 8  # with fewer, most of what is multiplied is padding
-MOST_COLUMNS = 8  # blocks of channels of a workgroup
+K_TOGETHER = 16  # products that are added up in float16
+UNIT = 2.0**-5  # factor of integer weights
+LEAST_CHANNELS = 8  # with fewer channels, most products would be padding
+MOST_COLUMNS = 8  # most blocks of channels for a workgroup
 
 
 class Float16Gemm:
@@ -39,7 +39,7 @@ class Float16Gemm:
         self.gemm, self.device, self.channels = gemm, gemm.device, channels
         self.taps = gemm.k // max(channels, 1)
         self.padded = -(-channels // K_TOGETHER) * K_TOGETHER
-        self.bytes = 8 * gemm.groups * self.taps * self.padded * gemm.n4  # of the weights as float16
+        self.bytes = 8 * gemm.groups * self.taps * self.padded * gemm.n4  # bytes of the weights as float16
         self.floats: Resident | None = None
         if floats is not None:
             self.floats = Resident(gemm.device, self.bytes, partial(packed, floats, gemm.groups))
@@ -62,7 +62,7 @@ class Float16Gemm:
 
     @property
     def words(self) -> bool:
-        """Whether the kernel reads two numbers a word."""
+        """True if the kernel reads two numbers a word."""
         facts = self.device.capabilities
         return profile(facts).float16_words or not facts.features["storageBuffer16BitAccess"]
 

@@ -36,7 +36,7 @@ class FloatDirect:
         self.floats = weight.dtype.kind == "f"
         kind = np.float32 if self.floats else np.int8
         whole = max(4, self.channels)  # channels that are read at once
-        channels, oc = -(-self.oc // whole) * whole, self.oc  # of self, closures keep nothing
+        channels, oc = -(-self.oc // whole) * whole, self.oc  # closures must not hold a reference to self
 
         def packed() -> Int8:
             padded = np.zeros((channels, *weight.shape[1:]), kind)
@@ -53,7 +53,7 @@ class FloatDirect:
         """The push constants of the dispatches that share the taps: ranges of channels, or of lines of taps
         of one channel."""
         line = self.kw + 2
-        rounds = self.kh * line + 2  # of a channel
+        rounds = self.kh * line + 2  # iterations for one channel
         if rounds <= LONGEST:
             step = LONGEST // rounds
             return [
@@ -69,7 +69,7 @@ class FloatDirect:
 
     @property
     def parts(self) -> bool:
-        """Whether several dispatches share the taps."""
+        """True if several dispatches share the taps."""
         return len(self.passes) > 1
 
     @property

@@ -24,7 +24,7 @@ from .weights import ceil4
 
 FEW_ROWS = 8  # up to so many rows k is shared, in parts of at least PART, so that a device has work
 PART, MOST_SLICES = 64, 16
-LONGEST = 1 << 15  # of k that an invocation sums in a dispatch: drivers may end longer loops
+LONGEST = 1 << 15  # most k that an invocation adds in a dispatch: drivers may end longer loops
 NO_BIAS, OF_COLUMNS, OF_ROWS = 0, 1, 2
 
 
@@ -113,7 +113,7 @@ class FloatProduct:
         self.n, self.k = weight.shape
         self.b_row = 4 * ceil4(self.n)
         lines = max(self.k, 1)  # a buffer has a byte at least
-        n, k, row = self.n, self.k, self.b_row  # what is packed later holds no reference to self
+        n, k, row = self.n, self.k, self.b_row  # functions that pack later must not hold a reference to self
 
         def packed() -> npt.NDArray[Any]:
             columns = np.zeros((lines, row), weight.dtype)

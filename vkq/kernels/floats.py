@@ -32,7 +32,7 @@ from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
 
 GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
-GEMV_ROWS = (1, 2, 4, 8)  # that one workgroup of gemv computes
+GEMV_ROWS = (1, 2, 4, 8)  # rows that one workgroup of the GEMV can compute
 PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
 # Tiles in shared memory, in order of preference. At least half of a tile's rows must be real, and there must
 # be enough workgroups: one for each multiprocessor, or as many as the number given for small tiles.
@@ -58,7 +58,7 @@ class Affine:
         padded = np.zeros((groups, 4 * ceil4(n), PARAMETERS), np.float32)
         padded[:, :n, 0] = by_group(self.scale, groups, n)
         padded[:, :n, 1] = by_group(self.bias, groups, n)
-        padded[:, :, 2] = 2**23 + 128  # of every weight, see shaders/common/float_weight.glslh
+        padded[:, :, 2] = 2**23 + 128  # offset of every weight, see shaders/common/float_weight.glslh
         padded[:, :n, 2] += zero_points
         return np.ascontiguousarray(padded.reshape(-1, 4, PARAMETERS).transpose(0, 2, 1))
 
@@ -230,7 +230,7 @@ class FloatImplicit:
 
     def __init__(self, gemm: FloatGemm, tile: str | None = None):
         self.gemm = gemm
-        self.tile = tile  # for tests and measurements: this one instead of the one chosen
+        self.tile = tile  # tests and measurements force this tile
 
     @staticmethod
     def fits(capabilities: Capabilities, p: Conv2dProblem) -> bool:

@@ -20,8 +20,10 @@ from ..shader.spec import Value as Constant
 from . import gemv
 from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, block_weights, ceil4
 
-FLOAT_WORDS = 256  # of k that float lanes sum exactly: WORDS_PER_FLUSH of shaders/common/dot4x8.glslh
-INVOCATIONS = 64  # of a workgroup: every device has them, and most schedule them well
+FLOAT_WORDS = (
+    256  # words along k that float lanes add exactly: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh
+)
+INVOCATIONS = 64  # of a workgroup: every device supports so many, and most schedule them well
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ FEW_ROWS = 2  # want more loads in flight
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
 # For a workgroup that prefetches weights: parts of k; columns as above; the smallest k, in blocks.
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
-BLOCKS_PER_PART = 4  # of k at least, that a thread sums
+BLOCKS_PER_PART = 4  # least blocks of k that a thread adds
 
 
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:

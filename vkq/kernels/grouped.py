@@ -25,15 +25,15 @@ from .weights import ceil4
 
 GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__staged"
 ROW = "gemv_q4gsw__row"
-CHUNK_BITS = 128  # of codes, which one invocation of gemv reads at a time
-STEP = 32  # k that STAGED dequantizes at a time
-PARTS = 128  # of the sum over k at most, in a workgroup of gemv
-SHARED_PARTS, SHARED_COLUMNS = 32, 8  # of SHARED: parts at least, and columns of a workgroup
+CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV reads at a time
+STEP = 32  # elements along k that STAGED dequantizes at a time
+PARTS = 128  # most parts of the sum over k in a workgroup of the GEMV
+SHARED_PARTS, SHARED_COLUMNS = 32, 8  # SHARED: least parts, and columns of a workgroup
 # For ROW: the most parts; then, by columns a multiprocessor, the parts and the blocks of two columns of a
 # workgroup.
 ROW_PARTS, ROW_SPLITS = 32, ((96, (16, 32)), (48, (16, 16)), (12, (32, 8)), (0, (32, 4)))
 SMALLEST = "32x32"
-SMALLEST_HALF = 2.0**-14  # normal: a driver may flush what is smaller
+SMALLEST_HALF = 2.0**-14  # the smallest normal float16: a driver may flush smaller numbers
 
 
 class GroupedGemm:

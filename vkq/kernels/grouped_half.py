@@ -29,10 +29,10 @@ FEW, AT_ONCE = "gemv_q4gsw__coopmat", "gemv_q4gsw__words_coopmat"
 MANY = Elements(
     HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "straight_tile_cycles"
 )
-LANES = 32  # of a subgroup of FEW
-FEW_ROWS = (1, 8, 16)  # of a workgroup of it
-FEW_OUTPUTS = (64, 32)  # and its outputs
-ALONE = ("1", "1_long")  # its rows where there is one, by whether more of k is asked for at once
+LANES = 32  # in a subgroup of FEW
+FEW_ROWS = (1, 8, 16)  # rows of a workgroup of FEW
+FEW_OUTPUTS = (64, 32)  # outputs of a workgroup of FEW
+ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at once
 # For a single row: by columns a multiprocessor, the invocations of a workgroup. A multiprocessor holds one
 # workgroup of 512 at a time, with 32 columns.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
@@ -40,12 +40,12 @@ ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
 # the most workgroups a multiprocessor. If there are more than WAITING workgroups a multiprocessor, each
 # subgroup is delayed by LATE after the one before.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
-LONG_TURNS = 128  # up to so many invocations have registers for them
+LONG_TURNS = 128  # most invocations that have enough registers for long iterations
 # The fewest weights for which a single row pays, by the bits of a weight and the k of a group.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
-SMALLEST_GROUP = 32  # k; for the scales and zero points of smaller ones shared memory has no room
-MATRIX = 16  # outputs, and elements of codes, of a matrix
-BLOCK_BYTES = 32  # of an output's codes in it
+SMALLEST_GROUP = 32  # least k of a group: shared memory has no room for scales of smaller ones
+MATRIX = 16  # outputs of a matrix, and its elements with codes
+BLOCK_BYTES = 32  # bytes of an output's codes in a matrix
 
 
 def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
@@ -54,7 +54,7 @@ def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
     padding = ((0, -n % MATRIX), (0, -(k * bits // 8) % BLOCK_BYTES))
     codes = np.pad(weight.packed.reshape(n, k * bits // 8), padding)
     blocks = codes.reshape(-1, MATRIX, codes.shape[1] // BLOCK_BYTES, MATRIX // bits, 2 * bits).swapaxes(1, 2)
-    found = np.zeros((*blocks.shape[:3], MATRIX // 2), np.uint32)  # two elements each
+    found = np.zeros((*blocks.shape[:3], MATRIX // 2), np.uint32)  # two elements in a word
     for i in range(MATRIX // bits):
         found |= _element_pairs(blocks[..., i, :], bits) << np.uint32(bits * i)
     return found.reshape(-1)
@@ -102,14 +102,14 @@ class GroupedMatrices:
 
     @property
     def pays_alone(self) -> bool:
-        """Whether a single row pays. With few weights, or if the zero points of many groups go through shared
+        """True if a single row pays. With few weights, or if the zero points of many groups go through shared
         memory, a kernel that adds in registers is as fast."""
         group, least = self.gemm.weight.group, WORTH_ALONE[self.gemm.weight.bits]
         return self.gemm.n * self.gemm.k >= least[group] and (group == 128 or not self.points)
 
     @property
     def at_once(self) -> bool:
-        """Whether AT_ONCE should compute a single row, with all weights requested at once. It needs a device
+        """True if AT_ONCE should compute a single row, with all weights requested at once. It needs a device
         whose matrices have the element order that it assumes."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         fits = gemm.weight.bits == 4 and gemm.weight.group == UNIT and not self.points
@@ -164,7 +164,7 @@ class GroupedMatrices:
 
     @property
     def _long_turns(self) -> bool:
-        """Whether the invocations are few enough for turns of twice as many steps, and no scales or zero
+        """True if the invocations are few enough for turns of twice as many steps, and no scales or zero
         points need the registers."""
         weight, few = self.gemm.weight, self._invocations_alone <= LONG_TURNS
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)

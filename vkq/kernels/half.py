@@ -41,10 +41,10 @@ from .half_ways import (
 from .pixels import window
 from .split import counters
 
-MOST_ROWS = 64  # that are read as they are
-MOST_READ = 1 << 22  # numbers of them in float32, which each tile of columns reads, and makes float16
-LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
-BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # of a number of x
+MOST_ROWS = 64  # most rows that are read without a dispatch before
+MOST_READ = 1 << 22  # most float32 numbers of them that all tiles of columns together read and convert
+LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer multiply-adds, splitting x into parts takes too long
+BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # bytes of a number of x
 
 
 class HalfMatrices:
@@ -61,16 +61,16 @@ class HalfMatrices:
         floats: npt.NDArray[Any] | None = None,
     ):
         self.gemm, self.channels, self.elements = gemm, channels, elements
-        self.gathering = GATHERED[elements.form]  # of a convolution
-        self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
-        self.parts: int | None = None  # the same: so many parts
+        self.gathering = GATHERED[elements.form]  # the variant for convolutions
+        self.tile: str | None = None  # tests and measurements force this tile
+        self.parts: int | None = None  # tests and measurements force this number of parts
         self.loaders = Loaders(gemm, channels, floats)
         self.runs, self.k, self.floats = self.loaders.runs, self.loaders.k, self.loaders.floats
         self.counters = counters(gemm.device)
 
     @property
     def signed(self) -> bool:
-        """Whether weights loaded directly into matrices need no zero points (`Loaders.signed`)."""
+        """True if weights loaded directly into matrices need no zero points (`Loaders.signed`)."""
         return self.loaders.signed
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
@@ -78,7 +78,7 @@ class HalfMatrices:
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
         few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
-        if self.floats is not None:  # of which float32 products read twice the bytes, however few the rows
+        if self.floats is not None:  # float32 products would read twice the bytes of weights
             rows = max(rows, half_few.LEAST_ROWS[form])
         return few or worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 

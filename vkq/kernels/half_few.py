@@ -20,7 +20,7 @@ from .half_operands import RUN
 STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
-ROWS = (8, 16, 32, 48, 64)  # at most
+ROWS = (8, 16, 32, 48, 64)  # most rows of each variant
 # Invocations of a workgroup: many if each multiprocessor has at most one workgroup, fewer if it has several
 # at once.
 INVOCATIONS = (512, 256, 128)
@@ -33,7 +33,7 @@ WORDS_INVOCATIONS = {
 }
 CHUNK = 128  # k that their subgroups take at once, or whole parts of it
 ROW_K = {1: 2048, 2: 4096, 4: 8192}  # up to which its subgroups have so many chunks
-LEAST_ROWS = {HALF: 8, BRAIN: 9}  # of other matrix units: with fewer, reading the weights is all the work
+LEAST_ROWS = {HALF: 8, BRAIN: 9}  # fewer rows do not pay on other matrix units: the weights take all the time
 # For PARTS. Up to SHORT_K, two workgroups of more than 8 rows have as few invocations as more workgroups
 # have. Between the two GEMV_K, gemv is faster with few outputs. With more than 32 rows the k of a
 # multiprocessor's workgroups is at most MOST_K in all; workgroups with less than LEAST_K count as that.

@@ -29,9 +29,9 @@ from .half_weights import (
 )
 from .weights import Int8, Int32, block_weights
 
-K_PADDED = 64  # of weights: whole steps of every tile
-SIGNED_UNIT = 2.0**-24  # what 1 is among `packed_signs`, so that scales are as much more
-LARGEST_SCALE = 2.0**103  # of those that may be
+K_PADDED = 64  # K of weights is padded to a multiple, so that every tile has whole steps
+SIGNED_UNIT = 2.0**-24  # factor of `packed_signs`; scales are multiplied by its inverse
+LARGEST_SCALE = 2.0**103  # largest scale for `packed_signs`
 
 
 class Loaders:
@@ -82,7 +82,7 @@ class Loaders:
 
     @functools.cached_property
     def signed(self) -> bool:
-        """Whether weights loaded directly into matrices need no zero points: they are floats, or
+        """True if weights loaded directly into matrices need no zero points: they are floats, or
         `packed_signs` on a device that multiplies those."""
         gemm = self.gemm
         if self.floats:

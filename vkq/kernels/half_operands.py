@@ -8,7 +8,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 
 RUN = 8  # halves of a uvec4
-X_PARTS = 3  # of a float32 as bfloat16
+X_PARTS = 3  # bfloat16 parts of a float32
 
 
 def halves(

@@ -18,7 +18,7 @@ from .pixels import window
 from .weights import Int8
 
 VECTOR = 4  # pixels that are read at once
-LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}  # with fewer, what is not the product takes too long
+LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}  # with fewer multiply-adds the other work takes too long
 
 
 def are_rows(p: Conv2dProblem) -> bool:
@@ -32,7 +32,7 @@ class Planes:
 
     def __init__(self, gathered: HalfMatrices):
         self.gathered = gathered
-        self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
+        self.tile: str | None = None  # tests and measurements force this tile
 
     def way(self, p: Conv2dProblem, dtype: str) -> Way | None:
         """Return the tile with the lowest estimate for images of this type; None if the device runs none."""

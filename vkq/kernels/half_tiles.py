@@ -44,8 +44,8 @@ from .weights import Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
 CHUNK = 64  # channels whose pixels are in shared memory at a time, CH of both
-BLOCK = 32  # of them, whose weights STRAIGHT_TILES reads at once
-LINES_REGISTERS = 208  # of sums, and of the weights of lines of taps that STRAIGHT_TILES multiplies together
+BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at once
+LINES_REGISTERS = 208  # for sums and for the weights of lines of taps that STRAIGHT_TILES multiplies at once
 RUN = 8  # channels that STRAIGHT_TILES reads at once
 VECTOR = 4  # pixels of x that it reads at once, of lines of whole vectors
 LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels of vectors whose lines are whole ones, of y
@@ -80,7 +80,7 @@ class HalfConvolution:
 
     def __init__(self, gemm: FloatGemm, weight: npt.NDArray[Any], zero_points: Int32, groups: int):
         self.gemm, self.device, self.groups = gemm, gemm.device, groups
-        self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
+        self.tile: str | None = None  # tests and measurements force this tile
         oc, channels, kh, kw = weight.shape
         floats = weight.dtype.kind == "f"
         self.gathered = HalfMatrices(gemm, channels, floats=weight if floats else None)

@@ -17,10 +17,10 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from .split import MOST_TILES
 
-PARTS = (1, 2, 3, 4, 6, 8)  # of k, that workgroups share
-WORDS_OUTPUTS = 32  # of WORDS, whose weights lie beside each other
-LEAST_COLUMNS = 17  # of a product: with fewer, most of a matrix would be padding
-STEP = 32  # of k: what a profile's cycles are for
+PARTS = (1, 2, 3, 4, 6, 8)  # numbers of parts of k that workgroups share
+WORDS_OUTPUTS = 32  # contiguous outputs in the weights of WORDS
+LEAST_COLUMNS = 17  # with fewer columns, most of a matrix would be padding
+STEP = 32  # elements along k for which a profile gives cycles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ PLANES = {  # pixels of a 1x1 convolution, read from an image of that type as th
     (HALF, "float32"): Elements(HALF, "conv2d_q8csw__planes_coopmat", "", "float32_plane_cycles"),
     (BRAIN, "float32"): Elements(BRAIN, "conv2d_q8csw__planes_parts_coopmat", "", "parts_plane_cycles"),
 }
-STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # as STRAIGHT, of convolutions in tiles of pixels
+STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # like STRAIGHT, for convolutions in tiles of pixels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Way:
         share = last = math.ceil(tiles * self.parts / known.multiprocessors)
         end = share * third[0] if third and self.of != WORDS else 0
         if self.of == WORDS:
-            last = (share - 1) % third[0] + 1  # of those at once
+            last = (share - 1) % third[0] + 1  # of the workgroups that run at once
         elif self.of in GATHERED.values() and share > 1:
             share = last = share + share % 2
         each_step = together * (share - last) + max(alone, together * last)

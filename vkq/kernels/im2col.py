@@ -8,7 +8,7 @@ from .divisor import divisor
 from .gemm import Int8Gemm
 from .pixels import pixel_rows, window
 
-SCRATCH_BYTES = 16 << 20  # of the im2col matrix: larger ones are made and used in chunks of rows
+SCRATCH_BYTES = 16 << 20  # limit of the im2col matrix: a larger one is made and used in chunks of rows
 
 
 class Im2col:
@@ -27,7 +27,7 @@ class Im2col:
             "groups": gemm.groups, "oh": rows.oh, "ow_padded": rows.ow_padded,
             "group_channels": self.group_channels,
         }  # fmt: skip
-        matrix = b.words(chunk * gemm.unit_bytes // 4) if gemm.k else x  # which nothing reads then
+        matrix = b.words(chunk * gemm.unit_bytes // 4) if gemm.k else x  # with k = 0 no kernel reads it
         for first in range(0, count, chunk):
             size = min(chunk, count - first)
             if gemm.k:

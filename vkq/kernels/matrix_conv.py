@@ -25,7 +25,7 @@ from .matrix_units import MatrixWeights, centred, counts
 from .weights import Arithmetic, Int8, zeros_behind
 
 CONV = "conv2d_q8ta_q8csw__coopmat"
-KIND = "tile of a convolution"  # of what is ranked (`vkq.select.tuner`)
+KIND = "tile of a convolution"  # kind of choice in the tuner's ranking (`vkq.select.tuner`)
 
 
 class MatrixConv:

@@ -22,7 +22,7 @@ from .quantize import steps_of
 from .weights import Arithmetic, Int8
 
 STEM = "conv2d_q8ta_q8csw__stem_coopmat"
-CHANNELS, TAPS = 4, 8  # of a pixel and of a line of taps: a step of k, the rest of which is zeros
+CHANNELS, TAPS = 4, 8  # channels of a pixel and taps of a line: one step of k, padded with zeros
 
 
 class MatrixStem:

@@ -12,14 +12,14 @@ from .split import MOST_TILES
 
 DEEP = "64x64_deep"  # loads further ahead, for products of a long k
 LONG, LONG_LEAST = "128x256_long", 2048  # its end unrolled, and the least k for which that wins
-SHORT = "_short"  # what the tiles for a k of two steps at most end with
+SHORT = "_short"  # suffix of tiles for a k of at most two steps
 SHORT_MOST = 64  # the largest k that they take
-WIDE = "_wide"  # what those end with whose subgroups share the k of a step, for few outputs
-STEP = 32  # of k: what a profile's cycles are for
+WIDE = "_wide"  # suffix of slice-K tiles, whose subgroups share the k of a step, for few outputs
+STEP = 32  # elements along k for which a profile gives cycles
 WIDE_STEP = 512  # the same of wide tiles
 # k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile.
 TURN = 128
-DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
+DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep tile: k of an iteration, and the least k for which it is used
 PARTS = (2, 3, 4, 6, 8, 12, 16)
 SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
@@ -42,12 +42,12 @@ class Tiling:
 
     @property
     def short(self) -> bool:
-        """Whether it has no loop over k."""
+        """True if it has no loop over k."""
         return self.tile.endswith(SHORT)
 
     @property
     def wide(self) -> bool:
-        """Whether its subgroups share the k of a step (slice-K)."""
+        """True if its subgroups share the k of a step (slice-K)."""
         return self.tile.endswith(WIDE)
 
     @property
@@ -92,7 +92,7 @@ class Tiling:
         else:
             alone, together = known.matrix_tile_cycles[self.tile]
             part_cycles = known.matrix_part_cycles
-            if alone == together:  # one at a time, in whole turns of all multiprocessors
+            if alone == together:  # one workgroup at a time, in whole rounds of all multiprocessors
                 share = math.ceil(share)
             ends = known.matrix_end_cycles.get(self.tile, 0) * share
         steps = 1 if self.short else -(-k // WIDE_STEP) if self.wide else self.part(k) / STEP

@@ -38,8 +38,8 @@ WIDE = "gemm_q8ta_q8csw__wide_coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
-KIND = "tile of matrix units"  # of what is ranked (`vkq.select.tuner`)
-LEAST_ROWS = 29  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
+KIND = "tile of matrix units"  # kind of choice in the tuner's ranking (`vkq.select.tuner`)
+LEAST_ROWS = 29  # with fewer rows, most of a matrix would be padding, and the weights' bytes decide the time
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
@@ -188,8 +188,8 @@ class MatrixGemm:
             f"gemm_{arithmetic.family}__coopmat"  # the shader of one part, and of several
         )
         self.split = SPLIT if arithmetic.family == "q8ta_q8csw" else None
-        self.listed: tuple[Tiling, ...] | None = None  # in place of those that are best by the profile
-        self.tiling: Tiling | None = None  # for tests and measurements: this one instead of the one chosen
+        self.listed: tuple[Tiling, ...] | None = None  # in place of the profile's best tilings
+        self.tiling: Tiling | None = None  # tests and measurements force this tiling
 
     @staticmethod
     def worth(rows: int) -> bool:
@@ -198,7 +198,7 @@ class MatrixGemm:
 
     @property
     def wide(self) -> bool:
-        """Whether it has the tiles whose subgroups share k: only plain products without sums of rows have
+        """True if it has the tiles whose subgroups share k: only plain products without sums of rows have
         them."""
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 

@@ -48,7 +48,7 @@ class Convolution:
 
     @property
     def integer(self) -> bool:
-        """Whether the activations are integers."""
+        """True if the activations are integers."""
         return bool(self.scheme.integer)
 
     @cached_property

@@ -136,7 +136,7 @@ def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel
 
 
 DEPTHWISE, DIRECT = "conv2d_q8ta_q8csw__depthwise", "conv2d_q8ta_q8csw__direct"
-KIND = "method of a convolution"  # of what is ranked (`vkq.select.tuner`)
+KIND = "method of a convolution"  # kind of choice in the tuner's ranking (`vkq.select.tuner`)
 METHODS = [
     Method(
         "pointwise",

@@ -12,7 +12,7 @@ from ..shader.spec import Value
 from .binary import FLOAT_STEP, TIE
 from .sharing import sharers
 
-MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128  # of a window that is unrolled, and of its workgroups
+MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128  # of an unrolled window, and of its workgroup
 BY_AXES = 1 << 12  # elements of a window from which its maximum is found along one axis, then the other
 
 
@@ -41,6 +41,6 @@ def sure(window: Window, x: QParams, y: QParams, count_include_pad: bool) -> boo
     if not count_include_pad and (any(window.padding) or window.ceil_mode):
         return False
     ratio, bounds = x.scale / y.scale, np.iinfo(y.dtype)
-    sums = np.arange(-255 * window.taps, 255 * window.taps + 1)  # of x - x_zero
+    sums = np.arange(-255 * window.taps, 255 * window.taps + 1)  # every possible sum of x - x_zero
     values = np.clip(sums * (ratio / window.taps) + y.zero_point, bounds.min, bounds.max)
     return bool(np.abs(values - np.rint(values)).max() < TIE - 2 * error_of_average(window, ratio))

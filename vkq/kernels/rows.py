@@ -26,7 +26,7 @@ from .chain_shader import element
 
 MOST_LENGTH = 65_000 * MOST_LANES  # a driver may let a loop have so many rounds
 AHEAD = 8  # numbers that an invocation reads at once, before it computes; more of them it reads in each pass
-LAYOUTS = (MATRIX, BLOCKED)  # of 8-bit rows
+LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from .after import After
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 
-WEIGHT_LAYOUT = "kPackedInt8_4N4K"  # as every kernel of a dot form reads them
-PARAMETER_BYTES = 64  # of a block of four channels: `Arithmetic.channel_parameters`
+WEIGHT_LAYOUT = "kPackedInt8_4N4K"  # the layout of weights for every kernel of a dot form
+PARAMETER_BYTES = 64  # bytes for a block of four channels: `Arithmetic.channel_parameters`
 
 
 @dataclasses.dataclass(frozen=True)

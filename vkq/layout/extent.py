@@ -49,7 +49,7 @@ class Spec:
         check_layout(self.dtype, self.layout, self.shape)
         self._key = (self.shape, self.dtype, self.layout, self.qparams)
         self._hash = hash(self._key)
-        self._nbytes = -1  # not asked for yet
+        self._nbytes = -1  # not computed yet
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Spec) and self._key == other._key)
@@ -86,7 +86,7 @@ class Spec:
 
     @property
     def folded(self) -> bool:
-        """Whether the extent is (1, 1, rows, last axis) instead of the array's own four axes."""
+        """True if the extent is (1, 1, rows, last axis) instead of the array's own four axes."""
         return len(self.shape) != 4 or self.layout == MATRIX
 
     @property

@@ -15,11 +15,11 @@ from ..graph.graph import Array, Node, Spec
 from ..graph.operators.operator import OpenShape
 from .protobuf import package
 
-SECONDS = 20.0  # that the arithmetic of one node on constants may take
+SECONDS = 20.0  # limit for the arithmetic of one node on constants
 SMALL = 4096  # elements of a constant that may decide a shape; larger ones are described by shape alone
-TYPES = {"float": "float32", "double": "float64"}  # of ONNX Runtime, where NumPy says them otherwise
-UNKNOWN = "No Op registered", "is not a registered function/op"  # what ONNX Runtime says of an operator
-OPSET = 21  # of ai.onnx, for nodes that are in their newest form
+TYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's names of types -> NumPy's
+UNKNOWN = "No Op registered", "is not a registered function/op"  # in its messages about unknown operators
+OPSET = 21  # opset of ai.onnx for nodes in their newest form
 
 
 def in_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _session(model: bytes) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # what it refuses is raised
+    options.log_severity_level = 4  # refusals are raised, so they need no log
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
@@ -121,7 +121,7 @@ def computed(node: Node, arrays: Sequence[Array | None]) -> list[Array] | None:
         results = _run(model)
     except ImportError:
         results = _referenced(node, model)
-    except Exception:  # what it does not know, or refuses, stays in the graph and is told with the rest
+    except Exception:  # a node that neither library knows stays in the graph and is reported with the others
         return None
     if results is None or not all(isinstance(r, np.ndarray) and r.dtype.kind in "biuf" for r in results):
         return None

@@ -62,7 +62,7 @@ def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, int] | None:
         return None
     elif len(k.shape) == 5 and 2 not in given:  # (batch, tokens, heads, 2, d)
         names, own, width = [names[0], *_unpacked(w, names[1], k.shape)], k.shape[1], x[2] // heads
-    elif 2 in given and len(k.shape) == len(given[2].shape) == 4:  # by head already
+    elif 2 in given and len(k.shape) == len(given[2].shape) == 4:  # already by head
         names[0] = heads_first(w, _biased(w, names[:1], x[2])[0], heads)
         return names, tokens, k.shape[2], x[2] // heads
     elif 2 not in given or len(k.shape) != 3 or k.shape[2] != x[2] or given[2].shape[2] % heads:

@@ -67,7 +67,7 @@ class BatchCheck:
         why = f"has shape {list(shape)} for a batch of {count}"
         if shape[:1] == (count,):
             if count == 1 and all(a.shape[:1] == (1,) for a in self.model.inputs):
-                return  # it takes no other batch
+                return  # the model allows no other batch
             try:
                 more = _graph(self.model, shapes, given, 1)
             except (VkqError, ValueError):

@@ -21,7 +21,7 @@ from .reader import Model
 from .tensors import Argument
 
 TRIAL_SIZES = (224, 256, 64, 32, 512, 1)  # tried for sizes that the model leaves open, to know its operators
-HELD = {"int64": "int32", "bool": "uint8"}  # as which dtype a device holds one of the model's
+HELD = {"int64": "int32", "bool": "uint8"}  # dtype of the model -> dtype on the device
 _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
 
@@ -36,7 +36,7 @@ class NodeArg:
 
     @classmethod
     def of(cls, argument: Argument) -> NodeArg:
-        unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]  # as `argument_of` calls them
+        unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]  # names by `argument_of`
         shape = [None if d == own else d for d, own in zip(argument.shape, unnamed, strict=True)]
         return cls(argument.name, type_name(argument.dtype), shape)
 

@@ -14,7 +14,7 @@ from .alone import computed, in_onnx, is_graph, runtime_specs, type_of
 from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
 
-LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")  # whose result onnx knows by its body alone
+LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")  # onnx infers shapes from their definitions only
 # Operators whose results differ in each run: never folded.
 RANDOM = (
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",

@@ -12,7 +12,7 @@ from .foreign import unknown
 from .normal import normal
 from .reading import Reading, Spelling
 
-EPSILON = 1e-12  # of the fused normalizations, where the model gives none
+EPSILON = 1e-12  # default of the fused normalizations
 
 
 def _cast(reading: Reading, node: Node, x: str) -> str:

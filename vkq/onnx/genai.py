@@ -9,7 +9,7 @@ from typing import Any
 from .. import files
 from ..errors import ModelError
 
-MOST_BYTES = 1 << 24  # of a configuration
+MOST_BYTES = 1 << 24  # largest configuration that is read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Genai:
     context: int  # tokens at most, with those that are made
     ends: frozenset[int]  # tokens that end a text
     shares: bool  # whether past and present are one buffer of a greatest length
-    heads: int  # of keys and values
-    width: int  # of a head
+    heads: int  # number of heads of keys and values
+    width: int  # numbers of a head
     ids: str
     mask: str
     places: str

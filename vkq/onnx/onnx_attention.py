@@ -9,7 +9,7 @@ from .scores import Scores, append, attend, heads_first, joined
 
 KNOWN = {
     "is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap",
-    "softmax_precision",  # of type float32 at least, whatever it says
+    "softmax_precision",  # at least float32, whatever the attribute says
 }  # fmt: skip
 
 

@@ -125,7 +125,7 @@ def _name_once(nodes: list[Any]) -> None:
         named.add(node.name)
 
 
-MICROSOFTS = ("QuickGelu", "MatMulNBits")  # of the graph's operators, those of its domain
+MICROSOFTS = ("QuickGelu", "MatMulNBits")  # operators of the graph that belong to Microsoft's domain
 LOGIC = ("And", "Or", "Xor", "Not")
 
 

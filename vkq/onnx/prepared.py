@@ -32,9 +32,9 @@ from .whole import Whole
 
 # Types of inputs that a device stores, unchanged or narrowed; inputs of other types count as constants.
 ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
-# Of these types, inputs become constants, too, if a device cannot run what is computed from them.
+# Inputs of these dtypes also count as constants if a device cannot run what is computed from them.
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
-KEPT_SHARE = 8  # of the device's memory, an eighth may be that of shapes that were prepared before
+KEPT_SHARE = 8  # shapes that were prepared before may take this part of the device's memory: an eighth
 MOST_KEPT = 4096  # shapes: each takes memory of the host, too
 
 
@@ -122,7 +122,7 @@ class Executables:
             while True:
                 try:
                     return self._planned(model, arrays) if lowered is None else self.one(lowered)
-                except RefusedNode as error:  # one node more in ONNX Runtime
+                except RefusedNode as error:  # give one more node to ONNX Runtime
                     if not self._fallback:
                         raise
                     model, lowered = left_alone(model, error), None
@@ -152,7 +152,7 @@ class Executables:
         """Return the executables of a later stage."""
         more = self.device, self._fallback, constant, self._progress, None, self.layers
         made = Executables(model, *more)
-        self.layers.users.discard(made)  # it is of this session
+        self.layers.users.discard(made)  # it belongs to this session
         return made
 
 
@@ -209,7 +209,7 @@ class Staged:
         self._executables, self._model = executables, model
         self._results = [argument.name for argument in model.outputs]
         self._lock = Turns("running a model")
-        self._then: dict[Hashable, Executables] = {}  # by types and numbers of axes
+        self._then: dict[Hashable, Executables] = {}  # key: dtypes and numbers of axes
         self._whole: Whole | None = None
 
     def _on_cpu(self, layers: dict[Hashable, Any], model: Model) -> CpuPart:
@@ -251,7 +251,7 @@ class Staged:
 
     def _rest(self, values: Mapping[str, Any]) -> dict[str, Array]:
         more = {one.name for one in self._model.inputs} & self.rest.needed - self._executables.constant
-        if len(self.later) == len(self._model.nodes) and not more:  # it would go on for ever
+        if len(self.later) == len(self._model.nodes) and not more:  # otherwise the stages would never end
             raise ModelError(self.rest.why)
         made = {name for node in self.later for name in node.outputs}
         read = dict.fromkeys(name for node in self.later for name in node.inputs if name)

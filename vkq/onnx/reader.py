@@ -30,7 +30,7 @@ from .pytorch import model_of
 from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
 
-LARGEST_FILE = (1 << 31) - 1  # of a protobuf message
+LARGEST_FILE = (1 << 31) - 1  # limit of a protobuf message
 DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # take constants of 4 bits
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 

@@ -7,7 +7,7 @@ from .rewriting import Rewriting
 from .scores import places
 
 KNOWN = {"interleaved", "num_heads", "rotary_embedding_dim"}
-UNUSED = {"scale": 1.0, "is_packed_batching": 0}  # of com.microsoft's, which the CPU ignores
+UNUSED = {"scale": 1.0, "is_packed_batching": 0}  # attributes that ONNX Runtime's CPU provider ignores
 
 
 def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleaved: bool) -> str:
@@ -95,6 +95,6 @@ def _angles(w: Rewriting, at: int, tables: tuple[int, int], shape: tuple[int, ..
         return cos, sin
     batch, tokens = shape[:2]
     name = w.name(at)
-    if len(place.shape) < 2:  # of the first token
+    if len(place.shape) < 2:  # the position of the first token
         name = places(w, w.emit("Expand", [name, w.constant([batch], "int64")]), batch, tokens)
     return angles_at(w, tables, w.reshape(name, (-1, tokens)), tokens)

@@ -69,7 +69,7 @@ class InferenceSession(Manners):
     """
 
     FALLBACK = "onnxruntime"
-    _begin: Callable[[], Any] = staticmethod(messages)  # what reading a model imports
+    _begin: Callable[[], Any] = staticmethod(messages)  # imports what reading a model needs
     _parse: Callable[[Any], Model] = staticmethod(read)
     _whole: Callable[[Any, ModelError], Whole] = Whole
 
@@ -297,4 +297,4 @@ class InferenceSession(Manners):
         return self._unread or executables.of(arrays, trial[1] if trial and trial[0] == shapes else None)
 
 
-load = InferenceSession  # by another name
+load = InferenceSession  # another name of the class

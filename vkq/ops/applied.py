@@ -22,7 +22,7 @@ class Applied(Protocol[P]):
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
-    @overload  # as no type says "P, and out"
+    @overload  # no type can express "P, and out"
     def __call__(
         self, x: npt.ArrayLike | Tensor, *operands: Any, out: Tensor | None, **options: Any
     ) -> Any: ...

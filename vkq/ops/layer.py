@@ -100,7 +100,7 @@ class Layer(OfOneProcess, Generic[P]):
     problem type."""
 
     _op: str
-    _rank: int  # of the weight
+    _rank: int  # number of the weight's axes
     _by_rows = False  # x_qparams="dynamic"
     weight_shape: tuple[int, ...]
 

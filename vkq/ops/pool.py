@@ -31,17 +31,17 @@ from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
 
-SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal numbers
-MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the sum fit int32
+SCALES = (2.0**-100, 2.0**100)  # scales of an average for which its float32 steps stay normal numbers
+MOST_TABLE_PIXELS = (1 << 16) - 1  # for a mean of a table: so both halves of the sum fit int32
 # A workgroup takes so many neighbouring blocks of channels: 32 bytes, and more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 MANY = 1 << 17  # vectors from which a global average takes as many invocations as there may be
-SUM_BYTES = 16  # of shared memory: four sums of an invocation of a global average
-LEAST_INVOCATIONS, AT_ONCE = 128, 4  # of a global average; vectors that an invocation has on their way
-LEAST_BLOCKED = 32  # of one whose vectors are pixels: those of a small image are few
-MOST_VECTORS = 256  # of a global average: bytes whose sum half a word can hold
-MEANS_IN = {IMAGE: 1, MATRIX: 2}  # what global averages write besides the layout of x: TO of their shader
-MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
+SUM_BYTES = 16  # bytes of shared memory for an invocation of a global average: four sums
+LEAST_INVOCATIONS, AT_ONCE = 128, 4  # of a global average; loads of an invocation that are issued together
+LEAST_BLOCKED = 32  # least invocations if vectors are pixels: a small image has few
+MOST_VECTORS = 256  # of a global average: half a word can hold the sum of so many bytes
+MEANS_IN = {IMAGE: 1, MATRIX: 2}  # layouts of y besides that of x -> TO of the shader
+MOST_PIXELS = 1 << 23  # of a global average: int32 holds the sum of so many pixels
 
 
 @checked

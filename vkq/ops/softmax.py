@@ -30,9 +30,9 @@ from .take import gather, numbers
 INVOCATIONS = 128
 LONGEST = 1 << 17  # elements of a row from which twice as many invocations share it
 LONG = 512  # elements of a row, twice as many as there may be results
-THREADS = 32  # of a row at most: four rows lie side by side in kPackedInt8_4H4W
+THREADS = 32  # most invocations of a row: four rows are side by side in kPackedInt8_4H4W
 CHANNELS, COLUMNS = 1, 3  # axes of a layout's extent along which its words may lie
-FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))  # where a vector has four rows
+FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))  # layouts and axes for which a vector holds four rows
 KEPT = 8  # vectors of an invocation then, at most
 MOST = 4 * KEPT * INVOCATIONS  # elements of such a row
 

@@ -106,7 +106,7 @@ def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: np
     return y
 
 
-MOST_PLACES = 1 << 27  # of one movement: the host has 4 bytes for each, and a copy
+MOST_PLACES = 1 << 27  # of one movement: for each the host needs 4 bytes, and a copy
 
 
 def check_places(b: Builder, size: int, count: int) -> None:

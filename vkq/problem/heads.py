@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 Heads = tuple[int, int, int]  # side by side in the operands and in the result of a product
 ONE_EACH: Heads = (1, 1, 1)
-SWAPPED = (0, 2, 1, 3)  # from (B, rows, heads, columns) and back
+SWAPPED = (0, 2, 1, 3)  # permutation from (B, rows, heads, columns) to (B, heads, rows, columns), and back
 Array = npt.NDArray[Any]
 
 

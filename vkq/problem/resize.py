@@ -20,7 +20,7 @@ Coordinates = Literal["half_pixel", "pytorch_half_pixel", "asymmetric", "align_c
 NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 ResizeMode = Literal["nearest", "linear"]
 Rounding = Literal["truncate", "even", "fixed"]
-FIXED_BITS = 11  # of a weight where the rounding is fixed
+FIXED_BITS = 11  # fraction bits of a fixed-point weight
 
 # A coordinate this close to the middle of two pixels is treated as the middle: the quotients of sizes are not
 # exact in float32. ONNX Runtime 1.31 does so; earlier versions used the coordinate unchanged.

@@ -66,7 +66,7 @@ class Window:
 
     @property
     def whole(self) -> bool:
-        """Whether the kernel has the image's size: then ONNX Runtime's 8-bit average is that of the whole
+        """True if the kernel has the image's size: then ONNX Runtime's 8-bit average is that of the whole
         image."""
         return self.kernel == self.x_shape[2:] and not any(self.padding)
 

@@ -28,7 +28,7 @@ class Buffer(Protocol):
     def block_bytes(self) -> int: ...
     @property
     def mapped(self) -> bool:
-        """Whether the host can access it."""
+        """True if the host can access it."""
 
     @property
     def failure(self) -> DeviceError | None:

@@ -43,12 +43,14 @@ class Builder:
         self._given: set[int] = set()  # their slots
         self._bytes: list[int] = []
         self._residents: dict[int, Resident] = {}
-        self._kept: dict[Resident, Value] = {}  # where they are
+        self._kept: dict[Resident, Value] = {}  # the slot of each resident
         self._steps: list[Step] = []
         self.dispatches = 0  # among the steps
-        self._writes: Counter[int] = Counter()  # of each slot so far
+        self._writes: Counter[int] = Counter()  # number of writes to each slot
         self._copies: dict[Hashable, tuple[Value, int]] = {}
-        self._parts: dict[int, tuple[int, int]] = {}  # of a joined array: slot -> (its slot, where in it)
+        self._parts: dict[
+            int, tuple[int, int]
+        ] = {}  # of joined arrays: slot -> (the array's slot, offset in it)
         self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
 

@@ -62,7 +62,7 @@ class Device(OfOneProcess):
     True
     """
 
-    verdict: Verdict | None = None  # of a device on which nothing runs, and so no probe
+    verdict: Verdict | None = None  # of a device on which nothing may run, so that it is not probed
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Device(OfOneProcess):
         capabilities: Capabilities | None = None,
     ):
         self.capabilities, self.doctored, self.context = open_context(which, capabilities, tune)
-        self.queue = self.context.queue  # who records and submits; a plan is added to it directly
+        self.queue = self.context.queue  # records and submits; plans are added to it directly
         self._local = threading.local()
         self._constants: Kept[Resident] = Kept(CONSTANTS_KEPT)
         self._plans: Kept[Any] = Kept(PLANS_KEPT)
@@ -103,7 +103,7 @@ class Device(OfOneProcess):
 
     @property
     def shares_processor(self) -> bool:
-        """Whether the device is the host's own processor: work on it takes the host's time."""
+        """True if the device is the host's own processor: work on it takes the host's time."""
         return self.capabilities.device_type == "cpu"
 
     @property
@@ -153,7 +153,7 @@ class Device(OfOneProcess):
 
     @property
     def soft_float(self) -> bool:
-        """Whether shaders round floats with integers on this device (SOFT_FLOAT), because its own rounding
+        """True if shaders round floats with integers on this device (SOFT_FLOAT), because its own rounding
         differs."""
         if self._soft_float is None:
             self._soft_float = probed(self).soft_float

@@ -20,7 +20,7 @@ def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str
     if out is not None:
         _check_out(plan, inputs, out, op)
         y = out
-    elif plan.outputs[0] < len(inputs):  # nothing to do but to name an input anew
+    elif plan.outputs[0] < len(inputs):  # the result is an input with another spec: nothing runs
         return Tensor.of(device, plan.result, buffers[plan.outputs[0]])
     else:
         y = Tensor.of(device, plan.result)

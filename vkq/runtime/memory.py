@@ -12,10 +12,10 @@ from ..errors import ArgumentError, DeviceError, OutOfMemoryError
 from .buffer import Arena, Buffer
 
 BLOCK_BYTES = 16 << 20
-STAGING_BYTES = 64 << 20  # of host memory for copies, at most, where the host does not see the device's
+STAGING_BYTES = 64 << 20  # most host memory for copies, if the host cannot access the device's memory
 STAGING_CHUNK = 16 << 20  # the host fills one while the device empties another
-UNUSED_BYTES = 256 << 20  # of large blocks of memory that nothing uses, kept for what comes next
-SCRATCH_KEPT_BYTES = 64 << 20  # of the scratch memory that plans share; larger ones get memory of their own
+UNUSED_BYTES = 256 << 20  # most unused memory in large blocks that is kept for later
+SCRATCH_KEPT_BYTES = 64 << 20  # scratch memory that plans share; a larger one is allocated separately
 # Types that need a feature, or another use than a storage buffer.
 _UNUSABLE = frozenset(
     {"protected", "lazily_allocated", "device_coherent_amd", "device_uncached_amd", "rdma_capable_nv"}

@@ -20,7 +20,7 @@ def default_device() -> Device:
         return _default
 
 
-_named: dict[int | str, Device] = {}  # what `named_device` opened
+_named: dict[int | str, Device] = {}  # devices that `named_device` opened
 
 
 def named_device(which: int | str) -> Device:

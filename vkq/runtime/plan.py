@@ -124,7 +124,7 @@ class Resident:
 
     @property
     def uploaded(self) -> bool:
-        """Whether it is on the device."""
+        """True if it is on the device."""
         return self._buffer is not None and self._buffer.failure is None
 
     def data(self) -> npt.NDArray[Any]:

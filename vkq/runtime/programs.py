@@ -90,7 +90,7 @@ class Programs:
                 if found is None:
                     require(variant, values, self._capabilities)
                     found = self._made[key] = self._make(variant, values, subgroup_size)
-                    found.if_not_made(lambda: self._made.pop(key, None))  # who asks again tries again
+                    found.if_not_made(lambda: self._made.pop(key, None))  # the next request tries again
         return found
 
     @contextlib.contextmanager

@@ -80,18 +80,18 @@ class Recording:
         # The chain that the next read submits belongs to the queue, and its operations are not recorded here.
         self._native = chain or self._queue.recording(timestamps, marks)
         self._replays = chain is None
-        self._running = Turns("Recording.run")  # for a whole run
+        self._running = Turns("Recording.run")  # held during a whole run
         self.steps: list[Recorded] = []
         self.dispatches = 0
 
     @property
     def sealed(self) -> bool:
-        """Whether it accepts no more operations."""
+        """True if it accepts no more operations."""
         return bool(self._native.sealed)
 
     @property
     def broken(self) -> bool:
-        """Whether it can never run."""
+        """True if it can never run."""
         return bool(self._native.broken)
 
     @property

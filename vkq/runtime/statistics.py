@@ -81,7 +81,7 @@ class Compiler:
 
     @property
     def tells(self) -> bool:
-        """Whether the driver reports compiler statistics."""
+        """True if the driver reports compiler statistics."""
         return bool(self.capabilities.features.get("pipelineExecutableInfo")) or self._prints
 
     @property

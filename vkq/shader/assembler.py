@@ -28,7 +28,7 @@ SOFT: dict[str, Callable[[Number, Number], Number]] = {
     "fadd": soft_sum, "fsub": soft_difference, "fmul": soft_product,
 }  # fmt: skip
 NO_CONTRACTION, MUL_EXTENDED, COMPOSE, EXTRACT, DONT_UNROLL = 42, 151, 80, 81, 2
-WORKGROUP_SCOPE, SHARED_MEMORY = 2, 0x108  # of a barrier: acquire and release of shared memory
+WORKGROUP_SCOPE, SHARED_MEMORY = 2, 0x108  # semantics of a barrier: acquire and release of shared memory
 
 
 class Emitted(Number):

@@ -21,7 +21,7 @@ from vkq.yamlfile import MAX_BYTES
 
 MEANT = {"linear": ("gemm_*", "gemv_*")}  # operators whose shaders have the names of their arithmetic
 _NAME = re.compile(rb"^name: ([a-z0-9_]+)\r?$", re.MULTILINE)
-PACKAGED = Path(__file__).parent.parent / "_spirv"  # what `vkq.shader.build` put into a wheel
+PACKAGED = Path(__file__).parent.parent / "_spirv"  # files that `vkq.shader.build` put into a wheel
 _LISTED = 12  # names that an error message lists at most
 
 

@@ -27,9 +27,9 @@ from vkq.shader.spec import Variant, Written
 FORMAT = 1  # raised when the same text must give other SPIR-V: another target or optimization
 DEBUG = "DEBUG"  # a define under which shaders print (debugPrintfEXT)
 DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment's switch for it, for a process of its own
-MOST_BYTES = 1 << 20  # of a source or an included file
-MOST_LINES = 10_000  # of an expanded text: files that include each other twice grow without end
-MOST_DEPTH = 32  # of files that include each other
+MOST_BYTES = 1 << 20  # largest source or included file
+MOST_LINES = 10_000  # longest expanded text: nested double includes would grow without end
+MOST_DEPTH = 32  # most nested includes
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
 _ANY_INCLUDE = re.compile(r"\s*#\s*include\b")

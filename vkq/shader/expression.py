@@ -12,7 +12,7 @@ from vkq.errors import ArgumentError
 
 MAX_LENGTH = 500
 MOST_KEPT = 4096  # parsed; all shaders together have some hundred
-_GLUED = re.compile(r"\b\d+[^\W\d]")  # as 1if, which Python takes apart with a warning
+_GLUED = re.compile(r"\b\d+[^\W\d]")  # such as 1if, which Python would parse with a warning
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -27,7 +27,7 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: lambda a, b: a // b,
     ast.Mod: lambda a, b: a % b,
 }
-_FUNCTIONS: dict[str, tuple[Callable[..., int], range]] = {  # with the numbers of arguments that each takes
+_FUNCTIONS: dict[str, tuple[Callable[..., int], range]] = {  # name -> (function, numbers of arguments)
     "ceil_div": (ceil_div, range(2, 3)),
     "min": (min, range(2, 10)),
     "max": (max, range(2, 10)),

@@ -103,7 +103,7 @@ class Frozen(Mapping[str, Shader]):
             data = cache.read(path)
             if data is None:
                 raise SpecError(f"{path}:1: the description is damaged; install vkq again.")
-            found = self._read.setdefault(name, thaw(data, self._folder))  # one, whoever else reads it
+            found = self._read.setdefault(name, thaw(data, self._folder))  # all readers get the same object
         return found
 
     def __iter__(self) -> Iterator[str]:

@@ -107,7 +107,7 @@ class LibraryCompiler:
             spirv_version=(ctypes.c_int * 3)(1, 3, 0),
             entry_point=b"main",
         )
-        request.text = buffer  # which lives as long as the request, also where nobody waits for it any more
+        request.text = buffer  # the buffer lives as long as the request, even if nobody waits for it any more
         codes: list[int] = []
 
         def call() -> None:

@@ -12,9 +12,9 @@ from vkq.yamlfile import Node, load
 
 FILE = "push.yaml"  # in the shaders folder
 INCLUDE = "push.glslh"
-FIRST = ("uint", "first_group")  # of every block: where a dispatch that was split begins
+FIRST = ("uint", "first_group")  # first in every block: where a part of a split dispatch begins
 TYPES = ("int", "uint", "float")
-MAX_BYTES = 128  # what every Vulkan device offers (maxPushConstantsSize)
+MAX_BYTES = 128  # every Vulkan device allows so many (maxPushConstantsSize)
 
 Words = tuple[tuple[str, str], ...]  # (type, name), in the order of the block
 

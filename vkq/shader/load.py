@@ -32,7 +32,7 @@ from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 1024
 REQUIRED = {"source", "bindings", "local_size", "workgroups"}
-ADDED = {"axes", "defines", "sizes", "bindings", "push_constants", "specialization"}  # to what it is like
+ADDED = {"axes", "defines", "sizes", "bindings", "push_constants", "specialization"}  # added by `like`
 KEYS = REQUIRED | ADDED | {"except", "push", "shared_bytes", "iterations", "requires"}
 ACCESS = ("read", "write", "read_write")
 ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?|" + TEXELS)
@@ -45,7 +45,7 @@ class _Choice:
     defines: Mapping[str, int | str] = field(default_factory=dict)
     specialization: Mapping[str, Node] = field(default_factory=dict)
     requires: Mapping[str, int | bool] = field(default_factory=dict)
-    types: Mapping[str, Node] = field(default_factory=dict)  # of elements, by the binding's name
+    types: Mapping[str, Node] = field(default_factory=dict)  # binding's name -> element types
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -214,6 +214,6 @@ def _heads(code: str, at: int) -> list[str]:
             heads.append(code[start:i])
         elif c == "}" and heads:
             heads.pop()
-        if c in "{}" or (c == ";" and not depth):  # not those of a for
+        if c in "{}" or (c == ";" and not depth):  # but not the semicolons of a for statement
             start = i + 1
     return [*heads, code[start:at]]

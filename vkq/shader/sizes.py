@@ -16,7 +16,7 @@ from vkq.yamlfile import Node
 
 INCLUDE = "sizes.glslh"
 FIRST_ID = 32  # constant_ids from here on are those of sizes
-TYPE = "int"  # of a whole number in the text, too: GLSL makes a uint of it where one is needed
+TYPE = "int"  # also for unsigned numbers: GLSL converts an int literal to uint where needed
 
 
 def sizes_of(node: Node | None) -> dict[str, int]:

@@ -45,7 +45,7 @@ def encode(kind: str, value: object, what: str) -> bytes:
             raise ArgumentError(f"{what} is {value!r}; a bool must be True or False.")
         return struct.pack("<I", value)
     try:
-        if isinstance(value, (str, bytes, bool)):  # which float() would take
+        if isinstance(value, (str, bytes, bool)):  # float() would accept these
             raise TypeError
         return struct.pack("<f", float(value))  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -114,7 +114,7 @@ class Variant:
     shared_bytes_text: Expression
     workgroups_text: Expression
     iterations_text: Expression
-    packaged: str | None = None  # of the SPIR-V module that the package carries (`vkq.shader.frozen`)
+    packaged: str | None = None  # name of the SPIR-V module in the package (`vkq.shader.frozen`)
 
     @property
     def texels(self) -> int:
@@ -283,7 +283,7 @@ class Shader:
         """
         key = tuple(combination.values())
         found = self._made.get(key)
-        return found or self._made.setdefault(key, self.make(combination))  # one, whoever else makes it
+        return found or self._made.setdefault(key, self.make(combination))  # all callers get the same object
 
     @property
     def variants(self) -> tuple[Variant, ...]:

@@ -87,7 +87,7 @@ class _Folding:
         self._chosen: set[int] = set()  # those of them that a Select chose
         self._signed: dict[int, bool] = {}  # types of 32-bit whole numbers
         self._bools: set[int] = set()  # types
-        self._values: dict[int, int] = {}  # of whole numbers and bools
+        self._values: dict[int, int] = {}  # values of integers and bools
 
     def instruction(self, at: int, length: int) -> list[int] | None:
         """Return the replacement of the instruction at this word; None: it stays."""
@@ -119,7 +119,7 @@ class _Folding:
         stays = identifier in self._open
         if stays and identifier not in self._bits:
             return None
-        if op in (OP_CONSTANT, OP_SPEC_CONSTANT) and len(literal) != 1:  # of 64 bits: none is a size
+        if op in (OP_CONSTANT, OP_SPEC_CONSTANT) and len(literal) != 1:  # 64-bit constants are no sizes
             return None if stays else [3 + len(literal) << 16 | OP_CONSTANT, *operands]
         default = literal[0] if literal else int(op in (OP_TRUE, OP_SPEC_TRUE))
         constant = self._constant(kind, identifier, self._bits.get(identifier, default))

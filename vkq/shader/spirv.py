@@ -140,7 +140,7 @@ class Module:
                 self.loops += not functions[at + length - 1] & CONTROL_UNROLL
             at += length
         self.values = specialization
-        self._known: dict[int, int] = {}  # what `evaluate` and `size` found: constants and types share others
+        self._known: dict[int, int] = {}  # results of `evaluate` and `size`: constants and types share others
         self._sizes: dict[int, tuple[int, int]] = {}
         self.defined: dict[int, Instruction] = {}
         self.names: dict[int | tuple[int, int], str] = {}

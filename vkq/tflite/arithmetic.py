@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..numerics.qparams import QParams, are_scales
 
 Array = npt.NDArray[Any]
-SUM_BITS = 20  # of the larger multiplier of a sum
+SUM_BITS = 20  # bits of the larger multiplier of a sum
 
 
 def every(q: QParams) -> npt.NDArray[np.int64]:
@@ -212,7 +212,7 @@ def hard_swish(x: QParams, y: QParams) -> Array:
         gate = rounding_shift(_high16(gate, slope), -exponent)
     gate = (gate + (1 << 15)) >> 1
     product = np.trunc(gate * _high16(values, m) / 2**15).astype(int)
-    if shift < -15:  # of 16-bit numbers, as that shift happens to come out
+    if shift < -15:  # only for 16-bit numbers, where that shift can occur
         moved = np.where(product < 0, -1, 1)
     else:
         moved = rounding_shift(product, -shift) if shift <= 0 else product << shift
@@ -255,7 +255,7 @@ def reciprocal_root(x: QParams, y: QParams) -> Array:
     return stored(found, y)
 
 
-ROOT_BITS = 20  # of a reciprocal root's fraction
+ROOT_BITS = 20  # fraction bits of a reciprocal square root
 
 
 def _inverse_root(value: int) -> tuple[int, int]:

@@ -19,8 +19,8 @@ from .lowering import Lowering, Unsupported
 
 LARGEST_SIZE = 1 << 16  # rows or columns that an image is resized to
 MOST_TRIED = 16  # scales of a sum
-MOST_TAPS = 22  # of an average whose float32 sums are exact with the slope below
-SLOPE_BITS = 17  # of a float32: what is left for the slope beside 7 bits of a number
+MOST_TAPS = 22  # most taps of an average whose float32 sums are exact with such a slope
+SLOPE_BITS = 17  # float32 bits that remain for the slope besides the 7 bits of a number
 
 
 def _window(

@@ -23,7 +23,7 @@ from .file import File, FileOperator, FileTensor
 from .part import LitertPart
 
 LARGEST_FOLDED = 1 << 24  # bytes of a value that is computed from constants here
-MOST_COPIES, LEAST_ROOM = 8, 1 << 30  # of the file's constants, or so many bytes, in all
+MOST_COPIES, LEAST_ROOM = 8, 1 << 30  # limit of all copies: times the file's constants, or bytes
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations: channels first, channels last
 
 

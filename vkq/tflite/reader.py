@@ -175,7 +175,7 @@ def _input(low: Lowering, number: int, shapes: Mapping[str, Sequence[int]]) -> A
     return Argument(name, tensor.dtype, shape)
 
 
-CONTROL = ("IF", "WHILE", "CALL", "CALL_ONCE")  # what runs other subgraphs
+CONTROL = ("IF", "WHILE", "CALL", "CALL_ONCE")  # operators that run other subgraphs
 
 
 def _add(low: Lowering, operator: FileOperator, apart: bool) -> None:

@@ -70,7 +70,8 @@ def _taken(low: Lowering, operator: FileOperator, places: dict[int, Sequence[int
 
 
 def mirror_pad(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """MIRROR_PAD: margins repeat what is inside, without the edge (0, REFLECT) or with it (1, SYMMETRIC)."""
+    """Lower MIRROR_PAD: margins repeat the inside, without the edge (0, REFLECT) or with it (1,
+    SYMMETRIC)."""
     shape, symmetric = low.shape(operator.inputs[0]), operator.options["mode"] == 1
     margins = np.array(low.numbers(operator.inputs[1], "margins")).reshape(-1, 2)
     most = [d - (not symmetric) for d in shape]
