@@ -1,8 +1,9 @@
 // Find the index of the largest (or least) number along an axis; of equal numbers, the first (or the last).
 //
 // Memory    x: Int8x4 words in any layout; y: row-major int32.
-// Threads   THREADS (a power of two) invocations find one place: each looks at every THREADS-th number, then
-//           halves in shared memory.
+// Threads   THREADS (a power of two) invocations find one index: each reads every THREADS-th number, then
+// they
+//           reduce in shared memory, halving the number of active invocations.
 #version 450
 
 layout(local_size_x_id = 0) in;
@@ -15,8 +16,8 @@ layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint count;               // places
-  uint steps, inner;        // along the axis; elements of the axes behind it
+  uint count;               // indices to find
+  uint steps, inner;        // numbers along the axis; product of the later axes
   int sign;                 // 1: the largest, -1: the least
   int later;                // 1: the last of equal ones, 0: the first
   uint x_n, x_c, x_h, x_w;  // extent of x
@@ -27,7 +28,7 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
-shared ivec2 found[LOCAL_X];  // the largest number, and where it stands
+shared ivec2 found[LOCAL_X];  // (the largest number, its index)
 
 bool is_better(ivec2 a, ivec2 b) {
   return a.x > b.x || (a.x == b.x && (p.later == 1 ? a.y > b.y : a.y < b.y));

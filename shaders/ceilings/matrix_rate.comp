@@ -1,7 +1,8 @@
 // The int8 ceiling of a device's matrix units (VK_KHR_cooperative_matrix): products of matrices that stay in
 // registers.
 //
-// Every accumulator grows by MK * a * b with each step, so the host can tell that something was computed.
+// Every accumulator grows by MK * a * b in each step, so the host can verify that the matrices are
+// multiplied.
 // Threads   each subgroup has CHAINS accumulators of MM x MN and stores their sum.
 // Needs     the shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
@@ -21,7 +22,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint groups;
   uint loops;
-  int a, b;  // what the matrices hold
+  int a, b;  // the elements of the matrices
 } p;
 
 #include "workgroup.glslh"

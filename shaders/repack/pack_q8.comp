@@ -9,7 +9,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const int LAYOUT = 0;
-layout(constant_id = 2) const int FLIP = 0;  // exclusive-or'ed into each byte: 128 moves uint8 to int8
+layout(constant_id = 2) const int FLIP = 0;  // XORed into each byte: 128 converts uint8 to stored int8
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };

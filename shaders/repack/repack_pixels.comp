@@ -1,8 +1,7 @@
-// Moves int8 images from kPackedInt8_4W4C to kPackedInt8_16C (BLOCKED) or back.
+// Move int8 images from kPackedInt8_4W4C to kPackedInt8_16C (BLOCKED) or back.
 //
-// Memory    x: words of the one layout; y: vectors of the other (pixels.glslh).
-// Threads   one invocation writes one vector; its neighbours read the rest of the 64 bytes that it reads
-//           from.
+// Memory    x: words in one layout; y: vectors in the other (pixels.glslh).
+// Threads   one invocation writes one vector; it reads a part of 64 bytes, its neighbours read the rest.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

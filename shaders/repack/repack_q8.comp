@@ -1,4 +1,4 @@
-// Moves int8 elements from one packed layout and shape to another with the same elements in row-major order:
+// Move int8 elements from one packed layout and shape to another with the same elements in row-major order:
 // layout changes, reshape and flatten in one step.
 //
 // Memory    x: Int8x4 words in the layout of number X_LAYOUT with extent x_*; y: the same in Y_LAYOUT with

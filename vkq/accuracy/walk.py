@@ -114,8 +114,8 @@ class Walk:
             raise ModelError(f"{what}: {error}") from error
 
     def run(self, feed: Mapping[str, Array], wanted: Iterable[str] | None = None) -> Run:
-        """Begin with these inputs; *wanted* are the values that will be taken, each as often as it is named
-        (by default the outputs)."""
+        """Begin a run with these inputs. *wanted*: the values that will be taken, each as often as it is
+        named (by default the outputs)."""
         return Run(self, feed, self.outputs if wanted is None else wanted)
 
 

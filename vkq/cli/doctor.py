@@ -92,8 +92,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str, Any]:
-    """Probe a device anew and replay every operator so many times, within about so many seconds; return the
-    output of `vkq doctor --json`."""
+    """Probe a device again and replay every operator *times* times, within about *seconds*; return the output
+    of `vkq doctor --json`."""
     _, capabilities = choose_device(which, probed=False)  # a device that was refused is probed again
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}

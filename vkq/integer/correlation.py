@@ -96,7 +96,7 @@ class Correlation:
         self._plans: dict[tuple[Images, Axis, Axis], Plan] = {}
 
     def shape(self, images: int, rows: Axis, columns: Axis) -> Sizes:
-        """Return the plain correlation for so many images."""
+        """Return the plain correlation for this number of images."""
         return Sizes(
             images=images * rows.residues * columns.residues, groups=self.groups,
             templates=self.templates // self.groups,

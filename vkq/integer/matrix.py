@@ -82,7 +82,7 @@ class MatrixTiles:
         return -(-s.oh // self.tile[0]), -(-s.ow // self.tile[1])
 
     def columns(self, columns: int) -> int:
-        """Return so many columns, padded to whole tiles."""
+        """Return the number of columns, padded to whole tiles."""
         return -(-columns // self.tile[2]) * self.tile[2]
 
 

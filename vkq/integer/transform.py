@@ -114,7 +114,7 @@ class Transform:
         return False
 
     def scratch_bytes(self, part: Part, s: Sizes, templates: int = 1) -> int:
-        """Return the bytes of blocks of images, of so many templates, and of their products."""
+        """Return the bytes of blocks of images, of *templates* templates, and of their products."""
         found = blocks_for(s)
         assert found is not None
         return 4 * len(self.primes) * elements(found, dataclasses.replace(s, templates=templates))

@@ -191,8 +191,8 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Division:
-    """The division of the reduction: steps of a *block* (channels, rows, words), so many for each workgroup,
-    so that there are enough workgroups for the device."""
+    """The division of the reduction into steps of a *block* (channels, rows, words), and the number of steps
+    for each workgroup, chosen so that there are enough workgroups for the device."""
 
     tiles: tuple[int, int]
     block: tuple[int, int, int]

@@ -47,9 +47,8 @@ def _module(chain: Chain, form: Form) -> bytes:
         for j in range(per):
             i = word * per + j
             last = k.word(1) - 1
-            i = (last < i).where(
-                last, i
-            )  # invocations beyond the end compute the last element, and store none
+            # Invocations beyond the end compute the last element, and store nothing.
+            i = (last < i).where(last, i)
             places = _places(k, form, i)
             inputs = [
                 element(k, n, dtype, place)

@@ -57,7 +57,8 @@ class Float16Gemm:
         return self.channels >= LEAST_CHANNELS and self.bytes <= most and lets_loop(self.device, rounds)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if it pays for so many rows: with few, reading the weights is the bound."""
+        """Return True if float16 arithmetic pays for this number of rows; with few rows, reading the weights
+        takes all the time."""
         return rows > max_rows(self.device.capabilities, int8=False) and self.fits()
 
     @property
@@ -89,7 +90,7 @@ class Float16Gemm:
         return self.device.program(variant, constants | self.gemm.affine.constants)
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """Add a product of so many rows."""
+        """Add a product of *rows* rows."""
         whole = "whole_" * (self.channels == self.padded)
         operand = halves(b, x, 1, 1, self.channels, rows, whole + "rows", K_TOGETHER)
         push: dict[str, int | float] = {

@@ -77,10 +77,10 @@ class Matrices(Protocol):
     """A product on matrix units (`vkq.kernels.half`)."""
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if matrix units pay for so many rows of this type, and columns."""
+        """Return True if matrix units pay for *rows* rows of this type, and *n* columns."""
 
     def writes(self, x: Value, rows: int) -> str:
-        """Return the type of the results of so many rows."""
+        """Return the type of the results of *rows* rows."""
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """Add the steps."""
@@ -114,12 +114,12 @@ class FloatGemm:
         self.parameters = Resident(device, size, lambda: affine.blocks(zero_point))
 
     def _few(self, m: int) -> bool:
-        """Return True if gemv computes so many rows."""
+        """Return True if the GEMV computes m rows."""
         few = m <= gemv.max_rows(self.device.capabilities, int8=False) and not self._shared(m)
         return self.kernel == "gemv" or (self.kernel == "auto" and (few or not self.k))
 
     def _shared(self, m: int) -> bool:
-        """Return True if lanes share so many rows."""
+        """Return True if lanes share m rows."""
         return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_forced()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
@@ -268,7 +268,7 @@ def lanes(capabilities: Capabilities) -> int:
 
 
 def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:
-    """Return the tile in shared memory for a product of so many rows and columns; None if tiles in registers
+    """Return the tile in shared memory for a product of *rows* rows and *n* columns; None if register tiles
     are as fast, or if the product does not fill the smallest tile."""
     if profile(capabilities).staged is None or rows < 16 or n < 16:
         return None

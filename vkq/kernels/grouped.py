@@ -63,7 +63,7 @@ class GroupedGemm:
         )
 
     def method(self, rows: int) -> tuple[str, str]:
-        """Return the method for so many rows (gemv, staged or tiled), and the reason."""
+        """Return the method for *rows* rows (gemv, staged or tiled), and the reason."""
         facts = self.device.capabilities
         if self.kernel != "auto":
             return self.kernel, "asked for by name"
@@ -77,7 +77,7 @@ class GroupedGemm:
         return self.method(rows)[0] == "staged" and self.k > 0
 
     def writes(self, x: Value, rows: int) -> str:
-        """Return the type of the results of so many rows."""
+        """Return the type of the results of *rows* rows."""
         if matrices := self._matrices(x, rows):
             return matrices.writes(x, rows)
         return "float32" if self._staged(rows) else kept(self.device, x)
@@ -87,7 +87,7 @@ class GroupedGemm:
         return able if able and able.worth(rows, self.n, x.spec.dtype) else None
 
     def program(self, rows: int, dtype: str = "float32") -> Program:
-        """Return the pipeline for so many rows of this type, which may be float16 unless rows are staged."""
+        """Return the pipeline for *rows* rows of this type, which may be float16 unless rows are staged."""
         method, bits = self.method(rows)[0], str(self.weight.bits)
         if self._staged(rows):
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
@@ -176,18 +176,18 @@ class GroupedGemm:
         )
 
     def push(self, rows: int) -> dict[str, int | float]:
-        """Return the push constants of a product of so many rows."""
+        """Return the push constants of a product of *rows* rows."""
         low, high = self.bounds
         sizes = {"m": rows, "n": self.n, "k": self.k, "group": self.weight.group}
         return {**sizes, "y_low": low, "y_high": high}
 
     def macs(self, rows: int) -> int:
-        """Return the multiply-adds of so many rows."""
+        """Return the multiply-adds of *rows* rows."""
         return int(rows * self.n * self.k)
 
 
 def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str | None:
-    """Return the tile in shared memory for a product of so many rows and columns; None if tiles in registers
+    """Return the tile in shared memory for a product of *rows* rows and *n* columns; None if register tiles
     are as fast."""
     known = profile(capabilities)
     if known.staged is None:

@@ -69,9 +69,9 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
 
 
 def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
-    """Return True if workgroups of so many outputs and rows give work to every multiprocessor (for few rows
-    two workgroups, as a single one stalls), and no multiprocessor gets more columns than with the smallest
-    workgroups."""
+    """Return True if workgroups of this number of outputs and rows give work to every multiprocessor (for few
+    rows two workgroups, as a single one stalls), and no multiprocessor gets more columns than with the
+    smallest workgroups."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
     wanted = outputs if rows > FEW_ROWS[1] else 2 * outputs
@@ -96,7 +96,7 @@ class GroupedMatrices:
         self.counters = counters(device)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if it pays for so many rows of this type, and columns."""
+        """Return True if it pays for *rows* rows of this type, and *n* columns."""
         able = dtype == "float16" and n >= LEAST_COLUMNS and self.gemm.weight.group >= SMALLEST_GROUP
         return able and (rows > 1 or self.pays_alone or self.at_once) and self.way(rows) is not None
 
@@ -118,7 +118,7 @@ class GroupedMatrices:
         return fits and few and gemm.n * gemm.k >= LEAST and able
 
     def writes(self, x: Value, rows: int) -> str:
-        """Return the type of the results of so many rows."""
+        """Return the type of the results of *rows* rows."""
         return x.spec.dtype
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
@@ -170,8 +170,8 @@ class GroupedMatrices:
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
     def way(self, rows: int) -> Way | None:
-        """Return the tile for so many rows: that of few rows, or the one with the lowest estimate; None if
-        the device runs none."""
+        """Return the tile for *rows* rows: one for few rows, or the one with the lowest estimate; None if the
+        device can run none."""
         few = next(self._few(rows), None)
         sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
         return few or min(self._many(rows), key=lambda way: way.cycles(*sizes), default=None)

@@ -74,7 +74,7 @@ class HalfMatrices:
         return self.loaders.signed
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if matrix units pay for a product of so many rows of this type, and columns."""
+        """Return True if matrix units pay for a product of *rows* rows of this type, and *n* columns."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
         few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
@@ -88,7 +88,7 @@ class HalfMatrices:
         return x.spec.dtype if whole or self._fitting(rows, x.spec.dtype) else "float32"
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """Add a product of so many rows."""
+        """Add a product of *rows* rows."""
         gemm, push = self.gemm, {**self.gemm.push(rows), "k": self.k}
         if few := self._few(x, y, rows):
             program, weights = few
@@ -219,7 +219,7 @@ class HalfMatrices:
     def way(
         self, rows: int, of: Elements | None = None, dtype: str = "float32", as_words: bool = False
     ) -> Way:  # fmt: skip
-        """Return the tile with the lowest estimate for so many rows of a product (WORDS included) or of a
+        """Return the tile with the lowest estimate for *rows* rows of a product (WORDS included) or of a
         convolution (`GATHERED`). Workgroups share a convolution's k only if results are float16: other types
         have not been timed."""
         gemm, known, of = self.gemm, profile(self.gemm.device.capabilities), of or self.elements
@@ -255,7 +255,7 @@ def kind_of(elements: Elements) -> str:
 
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
-    """Return True if matrices of a form pay for a product of so many rows, columns, multiply-adds (at least
-    *least*) and numbers of x."""
+    """Return True if matrices of a form pay for a product of this number of rows, columns, multiply-adds (at
+    least *least*) and numbers of x."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= half_few.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

@@ -65,11 +65,15 @@ def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str 
 
 
 def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: str) -> bool:
-    """Return True if PARTS pays for so many float32 rows in so many workgroups. Three and four rows, which
-    gemv sums in registers: if most multiprocessors have a workgroup. Rows too few for the form's other matrix
-    units: always. More rows, for which workgroups could split k: if there are as many workgroups as chunks;
-    up to 16 rows only where gemv is not faster; from 33 rows on, which load the weights once a tile, only
-    with few workgroups. In float16: at most 8 rows, and twice as many workgroups as chunks."""
+    """Return True if PARTS pays for this number of float32 rows and workgroups.
+
+    - Three and four rows, which the GEMV adds in registers: if most multiprocessors have a workgroup.
+    - Rows too few for the form's other matrix units: always.
+    - More rows, for which workgroups could split k: if there are as many workgroups as chunks; up to 16 rows
+      only if the GEMV is not faster; from 33 rows on, which load the weights once a tile, only with few
+      workgroups.
+    - In float16: at most 8 rows, and twice as many workgroups as chunks.
+    """
     if rows <= 4:
         return rows >= 3 and 2 * workgroups >= multiprocessors
     if rows < LEAST_ROWS[form]:
@@ -84,7 +88,7 @@ def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: 
 
 
 def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
-    """Return True if this variant of `fitting` is slower for so many rows than the product that assembles
+    """Return True if this variant of `fitting` is slower for *rows* rows than the product that assembles
     matrices in registers (`half_ways.WORDS`), where that is the fastest alternative."""
     several = variant.workgroups({"n4": gemm.n4}) > 2 * profile(gemm.device.capabilities).multiprocessors
     return variant.shader == RUNS and rows > 32 and several and gemm.k >= LONG_K
@@ -93,9 +97,9 @@ def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
 def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
 ) -> tuple[Variant, dict[str, Value], Matrices] | None:
-    """Return the variant for so many rows, its constants and its matrices. None for other numbers or types of
+    """Return the variant for *rows* rows, its constants and its matrices. None for other numbers or types of
     rows, for rows that are not whole runs of 8 k or of 4 results, and on devices without fitting matrices.
-    form: that of the elements of layers."""
+    *form*: the form of the elements of layers."""
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities
@@ -121,7 +125,7 @@ def fitting(
 
 
 def _variant(shader: str, rows: int, k: int) -> Variant | None:
-    """Return a shader's variant for so many rows."""
+    """Return a shader's variant for *rows* rows."""
     if shader == ROW:
         chunks = _row_chunks(k)
         return catalog().find(ROW, chunks=str(chunks)) if rows == 1 and chunks else None

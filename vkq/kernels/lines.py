@@ -26,7 +26,7 @@ MOST_WORK = 1 << 33  # rounds of all invocations of one dispatch
 
 
 def beyond(count: int, length: int) -> str | None:
-    """Return why so many invocations cannot run so many rounds each, or None."""
+    """Return why *count* invocations cannot run loops of *length* iterations each, or None."""
     if length <= MOST_ROUNDS and count * length <= MOST_WORK:
         return None
     return f"takes {count} times {length} rounds; at most {MOST_ROUNDS} of each, {MOST_WORK} of all"

@@ -56,7 +56,7 @@ class Tiling:
         return DEEP_TURN if self.tile == DEEP else TURN
 
     def tiles(self, rows: int, n: int, groups: int = 1) -> int:
-        """Return the number of tiles of a product of so many rows and outputs of a group."""
+        """Return the number of tiles of a product of *rows* rows and *n* outputs of a group."""
         tile_rows, outputs = self.size
         return groups * -(-rows // tile_rows) * -(-n // outputs)
 

@@ -131,7 +131,7 @@ class MatrixWeights:
         return self.device.program(variant, constants, matrices.subgroup)
 
     def macs(self, rows: int) -> int:
-        """Return the multiply-adds of so many rows, padding of the weights included."""
+        """Return the multiply-adds of *rows* rows, padding of the weights included."""
         return int(rows * self.n * self.k_padded * self.groups)
 
     def slots(self, b: Builder, x: Value, y: Value, extra: Sequence[Value] = ()) -> list[Value]:
@@ -193,7 +193,7 @@ class MatrixGemm:
 
     @staticmethod
     def worth(rows: int) -> bool:
-        """Return True if matrix units pay for so many rows."""
+        """Return True if matrix units pay for *rows* rows."""
         return rows >= LEAST_ROWS and not registers.is_forced()
 
     @property
@@ -203,7 +203,7 @@ class MatrixGemm:
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
-        """Return the best tiling for so many rows that the device has room for, and its variant."""
+        """Return the best tiling for *rows* rows for which the device has room, and its variant."""
         found = None
         for found in self._fitting(rows):
             if self.matrices.runs(found[1], self.device.capabilities):

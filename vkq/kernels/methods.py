@@ -41,7 +41,7 @@ def _not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _too_long(c: Convolution, shader: str, sizes: Mapping[str, int], **axes: str) -> str | None:
-    """Return why the driver would end the loops of a kernel with so many taps, or None."""
+    """Return why the driver would end the loops of a kernel with this number of taps, or None."""
     rounds = catalog().find(shader, **axes).iterations(sizes)
     ends = lets_loop(c.device, rounds)
     return None if ends else f"an invocation would loop {rounds} times, and the driver ends loops earlier"

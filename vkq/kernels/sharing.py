@@ -10,7 +10,7 @@ NEIGHBOURS = 8  # invocations that read 32 bytes together, the least that GPUs f
 
 
 def sharers(numbers: int, long: int = LONG) -> int:
-    """Return the invocations of a workgroup that share one result of so many numbers: one for few numbers,
+    """Return the invocations of a workgroup that share one result of *numbers* numbers: one for few numbers,
     `SHARERS` for many. Drivers may end long loops early, and few results of many numbers leave a device
     idle."""
     return SHARERS if numbers >= long else 1

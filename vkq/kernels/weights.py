@@ -95,7 +95,7 @@ def block_weights(weight: Int8, zero_point: Int32) -> Int8:
 
 
 def zeros_behind(values: npt.NDArray[Any], *counts: int) -> npt.NDArray[Any]:
-    """Pad the last axes of an array with so many zeros; return the array itself if there are none (np.pad
+    """Pad the last axes of an array with *counts* zeros; return the array itself if there are none (np.pad
     would copy it, which takes as long as packing)."""
     if not any(counts):
         return values

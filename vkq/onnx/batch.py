@@ -81,7 +81,7 @@ class BatchCheck:
 
 
 def _graph(model: Model, shapes: Shapes, given: Mapping[str, Array], more: int) -> Graph:
-    """Return the model for so many more elements."""
+    """Return the model's graph for a batch with *more* additional elements."""
     known = {name: np.concatenate([x, *[x[:1]] * more]) for name, x in given.items()}
     return fixed(model, known).at({name: (shape[0] + more, *shape[1:]) for name, shape in shapes.items()})
 

@@ -34,7 +34,7 @@ class Counters:
             self.shapes_prepared += not hit
 
     def ran(self, uploaded: int, downloaded: int) -> None:
-        """Count a run with so many bytes of inputs and results."""
+        """Count a run with these bytes of inputs and results."""
         with self._lock:
             self.runs += 1
             self.bytes_uploaded += uploaded

@@ -116,7 +116,7 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
 
 
 def told(count: int, constant: Iterable[str]) -> str:
-    """Return the sentence that the host computes so many nodes."""
+    """Return the sentence that the host computes *count* nodes."""
     return (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"
         " anew for each new value"

@@ -27,8 +27,8 @@ class Worker:
             return self._pool.submit(call)
 
     def within(self, call: Callable[[], T], seconds: Any, what: str) -> T:
-        """Return the result of *call*; raises TimedOutError after so many seconds, and a call that has begun
-        continues."""
+        """Return the result of *call*; raise TimedOutError after *seconds*. A call that has begun continues
+        then."""
         if not seconds > 0:
             raise ArgumentError(f"{what}: timeout is {seconds}; it must be above 0 seconds, or None")
         future = self.begin(call)

@@ -258,8 +258,8 @@ def averaged_by_table(
 
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
-    """Return the workgroup of a global average over so many vectors, with *least* invocations, and its number
-    of blocks of channels."""
+    """Return the workgroup of a global average over this number of vectors, with *least* invocations, and its
+    number of blocks of channels."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)

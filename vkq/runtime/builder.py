@@ -18,7 +18,8 @@ EVERYWHERE = 4096  # rounds that every driver lets the loops of an invocation ma
 
 
 def lets_loop(device: Device, rounds: int) -> bool:
-    """Return True if the driver lets an invocation's loops make so many rounds (`Variant.iterations`)."""
+    """Return True if the driver lets an invocation's loops make *rounds* iterations
+    (`Variant.iterations`)."""
     if rounds <= EVERYWHERE:  # the probe is asked where it matters
         return True
     limit = device.loop_limit

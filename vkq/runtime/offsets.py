@@ -11,7 +11,7 @@ ALIGNMENT = 256  # at least `Capabilities.buffer_alignment` of every device (Vul
 
 @dataclass(frozen=True)
 class Lifetime:
-    """An array of so many bytes, in use from step *first* to step *last*, both included."""
+    """An array of a number of bytes, in use from step *first* to step *last*, both included."""
 
     bytes: int
     first: int
