@@ -180,8 +180,7 @@ def catalogue(use: str | None = "correctness") -> Iterator[Check]:
 
 
 def _options(case: Case) -> Iterator[dict[str, Any]]:
-    """Yield the variations of a case. Cases with odd sizes also vary in every scheme and every named
-    method."""
+    """Yield the variations of a case. A case with odd sizes also has every scheme and named method."""
     if case.use == "performance":
         yield _VARIATIONS[0]
         return
@@ -267,8 +266,7 @@ def _exact(name: str) -> list[Check]:
 
 
 def check_of(name: str) -> Check:
-    """Return the check with this full name: the inverse of ``Check.name``. Raises ArgumentError for an
-    invalid name."""
+    """Return the check with this full name (``Check.name``). Raises ArgumentError for an invalid name."""
     problem, _, options = name.partition("/")
     if len(options) > MOST_LETTERS:
         raise ArgumentError(f"check {name[:60]!r}...: its options have {len(options)} letters.")

@@ -242,7 +242,7 @@ class FloatImplicit:
         return "float32"
 
     def program(self, p: Conv2dProblem) -> Program:
-        """The pipeline for this problem."""
+        """Return the pipeline for this problem."""
         gemm = self.gemm
         found = staged_tile(gemm.device.capabilities, CONV_STAGED, p.gemm_m, gemm.n, gemm.groups)
         variant = catalog().find(CONV_STAGED, tile=self.tile or found or SMALLEST_STAGED)

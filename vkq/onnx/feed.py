@@ -169,8 +169,9 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
 def shapes_of(
     model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Return the inputs' shapes: the given ones and those of arrays. Other inputs have the model's shape,
-    with equal sizes for equal names, and likely ones for others."""
+    """Return the shape of each input: the given shape, or the shape of its array, or the shape in the model.
+    Sizes of the model that have the same name get the same number; a name without a given size gets a
+    likely number."""
     names = [argument.name for argument in model.inputs]
     shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
     for text in given:

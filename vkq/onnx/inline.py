@@ -8,10 +8,10 @@ from typing import Any
 from ..errors import ModelError
 from .protobuf import package
 
-MOST_NODES = (
-    100_000  # of a model with its functions in place: a few that call each other ten times each are a bomb
-)
-DEEPEST = 64  # functions that call each other
+# The most nodes that a model may have after inlining. A few functions that call each other ten times each
+# would give a model that fills the memory.
+MOST_NODES = 100_000
+DEEPEST = 64  # the most levels of functions that call functions
 Key = tuple[str, str]
 
 

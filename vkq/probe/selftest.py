@@ -48,8 +48,7 @@ runtime_device.probed = lambda device: report(device)
 
 
 def report(device: Device) -> Verdict:
-    """Return the device's report: from this process, from the cache, or by probing (which takes seconds, once
-    for each version of a driver)."""
+    """Return the device's report: from this process, the cache, or a probe (seconds, once for each driver)."""
     if device.doctored:  # a child process would see another device
         key = device.capabilities.key
         _doctored[key] = device.verdict or _doctored.get(key) or run(device)
@@ -211,8 +210,7 @@ def _test_quantize(device: Device) -> str | None:
 
 
 def dot_cases() -> tuple[Words, Words]:
-    """Return words (x, w): every pair of bytes in every lane with random other lanes, then extremes in all
-    lanes."""
+    """Return words (x, w): all pairs of bytes in each lane, other lanes random, then extremes in all lanes."""
     rng = np.random.default_rng(2024)
     pairs = np.arange(65536)
     x = rng.integers(-128, 128, (4, 65536, 4)).astype(np.int8)
@@ -267,8 +265,7 @@ def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
 
 
 def quotient_cases() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return values and scales: every tie (k + 1/2) * scale and its neighbouring floats, edges of the range,
-    subnormals, Inf, NaN."""
+    """Return values and scales: ties (k + 1/2) * scale, their neighbours, limits, subnormals, Inf, NaN."""
     rng = np.random.default_rng(2026)
     fixed = [2.0**-126, 2.0**-100, 1e-30, 2.0**-7, 0.1, 1 / 3, 1.0, 255 / 256, 3.0, 1e6, 2.0**120, 3.4e38]
     scales = np.concatenate([fixed, np.exp(rng.uniform(np.log(1e-6), np.log(1e3), 52))]).astype(np.float32)

@@ -123,7 +123,9 @@ class Programs:
         self._made.clear()
 
     def _make(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        ready = compiled(variant)  # here: threads would take turns with this one at each file
+        # The file is read in the calling thread: worker threads would compete with this thread for the
+        # interpreter's lock at each file.
+        ready = compiled(variant)
 
         def make() -> Any:
             began = time.monotonic()

@@ -101,7 +101,7 @@ def squared_difference(low: Lowering, operator: FileOperator, activation: str) -
 
 
 def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
-    """An operator of ONNX on floats, integers or flags; vkq has none on 8-bit numbers."""
+    """Return a rule for an operator that takes floats, integers or booleans, but no 8-bit numbers."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         if any(low.dtype(n) in BYTES for n in operator.inputs):
