@@ -48,7 +48,7 @@ runtime_device.probed = lambda device: report(device)
 
 
 def report(device: Device) -> Verdict:
-    """Return the device's report: from this process, the cache, or a probe (seconds, once for each driver)."""
+    """Return the device's report: from this process, the cache, or a probe (seconds, once per driver)."""
     if device.doctored:  # a child process would see another device
         key = device.capabilities.key
         _doctored[key] = device.verdict or _doctored.get(key) or run(device)
@@ -210,7 +210,7 @@ def _test_quantize(device: Device) -> str | None:
 
 
 def dot_cases() -> tuple[Words, Words]:
-    """Return words (x, w): all pairs of bytes in each lane, other lanes random, then extremes in all lanes."""
+    """Return words (x, w): all pairs of bytes in each lane, the others random, then extremes in all lanes."""
     rng = np.random.default_rng(2024)
     pairs = np.arange(65536)
     x = rng.integers(-128, 128, (4, 65536, 4)).astype(np.int8)
