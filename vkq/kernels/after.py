@@ -14,8 +14,8 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-TABLE, ADD, DEQUANTIZED, TABLES = 1, 2, 3, 4  # AFTER of the shader
-HEAD = 16  # bytes before the channels of TABLES
+TABLE, ADD, DEQUANTIZED, TABLES = 1, 2, 3, 4  # the shader's constant AFTER
+HEAD = 16  # bytes of TABLES before the first channel's data
 
 
 @dataclasses.dataclass(frozen=True)

@@ -114,5 +114,5 @@ def turns(sizes: AttentionSizes) -> int:
 
 def _each(depth: int, tile: Tile) -> int:
     """Return the rounds for a tile of keys."""
-    own = 2 * (tile.keys // tile.lanes)  # scores of an invocation, twice
+    own = 2 * (tile.keys // tile.lanes)  # an invocation keeps its scores twice
     return -(-depth // PART) * (PART // UNROLLED + 1) + own + tile.keys + 1

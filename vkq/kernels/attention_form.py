@@ -7,7 +7,7 @@ import dataclasses
 from ..numerics.attention import LANES, Tile
 from ..numerics.steps import Number
 
-PART = 16  # numbers of queries and keys in shared memory at once
+PART = 16  # number of queries, and of keys, that shared memory holds at once
 UNROLLED = 4
 STRIDES = ("batch", "head", "row")
 WORDS = (

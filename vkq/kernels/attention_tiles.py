@@ -33,7 +33,8 @@ class AttentionKernel:
         self.lane = lane
         self.scores = Split(lane, max(rows // 4, 1) if rows > 8 else max(rows // 2, 1), rows, keys)
         self.results = Split(lane, max(rows // 4, 1), rows, form.width)
-        self.own = lane >> (self.tile.lanes.bit_length() - 1)  # the row whose weights it finds
+        # The row whose weights this invocation computes.
+        self.own = lane >> (self.tile.lanes.bit_length() - 1)
         self.sub = lane & (self.tile.lanes - 1)
         self.lines, self.queries, self.keys = (self.word(n) for n in ("lines", "queries", "keys"))
         tiles = (self.lines + (rows - 1)) >> (rows.bit_length() - 1)
@@ -108,7 +109,7 @@ class AttentionKernel:
             return k.constant(0, "u"), keys
         last = self.first + (self.tile.rows - 1)
         (head, first), (end_head, end) = self.query(k.constant(0, "u")), self.query(last - self.first)
-        one = head.equals(end_head)  # rows of several heads may have any query
+        one = head.equals(end_head)  # if a tile's rows span several heads, any query may occur
         end = self.word("start") + one.where(end, self.queries - 1) + 1
         begin = (self.word("start") + one.where(first, 0) + 1).i - self.word("window").i
         begin = ((begin < 0) | self.word("window").equals(0)).where(0, begin).u & (2**32 - self.tile.keys)

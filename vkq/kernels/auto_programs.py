@@ -47,7 +47,8 @@ RESULTS = {
     "avg_pool_q8__pixels": 16, "binary_q8__word": 16, "conv2d_q8ta_q8csw__depthwise": 16,
     "max_pool_q8__pixels": 16, "quantize_q8ta__pixels": 16, "transpose_q8__pixels": 16,
 }  # fmt: skip
-SUMMANDS, SUM = QParams(0.023, 3), QParams(0.031, -5)  # like most parameters, these need no table (binary.py)
+# With these parameters, as with most, an addition needs no table (binary.py).
+SUMMANDS, SUM = QParams(0.023, 3), QParams(0.031, -5)
 UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, math.inf))
 
 
@@ -92,7 +93,7 @@ class _Int8Results:
 
 
 SCHEME: Any = _Int8Results()
-FLOATS = types.SimpleNamespace(  # the same of float activations
+FLOATS = types.SimpleNamespace(  # the same stand-in for the schemes of float activations
     integer=False,
     affine=UNBOUNDED,
     product=lambda device, w, _: FloatGemm(device, w.shape, w.make, w.zero_point, UNBOUNDED, w.channels),

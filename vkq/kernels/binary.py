@@ -64,8 +64,9 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     ra, rb, plain = (float(value) for value in scales_of_sum(a, b, y, op == "sub"))
     offset = plain + moved_a * ra + moved_b * rb - moved_y
-    # No term or partial sum is larger. Four of the shader's steps, and the change made by `_exact`, are off
-    # by at most 2^-23 of it each; the offset and two steps of the exact result by half as much.
+    # No term or partial sum is larger. Four steps of the shader, and the change that `_exact` makes, are each
+    # off by at most 2^-23 of this number. The offset and two steps of the exact result are off by half as
+    # much.
     largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
     formula = _within(BinaryFormula("add", ra, rb, offset, TIE - 7 * FLOAT_STEP * largest, 0.0), largest)
     return formula if formula is BY_TABLE else _exact(formula, stored_table(op, a, b, y, None))
@@ -85,7 +86,7 @@ def _exact(formula: BinaryFormula, table: npt.NDArray[np.int8]) -> BinaryFormula
     q = np.arange(-128, 128)
     value = q * formula.ra + q[:, None] * formula.rb + formula.offset
     distance = np.abs(value - np.rint(value))
-    b, a = np.nonzero(distance >= formula.safe)  # all that rounding can decide
+    b, a = np.nonzero(distance >= formula.safe)  # rounding can change only these results
     near, want = (q[a].astype(np.float32), q[b].astype(np.float32)), table[b, a]
     numbers = np.array([formula.ra, formula.rb, formula.offset], np.float32)
     exact = []
@@ -124,7 +125,8 @@ def stored_table(
     return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
 
 
-@functools.lru_cache(maxsize=64)  # a sum asks for its formula and for its table, a session for all ahead
+# Addition asks for its formula and for its table; a session asks for all of them in advance.
+@functools.lru_cache(maxsize=64)
 def _table(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> npt.NDArray[np.int8]:
     table = signed(binary_table(op, a, b, y))
     table.flags.writeable = False

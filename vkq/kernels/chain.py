@@ -21,7 +21,8 @@ from .chain_shader import written
 __all__ = ["MOST_BUFFERS", "Chain", "Link", "chained", "collapsed", "fits", "named"]
 
 MOST_BUFFERS = 4
-MANY = 1 << 18  # words from which an invocation makes a vector of four, or TURNS single ones
+# From this number of words on, an invocation computes a vector of four words, or TURNS single words.
+MANY = 1 << 18
 TURNS = 4
 
 

@@ -72,7 +72,7 @@ def _by_fours(chain: Chain, form: Form) -> bytes:
     buffers = (*(False for _ in chain.inputs), *(True for _ in results))
     k = KernelWriter(buffers, 2, LOCAL, form.soft, fours=frozenset({*fours, *results}))
     at, count = k.workgroup() * LOCAL + k.lane(), k.word(1) >> (per.bit_length() - 1)
-    here = (count - 1 < at).where(count - 1, at)  # an invocation beyond the end keeps nothing
+    here = (count - 1 < at).where(count - 1, at)  # an invocation beyond the end stores nothing
     inputs = [
         loaded(k, n, dtype, here, per) if n in fours else [element(k, n, dtype, at.of(0))] * per
         for n, dtype in enumerate(chain.inputs)
@@ -155,7 +155,7 @@ def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequenc
     for j, value in enumerate(values):
         value = stored(dtype, value)
         at = word * per + j
-        if j:  # the last word of float16 numbers may be half
+        if j:  # the last word may hold a single float16 number
             with k.when(at < k.word(1)):
                 k.store(buffer, at, value)
         else:

@@ -36,7 +36,8 @@ class Depthwise(Direct):
     def packed(self) -> Int8:
         return np.ascontiguousarray(self._flat()[0].T)
 
-    def packed_parameters(self) -> Int32:  # the shader multiplies int8 lanes as they are, whatever the path
+    # The shader multiplies int8 lanes directly, whatever the arithmetic path.
+    def packed_parameters(self) -> Int32:
         return self.arithmetic.channel_parameters(self._flat(), "s8s8", self._zero_points[None])
 
     def _variant(self) -> Variant:
@@ -72,13 +73,13 @@ class Dots:
     column (conv_depthwise_columns.comp), for kPackedInt8_16C only."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
-    SMALL = 1 << 22  # sums below it become floats by an addition (requantize.glslh)
+    SMALL = 1 << 22  # smaller sums become floats by one addition (requantize.glslh)
 
     def __init__(self, of: Direct, weight: Int8, zero_points: Int32):
         self.of, self._weight, self._zero_points = of, weight, zero_points
         flat = np.zeros((1, 4 * ceil4(of.oc), of.kh * of.kw), np.int8)
         flat[0, : of.oc] = weight.reshape(of.oc, -1)
-        arithmetic, form = of.arithmetic, of.form  # lambdas that pack later must not hold self
+        arithmetic, form = of.arithmetic, of.form  # lambdas that pack the weight later must not hold self
         self.parameters = arithmetic.after.before(
             of.device, ceil4(of.oc) * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(flat, form, zero_points[None]),

@@ -24,7 +24,7 @@ from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
 LAYOUTS = (IMAGE, BLOCKED)  # layouts that these kernels read and write
 NOTHING: Mapping[str, Constant] = {}
-UNROLLED_TAPS = 7  # most taps of an unrolled line: wider kernels are rare
+UNROLLED_TAPS = 7  # most taps of an unrolled line of the kernel; wider kernels are rare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Sweep:
     ic: int
     h: int
     w: int
-    oh: int  # pixels of this dispatch
+    oh: int  # output rows and columns of this dispatch
     ow: int
     stride: Pair
     before: Pair  # padding at the top and left; negative where the first tap lies inside the image

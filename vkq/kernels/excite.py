@@ -24,9 +24,9 @@ from .gemm import Int8Gemm
 from .weights import ceil4
 
 EXCITE = "global_avg_pool_q8__excite"
-MOST_C4, MOST_HIDDEN4 = 512, 64  # excite.glslh
-MOST_IMAGES = 1024  # each has a counter
-INVOCATIONS = 128  # least of a workgroup: one for each hidden word (MOST_HIDDEN4)
+MOST_C4, MOST_HIDDEN4 = 512, 64  # limits of excite.glslh: words of channels, and words of hidden units
+MOST_IMAGES = 1024  # each image has a counter
+INVOCATIONS = 128  # fewest invocations of a workgroup: one for each hidden word (MOST_HIDDEN4)
 
 
 class Excite:

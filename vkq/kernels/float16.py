@@ -25,9 +25,9 @@ from .half_operands import halves
 from .weights import ceil4
 
 K_TOGETHER = 16  # products that are added up in float16
-UNIT = 2.0**-5  # factor of integer weights
-LEAST_CHANNELS = 8  # with fewer channels, most products would be padding
-MOST_COLUMNS = 8  # most blocks of channels for a workgroup
+UNIT = 2.0**-5  # the factor that scales integer weights
+LEAST_CHANNELS = 8  # with fewer channels, most products would be products of padding
+MOST_COLUMNS = 8  # most blocks of channels that one workgroup computes
 
 
 class Float16Gemm:

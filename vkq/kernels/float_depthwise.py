@@ -18,7 +18,7 @@ from .floats import PARAMETERS, Affine
 from .gemm import viewable
 from .weights import Int8, Int32, ceil4
 
-MOST_TAPS = 25  # most taps that are unrolled
+MOST_TAPS = 25  # most taps of an unrolled kernel
 
 
 class FloatDepthwise:
@@ -48,7 +48,8 @@ class FloatDepthwise:
         dilation 1."""
         facts = device.capabilities
         small = p.kh * p.kw <= MOST_TAPS and max(p.stride) <= 2 and p.dilation == (1, 1)
-        most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)  # bytes that are read as texels
+        # Bytes of parameters and weights, which the shader reads as texels.
+        most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)
         return profile(facts).depthwise_lines_float > 0 and small and viewable(facts, most_bytes)
 
     def writes(self, x: Value) -> str:

@@ -20,8 +20,8 @@ from .floats import PARAMETERS, Affine
 from .gemm import INVOCATIONS
 from .weights import Int8, Int32, ceil4
 
-LONGEST = 60_000  # rounds of an invocation's loops in a dispatch: drivers may end longer ones
-TILES = ("8x8", "4x8", "4x4")  # pixels x output channels of an invocation, widest first
+LONGEST = 60_000  # most loop iterations of an invocation in one dispatch: drivers may end longer loops
+TILES = ("8x8", "4x8", "4x4")  # tiles of an invocation, pixels x output channels, the widest first
 
 
 class FloatDirect:
@@ -35,7 +35,7 @@ class FloatDirect:
         self.group_oc = self.oc // groups
         self.floats = weight.dtype.kind == "f"
         kind = np.float32 if self.floats else np.int8
-        whole = max(4, self.channels)  # channels that are read at once
+        whole = max(4, self.channels)  # channels that the shader reads at once
         channels, oc = -(-self.oc // whole) * whole, self.oc  # closures must not hold a reference to self
 
         def packed() -> Int8:
@@ -78,8 +78,8 @@ class FloatDirect:
         channels in one group."""
         known = profile(self.device.capabilities).tile_float
         if self.floats and known == TILES[0]:
-            known = TILES[1]  # float weights take twice the registers
-        if known not in TILES or self.parts:  # 2x4 is a tile of products alone
+            known = TILES[1]  # float weights take twice as many registers as integer weights
+        if known not in TILES or self.parts:  # the 2x4 tile exists only for products without parts
             known = TILES[-1]
         for tile in TILES[TILES.index(known) :]:
             channels = int(tile.partition("x")[2])

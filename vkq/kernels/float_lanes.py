@@ -49,7 +49,7 @@ class FloatLanes:
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         gemm, dtype = self.gemm, y.spec.dtype
         if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
-            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # lines are one
+            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one line
         sizes = {"group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "kh": p.kh}
         push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | sizes
         slots = gemm.slots(b, converted(b, x, dtype), y)

@@ -22,9 +22,10 @@ from .floats import Matrices
 from .gemm import INVOCATIONS, Rows
 from .weights import ceil4
 
-FEW_ROWS = 8  # up to so many rows k is shared, in parts of at least PART, so that a device has work
+# With at most this many rows, workgroups share k in parts of at least PART, so that the device is busy.
+FEW_ROWS = 8
 PART, MOST_SLICES = 64, 16
-LONGEST = 1 << 15  # most k that an invocation adds in a dispatch: drivers may end longer loops
+LONGEST = 1 << 15  # largest k that an invocation adds up in one dispatch: drivers may end longer loops
 NO_BIAS, OF_COLUMNS, OF_ROWS = 0, 1, 2
 
 
@@ -112,7 +113,7 @@ class FloatProduct:
         self.device, self.bounds, self.dtype = device, bounds, weight.dtype.name
         self.n, self.k = weight.shape
         self.b_row = 4 * ceil4(self.n)
-        lines = max(self.k, 1)  # a buffer has a byte at least
+        lines = max(self.k, 1)  # a buffer has at least one byte
         n, k, row = self.n, self.k, self.b_row  # functions that pack later must not hold a reference to self
 
         def packed() -> npt.NDArray[Any]:

@@ -23,7 +23,7 @@ from .pixels import window
 from .weights import ceil4
 
 LANES_F32 = "conv2d_f32__lanes"
-MOST_READS = 4  # numbers or texels of a line that a lane reads ahead
+MOST_READS = 4  # most numbers or texels of a line that a lane loads in advance
 
 
 class FloatShared:
@@ -76,7 +76,7 @@ class FloatShared:
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
-            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # lines are one
+            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one line
         push: dict[str, int | float] = {
             "m": p.gemm_m, "n4": self.n4, "k": self.ic * self.kh * self.kw, "groups": self.groups,
             "channels": self.oc, "plane": p.oh * p.ow, **self.affine.push,

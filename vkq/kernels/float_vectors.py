@@ -17,8 +17,8 @@ from .float_direct import FloatDirect
 from .weights import Int8, Int32
 
 SHADER = "conv2d_q8csw__vectors"
-VECTOR, PIXELS = 4, 8  # numbers of a load or store; results of an invocation
-INVOCATIONS, LONGEST = 128, 32  # of a workgroup: in all, and along a line
+VECTOR, PIXELS = 4, 8  # numbers of one load or store; results of one invocation
+INVOCATIONS, LONGEST = 128, 32  # of a workgroup: all invocations, and those along a line
 
 
 class FloatVectors:

@@ -58,7 +58,7 @@ class Affine:
         padded = np.zeros((groups, 4 * ceil4(n), PARAMETERS), np.float32)
         padded[:, :n, 0] = by_group(self.scale, groups, n)
         padded[:, :n, 1] = by_group(self.bias, groups, n)
-        padded[:, :, 2] = 2**23 + 128  # offset of every weight, see shaders/common/float_weight.glslh
+        padded[:, :, 2] = 2**23 + 128  # the offset of every weight (shaders/common/float_weight.glslh)
         padded[:, :n, 2] += zero_points
         return np.ascontiguousarray(padded.reshape(-1, 4, PARAMETERS).transpose(0, 2, 1))
 
@@ -104,7 +104,7 @@ class FloatGemm:
         self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
         self.weight, self.zero_point = weight, zero_point
         self.matrices: Matrices | None = None  # the same product on matrix units
-        self.kernel = "auto"  # or "gemv", "tiled", "staged"
+        self.kernel = "auto"  # "auto", "gemv", "tiled" or "staged"
         self.weights = Resident(
             device,
             self.groups * self.n4 * self.k4 * 16,

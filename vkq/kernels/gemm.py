@@ -23,7 +23,7 @@ from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, bl
 FLOAT_WORDS = (
     256  # words along k that float lanes add exactly: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh
 )
-INVOCATIONS = 64  # of a workgroup: every device supports so many, and most schedule them well
+INVOCATIONS = 64  # of a workgroup: every device supports 64, and most schedule this number well
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Int8Gemm:
     """The int8 product in one dot form. *weight* makes (G, N, K) int8 of this *shape* when needed,
     *zero_point* is (G, N), also int8; *channels* is the number of real output channels."""
 
-    unit = 4  # rows of a block: results are written by whole blocks
+    unit = 4  # rows of a block: a kernel writes whole blocks
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Int8Gemm:
         self.groups, self.n, self.k = shape
         self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
         self.row_sums = bool(zero_point.any())
-        self.kernel = "auto"  # or "gemv", "tiled", "staged"
+        self.kernel = "auto"  # "auto", "gemv", "tiled" or "staged"
 
         def blocked() -> Int8:
             return block_weights(weight(), zero_point)
@@ -136,7 +136,8 @@ class Int8Gemm:
         """Return the pipeline for these rows: chosen by their number, or named by ``kernel``. If the driver
         would end the loop over a long k early, k is split for any number of rows."""
         most = gemv.max_rows(self.device.capabilities)
-        if rows.ow < rows.ow_padded == 4:  # narrow images: a block is a line, the rest of which is padding
+        # A narrow image: each line fills one block, and the rest of the block is padding.
+        if rows.ow < rows.ow_padded == 4:
             few, fits = rows.ow, rows.ow * m4 <= most * (4 // rows.ow)
         else:
             few = rows.count if rows.ow == rows.ow_padded else 4 * (m4 - 1) + min(rows.ow, 4)

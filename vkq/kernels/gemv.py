@@ -11,15 +11,15 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..shader.spec import Value
 
-FEW_ROWS = 2  # want more loads in flight
+FEW_ROWS = 2  # up to this number of rows, more loads must be in flight
 
-# (column blocks of the product, column blocks of a workgroup): the fewer columns, the more threads share the
-# sum over k, so that there are enough workgroups for the whole device. Two neighbouring blocks are a sector
-# of 32 bytes, eight a line of 128.
+# (column blocks of the product, column blocks of a workgroup). With fewer columns, more threads share the sum
+# over k, so that there are enough workgroups for the whole device. Two neighbouring blocks are a memory
+# sector of 32 bytes; eight are a cache line of 128 bytes.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
-# For a workgroup that prefetches weights: parts of k; columns as above; the smallest k, in blocks.
+# For a workgroup that prefetches weights: the parts of k, the columns as above, and the smallest k in blocks.
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
-BLOCKS_PER_PART = 4  # least blocks of k that a thread adds
+BLOCKS_PER_PART = 4  # fewest blocks of k that a thread adds up
 
 
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:

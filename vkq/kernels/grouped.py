@@ -25,12 +25,12 @@ from .weights import ceil4
 
 GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__staged"
 ROW = "gemv_q4gsw__row"
-CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV reads at a time
+CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV loads at a time
 STEP = 32  # elements along k that STAGED dequantizes at a time
-PARTS = 128  # most parts of the sum over k in a workgroup of the GEMV
-SHARED_PARTS, SHARED_COLUMNS = 32, 8  # SHARED: least parts, and columns of a workgroup
-# For ROW: the most parts; then, by columns a multiprocessor, the parts and the blocks of two columns of a
-# workgroup.
+PARTS = 128  # most parts into which a workgroup of the GEMV splits the sum over k
+SHARED_PARTS, SHARED_COLUMNS = 32, 8  # for SHARED: the fewest parts, and the columns of a workgroup
+# For ROW: the most parts, and a table from columns per multiprocessor to the parts and the blocks of two
+# columns of a workgroup.
 ROW_PARTS, ROW_SPLITS = 32, ((96, (16, 32)), (48, (16, 16)), (12, (32, 8)), (0, (32, 4)))
 SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # the smallest normal float16: a driver may flush smaller numbers
@@ -49,7 +49,7 @@ class GroupedGemm:
         self.device, self.weight, self.bounds = device, weight, bounds
         self.added = np.zeros(weight.shape[0], np.float32) if bias is None else bias
         self.n, self.k = weight.shape
-        self.kernel = "auto"  # or "gemv", "tiled", "staged"
+        self.kernel = "auto"  # "auto", "gemv", "tiled" or "staged"
         self.matrices: Matrices | None = None  # the same product on matrix units
         self.half = fits_half(weight)
         points = weight.zero_points()

@@ -29,23 +29,24 @@ FEW, AT_ONCE = "gemv_q4gsw__coopmat", "gemv_q4gsw__words_coopmat"
 MANY = Elements(
     HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "straight_tile_cycles"
 )
-LANES = 32  # in a subgroup of FEW
-FEW_ROWS = (1, 8, 16)  # rows of a workgroup of FEW
-FEW_OUTPUTS = (64, 32)  # outputs of a workgroup of FEW
-ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at once
-# For a single row: by columns a multiprocessor, the invocations of a workgroup. A multiprocessor holds one
-# workgroup of 512 at a time, with 32 columns.
+LANES = 32  # of a subgroup of FEW
+FEW_ROWS = (1, 8, 16)  # rows that a workgroup of FEW can compute
+FEW_OUTPUTS = (64, 32)  # outputs that a workgroup of FEW can compute
+ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a time
+# For a single row: from columns per multiprocessor to the invocations of a workgroup. A multiprocessor runs
+# one workgroup of 512 invocations at a time, which computes 32 columns.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
-# For AT_ONCE: the k of a subgroup and of a group; the most subgroups; the fewest weights for which it pays;
-# the most workgroups a multiprocessor. If there are more than WAITING workgroups a multiprocessor, each
-# subgroup is delayed by LATE after the one before.
+# For AT_ONCE: the k of a subgroup and of a group; the most subgroups; the fewest weights from which AT_ONCE
+# is faster; the most workgroups per multiprocessor. If there are more than WAITING workgroups per
+# multiprocessor, each subgroup starts LATE later than the one before.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
-LONG_TURNS = 128  # most invocations that have enough registers for long iterations
-# The fewest weights for which a single row pays, by the bits of a weight and the k of a group.
+LONG_TURNS = 128  # with at most this many invocations, each has enough registers for long iterations
+# The fewest weights from which this method is faster for a single row, by the bits of a weight and the k of a
+# group.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
-SMALLEST_GROUP = 32  # least k of a group: shared memory has no room for scales of smaller ones
-MATRIX = 16  # outputs of a matrix, and its elements with codes
-BLOCK_BYTES = 32  # bytes of an output's codes in a matrix
+SMALLEST_GROUP = 32  # smallest k of a group: shared memory has no room for the scales of smaller groups
+MATRIX = 16  # outputs of a matrix, and elements of each output in it
+BLOCK_BYTES = 32  # bytes of one output's codes in a matrix
 
 
 def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:

@@ -41,10 +41,11 @@ from .half_ways import (
 from .pixels import window
 from .split import counters
 
-MOST_ROWS = 64  # most rows that are read without a dispatch before
-MOST_READ = 1 << 22  # most float32 numbers of them that all tiles of columns together read and convert
-LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer multiply-adds, splitting x into parts takes too long
-BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # bytes of a number of x
+MOST_ROWS = 64  # most rows that the kernel itself converts; an earlier dispatch converts more rows
+MOST_READ = 1 << 22  # most float32 numbers that all tiles of columns together read and convert
+# With fewer multiply-adds, splitting x into parts takes longer than it saves.
+LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}
+BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # bytes of one number of x
 
 
 class HalfMatrices:
@@ -61,7 +62,7 @@ class HalfMatrices:
         floats: npt.NDArray[Any] | None = None,
     ):
         self.gemm, self.channels, self.elements = gemm, channels, elements
-        self.gathering = GATHERED[elements.form]  # the variant for convolutions
+        self.gathering = GATHERED[elements.form]  # the shader variant for convolutions
         self.tile: str | None = None  # tests and measurements force this tile
         self.parts: int | None = None  # tests and measurements force this number of parts
         self.loaders = Loaders(gemm, channels, floats)
@@ -78,7 +79,7 @@ class HalfMatrices:
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
         few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
-        if self.floats is not None:  # float32 products would read twice the bytes of weights
+        if self.floats is not None:  # float32 products would read twice as many bytes of weights
             rows = max(rows, half_few.LEAST_ROWS[form])
         return few or worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 

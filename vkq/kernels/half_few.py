@@ -20,26 +20,29 @@ from .half_operands import RUN
 STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
-ROWS = (8, 16, 32, 48, 64)  # most rows of each variant
-# Invocations of a workgroup: many if each multiprocessor has at most one workgroup, fewer if it has several
-# at once.
+ROWS = (8, 16, 32, 48, 64)  # most rows that each variant computes
+# Invocations of a workgroup: many if each multiprocessor has at most one workgroup, fewer if a multiprocessor
+# has several at once.
 INVOCATIONS = (512, 256, 128)
-# Invocations of the other shaders, for up to 8 rows and for more, if a multiprocessor has at most one
-# workgroup, two, or more. 0: never.
+# Invocations of a workgroup of the other shaders, for up to 8 rows and for more rows, if a multiprocessor has
+# at most one workgroup, two, or more. 0: the shader is not used.
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),
     RUNS: ((0, 0, 0), (512, 256, 128)),
 }
-CHUNK = 128  # k that their subgroups take at once, or whole parts of it
-ROW_K = {1: 2048, 2: 4096, 4: 8192}  # up to which its subgroups have so many chunks
-LEAST_ROWS = {HALF: 8, BRAIN: 9}  # fewer rows do not pay on other matrix units: the weights take all the time
-# For PARTS. Up to SHORT_K, two workgroups of more than 8 rows have as few invocations as more workgroups
-# have. Between the two GEMV_K, gemv is faster with few outputs. With more than 32 rows the k of a
-# multiprocessor's workgroups is at most MOST_K in all; workgroups with less than LEAST_K count as that.
+CHUNK = 128  # elements along k that a subgroup takes at a time, or a multiple of it
+# From the number of chunks of a subgroup to the largest k that it is used for.
+ROW_K = {1: 2048, 2: 4096, 4: 8192}
+# On other matrix units, fewer rows are not faster: loading the weights takes all the time.
+LEAST_ROWS = {HALF: 8, BRAIN: 9}
+# For PARTS. Up to a k of SHORT_K, two workgroups of more than 8 rows have as few invocations as a larger
+# number of workgroups. For a k between the two numbers of GEMV_K, gemv is faster with few outputs. With more
+# than 32 rows, the k of all workgroups of a multiprocessor together is at most MOST_K; a workgroup with a k
+# below LEAST_K counts as LEAST_K.
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
-# For RUNS with more than 32 rows: the most k of all workgroups of a multiprocessor; if it has more than two,
-# a k of LONG_K or more is `long`.
+# For RUNS with more than 32 rows: the largest k of all workgroups of a multiprocessor together. If a
+# multiprocessor has more than two workgroups, a k of LONG_K or more is `long`.
 RUNS_MOST_K, LONG_K = 16384, 4096
 
 

@@ -29,9 +29,9 @@ from .half_weights import (
 )
 from .weights import Int8, Int32, block_weights
 
-K_PADDED = 64  # K of weights is padded to a multiple, so that every tile has whole steps
-SIGNED_UNIT = 2.0**-24  # factor of `packed_signs`; scales are multiplied by its inverse
-LARGEST_SCALE = 2.0**103  # largest scale for `packed_signs`
+K_PADDED = 64  # the K of weights is padded to a multiple of this, so that every tile has whole steps
+SIGNED_UNIT = 2.0**-24  # factor of the numbers of `packed_signs`; scales are multiplied by its inverse
+LARGEST_SCALE = 2.0**103  # largest scale that `packed_signs` supports
 
 
 class Loaders:
@@ -60,8 +60,10 @@ class Loaders:
             return matrices_of(w) if self.floats else (packed_signs if self.signed else packed_pairs)(w)
 
         staged = by_eights if self.floats else packed_halves
-        self.staged = resident(WEIGHT_LAYOUT, lambda: staged(padded()))  # through shared memory
-        self.direct = resident(PAIRS_LAYOUT, lambda: pairs(padded(self.signed)))  # into matrices
+        # Weights that a kernel loads through shared memory.
+        self.staged = resident(WEIGHT_LAYOUT, lambda: staged(padded()))
+        # Weights that a kernel loads into matrices directly.
+        self.direct = resident(PAIRS_LAYOUT, lambda: pairs(padded(self.signed)))
         self.ordered = Ordered(gemm.device, 4 * gemm.n4, self.k, lambda: padded(self.signed), pairs)
 
         def scales() -> npt.NDArray[np.float32]:

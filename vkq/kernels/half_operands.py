@@ -7,8 +7,8 @@ from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from ..shader.spec import Variant
 
-RUN = 8  # halves of a uvec4
-X_PARTS = 3  # bfloat16 parts of a float32
+RUN = 8  # the float16 numbers of a uvec4
+X_PARTS = 3  # bfloat16 parts that add up to a float32
 
 
 def halves(

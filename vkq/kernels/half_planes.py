@@ -17,8 +17,9 @@ from .half_ways import PARTS_OF_FLOAT32, PLANES, Way
 from .pixels import window
 from .weights import Int8
 
-VECTOR = 4  # pixels that are read at once
-LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}  # with fewer multiply-adds the other work takes too long
+VECTOR = 4  # pixels that are loaded at once
+# With fewer multiply-adds, the work besides them takes longer than it saves.
+LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}
 
 
 def are_rows(p: Conv2dProblem) -> bool:

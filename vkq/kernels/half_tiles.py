@@ -43,12 +43,13 @@ from .pixels import window
 from .weights import Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
-CHUNK = 64  # channels whose pixels are in shared memory at a time, CH of both
+CHUNK = 64  # channels whose pixels shared memory holds at a time (CH of both shaders)
 BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at once
-LINES_REGISTERS = 208  # for sums and for the weights of lines of taps that STRAIGHT_TILES multiplies at once
-RUN = 8  # channels that STRAIGHT_TILES reads at once
-VECTOR = 4  # pixels of x that it reads at once, of lines of whole vectors
-LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels of vectors whose lines are whole ones, of y
+# Registers for the sums and for the weights of the lines of taps that STRAIGHT_TILES multiplies at once.
+LINES_REGISTERS = 208
+RUN = 8  # channels that STRAIGHT_TILES loads at once
+VECTOR = 4  # pixels of x that STRAIGHT_TILES loads at once, if lines of x are whole vectors
+LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels of a vector of y, if lines of y are whole vectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +102,7 @@ class HalfConvolution:
             w = by_columns(less_zeros(weight, zero_points) if signed else weight)
             return (packed_signs if signed else packed_pairs)(padded(w))
 
-        size = 8 if floats else 4  # bytes of four weights
+        size = 8 if floats else 4  # bytes of four weights: float or integer
         self.halves = Resident(self.device, size * layout(WEIGHT_LAYOUT).words(shape), halves)
         self.pairs = Resident(self.device, size * layout(PAIRS_LAYOUT).words(shape), pairs)
         self._pairs, self._in_order = pairs, dict[bytes, Resident]()
@@ -159,7 +160,7 @@ class HalfConvolution:
         if variant.shader == STRAIGHT_TILES:
             d = {name: int(variant.sizes[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
             sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
-            line += self.gathered.floats * line // 2  # twice the weights in memory
+            line += self.gathered.floats * line // 2  # float weights take twice the bytes
             together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
             size |= {"LINES": together, "TIMES": p.kh // together, "DILATION_H": p.dilation[0]}
         told = self.gathered.loaders.constants

@@ -17,10 +17,10 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from .split import MOST_TILES
 
-PARTS = (1, 2, 3, 4, 6, 8)  # numbers of parts of k that workgroups share
-WORDS_OUTPUTS = 32  # contiguous outputs in the weights of WORDS
+PARTS = (1, 2, 3, 4, 6, 8)  # into how many parts workgroups can split k
+WORDS_OUTPUTS = 32  # neighbouring outputs in the weights of WORDS
 LEAST_COLUMNS = 17  # with fewer columns, most of a matrix would be padding
-STEP = 32  # elements along k for which a profile gives cycles
+STEP = 32  # elements along k for which a profile gives the number of cycles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +54,20 @@ class Elements:
 
 
 FLOAT16 = Elements(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "half_tile_cycles")
-STRAIGHT = Elements(  # weights straight from memory into matrices
+STRAIGHT = Elements(  # weights go from memory into matrices directly
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "straight_tile_cycles"
 )
-WORDS = Elements(  # as STRAIGHT, put together in registers, of float16 rows as they are
+WORDS = Elements(  # as STRAIGHT, but matrices are built in registers from float16 rows as they lie in memory
     HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles"
 )
 PARTS_OF_FLOAT32 = Elements(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "parts_tile_cycles"
 )
-GATHERED = {  # rows of a convolution, gathered from its image
+GATHERED = {  # rows of a convolution, which the kernel gathers from the image
     HALF: Elements(HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "half_gathered_cycles"),
     BRAIN: Elements(BRAIN, "conv2d_q8csw__parts_coopmat", "", "parts_gathered_cycles"),
 }
-PLANES = {  # pixels of a 1x1 convolution, read from an image of that type as they are
+PLANES = {  # pixels of a 1x1 convolution, which the kernel reads from an image of that type
     (HALF, "float16"): Elements(HALF, "conv2d_q8csw__planes_coopmat", "", "half_plane_cycles"),
     (HALF, "float32"): Elements(HALF, "conv2d_q8csw__planes_coopmat", "", "float32_plane_cycles"),
     (BRAIN, "float32"): Elements(BRAIN, "conv2d_q8csw__planes_parts_coopmat", "", "parts_plane_cycles"),
@@ -126,7 +126,7 @@ class Way:
         share = last = math.ceil(tiles * self.parts / known.multiprocessors)
         end = share * third[0] if third and self.of != WORDS else 0
         if self.of == WORDS:
-            last = (share - 1) % third[0] + 1  # of the workgroups that run at once
+            last = (share - 1) % third[0] + 1  # workgroups of the last round
         elif self.of in GATHERED.values() and share > 1:
             share = last = share + share % 2
         each_step = together * (share - last) + max(alone, together * last)
@@ -150,7 +150,7 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
         variant.shader in (of.product, of.split) for of in (STRAIGHT, WORDS)
     )
     if straight and (matrices.m, matrices.k) != (16, 16):
-        return False  # as they lie in memory
+        return False  # the weights lie in memory as matrices of 16 x 16
     d = {name: int(size) for name, size in variant.sizes.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
     if variant.shader in (WORDS.product, WORDS.split) and columns % WORDS_OUTPUTS:

@@ -12,9 +12,9 @@ from .half_operands import RUN
 from .weights import Int8, Int32
 
 WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
-PAIRS = 32  # k whose halves lie side by side
+PAIRS = 32  # elements along k whose halves lie side by side
 Halves = npt.NDArray[np.float16]
-TILE = 16  # outputs, and k, of a matrix of floats in memory
+TILE = 16  # outputs of a matrix of floats in memory, and its elements along k
 
 
 def packed_halves(w: Int8) -> Int32:

@@ -8,7 +8,8 @@ from .divisor import divisor
 from .gemm import Int8Gemm
 from .pixels import pixel_rows, window
 
-SCRATCH_BYTES = 16 << 20  # limit of the im2col matrix: a larger one is made and used in chunks of rows
+# Most bytes of the im2col matrix: a larger matrix is made and used in chunks of rows.
+SCRATCH_BYTES = 16 << 20
 
 
 class Im2col:
@@ -27,7 +28,8 @@ class Im2col:
             "groups": gemm.groups, "oh": rows.oh, "ow_padded": rows.ow_padded,
             "group_channels": self.group_channels,
         }  # fmt: skip
-        matrix = b.words(chunk * gemm.unit_bytes // 4) if gemm.k else x  # with k = 0 no kernel reads it
+        # With k = 0 no kernel reads this buffer.
+        matrix = b.words(chunk * gemm.unit_bytes // 4) if gemm.k else x
         for first in range(0, count, chunk):
             size = min(chunk, count - first)
             if gemm.k:

@@ -21,8 +21,8 @@ from ..shader.spec import Binding, PushConstant, Written
 from .chain_shader import element
 
 LOCAL = 64
-MOST_ROUNDS = 65_000  # a driver may let a loop have so many
-MOST_WORK = 1 << 33  # rounds of all invocations of one dispatch
+MOST_ROUNDS = 65_000  # most loop iterations that every driver allows
+MOST_WORK = 1 << 33  # most iterations of all invocations of one dispatch together
 
 
 def beyond(count: int, length: int) -> str | None:

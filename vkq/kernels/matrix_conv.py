@@ -138,7 +138,7 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     )
 
 
-@functools.lru_cache(maxsize=1024)  # a layer asks several times, and layers are alike
+@functools.lru_cache(maxsize=1024)  # a layer asks several times, and many layers have the same sizes
 def _conv_shaders(
     p: Conv2dProblem, out: str, capabilities: Capabilities, known: Profile
 ) -> tuple[tuple[Variant, Matrices], ...]:

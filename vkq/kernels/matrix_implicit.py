@@ -14,7 +14,7 @@ from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8, Int32
 
 IMPLICIT = "conv2d_q8ta_q8csw__implicit_coopmat"
-STEP = 32  # elements along k: channels of a tap are padded to whole steps
+STEP = 32  # elements along k: the channels of a tap are padded to whole steps
 
 
 class MatrixImplicit:

@@ -16,7 +16,7 @@ from .matrix_tiles import SHORT_MOST, Tiling
 from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8
 
-TURN = 64  # k of a turn of its loops: one input channel counts for a pixel, not nine
+TURN = 64  # k of one iteration of the loops. An input channel counts once for each pixel, not nine times
 PHASES = "conv_transpose2d_q8ta_q8csw__coopmat"
 
 
@@ -48,7 +48,8 @@ class MatrixPhases:
         shape = len(weight), weight.shape[1]
         self.gemm = MatrixGemm(device, shape, lambda: weight, arithmetic, turn=TURN)
         self.gemm.whole, self.gemm.split = PHASES, None
-        # A larger tile reads its operands less often; with a short k, loads and stores dominate.
+        # A larger tile reads its operands less often. With a short k, however, loads and stores take most of
+        # the time.
         larger = "128x64_short" if self.gemm.k <= SHORT_MOST else "128x128"
         self.gemm.listed = Tiling(larger), Tiling("64x64")
 

@@ -22,7 +22,8 @@ from .quantize import steps_of
 from .weights import Arithmetic, Int8
 
 STEM = "conv2d_q8ta_q8csw__stem_coopmat"
-CHANNELS, TAPS = 4, 8  # channels of a pixel and taps of a line: one step of k, padded with zeros
+# Channels of a pixel and taps of a line, both padded with zeros: together one step of k.
+CHANNELS, TAPS = 4, 8
 
 
 class MatrixStem:
@@ -32,7 +33,7 @@ class MatrixStem:
     def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic):
         self.device = device
         oc, _, kh, _ = weight.shape
-        shader = catalog().shaders[STEM].variants[0]  # the k of a turn is the same in all
+        shader = catalog().shaders[STEM].variants[0]  # all variants have the same k per iteration
         k = CHANNELS * TAPS * kh
         shape = (1, oc, k + -k % turn(shader))
 

@@ -10,16 +10,18 @@ import math
 from ..device.profiles import Profile
 from .split import MOST_TILES
 
-DEEP = "64x64_deep"  # loads further ahead, for products of a long k
-LONG, LONG_LEAST = "128x256_long", 2048  # its end unrolled, and the least k for which that wins
+DEEP = "64x64_deep"  # a tile that loads further in advance, for products with a long k
+# A tile whose last iterations are unrolled, and the smallest k for which it is faster.
+LONG, LONG_LEAST = "128x256_long", 2048
 SHORT = "_short"  # suffix of tiles for a k of at most two steps
-SHORT_MOST = 64  # the largest k that they take
-WIDE = "_wide"  # suffix of slice-K tiles, whose subgroups share the k of a step, for few outputs
-STEP = 32  # elements along k for which a profile gives cycles
-WIDE_STEP = 512  # the same of wide tiles
-# k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile.
+SHORT_MOST = 64  # the largest k of such tiles
+WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups share the k of a step
+STEP = 32  # elements along k for which a profile gives the number of cycles
+WIDE_STEP = 512  # the same for wide tiles
+# k of one iteration of every tile except DEEP. A weight is padded once to whole iterations of any tile.
 TURN = 128
-DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep tile: k of an iteration, and the least k for which it is used
+# For DEEP: the k of an iteration, and the least k for which the tile is used.
+DEEP_TURN, DEEP_LEAST = 256, 512
 PARTS = (2, 3, 4, 6, 8, 12, 16)
 SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
@@ -92,7 +94,7 @@ class Tiling:
         else:
             alone, together = known.matrix_tile_cycles[self.tile]
             part_cycles = known.matrix_part_cycles
-            if alone == together:  # one workgroup at a time, in whole rounds of all multiprocessors
+            if alone == together:  # a multiprocessor runs one workgroup at a time, in whole rounds
                 share = math.ceil(share)
             ends = known.matrix_end_cycles.get(self.tile, 0) * share
         steps = 1 if self.short else -(-k // WIDE_STEP) if self.wide else self.part(k) / STEP
@@ -106,7 +108,7 @@ class Tiling:
         return loop
 
 
-@functools.lru_cache(maxsize=1024)  # layers are alike
+@functools.lru_cache(maxsize=1024)  # many layers have the same sizes
 def tilings(
     known: Profile,
     rows: int,

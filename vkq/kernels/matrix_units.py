@@ -39,7 +39,8 @@ DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
 KIND = "tile of matrix units"  # kind of choice in the tuner's ranking (`vkq.select.tuner`)
-LEAST_ROWS = 29  # with fewer rows, most of a matrix would be padding, and the weights' bytes decide the time
+# With fewer rows, most of a matrix would be padding, and loading the weights takes most of the time.
+LEAST_ROWS = 29
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
@@ -185,10 +186,11 @@ class MatrixGemm:
 
         self.packed = MatrixWeights(device, grouped, padded, arithmetic, self.matrices.form, channels)
         self.whole: str | None = (
-            f"gemm_{arithmetic.family}__coopmat"  # the shader of one part, and of several
+            # One shader computes the whole of k, the other one part of k.
+            f"gemm_{arithmetic.family}__coopmat"
         )
         self.split = SPLIT if arithmetic.family == "q8ta_q8csw" else None
-        self.listed: tuple[Tiling, ...] | None = None  # in place of the profile's best tilings
+        self.listed: tuple[Tiling, ...] | None = None  # replaces the profile's best tilings
         self.tiling: Tiling | None = None  # tests and measurements force this tiling
 
     @staticmethod

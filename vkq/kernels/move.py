@@ -14,7 +14,7 @@ from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 
-BLOCK = {IMAGE: 4, BLOCKED: 16}  # channels of a vector
+BLOCK = {IMAGE: 4, BLOCKED: 16}  # channels of a vector, by layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,10 +111,10 @@ def _whole_pixels(x: Spec, y: Spec, axes: Sequence[Moved], along: int | None) ->
     block, channels = BLOCK[y.layout], axes[1]
     own = zip(axes, x.shape, strides(x.shape), strict=True)
     whole = [a.stride == step and a.size == size for a, size, step in own]
-    # The lanes after x's last channels in their block belong to the next input, which is written later, or to
-    # nothing, or are filled.
+    # The lanes after x's last channels in their block belong to the next input, which is written later; or
+    # they belong to no input; or they are filled.
     last = along == 1 or channels.size % block == 0 or channels.before + channels.size >= channels.length
-    together = y.layout == BLOCKED or along != 3  # or else a vector holds pixels of two inputs
+    together = y.layout == BLOCKED or along != 3  # otherwise a vector may hold pixels of two inputs
     return all(whole) and channels.before % block == 0 and last and together
 
 

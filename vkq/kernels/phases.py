@@ -19,7 +19,7 @@ from .direct import Direct, Sweep
 from .float_direct import FloatDirect
 from .weights import Int8
 
-HEADER = 48  # bytes of a phase before the weights: conv_block.glslh
+HEADER = 48  # bytes of a phase before its weights (conv_block.glslh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ class _Together:
 
     def build(self, b: Builder, p: TransposedConv2dProblem, x: Value, y: Value) -> None:
         widest = max(self.kernels, key=lambda kernel: kernel.kh * kernel.kw)
-        sweep = _sweep(p, *self.taps[0])  # the phase of the first pixel has as many as any
+        sweep = _sweep(p, *self.taps[0])  # no phase has more pixels than that of the first pixel
         constants: dict[str, Constant] = {
             "PHASES": len(self.taps), "SLIDE": all(h.step == 1 for _, h in self.taps),
         }  # fmt: skip

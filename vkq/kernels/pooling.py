@@ -12,8 +12,10 @@ from ..shader.spec import Value
 from .binary import FLOAT_STEP, TIE
 from .sharing import sharers
 
-MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128  # of an unrolled window, and of its workgroup
-BY_AXES = 1 << 12  # elements of a window from which its maximum is found along one axis, then the other
+# Limits of an unrolled window, and the invocations of its workgroup.
+MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128
+# From this number of elements on, the maximum of a window is found along one axis, then along the other.
+BY_AXES = 1 << 12
 
 
 def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:

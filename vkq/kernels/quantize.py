@@ -13,7 +13,8 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from .weights import ceil4
 
-INVERSES = (2.0**-100, 2.0**100)  # scales whose reciprocal and products with it are normal numbers
+# For scales in this range, the reciprocal and its products with the scale are normal numbers.
+INVERSES = (2.0**-100, 2.0**100)
 SAFE = 0.5 - 2.0**-20
 
 

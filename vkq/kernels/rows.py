@@ -24,8 +24,10 @@ from ..shader.spec import Binding, PushConstant, Written
 from .chain_form import Chain
 from .chain_shader import element
 
-MOST_LENGTH = 65_000 * MOST_LANES  # a driver may let a loop have so many rounds
-AHEAD = 8  # numbers that an invocation reads at once, before it computes; more of them it reads in each pass
+# Most numbers of a row: drivers may end a loop of more than 65,000 iterations.
+MOST_LENGTH = 65_000 * MOST_LANES
+# Most numbers that an invocation loads once, before it computes; more numbers are loaded in each pass.
+AHEAD = 8
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
 
@@ -170,7 +172,8 @@ class _Row:
         self.row = k.workgroup() * per + (self.lane >> (form.lanes.bit_length() - 1))
         self.rows, self.length, self.inner = k.word(1), k.word(2), k.word(3)
         self.step, self.inside, last = k.constant(form.lanes, "u"), self.row < self.rows, self.rows - 1
-        self.at = self.inside.where(self.row, last)  # rows beyond the last do as it does, and keep nothing
+        # Invocations beyond the last row compute the last row, and store nothing.
+        self.at = self.inside.where(self.row, last)
         above = self.at.divided(self.inner)
         self.first = above * (self.inner * self.length) + (self.at - above * self.inner)
 
@@ -243,5 +246,5 @@ def _joined(r: _Row, op: str, value: Number, then: Callable[[Number], Number]) -
         half //= 2
     k.barrier()
     found = k.exchange(r.lane - r.own)
-    k.barrier()  # before the next is kept there
+    k.barrier()  # the word before must be read before the next is stored
     return found

@@ -6,7 +6,7 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 
 SHARERS, LONG = 64, 256
-NEIGHBOURS = 8  # invocations that read 32 bytes together, the least that GPUs fetch
+NEIGHBOURS = 8  # invocations that together load 32 bytes, the least that a GPU fetches
 
 
 def sharers(numbers: int, long: int = LONG) -> int:

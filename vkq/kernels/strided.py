@@ -105,7 +105,7 @@ def _written(
         word = k.workgroup() * LOCAL + k.lane()
         with k.when(word * per < k.word(1)):
             found = element(k, word * per)
-            if half:  # with an odd number of elements the last word holds the last element twice
+            if half:  # with an odd number of elements, both halves of the last word are the last element
                 second, last = word * per + 1, k.word(1) - 1
                 found = found | (element(k, (last < second).where(last, second)) << 16)
             k.store(len(inputs), word, found)
