@@ -166,7 +166,7 @@ def matmul(
     lead = x.shape[:-1]
     m = math.prod(lead)
     offsets = bias_of("matmul", bias, n)
-    if k == 0:  # a column of zeros gives the same product
+    if k == 0:  # with K = 0, a column of zeros gives the same product
         x, w, k = np.zeros((m, 1), np.int8), np.zeros((1, n), np.int8), 1
     # The rows are an image of width K, and each column of b is a template of that width: one result for each
     # image row.
@@ -215,6 +215,6 @@ def _correlate(
     dtype = accumulator(name, x_range, w, bias, accumulate)
     where = opened(device)
     if p.gemm_k == 0 or 0 in p.y_shape:
-        op.choice_of(where, path)  # refuses here what it refuses elsewhere
+        op.choice_of(where, path)  # raises here the error that the operator would raise
         return np.array(np.broadcast_to(bias.astype(dtype).reshape(1, -1, 1, 1), p.y_shape))
     return correlate(where, path, op.Sums.of(x_range, w, dtype == np.int64), p, x, w, bias)

@@ -17,8 +17,8 @@ from .images import Images
 from .phases import Axis
 from .work import Range
 
-SEGMENT = 4096  # places of a workgroup: best.comp
-SQUARES_SEGMENT = 32  # windows of an invocation: squares.comp
+SEGMENT = 4096  # places of the image that a workgroup reads (best.comp)
+SQUARES_SEGMENT = 32  # windows that an invocation sums (squares.comp)
 
 
 class Best(NamedTuple):
@@ -94,7 +94,7 @@ class Reduction:
         sign = 1 if self.ssd else -1
         best = np.full((n, t), np.iinfo(np.int64).max), np.zeros((n, t), np.int64)
         first = 0
-        for band in self.bands:  # in order of places, and so are the segments
+        for band in self.bands:  # bands and segments both follow the order of places
             size = (band.last - band.first, t, self._segments(band))
             part = slice(first, first + self._entries(band))
             first = part.stop

@@ -51,7 +51,8 @@ class Digits:
         if self.count == 1 and self.offset == 0 and values.dtype == self.dtype:
             return values[None]
         word = np.dtype(next(f"<u{n}" for n in (1, 2, 4) if 8 * n >= self.bits * self.count))
-        # In [0, 2**(bits * count)), and so exact modulo an equal or larger power of two.
+        # values - least is in [0, 2**(bits * count)). The word has at least this number of bits, so the
+        # difference modulo the size of the word is exact.
         moved = values.astype(word) - word.type(self.least % 2 ** (8 * word.itemsize))
         parts = np.ascontiguousarray(moved, word).view("<u1" if self.bits == 8 else "<u2")
         parts = parts.reshape(*values.shape, 8 * word.itemsize // self.bits)[..., : self.count]

@@ -27,8 +27,8 @@ from .work import DigitArithmetic, Place, Range, Sizes
 
 SHADER = "integer_correlate__coopmat"
 RUN = 16  # window columns in a word of the tile, and k of a run of templates
-MOST_WORDS = 8  # in a line of a chunk
-MOST_AT_ONCE = 8  # parts whose loads are under way together: combine.comp
+MOST_WORDS = 8  # most words in a line of a chunk
+MOST_AT_ONCE = 8  # most parts whose loads are in flight together (combine.comp)
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> DigitArithmetic:
@@ -49,7 +49,7 @@ class MatrixTiles:
     matrices: Matrices
     rows: int
     words: int
-    chunks: int  # number of chunks of all channels
+    chunks: int  # chunks into which all channels are divided
     chunks_per_part: int
 
     def __str__(self) -> str:

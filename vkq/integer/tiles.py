@@ -83,7 +83,7 @@ def _words(taps: npt.NDArray[Any], how: DigitArithmetic, width: int) -> npt.NDAr
     g, t, c, kh, kw = taps.shape
     blocks, kwords = -(-t // width), -(-kw // how.word_taps)
     padded = np.zeros((g, blocks * width, c, kh, kwords * how.word_taps), taps.dtype)
-    padded[:, :t, :, :, :kw] = taps  # zero beyond the edge, as a number: its digits follow from the offset
+    padded[:, :t, :, :, :kw] = taps  # beyond the edge the number is zero; its digits follow from the offset
     digits = how.w.of(padded)
     words = digits.astype("<i4") if how.word_taps == 1 else np.ascontiguousarray(digits).view("<i4")
     split = words.reshape(how.w.count, g, blocks, width, c, kh, kwords)

@@ -29,10 +29,11 @@ from .images import Images, Part, words
 from .work import Place, Range, Sizes
 
 TRANSFORM = "transform"  # the path's name
-ROOTS = 4096  # the order of the root of unity: no axis is longer
+ROOTS = 4096  # the order of the root of unity, and so the longest axis
 PRIMES = {2013265921: 31, 1811939329: 13}  # p and a primitive root; p - 1 is a multiple of 2**26
-SECOND, FIRST = PRIMES  # alone the larger one is taken
-RADICES = {64: (8, 8), 128: (16, 8), 256: (16, 16), 512: (32, 16), 1024: (32, 32)}  # passes of an axis
+SECOND, FIRST = PRIMES  # SECOND, the larger prime, is used alone where one prime is enough
+# Length of an axis -> the lengths of its passes.
+RADICES = {64: (8, 8), 128: (16, 8), 256: (16, 16), 512: (32, 16), 1024: (32, 32)}
 R = 2**32  # the modulus of Montgomery's multiplication
 
 

@@ -14,15 +14,15 @@ from .digits import Digits, digits_for
 
 INVOCATIONS = 64
 TILE_WORDS = 2048  # words in shared memory for the image tile, and for the template tile
-LONGEST = 60_000  # rounds of an invocation's loops in a dispatch: drivers may end longer ones
-STEP_WORDS = 256  # words of a window in one step: so no sum of a float lane exceeds 2**24
+LONGEST = 60_000  # most loop iterations of an invocation in one dispatch: drivers may end longer loops
+STEP_WORDS = 256  # words of a window in one step: with so many, no sum of a float lane exceeds 2**24
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,
     2**32 - 1,
 )  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
-LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few, as each is a pipeline of its own
-BAND_BYTES = 60 << 20  # limit of scratch memory; larger work is done in bands of images and rows
+LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # only a few, because each is a pipeline of its own
+BAND_BYTES = 60 << 20  # most scratch memory; larger work is done in bands of images and rows
 Range = tuple[int, int]
 TEMPLATES = {"one": 1, "four": 4, "eight": 8}
 
@@ -211,7 +211,7 @@ class Division:
         block = step_size(s, how, max(8, min(STEP_WORDS, pairs * words // wanted)))
         steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.words(how) // block[2])
         macs = pairs * words * how.word_taps * alone * INVOCATIONS * 4 * TEMPLATES[s.block]
-        rounds = 2 * block[0] * (block[1] * (block[2] + 2) + 2) + 512  # of a step: see correlate.yaml
+        rounds = 2 * block[0] * (block[1] * (block[2] + 2) + 2) + 512  # words of one step (correlate.yaml)
         return cls(tiles, block, steps, max(1, min(steps // wanted, LONGEST // rounds)), macs)
 
     @property

@@ -18,7 +18,8 @@ CONTIGUOUS = "contiguous"
 MATRIX = "kPackedInt8_4H4W"
 IMAGE = "kPackedInt8_4W4C"
 BLOCKED = "kPackedInt8_16C"
-PIXELS = {IMAGE: "4w4c", BLOCKED: "16c"}  # layouts of whole vectors of pixels, as variants name them
+# Layouts whose vectors are whole pixels, with their names in variants.
+PIXELS = {IMAGE: "4w4c", BLOCKED: "16c"}
 NUMBERS: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"), "int32": np.dtype("<i4"), "float16": np.dtype("<f2"),
 }  # fmt: skip
@@ -49,7 +50,7 @@ class Spec:
         check_layout(self.dtype, self.layout, self.shape)
         self._key = (self.shape, self.dtype, self.layout, self.qparams)
         self._hash = hash(self._key)
-        self._nbytes = -1  # not computed yet
+        self._nbytes = -1  # -1: not computed yet
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Spec) and self._key == other._key)

@@ -193,7 +193,8 @@ class Layout(LayoutSpec):
         shape..., 4) for it."""
         inside: list[slice | int] = [slice(size) for size in shape]
         dim = self.lane.dim
-        if dim == len(shape) - 1:  # a word's lanes are neighbours in the array: one region with long runs
+        # The lanes of a word are neighbours in the array: the array is one region with long runs.
+        if dim == len(shape) - 1:
             yield tuple(inside), lanes.reshape(self.padded(shape))[tuple(inside)]
             return
         for lane in range(LANES):

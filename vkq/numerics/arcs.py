@@ -44,7 +44,7 @@ ATANH = (
     0.15806446619031206, 0.018622824573026445, 0.08798372792984532, 0.08954825186679904,
     0.11120033768225845, 0.14285430352854092, 0.20000003412513986, 0.33333333326653686,
 )  # fmt: skip
-LARGE = 2.0**14  # from here on sqrt(x^2 + 1) is x, within 2^-29
+LARGE = 2.0**14  # from this number on, sqrt(x^2 + 1) is x within 2^-29
 
 
 def arctangent(x: Number) -> Number:

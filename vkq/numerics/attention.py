@@ -21,8 +21,9 @@ from .rational import add, divide, multiply, subtract
 from .steps import INFINITY, Array, Number, computed, is_nan, magnitude
 
 LANES = 128  # invocations of a workgroup
-MOST_WIDTH = 512  # most numbers of a value (size of a head)
-ROWS_OF_WIDTH = ((64, 32), (128, 16), (MOST_WIDTH, 8))  # (most numbers of a value, most rows of a tile)
+MOST_WIDTH = 512  # most numbers of a value vector (size of a head)
+# (most numbers of a value vector, most rows of a tile).
+ROWS_OF_WIDTH = ((64, 32), (128, 16), (MOST_WIDTH, 8))
 HIDDEN = -np.inf
 
 

@@ -13,8 +13,8 @@ from .rational import divide
 from .steps import INFINITY, SIGN, Number, is_nan, magnitude
 from .stored import signed_zero_point
 
-MOST = 512.0  # larger quotients saturate for every zero point
-LARGE = 100  # scales outside [2^-100, 2^100] use a division
+MOST = 512.0  # a larger quotient saturates, whatever the zero point
+LARGE = 100  # scales outside [2^-100, 2^100] are divided by, not multiplied with the reciprocal
 
 
 def dequantized(byte: Number, q: QParams) -> Number:
@@ -46,7 +46,8 @@ def _nearest(x: Number, scale: float) -> Number:
     """
     power = 2.0 ** (1 - math.frexp(scale)[1])
     whole = np.float32(scale * power)  # in [1, 2)
-    upper = (whole.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)  # 12 bits; a tie has 11
+    # The upper 12 bits; a tie has 11 bits, so the product of both is exact.
+    upper = (whole.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
     top = x.of(MOST * scale)
     a = (magnitude(x).u < top.u).where(magnitude(x), top) * power
     k = (a * float(np.float32(1) / whole)).as_int()

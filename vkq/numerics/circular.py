@@ -75,7 +75,7 @@ def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
 def _reduced(x: Number) -> tuple[Number, Pair]:
     """k and r with |x| = r + (k mod 4) * pi / 2, r a pair in [-pi / 4, pi / 4]."""
     exponent = (x.u >> 23) & 255
-    # |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS; the bits before these are whole turns.
+    # |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS; earlier bits of 2 / pi give only whole turns.
     skip = (exponent < 120).where(0, exponent - 120)
     parts = [_word(skip >> 5, i) for i in range(4)]
     shift = skip & 31
@@ -90,7 +90,7 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
     high = a * m + b.high(m) + (mid < low).where(1, 0, "u")
     quarter = high >> 30
     high, mid = (high << 2) | (mid >> 30), mid << 2
-    up = high >= SIGN  # beyond half a quarter: reduce to the next quarter, with a negative r
+    up = high >= SIGN  # r is beyond half a quarter: reduce to the next quarter, where r is negative
     negative = up.where(SIGN, 0, "u")
     flip = up.where(2**32 - 1, 0, "u")
     high, mid = high ^ flip, mid ^ flip
@@ -101,7 +101,7 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
     total, lost = quick_sum(total, lost + (values[2] + values[3]))
     product, rest = exact_product(total, x.of(HALF_PI[0]))
     r = quick_sum(product, rest + (total * HALF_PI[1] + lost * HALF_PI[0]))
-    # Below pi / 4 nothing is subtracted, and small numbers keep all of their bits.
+    # Below pi / 4 nothing is subtracted, so small numbers keep all of their bits.
     own = magnitude(x) < 0.78539816
     quarter = own.where(0, quarter)
     return quarter, (own.where(magnitude(x), r[0] ^ negative), own.where(0.0, r[1] ^ negative))

@@ -7,7 +7,7 @@ import numpy as np
 from .rational import add, divide, multiply
 from .steps import HIDDEN, INFINITY, MAGNITUDE, SIGN, Number, is_nan, magnitude, scaled
 
-WHOLE = 0x4B000000  # 2^23: from here on every float is a whole number
+WHOLE = 0x4B000000  # the bits of 2^23: from this number on, every float is a whole number
 
 
 def truncated(x: Number) -> Number:

@@ -36,7 +36,7 @@ TANH = (
     0.002679742569846649, -0.008621821062099357, 0.02183908027392791, -0.05396649878175882,
     0.1333332959940025, -0.33333333320386505,
 )  # fmt: skip
-LN2 = (0.693359375, -2.12194440e-4)  # log(2) as a sum; the first number has 9 bits
+LN2 = (0.693359375, -2.12194440e-4)  # log(2) as a sum of two numbers; the first has 9 significant bits
 ROOT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
 
 
@@ -203,7 +203,8 @@ def mish(x: Number) -> Number:
     raw, n, a = decay(x)
     below = x < 0.0
     twice = a[0] + a[0], a[1] + a[1]
-    sum_, line = _plus(2.0, a), _plus(1.0, twice)  # below: e^x = a; above, all divided by e^2x: e^-x = a
+    # If x < 0, a is e^x; otherwise a is e^-x, and all terms are divided by e^2x.
+    sum_, line = _plus(2.0, a), _plus(1.0, twice)
     square = pair_product(a, twice)
     high, low = exact_sum(line[0], square[0])
     over = quick_sum(high, low + (line[1] + square[1]))

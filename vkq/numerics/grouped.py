@@ -19,7 +19,7 @@ from vkq.numerics.stored import owned
 
 BITS = (4, 8)
 GROUPS = (16, 32, 64, 128)  # the sizes that a group can have
-WHOLE = 32  # kernels need K to be a multiple of it, for every group: they read 16 bytes of 4-bit codes
+WHOLE = 32  # K must be a multiple of this for every group: kernels read 16 bytes of 4-bit codes
 SCALES = ("float16", "float32")
 
 
@@ -122,7 +122,7 @@ class GroupedWeight:
         last[:, k - (blocks - 1) * self.group :] = np.clip(np.rint(points[:, -1:]), 0, (1 << self.bits) - 1)
         codes[:, -1] = packed(last, self.bits)
         more = ((0, 0), (0, -blocks * self.group % WHOLE // self.group))
-        scale = np.pad(self.scale, more)  # a group of zeros where 16 k are missing
+        scale = np.pad(self.scale, more)  # where 16 elements along k are missing, a group of zeros
         stored = None if self.zero_point is None else np.pad(points, more, "edge").astype(scale.dtype)
         return GroupedWeight(np.pad(codes, (*more, (0, 0))), scale, stored, self.bits)
 

@@ -12,8 +12,9 @@ from .described import KINDS, REAL, WHOLE, array_of, number_of
 from .elementary import order
 from .steps import Array, Number, computed
 
-REDUCTIONS = {"none": "", "add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}  # of a scatter
-JOINS = {"add": "Add", "mul": "Mul"}  # of a running sum or product, as operators
+# Reduction of a scatter: name of the operator.
+REDUCTIONS = {"none": "", "add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
+JOINS = {"add": "Add", "mul": "Mul"}  # of a running sum or product: name of the operator
 IDENTITY = {"add": 0, "mul": 1}
 
 

@@ -58,7 +58,7 @@ TANH_CUBE = (0.07135481387376785, 2.3988324659995897e-09)  # 0.044715 * 2 sqrt(2
 
 def erf(x: Number) -> Number:
     """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, within 0.8 units."""
-    small = magnitude(x) < 2.0**-60  # products of such numbers would be subnormal
+    small = magnitude(x) < 2.0**-60  # products of smaller numbers would be subnormal
     y = small.where(x * 2.0**60, x)
     near = scaled(y + y * polynomial(x * x, *ERF), small.where(-60, 0, "i"))
     z = clamped(magnitude(x), 0.5, 6.0)

@@ -17,7 +17,7 @@ from vkq.errors import ArgumentError, DTypeError
 
 QDType = Literal["int8", "uint8"]
 
-SMALLEST_SCALE = 2.0**-126  # the smallest normal float32: a device may flush anything below it to zero
+SMALLEST_SCALE = 2.0**-126  # the smallest normal float32: a device may flush a smaller number to zero
 _RANGES: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
@@ -203,7 +203,7 @@ def _per_channel(values: npt.NDArray[Any], channels: int, what: str) -> npt.NDAr
 
 
 def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    with np.errstate(all="ignore"):  # out of float32's range: Inf or 0, which the caller refuses
+    with np.errstate(all="ignore"):  # a result out of float32's range is Inf or 0, which the caller refuses
         return np.asarray(values, np.float32)
 
 
@@ -229,7 +229,7 @@ def _scale(scale: Any) -> float:
         raise DTypeError(f"QParams: scale is {shown(scale)} ({kind}); it must be a real number.")
     try:
         rounded = _as_float32(np.asarray(float(scale)))
-    except OverflowError:  # a Python int that float64 cannot hold
+    except OverflowError:  # float64 cannot hold this Python int
         rounded = np.asarray(np.float32(np.inf))
     if not are_scales(rounded):
         raise ArgumentError(

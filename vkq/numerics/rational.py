@@ -12,7 +12,8 @@ import numpy as np
 from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, flushed, magnitude, quick_sum
 
 FRACTION, ONE = 0x7FFFFF, 0x3F800000
-Pair = tuple[Number, Number]  # an unevaluated sum; the second is below half a unit in the first's last place
+# An unevaluated sum; the second number is below half a unit in the last place of the first.
+Pair = tuple[Number, Number]
 
 
 def add(a: Number, b: Number) -> Number:
@@ -49,9 +50,9 @@ def pair_quotient(n: Pair, d: Pair) -> Pair:
 
 def pair_root(a: Pair) -> Pair:
     """The square root of a pair that is 0 or in [2^-60, 2^60]."""
-    guess = (a[0].of(0x5F375A86, "u") - (a[0].u >> 1)).f  # first estimate of 1 / sqrt(a)
+    guess = (a[0].of(0x5F375A86, "u") - (a[0].u >> 1)).f  # the first estimate of 1 / sqrt(a)
     for _ in range(3):
-        guess = guess * (a[0].of(1.5) - ((a[0] * 0.5) * guess) * guess)  # finite also for 0
+        guess = guess * (a[0].of(1.5) - ((a[0] * 0.5) * guess) * guess)  # this form is finite for 0 too
     q = a[0] * guess
     product, lost = exact_product(q, q)
     return quick_sum(q, (((a[0] - product) - lost) + a[1]) * (guess * 0.5))
@@ -62,8 +63,9 @@ def divide(a: Number, b: Number) -> Number:
     x, y = magnitude(a).u, magnitude(b).u
     ma, mb = (x & FRACTION) | HIDDEN, (y & FRACTION) | HIDDEN
     less = ma < mb
-    near = ((x & FRACTION) | ONE).f * inverse(((y & FRACTION) | ONE).f)  # in (0.5, 2)
-    q = (near * less.where(2.0**24, 2.0**23)).as_int()  # in [2^23, 2^24), with an error of at most 2
+    near = ((x & FRACTION) | ONE).f * inverse(((y & FRACTION) | ONE).f)  # the quotient is in (0.5, 2)
+    # The quotient is in [2^23, 2^24), with an error of at most 2.
+    q = (near * less.where(2.0**24, 2.0**23)).as_int()
     rest = ((ma << 23) << less.where(1, 0, "u")).i - q * mb.i
     for _ in range(3):
         over, under = rest + rest > mb.i, rest + rest < -mb.i
@@ -87,7 +89,7 @@ def square_root(x: Number) -> Number:
     even = ((bits >> 23) & 1) ^ 1  # x = m * 4^k, m in [1, 4); m >= 2 if the biased exponent is even
     m = ((bits & FRACTION) | HIDDEN) << even
     value = ((bits & FRACTION) | (even << 23) + ONE).f
-    guess = (value.of(0x5F375A86, "u") - (value.u >> 1)).f  # first estimate of 1 / sqrt(m)
+    guess = (value.of(0x5F375A86, "u") - (value.u >> 1)).f  # the first estimate of 1 / sqrt(m)
     for _ in range(3):
         guess = guess * (value.of(1.5) - (value * 0.5) * (guess * guess))
     q = (value * guess * 2.0**23).as_int()  # sqrt(m) * 2^23, with an error of at most 2

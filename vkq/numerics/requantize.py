@@ -19,11 +19,11 @@ from vkq.numerics.qparams import SMALLEST_SCALE, QParams
 from vkq.numerics.quantize import quantize
 
 Activation = Literal["relu", "relu6"] | tuple[float, float] | None
-OVERFLOW = ("refuse", "wrap")  # what a layer does if its accumulators could exceed int32
+OVERFLOW = ("refuse", "wrap")  # what a layer does if an accumulator could exceed int32
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
-# The worst zero point of a row: |x_q - zero_point| is at most 255 for every zero point.
+# The worst-case zero point of a row: |x_q - zero_point| is at most 255 for every zero point.
 WORST_CASE = QParams(1.0, 127)
 
 
@@ -69,7 +69,7 @@ def activation_range(activation: Activation) -> tuple[float, float]:
         raise ArgumentError(
             f'activation is {activation!r}; use None, "relu", "relu6" or (lo, hi) with lo <= hi.'
         )
-    return (activation[0] + 0.0, activation[1] + 0.0)  # -0.0 + 0.0 is 0.0: a clamp never makes a -0.0
+    return (activation[0] + 0.0, activation[1] + 0.0)  # -0.0 + 0.0 is 0.0, so a clamp never makes a -0.0
 
 
 def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:

@@ -20,8 +20,8 @@ from .rational import add, divide, multiply, square_root, subtract
 from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan, magnitude
 
 MOST_LANES = 128
-SMALL = 2.0**-100  # rounding errors of smaller sums are dropped, because they may be subnormal
-Got = Sequence[Number]  # results of earlier passes, each a number for each row
+SMALL = 2.0**-100  # rounding errors of smaller sums are dropped, because the errors may be subnormal
+Got = Sequence[Number]  # results of earlier passes: for each pass, one number for each row
 Attributes = Mapping[str, float]
 IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}
 JOIN: dict[str, Callable[[Number, Number], Number]] = {

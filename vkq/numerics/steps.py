@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Kind = Literal["f", "u", "i", "b"]  # float32, uint32, int32, bool
+Kind = Literal["f", "u", "i", "b"]  # the types float32, uint32, int32 and bool
 DTYPES: dict[str, Any] = {"f": np.float32, "u": np.uint32, "i": np.int32, "b": np.bool_}
 Array = npt.NDArray[Any]
 SIGN, MAGNITUDE, INFINITY, HIDDEN, NAN = 0x80000000, 0x7FFFFFFF, 0x7F800000, 0x800000, 0x7FC00000

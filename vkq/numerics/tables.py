@@ -97,7 +97,7 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
     >>> exponentials(1.0)[:2].tolist()
     [1073741824, 395007542]
     """
-    from decimal import Context, Decimal  # only softmax needs it
+    from decimal import Context, Decimal  # imported here, because only softmax needs decimals
 
     context = Context(prec=40, Emin=-999999, Emax=999999)
     steps = [context.multiply(Decimal(-d), Decimal(scale)) for d in range(256)]

@@ -22,7 +22,7 @@ class Applied(Protocol[P]):
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
-    @overload  # no type can express "P, and out"
+    @overload  # Python has no type for "the parameters of P, and out"
     def __call__(
         self, x: npt.ArrayLike | Tensor, *operands: Any, out: Tensor | None, **options: Any
     ) -> Any: ...
@@ -54,7 +54,8 @@ def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Ap
         types = {name: p.annotation for name, p in parameters.items()}
         call.__annotations__ = types | {"x": npt.ArrayLike | Tensor, "out": Tensor | None}
         found: Any = checked(call)
-        del found.__wrapped__  # whoever asks for types shall look for their names where the function is
+        # Tools that read the types must look up the names in the module of the function.
+        del found.__wrapped__
         return cast("Applied[P]", found)
 
     return form

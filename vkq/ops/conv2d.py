@@ -96,7 +96,8 @@ class Conv2d(Layer[Conv2dProblem]):
         )
         self._kernels: dict[Hashable, Kernel] = {}
         self._methods: dict[Hashable, tuple[Method, str]] = {}
-        if method != "auto":  # refused now, not at the first call: what it needs does not depend on the image
+        # Checked now, not at the first call: what the method needs does not depend on the image.
+        if method != "auto":
             self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
 
     @classmethod

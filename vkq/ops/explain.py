@@ -21,7 +21,7 @@ class Steps:
     device: str
     variants: tuple[str, ...]
     macs: int
-    refused: tuple[str, ...] = ()  # features of the device that failed its self-test, with what was wrong
+    refused: tuple[str, ...] = ()  # the device's features that failed the self-test, each with the reason
 
     def __str__(self) -> str:
         lines = [f"{self.device}: {self.macs} multiply-adds, dispatches: {len(self.variants)}"]

@@ -43,7 +43,7 @@ class Problem(Protocol):
     def y_shape(self) -> tuple[int, ...]: ...
 
 
-NAMED = 8  # channels that may wrap, in words
+NAMED = 8  # most channels that an error message names
 P = TypeVar("P", bound=Problem)
 Build = TypeVar("Build", bound=Callable[..., Value])
 
@@ -76,7 +76,7 @@ class Explanation:
     method_reason: str = ""
     weight_bytes: int = 0
     overflowing: tuple[int, ...] = ()  # output channels whose int32 sums may wrap
-    refused: tuple[str, ...] = ()  # features of the device that failed its self-test, with what was wrong
+    refused: tuple[str, ...] = ()  # the device's features that failed the self-test, each with the reason
 
     @property
     def wrapping(self) -> str:
@@ -101,7 +101,7 @@ class Layer(OfOneProcess, Generic[P]):
 
     _op: str
     _rank: int  # number of the weight's axes
-    _by_rows = False  # x_qparams="dynamic"
+    _by_rows = False  # True for x_qparams="dynamic"
     weight_shape: tuple[int, ...]
 
     def __init__(
@@ -249,7 +249,7 @@ class Layer(OfOneProcess, Generic[P]):
         raise NotImplementedError
 
     def _from_numpy(self, x: npt.NDArray[Any]) -> Tensor:
-        _, layout = self._problem_of(x.shape)  # refused before anything is copied
+        _, layout = self._problem_of(x.shape)  # an invalid shape is refused before anything is copied
         allowed = self._scheme.inputs
         if x.dtype.name not in allowed:
             remedy = ": x.astype(np.float32) is" if x.dtype.kind == "f" else ""

@@ -157,7 +157,7 @@ class Linear(Layer[LinearProblem]):
                 f"linear: method is {method!r} with a float weight; it must be 'auto' or 'tiled'"
             )
         self._gemm.kernel = method
-        # Matrix units, beside the dot form, which computes few rows and methods forced by name.
+        # The matrix units. The dot form remains for few rows, and for methods that are forced by name.
         if self._choice.path == COOPMAT and method == "auto" and n and k:
             self._matrix = MatrixGemm(
                 self.device, (n, k), lambda: operands.stored_weight, cast(Arithmetic, scheme)
@@ -177,7 +177,8 @@ class Linear(Layer[LinearProblem]):
     @as_tuned
     def build(self, b: Builder, x: Value) -> Value:
         p, layout = self._problem_of(x.spec.shape)
-        image = layout == BLOCKED and len(x.spec.shape) == 4  # blocks of channels, where rows are meant
+        # In this layout the words are blocks of channels, but the product needs rows.
+        image = layout == BLOCKED and len(x.spec.shape) == 4
         if image and x.spec.dtype in BYTES:
             x = reshaped(b, x, (p.m, p.k), BLOCKED)
         elif image:

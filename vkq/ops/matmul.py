@@ -27,10 +27,10 @@ from .operand import Operand
 from .shape import permuted_as, transposed
 from .take import gather, numbers
 
-Kernel = tuple[Variant, Mapping[str, int | float]]  # (variant, its push constants besides the sizes)
+Kernel = tuple[Variant, Mapping[str, int | float]]  # (variant, its push constants except the sizes)
 HEADS = ("A_HEADS", "B_HEADS", "Y_HEADS")
 SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # shifts of a and b in each dot form
-MOST_K = (2**31 - 1) // (255 * 255)  # largest K for which int32 holds the sum of any numbers
+MOST_K = (2**31 - 1) // (255 * 255)  # largest K for which int32 holds the sum of any 8-bit products
 
 
 @checked
@@ -173,7 +173,7 @@ def _product(
     columns = apart(z.spec.shape, heads[1])
     leading, m, n, k = _sizes(apart(x.spec.shape, heads[0]), (*columns[:-2], *columns[:-3:-1]))
     shape = together((*leading, m, n), heads[2])
-    if len(z.spec.shape) == 2:  # one right operand for all matrices: their rows become the rows of one matrix
+    if len(z.spec.shape) == 2:  # all matrices share one right operand: join their rows to one matrix
         leading, m = (), math.prod(leading) * m
     batch = math.prod(leading)
     x = reshaped(b, x, (m, k), MATRIX) if not leading else _rows(b, x, leading, (m, k), heads[0])

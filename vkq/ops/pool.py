@@ -31,17 +31,19 @@ from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
 
-SCALES = (2.0**-100, 2.0**100)  # scales of an average for which its float32 steps stay normal numbers
-MOST_TABLE_PIXELS = (1 << 16) - 1  # for a mean of a table: so both halves of the sum fit int32
-# A workgroup takes so many neighbouring blocks of channels: 32 bytes, and more if an image has few pixels.
+# An average of scales in this range has only normal numbers in its float32 steps.
+SCALES = (2.0**-100, 2.0**100)
+MOST_TABLE_PIXELS = (1 << 16) - 1  # most pixels of a mean by a table: both halves of the sum then fit int32
+# Neighbouring blocks of channels that a workgroup takes: 32 bytes, and more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
-MANY = 1 << 17  # vectors from which a global average takes as many invocations as there may be
-SUM_BYTES = 16  # bytes of shared memory for an invocation of a global average: four sums
-LEAST_INVOCATIONS, AT_ONCE = 128, 4  # of a global average; loads of an invocation that are issued together
-LEAST_BLOCKED = 32  # least invocations if vectors are pixels: a small image has few
-MOST_VECTORS = 256  # of a global average: half a word can hold the sum of so many bytes
-MEANS_IN = {IMAGE: 1, MATRIX: 2}  # layouts of y besides that of x -> TO of the shader
-MOST_PIXELS = 1 << 23  # of a global average: int32 holds the sum of so many pixels
+MANY = 1 << 17  # from this number of vectors on, a global average takes the most invocations
+SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
+# For a global average: fewest invocations, and loads of an invocation that are issued together.
+LEAST_INVOCATIONS, AT_ONCE = 128, 4
+LEAST_BLOCKED = 32  # fewest invocations if vectors are pixels, because a small image has few of them
+MOST_VECTORS = 256  # for a global average: 16 bits hold the sum of this number of bytes
+MEANS_IN = {IMAGE: 1, MATRIX: 2}  # layouts of y that differ from that of x: the shader's constant TO
+MOST_PIXELS = 1 << 23  # for a global average: int32 holds the sum of this number of pixels
 
 
 @checked

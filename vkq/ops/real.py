@@ -16,9 +16,10 @@ from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .choose import whole
 
-SHARED = 128  # numbers of a sum that is shared
-LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128  # elements of a window from which so many share it
-PART = 4096 * SHARERS  # numbers that they add in one dispatch
+SHARED = 128  # fewest numbers of a sum that invocations share
+# From LARGEST elements of a window on, SHARERS_OF_LARGEST invocations share the window.
+LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128
+PART = 4096 * SHARERS  # numbers that the sharing invocations add up in one dispatch
 
 RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 

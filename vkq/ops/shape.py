@@ -173,7 +173,7 @@ def permuted_as(
 ) -> Value:
     """Add a movement to a plan: x taken as *shape*, transposed to this order of axes, taken as *to* in the
     given or the default layout."""
-    if x.spec.layout in PIXELS and not x.spec.folded:  # images have kernels of their own
+    if x.spec.layout in PIXELS and not x.spec.folded:  # images have their own kernels
         return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
     return permuted(b, x, shape, axes, to, layout)
 

@@ -28,13 +28,14 @@ from .shape import transposed
 from .take import gather, numbers
 
 INVOCATIONS = 128
-LONGEST = 1 << 17  # elements of a row from which twice as many invocations share it
-LONG = 512  # elements of a row, twice as many as there may be results
-THREADS = 32  # most invocations of a row: four rows are side by side in kPackedInt8_4H4W
+LONGEST = 1 << 17  # from this number of elements of a row on, twice as many invocations share the row
+# From this number of elements of a row on, a table gives the results: there are at most half as many.
+LONG = 512
+THREADS = 32  # most invocations of a row: kPackedInt8_4H4W has four rows side by side
 CHANNELS, COLUMNS = 1, 3  # axes of a layout's extent along which its words may lie
 FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))  # layouts and axes for which a vector holds four rows
-KEPT = 8  # vectors of an invocation then, at most
-MOST = 4 * KEPT * INVOCATIONS  # elements of such a row
+KEPT = 8  # most vectors of an invocation for such rows
+MOST = 4 * KEPT * INVOCATIONS  # most elements of such a row
 
 
 @checked

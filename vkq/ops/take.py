@@ -106,7 +106,7 @@ def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: np
     return y
 
 
-MOST_PLACES = 1 << 27  # of one movement: for each the host needs 4 bytes, and a copy
+MOST_PLACES = 1 << 27  # most elements that one operation moves: for each, the host needs 4 bytes, and a copy
 
 
 def check_places(b: Builder, size: int, count: int) -> None:
@@ -130,7 +130,7 @@ def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a number in x's type. It is part of the plan's key, where 0.0 is not -0.0."""
     real, value = dtype.startswith("float"), fill.item()
-    if not real and fill != np.rint(fill):  # NaN too
+    if not real and fill != np.rint(fill):  # true for NaN too
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
     info: Any = np.finfo(dtype) if real else np.iinfo(dtype)
     if not (float(info.min) <= value <= float(info.max) or (real and not np.isfinite(fill))):

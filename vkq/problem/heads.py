@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-Heads = tuple[int, int, int]  # side by side in the operands and in the result of a product
+# Numbers of heads, which lie side by side in the operands and in the result of a product.
+Heads = tuple[int, int, int]
 ONE_EACH: Heads = (1, 1, 1)
 SWAPPED = (0, 2, 1, 3)  # permutation from (B, rows, heads, columns) to (B, heads, rows, columns), and back
 Array = npt.NDArray[Any]

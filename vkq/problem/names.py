@@ -28,12 +28,12 @@ class Sized(Protocol):
 
 _NUMBERS = r"\w+=[0-9]{1,18}(?:x[0-9]{1,18}){0,3}"
 _NAME = re.compile(rf"(\w+)\[({_NUMBERS}(?:,{_NUMBERS})*)\]")
-MOST_LETTERS = 500  # in a problem's name
-MOST_BYTES = 1 << 33  # of a problem whose operands are generated: x, weight and y together
-MOST_MACS = 1 << 42  # of a problem that is computed: minutes on the slowest device
+MOST_LETTERS = 500  # of a problem's name
+MOST_BYTES = 1 << 33  # of a problem whose operands are generated: bytes of x, weight and y together
+MOST_MACS = 1 << 42  # of a problem that is computed: such a problem takes minutes on the slowest device
 _IMAGE = ("N", "IC", "H", "W", "OC", "KH", "KW")
 Takes = Mapping[str, tuple[Sequence[str], Sequence[str]]]
-# operation: its sizes, and its options, which may be in any order and omitted.
+# For each operation: its sizes, then its options, which may be in any order and may be omitted.
 _TAKES: Takes = {
     "linear": (("M", "K", "N"), ()),
     "conv2d": (_IMAGE, ("stride", "padding", "dilation", "groups")),

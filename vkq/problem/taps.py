@@ -39,7 +39,8 @@ class ResizedAxis:
         if self.coordinates == "asymmetric":
             return np.asarray(x / scale)
         if self.coordinates == "align_corners":
-            real = scale * np.float32(self.given)  # ONNX's; ONNX Runtime takes the whole number below
+            # The scale that ONNX defines; ONNX Runtime uses the whole number below.
+            real = scale * np.float32(self.given)
             return np.asarray(x * last / (real - 1) if real != 1 else x * 0, np.float32)
         if self.coordinates == "tf_crop_and_resize":
             start, end = (np.float32(v) for v in self.roi)

@@ -14,13 +14,13 @@ from .offsets import Lifetime, place
 from .plan import Plan, Resident, Step, step_of
 from .program import Program
 
-EVERYWHERE = 4096  # rounds that every driver lets the loops of an invocation make
+EVERYWHERE = 4096  # loop iterations of an invocation that every driver allows
 
 
 def lets_loop(device: Device, rounds: int) -> bool:
     """Return True if the driver lets an invocation's loops make *rounds* iterations
     (`Variant.iterations`)."""
-    if rounds <= EVERYWHERE:  # the probe is asked where it matters
+    if rounds <= EVERYWHERE:  # beyond this, the probe's result decides
         return True
     limit = device.loop_limit
     return limit is None or rounds <= limit
@@ -41,18 +41,18 @@ class Builder:
     def __init__(self, device: Device):
         self.device = device
         self._inputs: list[Value] = []
-        self._given: set[int] = set()  # their slots
+        self._given: set[int] = set()  # the slots of inputs
         self._bytes: list[int] = []
         self._residents: dict[int, Resident] = {}
         self._kept: dict[Resident, Value] = {}  # the slot of each resident
         self._steps: list[Step] = []
-        self.dispatches = 0  # among the steps
+        self.dispatches = 0  # number of dispatches among the steps
         self._writes: Counter[int] = Counter()  # number of writes to each slot
         self._copies: dict[Hashable, tuple[Value, int]] = {}
         self._parts: dict[
             int, tuple[int, int]
-        ] = {}  # of joined arrays: slot -> (the array's slot, offset in it)
-        self._wholes: set[int] = set()  # the slots of joined arrays
+        ] = {}  # for joined arrays: slot -> (slot of the whole array, offset in it)
+        self._wholes: set[int] = set()  # the slots of the whole arrays
         self.reasons: dict[str, str] = {}
 
     def input(self, spec: Spec) -> Value:

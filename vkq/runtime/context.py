@@ -17,7 +17,7 @@ from ..device.watchdog import LONGEST_S
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
-SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
+SUBMISSIONS_IN_FLIGHT = 4  # beyond this number the host waits, because work in flight keeps its memory
 
 
 class Closes(Protocol):
@@ -43,7 +43,7 @@ def open_context(
 ) -> tuple[Capabilities, bool, Any]:
     """Open the device for the arguments of `vkq.Device`. Return the capabilities that vkq assumes, whether
     they differ from Vulkan's (for tests: another process would see another device), and the open context."""
-    extension = native_module()  # before anything is opened that a failed import would leave open
+    extension = native_module()  # imported before anything is opened that a failed import would leave open
     physical, found = choose_device(given.index if which is None and given else which)
     if tune not in ("auto", "off"):
         raise ArgumentError(f"Device: tune is {tune!r}; it must be 'auto' or 'off'")

@@ -27,13 +27,13 @@ from .program import Program
 from .programs import Programs
 from .recording import Recording
 
-MOST_MARKS = 1 << 20  # timestamps of a recording, and marks
-CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
+MOST_MARKS = 1 << 20  # most timestamps of a recording, and most marks
+CONSTANTS_KEPT = 64  # number of tables that operators share; the largest tables have 64 KiB
 
 P = TypeVar("P")
 
 
-# The probe's findings about a device; the probe itself needs devices, and sets this function (vkq.probe).
+# Returns the probe's findings about a device. The probe needs devices, so vkq.probe sets this function.
 probed: Callable[[Device], Verdict] = lambda device: Verdict({}, False)  # noqa: E731
 
 
@@ -62,7 +62,7 @@ class Device(OfOneProcess):
     True
     """
 
-    verdict: Verdict | None = None  # of a device on which nothing may run, so that it is not probed
+    verdict: Verdict | None = None  # given for a device on which nothing may run, not even the probe
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Device(OfOneProcess):
         capabilities: Capabilities | None = None,
     ):
         self.capabilities, self.doctored, self.context = open_context(which, capabilities, tune)
-        self.queue = self.context.queue  # records and submits; plans are added to it directly
+        self.queue = self.context.queue  # the queue records and submits; plans are added to it directly
         self._local = threading.local()
         self._constants: Kept[Resident] = Kept(CONSTANTS_KEPT)
         self._plans: Kept[Any] = Kept(PLANS_KEPT)
@@ -283,7 +283,7 @@ class Device(OfOneProcess):
         """Wait for the device, write the pipeline cache, and free everything except the memory of existing
         arrays (`vkq.empty_pinned`). Further use raises an error; closing again does nothing."""
         if self.context.forked:
-            return  # a forked child owns nothing
+            return  # a forked child owns no objects of the driver
         try:
             if not self.closed and not self.context.lost:
                 self.programs.save()

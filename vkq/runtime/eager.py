@@ -20,13 +20,13 @@ def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str
     if out is not None:
         _check_out(plan, inputs, out, op)
         y = out
-    elif plan.outputs[0] < len(inputs):  # the result is an input with another spec: nothing runs
+    elif plan.outputs[0] < len(inputs):  # the result is an input with another spec, so nothing runs
         return Tensor.of(device, plan.result, buffers[plan.outputs[0]])
     else:
         y = Tensor.of(device, plan.result)
     if plan.steps:
         device.add(plan, buffers, (y.buffer,))
-    if plan.outputs[0] < len(inputs):  # an input by another name, asked for in *out*
+    if plan.outputs[0] < len(inputs):  # *out* is to receive an input under another spec
         with device.operation() as recording:
             recording.copy(buffers[plan.outputs[0]], y.buffer, y.nbytes)
     return y

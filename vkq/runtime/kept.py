@@ -10,7 +10,7 @@ from ..turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-PLANS_KEPT = 1024  # for operators without weights on a device, and for each layer
+PLANS_KEPT = 1024  # most plans that are kept: of all operators without weights on a device, and of each layer
 
 
 def keep(values: dict[K, V], key: K, value: V) -> V:

@@ -12,11 +12,12 @@ from ..errors import ArgumentError, DeviceError, OutOfMemoryError
 from .buffer import Arena, Buffer
 
 BLOCK_BYTES = 16 << 20
-STAGING_BYTES = 64 << 20  # most host memory for copies, if the host cannot access the device's memory
-STAGING_CHUNK = 16 << 20  # the host fills one while the device empties another
-UNUSED_BYTES = 256 << 20  # most unused memory in large blocks that is kept for later
-SCRATCH_KEPT_BYTES = 64 << 20  # scratch memory that plans share; a larger one is allocated separately
-# Types that need a feature, or another use than a storage buffer.
+STAGING_BYTES = 64 << 20  # most host memory for copies to a device whose memory the host cannot access
+STAGING_CHUNK = 16 << 20  # bytes of a chunk: the host fills one chunk while the device empties another
+UNUSED_BYTES = 256 << 20  # most unused memory in large blocks that is kept for reuse
+# Most scratch memory that plans share; larger scratch memory is allocated separately.
+SCRATCH_KEPT_BYTES = 64 << 20
+# Memory types that need a feature, or that serve another use than a storage buffer.
 _UNUSABLE = frozenset(
     {"protected", "lazily_allocated", "device_coherent_amd", "device_uncached_amd", "rdma_capable_nv"}
 )
@@ -51,7 +52,7 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
         raise ArgumentError(
             f"{c.name} has no cached device memory that the host sees; staging=False cannot be"
         )
-    # The host reads this memory, and reading uncached memory is slow.
+    # The host reads this memory, and reads of uncached memory are slow.
     copies = max(host, key=lambda i: ("host_cached" in flags[i], "device_local" not in flags[i]))
     if shared and not staging:
         return MemoryPlan(shared[0], True, copies)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..device.extension import native_module
 from ..layout.pack import Layout
 
-UINT8 = 0x80  # exclusive-or'ed into uint8, which is stored as int8 moved by 128
+UINT8 = 0x80  # a uint8 number exclusive-or this is the stored int8 number, which is smaller by 128
 
 
 @functools.lru_cache(maxsize=256)
@@ -27,7 +27,7 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
         stride *= part.extent(shape)
     lane = layout.lane.dim
     axes[lane] = np.ascontiguousarray(axes[lane][::4])
-    # Move axes of one element to the front: the extension iterates along the last one.
+    # Move axes of one element to the front, because the extension iterates along the last axis.
     long = [dim for dim in range(len(shape)) if shape[dim] != 1 or dim == lane]
     missing = 4 - len(long)
     tables = tuple([np.zeros(1, np.uint32)] * missing + [axes[dim] for dim in long])
@@ -35,7 +35,8 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
     return native_module().Packing(extent, tables, long.index(lane) + missing, stride)
 
 
-atexit.register(packing.cache_clear)  # native objects that outlive the interpreter would count as leaks
+# Native objects that remain when the interpreter exits would count as leaks.
+atexit.register(packing.cache_clear)
 
 
 def pack(layout: Layout, array: npt.NDArray[np.int8], fill: int = 0) -> npt.NDArray[np.int32]:

@@ -135,8 +135,8 @@ class Resident:
         return data
 
     def _upload(self) -> Buffer:
-        # No lock, because a thread may arrive here while it holds the device's queue. If two threads arrive
-        # at once, both upload the data.
+        # There is no lock, because a thread may arrive here while it holds the device's queue. If two threads
+        # arrive at once, both upload the data.
         data = self.data()
         buffer = self._device.allocate(self.bytes)
         self._device.upload(buffer, data)
@@ -204,7 +204,7 @@ class Plan:
         return sum(step.macs for step in self.steps)
 
 
-READ, WRITE = 1, 2  # a slot's access, as the extension takes it
+READ, WRITE = 1, 2  # the access to a slot, with the extension's numbers
 
 
 def native_plan(

@@ -52,14 +52,15 @@ class Program:
     constants: dict[str, Value]
     pipeline: Any
     pid: int = dataclasses.field(default_factory=os.getpid)
-    subgroup_size: int = 0  # 0: the driver's choice
+    subgroup_size: int = 0  # 0: the driver chooses
 
     @property
     def native(self) -> Any:
         """The native pipeline, once it is made; raises an error if it could not be made."""
         if not isinstance(self.pipeline, Future | Later):
             return self.pipeline
-        if isinstance(self.pipeline, Future) and self.pid != os.getpid():  # whoever makes it was left behind
+        # The thread that makes the pipeline did not survive the fork.
+        if isinstance(self.pipeline, Future) and self.pid != os.getpid():
             raise DeviceError(FORKED)
         return self.pipeline.result()
 

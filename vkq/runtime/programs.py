@@ -54,7 +54,8 @@ class Together:
         try:
             if kind is None:
                 for done, future in enumerate(self._futures, 1):
-                    if self._pid != os.getpid():  # *progress* has forked: the threads were left behind
+                    # The process forked during *progress*, and a child has no worker threads.
+                    if self._pid != os.getpid():
                         raise DeviceError(FORKED)
                     future.result()
                     if self._progress:
@@ -85,7 +86,7 @@ class Programs:
         if found is None:
             with self._lock:
                 turn = self._turns.setdefault(key, Turns(variant.name))
-            with turn:  # other programs are made meanwhile
+            with turn:  # other threads make other programs meanwhile
                 found = self._made.get(key)
                 if found is None:
                     require(variant, values, self._capabilities)

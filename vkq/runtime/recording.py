@@ -76,11 +76,12 @@ class Recording:
         self.device = device
         self._queue = device.queue
         if not device.capabilities.timestamp_valid_bits:
-            timestamps = marks = 0  # the queue has none, and a command for them would be an error
-        # The chain that the next read submits belongs to the queue, and its operations are not recorded here.
+            timestamps = marks = 0  # this queue has no timestamps, and a command for them would be an error
+        # The chain of operations that the next read submits belongs to the queue. Its operations are not
+        # recorded here.
         self._native = chain or self._queue.recording(timestamps, marks)
         self._replays = chain is None
-        self._running = Turns("Recording.run")  # held during a whole run
+        self._running = Turns("Recording.run")  # held while a run is in progress
         self.steps: list[Recorded] = []
         self.dispatches = 0
 

@@ -64,7 +64,7 @@ class Compiler:
     """
 
     def __init__(self, which: int | str | None = None):
-        physical, self.capabilities = choose_device(which, probed=False)  # runs nothing
+        physical, self.capabilities = choose_device(which, probed=False)  # nothing runs on this device
         family, refusal = self.capabilities.compute_family, self.capabilities.refusal()
         if refusal or family is None:
             raise DeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")
@@ -104,7 +104,7 @@ class Compiler:
             )
         binary, others = code(variant, spirv(variant), values, self.capabilities)
         began = time.monotonic()
-        with _stderr() as printed:  # the pipeline is made as `vkq.Device.program` makes it
+        with _stderr() as printed:  # the pipeline is made in the same way as by `vkq.Device.program`
             made = vulkan.instance().native.compile(
                 self.handle, binary, [binding.texels for binding in variant.bindings],
                 4 * len(variant.push_constants), others, subgroup_size, capture=not self._prints,

@@ -36,14 +36,15 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
     if isinstance(x, np.ndarray):
         return x
     try:
-        if getattr(x, "requires_grad", False):  # a Parameter of PyTorch, which gives no array as it is
+        # A Parameter of PyTorch, which must be detached before it gives an array.
+        if getattr(x, "requires_grad", False):
             x = x.detach()
         kind = int(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else None
         if kind in (None, CPU):
             return np.asarray(x) if kind is None or hasattr(x, "__array__") else np.from_dlpack(x)
     except MemoryError:
         raise
-    except Exception as error:  # lists that are no array, and whatever an object's own methods raise
+    except Exception as error:  # a list may be no array, and an object's own methods may raise anything
         raise DTypeError(f"{what}: it is no array that NumPy knows: {str(error)[:200]}") from error
     raise ArgumentError(f"{what}: the array is on DLPack device type {kind}; it must be in host memory (1)")
 

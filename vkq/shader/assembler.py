@@ -14,7 +14,7 @@ from ..numerics.software import soft_difference, soft_product, soft_sum
 from ..numerics.steps import Kind, Number
 from .module import INPUT, PUSH, SHARED, STORAGE, ModuleWriter, put
 
-# op -> opcode, for every step of `vkq.numerics.steps.NUMPY`.
+# For every step of `vkq.numerics.steps.NUMPY`: the opcode of its op.
 OPCODES = {
     "fadd": 129, "fsub": 131, "fmul": 133, "flt": 184, "itof": 111, "ftoi": 110, "bnot": 168, "band": 167,
     "bor": 166, "bxor": 165, "umod": 137, "udiv": 134, "ult": 176, "ilt": 177, "ushr": 194, "ishr": 195,

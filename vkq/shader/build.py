@@ -26,10 +26,10 @@ from vkq.shader.frozen import SUFFIX, freeze
 from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Variant
 
-COMPILER = "compiler.txt"  # in the folder of all modules: the compiler that made them
-WORTH_A_PROCESS = 48  # below so many modules, starting processes costs more than it saves
+COMPILER = "compiler.txt"  # a file in the folder of all modules that names the compiler
+WORTH_A_PROCESS = 48  # with fewer modules, starting processes costs more time than it saves
 
-Module = tuple[Variant, ...]  # those that one SPIR-V module serves: they differ in specialization alone
+Module = tuple[Variant, ...]  # the variants that share one SPIR-V module: they differ only in specialization
 _Map = Callable[[Callable[[Module], tuple[str, bytes]], Iterable[Module]], Iterable[tuple[str, bytes]]]
 
 

@@ -19,10 +19,11 @@ from vkq.shader.spec import Shader, Variant
 from vkq.turns import Turns
 from vkq.yamlfile import MAX_BYTES
 
-MEANT = {"linear": ("gemm_*", "gemv_*")}  # operators whose shaders have the names of their arithmetic
+MEANT = {"linear": ("gemm_*", "gemv_*")}  # operators whose shaders are named after their arithmetic
 _NAME = re.compile(rb"^name: ([a-z0-9_]+)\r?$", re.MULTILINE)
-PACKAGED = Path(__file__).parent.parent / "_spirv"  # files that `vkq.shader.build` put into a wheel
-_LISTED = 12  # names that an error message lists at most
+# The folder with the files that `vkq.shader.build` puts into a wheel.
+PACKAGED = Path(__file__).parent.parent / "_spirv"
+_LISTED = 12  # most names that an error message lists
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class Described(Mapping[str, Shader]):
         self._paths: dict[str, Path] = {}
         self._known = blocks(folder)
         self._read: dict[str, Shader] = {}
-        self._lock = Turns("reading a shader")  # a variant is itself alone: two readings would be two
+        # Each variant must be one object; two threads that read at once would make two.
+        self._lock = Turns("reading a shader")
         for path in sorted(folder.glob("*/*.yaml")):
             name = _name(path, self._known)
             if name in self._paths:
@@ -115,7 +117,7 @@ class Described(Mapping[str, Shader]):
 
 def _name(path: Path, known: Mapping[str, Words]) -> str:
     """Return the name in a description, without reading the rest if it has the usual form."""
-    with contextlib.suppress(OSError):  # `load_shader` says it with the file's name
+    with contextlib.suppress(OSError):  # `load_shader` raises the same error with the file's name
         usual = _NAME.search(files.read(path, MAX_BYTES))
         if usual:
             return usual[1].decode()

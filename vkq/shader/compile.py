@@ -24,20 +24,21 @@ from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect
 from vkq.shader.spec import Variant, Written
 
-FORMAT = 1  # raised when the same text must give other SPIR-V: another target or optimization
-DEBUG = "DEBUG"  # a define under which shaders print (debugPrintfEXT)
-DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment's switch for it, for a process of its own
-MOST_BYTES = 1 << 20  # largest source or included file
-MOST_LINES = 10_000  # longest expanded text: nested double includes would grow without end
-MOST_DEPTH = 32  # most nested includes
+FORMAT = 1  # to be raised when the same text must give other SPIR-V: another target or optimization
+DEBUG = "DEBUG"  # the define with which shaders print (debugPrintfEXT)
+DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment variable that sets this define for a whole process
+MOST_BYTES = 1 << 20  # most bytes of a source or an included file
+MOST_LINES = 10_000  # most lines of expanded text: nested double includes would grow without end
+MOST_DEPTH = 32  # most levels of nested includes
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
 _ANY_INCLUDE = re.compile(r"\s*#\s*include\b")
-_INSIDE = re.compile(r"(?:[\w-][\w.-]{0,99}/){0,9}[\w-][\w.-]{0,99}")  # neither absolute nor with ..
+# A path that is not absolute and has no "..".
+_INSIDE = re.compile(r"(?:[\w-][\w.-]{0,99}/){0,9}[\w-][\w.-]{0,99}")
 _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 _VERSION = re.compile(r"\s*#\s*version\b")
 
-Includes = tuple[tuple[str, str], ...]  # names and texts that are no files
+Includes = tuple[tuple[str, str], ...]  # names and texts of includes that are not files
 
 
 class Sources:
@@ -47,7 +48,7 @@ class Sources:
         self.folders = list(folders)
         self._found: dict[tuple[Path | None, str], Path | None] = {}
         self._texts: dict[Path, tuple[str, str]] = {}
-        self.bodies: dict[tuple[Path, Includes], str] = {}  # expanded, of what variants share
+        self.bodies: dict[tuple[Path, Includes], str] = {}  # expanded texts of the part that variants share
 
     def read(self, path: Path) -> tuple[str, str]:
         """Return a file's name, relative to the folder that contains ``common``, and its text. The name is
@@ -122,7 +123,7 @@ def _parts(text: str, first: int, name: str) -> tuple[str | tuple[int, str], ...
     parts: list[str | tuple[int, str]] = []
     block: list[str] = []
     for number, line in enumerate(text.splitlines(), first):
-        if "#" not in line:  # nearly all
+        if "#" not in line:  # true for nearly all lines
             block.append(line)
         elif match := _INCLUDE.fullmatch(line):
             parts += ["\n".join(block), (number, match[1])] if block else [(number, match[1])]
@@ -174,7 +175,7 @@ def _included(
             f'{where}: include "{wanted}" was not found; looked in {places} and the generated files.'
         )
     name, text = sources.read(found) if found else (wanted, virtual[wanted])
-    if name in including:  # a cycle: the guard of the outer one holds, as with #pragma once
+    if name in including:  # a cycle: the outer file is already included, as with #pragma once
         return
     guard = "VKQ_INCLUDED_" + re.sub(r"[\W_]+", "_", name)
     yield f'#ifndef {guard}\n#define {guard}\n#line 1 "{name}"'
@@ -275,7 +276,7 @@ def compiled(variant: Variant) -> bytes | None:
     """Return the SPIR-V of *variant* from the package or the user's cache; None if it must be compiled."""
     if isinstance(variant, Written):
         return variant.module()
-    if variant.packaged and not _debugged():  # compared with its YAML when the package was built
+    if variant.packaged and not _debugged():  # the build of the package compared this module with its YAML
         data = cache.read(PACKAGED / f"{variant.packaged}.spv")
         if data is not None:
             return data

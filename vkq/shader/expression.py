@@ -11,8 +11,9 @@ from functools import lru_cache
 from vkq.errors import ArgumentError
 
 MAX_LENGTH = 500
-MOST_KEPT = 4096  # parsed; all shaders together have some hundred
-_GLUED = re.compile(r"\b\d+[^\W\d]")  # such as 1if, which Python would parse with a warning
+MOST_KEPT = 4096  # most parsed expressions that are kept; all shaders together have some hundred
+# A number followed by letters, such as 1if, which Python would parse with a warning.
+_GLUED = re.compile(r"\b\d+[^\W\d]")
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -69,7 +70,7 @@ class Expression:
             raise ArgumentError(f"'{self.text}' divides by zero with {given}.") from None
 
 
-@lru_cache(MOST_KEPT)  # a dispatch asks for them each time
+@lru_cache(MOST_KEPT)  # each dispatch asks for these again
 def _names(text: str) -> frozenset[str]:
     functions = {id(node.func) for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)}
     nodes = (node for node in ast.walk(_parse(text)) if isinstance(node, ast.Name))

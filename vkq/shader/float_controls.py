@@ -52,8 +52,8 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
     entries = [_function(instruction) for instruction in old if instruction.op == OP_ENTRY_POINT]
     modes = [Instruction(OP_EXECUTION_MODE, (entry, mode, 32)) for entry in entries for _, mode in wanted]
     capabilities = [Instruction(OP_CAPABILITY, (capability,)) for capability, _ in wanted]
-    # A module's order is: capabilities, extensions, imports, memory model, entry points, execution modes, the
-    # rest.
+    # The order of a SPIR-V module: capabilities, extensions, imports, memory model, entry points, execution
+    # modes, and the rest.
     new = _insert(old, capabilities, {OP_CAPABILITY})
     new = _insert(new, [extension], {OP_CAPABILITY, OP_EXTENSION})
     new = _insert(new, modes, {OP_ENTRY_POINT, OP_EXECUTION_MODE})
@@ -61,7 +61,7 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
 
 
 def _function(entry_point: Instruction) -> int:
-    if len(entry_point.words) < 3:  # an execution model, a function, a name
+    if len(entry_point.words) < 3:  # the opcode, an execution model, a function and a name
         raise CompileError(
             f"an entry point of the SPIR-V has {len(entry_point.words)} words; it has at least 3."
         )

@@ -84,9 +84,10 @@ class LibraryCompiler:
         self.name, self.library = f"slangpy ({library.name})", library
         self._compile = ctypes.CDLL(str(library)).glslang_compile_1_2
         self._compile.argtypes, self._compile.restype = [ctypes.POINTER(_Request)], ctypes.c_int
-        self._lock = Turns("compiling a shader", again=True)  # the library keeps state for the process
-        # Its messages go through Python, which a daemon thread must not enter while the interpreter exits. So
-        # the exit waits for running compilations, and no other thread starts one.
+        # The library's state is shared by the whole process.
+        self._lock = Turns("compiling a shader", again=True)
+        # The library's messages go through Python, which a daemon thread must not enter while the interpreter
+        # exits. So the exit waits for running compilations, and no other thread starts one.
         atexit.register(self._lock.close)
 
     def compile(self, source: str, path: str) -> bytes:
@@ -107,7 +108,8 @@ class LibraryCompiler:
             spirv_version=(ctypes.c_int * 3)(1, 3, 0),
             entry_point=b"main",
         )
-        request.text = buffer  # the buffer lives as long as the request, even if nobody waits for it any more
+        # The buffer must exist as long as the request, even if nobody waits for the request any more.
+        request.text = buffer
         codes: list[int] = []
 
         def call() -> None:
@@ -115,8 +117,8 @@ class LibraryCompiler:
                 codes.append(self._compile(ctypes.byref(request)))
 
         if threading.current_thread() is threading.main_thread():
-            # In this thread Ctrl-C would be raised inside a callback, where it would be lost together with
-            # the result.
+            # In this thread Ctrl-C would raise its exception inside a callback, where the exception would be
+            # lost together with the result.
             worker = threading.Thread(target=call, daemon=True)
             worker.start()
             worker.join()

@@ -10,11 +10,12 @@ from pathlib import Path
 from vkq.shader.spec import PushConstant
 from vkq.yamlfile import Node, load
 
-FILE = "push.yaml"  # in the shaders folder
+FILE = "push.yaml"  # a file in the shaders folder
 INCLUDE = "push.glslh"
-FIRST = ("uint", "first_group")  # first in every block: where a part of a split dispatch begins
+# The first word of every block: the workgroup at which a part of a split dispatch begins.
+FIRST = ("uint", "first_group")
 TYPES = ("int", "uint", "float")
-MAX_BYTES = 128  # every Vulkan device allows so many (maxPushConstantsSize)
+MAX_BYTES = 128  # every Vulkan device allows this number (maxPushConstantsSize)
 
 Words = tuple[tuple[str, str], ...]  # (type, name), in the order of the block
 

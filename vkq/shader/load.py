@@ -32,7 +32,8 @@ from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 1024
 REQUIRED = {"source", "bindings", "local_size", "workgroups"}
-ADDED = {"axes", "defines", "sizes", "bindings", "push_constants", "specialization"}  # added by `like`
+# The keys that a description takes over with `like`.
+ADDED = {"axes", "defines", "sizes", "bindings", "push_constants", "specialization"}
 KEYS = REQUIRED | ADDED | {"except", "push", "shared_bytes", "iterations", "requires"}
 ACCESS = ("read", "write", "read_write")
 ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?|" + TEXELS)

@@ -150,7 +150,7 @@ def _constants(module: Module) -> dict[int, tuple[str, Constant]]:
         name = module.names.get(identifier, "")
         if (
             number not in found or name
-        ):  # local_size_x_id makes a nameless one beside the one that the GLSL declares
+        ):  # local_size_x_id adds a constant without a name to the constant that the GLSL declares
             found[number] = name, Constant(number, module.type_name(instruction.words[0]), default)
     return found
 
@@ -210,7 +210,8 @@ def _check_push_constants(variant: Variant, reflection: Reflection) -> Iterator[
     if len(have) != len(want):
         yield f"the GLSL uses a block of {len(have)} push constants and the YAML names {len(want)}."
     for number, (mine, yours) in enumerate(zip(have, want, strict=False)):
-        named = replace(mine, name=mine.name or yours.name)  # a stripped name cannot be compared
+        # Without a name in the SPIR-V, names cannot be compared.
+        named = replace(mine, name=mine.name or yours.name)
         if named != yours:
             texts = (f"'{each.name}' {each.type} at offset {each.offset}" for each in (named, yours))
             yield "push constant {} is {} in the GLSL and {} in the YAML.".format(number, *texts)

@@ -22,13 +22,13 @@ from vkq.shader.spirv import (
     parse,
 )
 
-FORBIDDEN = (  # pattern, why
+FORBIDDEN = (  # (pattern, reason)
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
     (
-        # gl_SubgroupID stays allowed: on that device a control with gl_SubgroupID and the lane from
-        # gl_LocalInvocationIndex was right (PR 6972), and it tells compilers that it is the same in all
-        # lanes.
+        # gl_SubgroupID stays allowed. On that device, a test with gl_SubgroupID and the lane from
+        # gl_LocalInvocationIndex gave right results (PR 6972), and gl_SubgroupID tells compilers that the
+        # value is the same in all lanes.
         r"\bgl_SubgroupInvocationID\b",
         "an Adreno 840's driver gives another lane's in shaders with matrices (Tencent/ncnn PR 6720, 6972);"
         " use own_lane of lane.glslh",
@@ -214,6 +214,6 @@ def _heads(code: str, at: int) -> list[str]:
             heads.append(code[start:i])
         elif c == "}" and heads:
             heads.pop()
-        if c in "{}" or (c == ";" and not depth):  # but not the semicolons of a for statement
+        if c in "{}" or (c == ";" and not depth):  # except the semicolons of a for statement
             start = i + 1
     return [*heads, code[start:at]]

@@ -15,8 +15,8 @@ from vkq.shader.spec import Constant
 from vkq.yamlfile import Node
 
 INCLUDE = "sizes.glslh"
-FIRST_ID = 32  # constant_ids from here on are those of sizes
-TYPE = "int"  # also for unsigned numbers: GLSL converts an int literal to uint where needed
+FIRST_ID = 32  # constant_ids from this number on belong to sizes
+TYPE = "int"  # used for unsigned numbers too: GLSL converts an int literal to uint where needed
 
 
 def sizes_of(node: Node | None) -> dict[str, int]:

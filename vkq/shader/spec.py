@@ -45,7 +45,7 @@ def encode(kind: str, value: object, what: str) -> bytes:
             raise ArgumentError(f"{what} is {value!r}; a bool must be True or False.")
         return struct.pack("<I", value)
     try:
-        if isinstance(value, (str, bytes, bool)):  # float() would accept these
+        if isinstance(value, (str, bytes, bool)):  # float() would accept these types
             raise TypeError
         return struct.pack("<f", float(value))  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -65,7 +65,7 @@ class Binding:
     type: str
     layout: str | None = None
     optional: bool = False  # the compiled code of a variant may leave it unused
-    in_place: bool = False  # some dispatches read what they overwrite: `vkq.runtime.plan.step_of`
+    in_place: bool = False  # some dispatches read the array that they overwrite (`vkq.runtime.plan.step_of`)
 
     @property
     def texels(self) -> bool:

@@ -36,8 +36,9 @@ from vkq.shader.spirv import (
     words_of,
 )
 
-COUNTS = ("TRIPS", "CHUNKS")  # trip counts of a problem: specialization constants, never literals
-_READ = {  # instruction -> the words that it has at least, its first one included
+# Trip counts depend on the problem: they are specialization constants, never literals.
+COUNTS = ("TRIPS", "CHUNKS")
+_READ = {  # instruction -> its least number of words, the opcode's word included
     OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
     OP_SPEC_FALSE: 3, OP_SPEC_CONSTANT: 4, OP_SPEC_COMPOSITE: 3, OP_SPEC_OP: 4,
 }  # fmt: skip
@@ -82,9 +83,9 @@ class _Folding:
     def __init__(self, words: array[int], given: Mapping[int, int], known: Mapping[int, int]):
         self._words, self._given, self._known = words, given, known
         self._lengths = {words[at + 3] for at, length in declarations(words, {OP_ARRAY}) if length == 4}
-        self._bits: dict[int, int] = {}  # given or known, by the id
-        self._open: set[int] = set()  # ids of specialization constants that stay
-        self._chosen: set[int] = set()  # those of them that a Select chose
+        self._bits: dict[int, int] = {}  # bits of the values that are given or known, by id
+        self._open: set[int] = set()  # ids of specialization constants that remain
+        self._chosen: set[int] = set()  # ids among these that a Select chose
         self._signed: dict[int, bool] = {}  # types of 32-bit whole numbers
         self._bools: set[int] = set()  # types
         self._values: dict[int, int] = {}  # values of integers and bools
@@ -119,7 +120,7 @@ class _Folding:
         stays = identifier in self._open
         if stays and identifier not in self._bits:
             return None
-        if op in (OP_CONSTANT, OP_SPEC_CONSTANT) and len(literal) != 1:  # 64-bit constants are no sizes
+        if op in (OP_CONSTANT, OP_SPEC_CONSTANT) and len(literal) != 1:  # a 64-bit constant cannot be a size
             return None if stays else [3 + len(literal) << 16 | OP_CONSTANT, *operands]
         default = literal[0] if literal else int(op in (OP_TRUE, OP_SPEC_TRUE))
         constant = self._constant(kind, identifier, self._bits.get(identifier, default))

@@ -133,8 +133,8 @@ class Module:
 
     def __init__(self, spirv: bytes, specialization: Mapping[int, Value]):
         _, self.instructions, functions = parse(spirv, lambda op: op != OP_FUNCTION)
-        at = self.loops = 0  # loops: those without the hint to unroll them
-        while at < len(functions):  # little in them is read, but their lengths are checked
+        at = self.loops = 0  # number of loops without the hint to unroll them
+        while at < len(functions):  # few instructions in functions matter, but the lengths of all are checked
             length = _length(functions, at)
             if functions[at] & 0xFFFF == OP_LOOP_MERGE:
                 self.loops += not functions[at + length - 1] & CONTROL_UNROLL
