@@ -73,8 +73,7 @@ class Templates:
     ):
         if x_dtype not in DTYPES:
             raise DTypeError(f"Templates: x_dtype is {x_dtype!r}; it must be one of {', '.join(DTYPES)}")
-        # A copy: the caller may change the array before it is packed.
-        self.w = np.array(integers("Templates", "w", w))
+        self.w = np.array(integers("Templates", "w", w))  # a copy: the caller may change the array
         self.w = self.w[:, None] if self.w.ndim == 3 else self.w
         if self.w.ndim != 4 or 0 in self.w.shape:
             raise ArgumentError(
@@ -89,8 +88,7 @@ class Templates:
         offsets = bias_of("Templates", bias, len(self.w))
         self._bias = offsets
         wide = accumulator("Templates", self.x_range, self.w, offsets, accumulate) == np.int64
-        # The options are checked with an image that has room for the window. The images themselves are
-        # checked later.
+        # The options are checked with an image that has room for the window; images are checked later.
         options = ConvOptions.of("Templates", self.w.shape, *self._options)
         reach = [(k - 1) * d + 1 for k, d in zip(self.w.shape[2:], options.dilation, strict=True)]
         self._problem = p = self.problem((1, self.w.shape[1] * groups, *reach))
