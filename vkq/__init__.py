@@ -124,7 +124,7 @@ __all__ = [
 ]
 
 
-# Imported at their first use: (module, name in it).
+# Names that are imported at their first use: (module, name in it).
 _LATE = {"integer": ("integer", None), "load": ("player.load", "load")}
 
 

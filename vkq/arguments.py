@@ -18,9 +18,9 @@ from vkq.errors import DTypeError
 Function = TypeVar("Function", bound=Callable[..., Any])
 Predicate = Callable[[Any], bool]
 LARGEST = 2**63
-LARGEST_OPTION = 2**31  # largest stride, padding, ...: no image needs more
+LARGEST_OPTION = 2**31  # largest stride, padding and so on; no image needs a larger one
 LONGEST = 10_000  # most numbers in a sequence
-NUMBERS = "biufV"  # kinds of NumPy's dtypes; V has what others register, such as bfloat16
+NUMBERS = "biufV"  # kinds of NumPy's dtypes; V is the kind of types that others register, such as bfloat16
 
 
 class Rule(NamedTuple):
@@ -57,8 +57,8 @@ def checked(function: Function) -> Function:
                 given = (*given[:at], convert(given[at]), *given[at + 1 :])
         return function(*given, **options)
 
-    # With its module's globals the wrapper counts as a function of that module, for doctest and other
-    # inspection.
+    # With the globals of its module, the wrapper counts as a function of that module: doctest and other tools
+    # find it.
     home = vars(sys.modules[function.__module__])
     wrapped = types.FunctionType(call.__code__, home, function.__name__, None, call.__closure__)
     return cast(Function, functools.wraps(function)(wrapped))
@@ -73,7 +73,8 @@ def shown(value: Any) -> str:
     """Return a value for a message, always short."""
     try:
         return reprlib.repr(value)
-    except Exception:  # an integer of more digits than Python prints, or an object that cannot tell
+    # repr() fails for an integer with more digits than Python prints, and may fail for any object.
+    except Exception:
         return f"a value of {value.bit_length()} bits" if isinstance(value, int) else "a value"
 
 
@@ -97,11 +98,11 @@ def array(value: Any) -> bool:
         return value.dtype.kind in NUMBERS
     if value is None or isinstance(value, (str, bytes)):
         return False
-    if hasattr(value, "__dlpack_device__"):  # its reader checks on which device it is
+    if hasattr(value, "__dlpack_device__"):  # the function that reads the object checks its device
         return True
     try:
         return np.asarray(value).dtype.kind in NUMBERS
-    except Exception:  # ragged lists, and whatever an object's own __array__ raises
+    except Exception:  # ragged lists cannot be converted, and an object's own __array__ may raise anything
         return False
 
 

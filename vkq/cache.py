@@ -26,7 +26,7 @@ import platformdirs
 from vkq import files
 
 MAGIC = b"vkqcache2\n"
-MOST_FILE_BYTES = 64 << 20  # of one file: a driver's pipeline cache can have a few MiB
+MOST_FILE_BYTES = 64 << 20  # of one file; a driver's pipeline cache can have a few MiB
 MOST_BYTES = 512 << 20  # of all files in the folder
 KINDS = (
     "drivers",
@@ -34,8 +34,8 @@ KINDS = (
     "probe",
     "spirv",
     "tune",
-)  # its subfolders, the only ones where files are deleted
-_TOUCH_S = 86400.0  # how exact the time of the last use is
+)  # its subfolders; files are deleted only there
+_TOUCH_S = 86400.0  # resolution of the time of the last use, in seconds
 _HEADER = len(MAGIC) + hashlib.sha256().digest_size
 
 Value = TypeVar("Value")
@@ -111,7 +111,7 @@ def write(path: Path, data: bytes) -> None:
     try:
         write_sealed(path, data)
     except OSError as error:
-        if path not in _warned:  # otherwise the file was already reported when it was read
+        if path not in _warned:  # a file in this set was already reported when it was read
             warn(path.parent, f"the cache folder {path.parent} cannot be written: {error.strerror or error}.")
     else:
         _evict(path.parent.parent, len(data) + _HEADER)

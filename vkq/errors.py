@@ -78,7 +78,7 @@ class OutOfMemoryError(DeviceError, MemoryError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'resnet50'?"`` if one of the *known* names is similar to *word*, else ""."""
-    from difflib import get_close_matches  # slow to import, and only for errors
+    from difflib import get_close_matches  # imported here, because the import is slow and only errors need it
 
     found = get_close_matches(word[:100], list(known), 1, 0.6)
     return f"; did you mean {found[0]!r}?" if found else ""

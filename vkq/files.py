@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MAX_DIGITS = 20  # of an integer in JSON; 2**64 has 20
-MAX_CONTAINERS = 200_000  # lists and objects of a JSON text: what they take in memory is far above their text
+MAX_DIGITS = 20  # most digits of an integer in JSON; 2**64 has 20
+# Most lists and objects of a JSON text, because each takes far more memory than its text.
+MAX_CONTAINERS = 200_000
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -35,7 +36,7 @@ def read(path: Path, most_bytes: int) -> bytes:
 
 def read_start(path: Path, count: int) -> bytes:
     """Return the first *count* bytes like `read`, fewer if the file ends before."""
-    handle = os.open(path, _FLAGS)  # O_NONBLOCK: opening a pipe does not wait for its writer
+    handle = os.open(path, _FLAGS)  # O_NONBLOCK: opening a pipe must not wait for its writer
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
@@ -63,7 +64,7 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
         if path.is_file() and not path.is_symlink():
             beside.chmod(stat.S_IMODE(path.stat().st_mode))
         yield beside
-        with beside.open("rb+") as file:  # a disk may say only now that it is full
+        with beside.open("rb+") as file:  # a full disk may be reported only here
             os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError as error:

@@ -5,4 +5,4 @@ from __future__ import annotations
 import logging
 
 LOG = logging.getLogger("vkq")
-LOG.addHandler(logging.NullHandler())  # otherwise Python would print warnings itself
+LOG.addHandler(logging.NullHandler())  # without a handler, Python would print the warnings

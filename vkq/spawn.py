@@ -20,16 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-CHILD = "VKQ_CHILD"  # set in a child, which starts no other: the seconds after which it ends itself
-KEPT_BYTES = 1 << 20  # the last bytes of a child's output that are kept
-_GRACE_S = 30  # seconds that a child may outlive a parent that was killed
+# Set in a child, which then starts no children: seconds after which the child ends itself.
+CHILD = "VKQ_CHILD"
+KEPT_BYTES = 1 << 20  # a child's output is kept up to this number of last bytes
+_GRACE_S = 30  # seconds after which a child ends when its parent was killed
 _ROOT = Path(__file__).resolve().parents[1]  # the folder that holds vkq
 _BOOT = (
     "import json, sys; path = json.loads(sys.argv[1]);"
     " sys.path[:] = path + [p for p in sys.path if p not in path];"
     " from importlib import import_module; sys.exit(import_module(sys.argv[2]).main(sys.argv[3:]))"
 )
-# A process ended by one of these was ended by somebody; any other signal is a crash.
+# If a process ended by one of these signals, somebody ended it. Any other signal is a crash.
 _SENT = {
     getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGALRM", "SIGQUIT")
 }
@@ -64,7 +65,7 @@ def command(module: str, *arguments: str) -> list[str] | None:
     if in_child() or not sys.executable or getattr(sys, "frozen", False):
         return None
     if not Path(sys.executable).name.lower().startswith("python"):
-        return None  # an application that embeds Python would start a second self
+        return None  # in an application that embeds Python, this would start the application a second time
     return [sys.executable, "-I", "-c", _BOOT, json.dumps(_path()), module, *arguments]
 
 
@@ -103,7 +104,7 @@ def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | 
             late = False
         except subprocess.TimeoutExpired:
             late = True
-    finally:  # a signal for this process ends the child too
+    finally:  # a signal that ends this process must end the child too
         if process.poll() is None:
             _kill(process)
     said = _objects(out.text())
@@ -127,15 +128,17 @@ class _Drain:
         self._pipe.close()
 
     def text(self) -> str:
-        self._thread.join(5)  # a process that the child left behind may hold the pipe open
+        self._thread.join(5)  # a process that the child started may still hold the pipe open
         return self._data.decode(errors="replace")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     if hasattr(os, "killpg"):
-        os.killpg(process.pid, signal.SIGKILL)  # its session: what the driver started goes too
+        # End the whole session, with all processes that the driver started.
+        os.killpg(process.pid, signal.SIGKILL)
     process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: leave it
+    # The process is stuck in the kernel: do not wait for it.
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5)
 
 
@@ -148,7 +151,8 @@ def _how(code: int | None, late: bool, timeout_s: float, err: str) -> tuple[Kind
         number = -(code or 0)
         return ("ended" if number in _SENT else "crashed"), f"the driver crashed ({_signal(number)})"
     last = (err.strip().splitlines() or ["no message"])[-1][:500]
-    if code > 2:  # never vkq's own: the driver ended the process (on Windows, an exception did)
+    # vkq itself never exits with such a code: the driver ended the process (on Windows, an exception did).
+    if code > 2:
         return "crashed", f"the driver ended the process (exit code {code}): {last}"
     return "failed", f"the probe failed (exit code {code}): {last}"
 
@@ -186,7 +190,7 @@ def begin() -> Callable[..., None]:
     channel = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
     if hasattr(signal, "alarm"):
-        signal.alarm(int(os.environ.get(CHILD, "0")))  # 0: run by hand
+        signal.alarm(int(os.environ.get(CHILD, "0")))  # 0: a user started this process
 
     def say(**what: Any) -> None:
         channel.write(json.dumps(what) + "\n")

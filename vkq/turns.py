@@ -20,10 +20,11 @@ FORKED = (
     " survives a fork: open no device or session before the fork (gunicorn: without --preload), or start the"
     " child with multiprocessing's 'spawn' method"
 )
-# All locks, by number. A WeakSet would remove entries in callbacks, in which Ctrl-C would be raised and lost.
+# All locks, by number. A WeakSet would remove entries in callbacks, and an exception of Ctrl-C there would be
+# lost.
 _all: dict[int, weakref.ref[Turns]] = {}
 _numbers = itertools.count()
-_most = 256  # references after which the dead ones are dropped
+_most = 256  # number of references after which dead references are removed
 
 
 class Turns:
@@ -47,8 +48,9 @@ class Turns:
 
     def __init__(self, what: str, again: bool = False):
         self._what, self._again = what, again
-        self._lock = threading.RLock()  # its owner is set together with it, so a signal comes before or after
-        self._depth = 0  # changed by the owner alone
+        # The RLock stores its owner in the same step, so a signal comes before or after both.
+        self._lock = threading.RLock()
+        self._depth = 0  # only the owner changes this
         self._left_behind = False
         _all[next(_numbers)] = weakref.ref(self)
         if len(_all) > _most:

@@ -21,16 +21,16 @@ from yaml.resolver import Resolver
 from vkq import files
 from vkq.errors import SpecError
 
-# Limits of a description: together they bound the time of reading one (0.5 s) and its memory.
+# Limits of a description. Together they limit the time to read one (0.5 s) and its memory.
 MAX_BYTES = 256 << 10
 MAX_NODES = 20_000
 MAX_DEPTH = 32
-MAX_DIGITS = 20  # digits of a number; 2**64 has 20
-_SHOWN = 60  # characters of a value in a message
+MAX_DIGITS = 20  # most digits of a number; 2**64 has 20
+_SHOWN = 60  # most characters of a value in a message
 
 _INT = re.compile(
     r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+"
-)  # YAML 1.1's octal, binary and sexagesimal forms are no numbers
+)  # the octal, binary and sexagesimal forms of YAML 1.1 are texts
 _HALF = re.compile("[\ud800-\udfff]")
 _BOOL = {"true": True, "false": False}  # YAML 1.1's yes, no, on, off are texts
 _WORDS = {"str": "text", "int": "number", "float": "number", "bool": "truth value"}
@@ -131,7 +131,8 @@ class Node:
             )
         if tag == "int" and _INT.fullmatch(text):
             return int(text, 0)
-        if tag == "float" and not re.search("[:_n]", text.lower()):  # neither sexagesimal nor .inf and .nan
+        # A float is neither sexagesimal nor .inf or .nan.
+        if tag == "float" and not re.search("[:_n]", text.lower()):
             value = float(text)
             if math.isfinite(value):
                 return value
@@ -140,8 +141,8 @@ class Node:
             " and truth as true or false."
         )
 
-    # The three methods below have the names of their types; they are last so that no other method's
-    # annotation refers to them.
+    # The three methods below have the names of their types. They are last, so that annotations of other
+    # methods do not refer to them.
 
     def str(self) -> str:
         """Return a text."""
@@ -259,7 +260,7 @@ def load(path: Path) -> Node:
     """
     try:
         data = files.read(path, MAX_BYTES)
-    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+    except (OSError, ValueError) as error:  # a name with a null byte raises ValueError
         raise SpecError(f"{path}:1: cannot be read: {getattr(error, 'strerror', None) or error}.") from error
     try:
         node = _composed(data.decode())
@@ -275,7 +276,7 @@ def load(path: Path) -> Node:
         yaml.YAMLError,
         ValueError,
         OverflowError,
-    ) as error:  # a character that there is not, "\UFFFFFFFF" too
+    ) as error:  # an unknown character, such as "\UFFFFFFFF", is an error too
         raise SpecError(f"{path}:1: {' '.join(str(error).split())}.") from error
     if node is None:
         raise SpecError(f"{path}:1: the file is empty.")

@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..onnx.protobuf import package
 from .trial import Found
 
-SHARE = 0.995  # default target: the share of the float model's score that must remain
+SHARE = 0.995  # default target: the part of the float model's score that must remain
 SHOWN = 500  # characters of a failed script's output that an error repeats
 
 Judge = Callable[[Path], "float | bool"]

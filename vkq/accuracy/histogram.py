@@ -6,10 +6,11 @@ import numpy as np
 
 from ..graph.graph import Array
 
-BINS = 8192  # over [-limit, limit]: a one-sided range that fills a quarter still has 8 in each of 256 steps
+# Bins over [-limit, limit]. If a one-sided range fills a quarter of them, each of 256 steps still has 8 bins.
+BINS = 8192
 
 
-CHUNK = 1 << 20  # numbers that are looked at together, so that copies of large values stay small
+CHUNK = 1 << 20  # numbers that are counted at a time, so that copies of large arrays stay small
 
 
 class Histogram:
@@ -59,7 +60,7 @@ class Histogram:
         if not used.size:
             return 0.0
         x, counts = self.centres[used], self.counts[used]
-        x = np.where(used == BINS // 2, 0.0, x)  # zeros lie at the lower end of this bin
+        x = np.where(used == BINS // 2, 0.0, x)  # zeros lie at the lower end of the middle bin
         near = (np.clip(np.rint(x / scale) + zero_point, qmin, qmax) - zero_point) * scale
         return float(np.square(near - x) @ counts / counts.sum())
 

@@ -10,7 +10,8 @@ from .observe import Observed
 from .place import blocks, elementwise
 from .trial import Found, HeldOut
 
-ELEMENTWISE_GAIN = 0.5  # dB for which element-wise operators leave int8: they then move four times the bytes
+# Gain in dB from which element-wise operators become float, which moves four times as many bytes.
+ELEMENTWISE_GAIN = 0.5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -117,7 +117,7 @@ class LayerComparison:
         if name not in walk.maker and name not in walk.inputs:
             return None
         real = self._activated(name)
-        if real != name and real in walk.maker:  # its own row has the pair
+        if real != name and real in walk.maker:  # the row of the activation itself has the pair
             return None
         there, dequantize = self._quantized(name)
         nodes, reads, seen, ahead = [], dict[str, str](), set[str](), [there]
@@ -262,7 +262,8 @@ class LayerComparison:
                 ):
                     continue
                 noise = float(np.square(w.astype(np.float64) - other).sum())
-                step = float(np.abs(other).max()) / 127  # per tensor: the coarsest that a good scale may be
+                # The largest step of a good scale: one scale for the whole tensor.
+                step = float(np.abs(other).max()) / 127
                 best = max(step * step / 12 * other.size, 1e-300)
                 most = max(most, decibels(noise, best)) if noise else most
         return most

@@ -52,11 +52,12 @@ class Agreement:
             if x.ndim < 2:
                 x, y = x.reshape(-1, 1), y.reshape(-1, 1)
             axes = tuple(i for i in range(x.ndim) if i != 1)
-            rows = x.shape if x.shape[1] > 1 else (1, -1)  # without channels: one row
+            rows = x.shape if x.shape[1] > 1 else (1, -1)  # an array with one channel is one row
             same = x.reshape(rows).argmax(1) == y.reshape(rows).argmax(1)
             new = [np.square(x).sum(axes), np.square(x - y).sum(axes), same.sum(), same.size]
             old = self.sums.get(name)
-            if old is not None and old[0].shape != new[0].shape:  # an open axis: all as one channel
+            # The shapes differ because an axis is open: treat all numbers as one channel.
+            if old is not None and old[0].shape != new[0].shape:
                 old[:2], new[:2] = ([np.atleast_1d(v.sum()) for v in each[:2]] for each in (old, new))
             self.sums[name] = new if old is None else [p + q for p, q in zip(old, new, strict=True)]
 

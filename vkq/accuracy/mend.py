@@ -15,9 +15,9 @@ from .observe import Observed
 from .ranges import Range
 from .walk import Walk
 
-EQUIVARIANT = ("Relu", "LeakyRelu")  # f(s x) = s f(x) for s > 0
-EQUALIZED, SMOOTHED = NOTES = ("vkq.equalized", "vkq.smoothed")  # keys of a model's metadata
-LIMIT = 1024.0  # the most that a channel is multiplied or divided by
+EQUIVARIANT = ("Relu", "LeakyRelu")  # functions with f(s x) = s f(x) for s > 0
+EQUALIZED, SMOOTHED = NOTES = ("vkq.equalized", "vkq.smoothed")  # keys in the model's metadata
+LIMIT = 1024.0  # largest factor, and largest divisor, of a channel
 
 
 def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
@@ -167,7 +167,7 @@ def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
         if near.shape != w.shape:
             continue
         lost = w.astype(np.float64) - near
-        if not lost.any():  # a layer that stays float
+        if not lost.any():  # this layer stays float
             continue
         if node.op_type == "Gemm":
             options = {a.name: a for a in node.attribute}

@@ -11,7 +11,7 @@ from .histogram import BINS, Histogram
 
 Range = tuple[float, float]
 LEVELS = 256
-FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as shares of the whole range
+FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as fractions of the whole range
 
 
 def whole(found: Histogram) -> Range:
@@ -70,7 +70,7 @@ def _error(found: Histogram, span: Range) -> float:
 def _divergence(found: Histogram, span: Range) -> float:
     x: Array = found.centres
     counts = found.counts.copy()
-    counts[BINS // 2] = 0  # zeros are exact, and many behind a Relu
+    counts[BINS // 2] = 0  # zeros are exact, and there are many of them after a Relu
     inside = (x >= span[0]) & (x <= span[1])
     if not (counts * inside).any():
         return np.inf
@@ -85,6 +85,6 @@ def _divergence(found: Histogram, span: Range) -> float:
     many = np.bincount(level, filled, LEVELS)
     q = np.where(filled, (sums / np.maximum(many, 1))[level], 0)
     some = (p > 0) & (q > 0)
-    lost = p[(p > 0) & (q == 0)].sum()  # numbers that no level stands for
+    lost = p[(p > 0) & (q == 0)].sum()  # the share of numbers for which there is no level
     a, b = p[some] / p.sum(), q[some] / max(q.sum(), 1e-300)
     return float((a * np.log(a / b)).sum() + 10 * lost / p.sum())

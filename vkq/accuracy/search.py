@@ -25,8 +25,8 @@ from .place import QuantPlan, tail
 from .ranges import RULES, step
 from .trial import Found, HeldOut, SearchStep
 
-LEAST_GAIN = 0.05  # dB for which a change is kept
-HELD = 3  # every third sample is not calibrated with
+LEAST_GAIN = 0.05  # least gain in dB for which a change is kept
+HELD = 3  # every third sample is used for the comparison, not for the calibration
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,10 @@ import html
 import math
 from typing import Any
 
-SPOILT = 6.0  # dB that a scale loses before it is named
-WORST = 5  # layers named under the table
-WIDE = 100  # columns of a table with everything
-CLEAN = 60.0  # dB at which a bar of the picture is full
+SPOILT = 6.0  # a scale that loses more dB than this is named
+WORST = 5  # most layers that are named under the table
+WIDE = 100  # width in characters from which the table shows all columns
+CLEAN = 60.0  # dB at which the bar of the picture is full
 
 
 @dataclasses.dataclass(frozen=True)

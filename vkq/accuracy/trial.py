@@ -13,7 +13,7 @@ from .measure import Agreement
 from .place import QuantPlan, placed
 
 Feed = Mapping[str, Array]
-Samples = Callable[[], Iterable[Feed]]  # anew at each call
+Samples = Callable[[], Iterable[Feed]]  # each call starts again at the first sample
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,10 +13,11 @@ from ..graph.graph import Array
 from ..onnx.cpu import cpu_session
 from ..onnx.protobuf import package
 
-HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # nodes that are worth threads
-EMBEDDED = 1024  # numbers of a constant that a node's own model holds; larger ones are given at each run
+HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # nodes that run faster with several threads
+# Most numbers of a constant that is part of the node's own model; larger constants are inputs of each run.
+EMBEDDED = 1024
 
-LARGE = 1 << 20  # bytes of a value after which freed memory is given back
+LARGE = 1 << 20  # after a value of this number of bytes, freed memory is returned to the system
 
 
 class Walk:
@@ -39,8 +40,8 @@ class Walk:
         self.constants: dict[str, Array] = {
             name: package().numpy_helper.to_array(tensor) for name, tensor in self.tensors.items()
         }
-        self._sessions: dict[Any, Any] = {}  # key: the node's operation with its small constants
-        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # key: the node
+        self._sessions: dict[Any, Any] = {}  # the key is the node's operation with its small constants
+        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # the key is the node
         for node in self.nodes:
             if node.op_type == "Constant" or all(name in self.constants for name in read_by(node)):
                 self.constants.update(self.apply(node, self.constants))
@@ -75,7 +76,8 @@ class Walk:
         arrays = {name: values[name] if name in values else self.constants[name] for name in names}
         results = [name for name in node.output if name]
         slot = {name: f"v{i}" for i, name in enumerate([*names, *results])}
-        if any(a.HasField("g") or a.graphs for a in node.attribute):  # a branch reads by name
+        # A branch may read any value by its name.
+        if any(a.HasField("g") or a.graphs for a in node.attribute):
             slot = {name: name for name in slot}
         copy = package().NodeProto.FromString(node.SerializeToString())
         copy.input[:] = [slot.get(name, "") for name in node.input]
@@ -106,7 +108,7 @@ class Walk:
             graph, opset_imports=self.proto.opset_import, ir_version=self.proto.ir_version
         )
         model.functions.extend(self.proto.functions)
-        threads = 0 if node.op_type in HEAVY else 1  # a pool takes longer to start than a small node to run
+        threads = 0 if node.op_type in HEAVY else 1  # starting threads takes longer than running a small node
         plain = not _is_integer(node)
         try:
             return cpu_session(model.SerializeToString(), "comparing layers", plain, threads, arena=False)

@@ -20,8 +20,9 @@ from ..onnx.names import chosen
 from ..onnx.protobuf import package
 from ..onnx.quantize import prepared, quantizer, refusals_told
 
-CHANNELS, HALVES, BLOCKS = 13, 19, 21  # the first opsets of DequantizeLinear with an axis, float16, blocks
-FLOATS = {1: np.float32, 10: np.float16}  # TensorProto.DataType
+# The first opsets in which DequantizeLinear has an axis, float16 scales, and blocks.
+CHANNELS, HALVES, BLOCKS = 13, 19, 21
+FLOATS = {1: np.float32, 10: np.float16}  # by number of TensorProto.DataType
 INT4 = 22
 LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 

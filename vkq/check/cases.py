@@ -22,10 +22,11 @@ from ..problem.transposed import TransposedConv2dProblem
 Use = Literal["correctness", "performance"]
 GROUPED_HALF = {"q4gsw_f16": 4, "q8gsw_f16": 8}  # schemes with float16 tensors -> bits of the weight
 GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # linear layers only: bits of the weight
-FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # scheme -> dtype of the weight and of tensors
+FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # scheme -> dtype of the weight and of the tensors
 SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q8csw_f16", *GROUPED, *FLOAT_WEIGHTS)
 CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # the dtype of the products' factors
-FLOAT = (*CHANNELS, *GROUPED, *FLOAT_WEIGHTS)  # float sums: one path, compared within a bound
+# Schemes with float sums: they have one path, and are compared within a bound.
+FLOAT = (*CHANNELS, *GROUPED, *FLOAT_WEIGHTS)
 SCALES = ("channel", "tensor")
 
 
@@ -234,7 +235,8 @@ def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
     kh, kw = (int(size) for size in rng.choice([1, 2, 3, 3, 4, 5], 2))
     stride, dilation = rng.integers(1, 4, 2).tolist(), rng.choice([1, 1, 2, 3], 2).tolist()
     top, left, bottom, right = rng.integers(0, 4, 4).tolist()
-    bottom += max(0, dilation[0] * (kh - 1) + 1 - h - top - bottom)  # ensures at least one output
+    # This padding ensures at least one output.
+    bottom += max(0, dilation[0] * (kh - 1) + 1 - h - top - bottom)
     right += max(0, dilation[1] * (kw - 1) + 1 - w - left - right)
     x_shape, w_shape = (n, icg * groups, h, w), (ocg * groups, icg, kh, kw)
     return Conv2dProblem.of(x_shape, w_shape, stride, (top, left, bottom, right), dilation, groups)

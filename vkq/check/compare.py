@@ -23,9 +23,9 @@ from .catalogue import Check
 from .data import Data
 from .expected import Expected
 
-FIXED = PATHS[2:]  # without "auto" and "dot", which stand for one of the others
+FIXED = PATHS[2:]  # the paths without "auto" and "dot", each of which stands for another path
 Array = npt.NDArray[Any]
-TILE = 4  # rows and columns of a character of the picture, unless it must shrink
+TILE = 4  # rows and columns for one character of the picture, unless the picture must shrink
 MAP_ROWS, MAP_COLUMNS = 32, 64
 FIRST = 5  # number of differing elements that are listed
 

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-UNIT_ROUNDOFF = 2.0**-24  # of float32
-HALF_ROUNDOFF = 2.0**-10  # of float16, for every rounding that devices use
+UNIT_ROUNDOFF = 2.0**-24  # unit roundoff of float32
+HALF_ROUNDOFF = 2.0**-10  # roundoff of float16, for every rounding that devices use
 HALF_NORMAL = 2.0**-14  # the smallest normal float16: a device may flush smaller numbers
-HALF_FLUSHED = 2.0**-8  # error by flushing, for a product and a sum in float16, for a weight of 1
+HALF_FLUSHED = 2.0**-8  # error of a float16 product and sum that are flushed, for a weight of 1
 HALF_LARGEST = 65504.0
 
 
@@ -24,7 +24,7 @@ class Expected:
 
     y: Array
     bound: Array | None = None
-    floats: str = "float32"  # the dtype of a result with a bound
+    floats: str = "float32"  # the dtype of a result that has a bound
 
     @classmethod
     def of_sum(cls, y: Array, size: Array, k: int) -> Expected:
@@ -62,7 +62,7 @@ class Expected:
         """Return which elements of a result of this shape are wrong; -0.0 differs from 0.0, and NaN is always
         wrong."""
         if self.bound is not None:
-            with np.errstate(invalid="ignore"):  # the difference of two infinities
+            with np.errstate(invalid="ignore"):  # the difference of two infinities is invalid
                 return np.asarray(~(np.abs(got - self.y) <= self.bound))
         bits = {1: np.uint8, 2: np.uint16, 4: np.uint32}[self.y.dtype.itemsize]
         return np.asarray(np.ascontiguousarray(got).view(bits) != np.ascontiguousarray(self.y).view(bits))

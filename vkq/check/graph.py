@@ -77,7 +77,7 @@ def _average_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     how, include = window(node, given.shape), bool(node.attributes.get("count_include_pad", 0))
     image = reference_ops.padded(given.astype(np.float64), how, np.float64(0))
     inside = reference_ops.padded(np.ones(given.shape), how, np.float64(0))
-    if include:  # the padding that the node states, without what ceil_mode adds
+    if include:  # the padding that the node states, without the part that ceil_mode adds
         top, left, bottom, right = how.padding
         inside[..., : given.shape[2] + top + bottom, : given.shape[3] + left + right] = 1
     taps = reference_ops.taps(how)
@@ -123,7 +123,7 @@ def _layer(reference: Any, of_floats: Any, names: Sequence[str]) -> Compute:
             del chosen["w_zero_point"], chosen["w_scale"]
             y = of_floats(given, there(x[1]), a["w_scale"], bias, w_zero_point=a["w_zero_point"], **chosen)
             return one(y.astype(given.dtype))
-        if given.dtype == np.float32:  # a layer quantizes float32 x itself
+        if given.dtype == np.float32:  # a layer itself quantizes a float32 x
             given = quantize(given, a["x"])
         y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, overflow="wrap", **chosen)
         if "after" not in a:

@@ -49,7 +49,7 @@ def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
         except ArgumentError:  # the window does not fit, so draw again
             continue
         x_dtype, w_dtype = rng.choice(DTYPES, 2, p=[0.25, 0.2, 0.25, 0.2, 0.1])
-        if x_dtype == w_dtype == "int32":  # such sums may exceed int64, and are refused
+        if x_dtype == w_dtype == "int32":  # sums of such products may exceed int64, and are refused
             w_dtype = "uint16"
         x, w = values(rng, str(x_dtype), x_shape), values(rng, str(w_dtype), w_shape)
         return p, x, w, rng.integers(-(2**20), 2**20, p.oc)

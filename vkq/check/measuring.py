@@ -36,7 +36,7 @@ from .catalogue import Check, check_of
 from .compare import layer
 from .tile_costs import NoCost, check_tile, int8_cost
 
-SAMPLE_S = 0.03  # for each candidate, and at least LEAST runs
+SAMPLE_S = 0.03  # seconds for each candidate, which has at least LEAST runs
 LEAST = 3
 
 Say = Callable[..., None]
@@ -66,7 +66,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     """Measure every candidate except those *skipped*: first the current choices, then the tiles of matrix
     units."""
     path = without_matrices(device).path
-    _ = catalog().variants  # reads all shaders' YAML now, so that its time does not count
+    _ = catalog().variants  # all shaders' YAML is read now, so that its time is not measured
     subjects = {f.name: _Subject(device, check_of(f.problem), path) for f in families() if f.problem}
     jobs = {
         (family.name, name): partial(subjects[family.name].tried, candidate)
@@ -74,7 +74,8 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     }  # fmt: skip
     now = {(family.name, current(family, device.capabilities)) for family in families()}
     if choose_path(device).path == COOPMAT:
-        by_size = sorted(SEED[INT8], key=lambda tile: math.prod(Tiling(tile).size))  # these compile sooner
+        # Small tiles compile fastest.
+        by_size = sorted(SEED[INT8], key=lambda tile: math.prod(Tiling(tile).size))
         jobs |= {(TILES, tile): partial(_tile, device, tile) for tile in by_size}
     start = time.perf_counter()
     for key in sorted(jobs, key=lambda key: (key not in now, key[0] != TILES)):

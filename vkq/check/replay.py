@@ -24,15 +24,15 @@ from .symptom import symptom, when
 from .works import INPUTS, Work, works
 
 TIMES = 200
-SECONDS = 30.0  # for all works; works with many workgroups run as often as time allows
-GARBAGE = (0xA5, 0x5C)  # bytes written to results and scratch memory before a run, alternately
-LEAST = 2 * INPUTS  # least number of runs of each work, however slow
-POWER_S = 1.0  # seconds of load, and of rest
-POWERED = 2  # large works that run in each power state
-# Parts of the time: small works (some hundred) share the first half; large works go on until three quarters;
-# works after load and after rest get the last quarter.
+SECONDS = 30.0  # seconds for all works; works with many workgroups run as often as the time allows
+GARBAGE = (0xA5, 0x5C)  # bytes that are written to results and scratch memory before a run, in turn
+LEAST = 2 * INPUTS  # fewest runs of each work, however slow the work is
+POWER_S = 1.0  # seconds of load, and seconds of rest
+POWERED = 2  # number of large works that run in each power state
+# Parts of the time: small works (some hundred) share the first half; large works run until three quarters are
+# over; works after load and after rest get the last quarter.
 SMALL, LARGE = 0.5, 0.75
-SHARE = 1 / 30, 1 / 4  # share of the remaining time of its part that a small work gets, and a large one
+SHARE = 1 / 30, 1 / 4  # part of the remaining time that a small work gets, and that a large work gets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,8 @@ class Replayer:
                 poison = _poisoned(got, GARBAGE[number % 2], y.dtype)
                 said = symptom(got, want, before, poison) + self._groups(y, want, got)
                 found = self.work.operators[place], said
-            elif want.bound is not None:  # first within the bound, later the same bytes
+            # The first run must be within the bound; later runs must give the same bytes.
+            elif want.bound is not None:
                 self.wants[turn][place] = Expected(got)
         return found
 

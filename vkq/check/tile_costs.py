@@ -27,8 +27,8 @@ from ..select.path import COOPMAT
 from ..select.tuner import says
 
 PER_CORE = 2  # workgroups for each core in the second kind of call
-DEPTHS = (512, 2048)  # depths of k
-LEAST_S, LEAST = 0.005, 5  # a call is timed for at least so many seconds, and so often
+DEPTHS = (512, 2048)  # the two k that are timed
+LEAST_S, LEAST = 0.005, 5  # a call is timed for at least LEAST_S seconds, and at least LEAST times
 Layer = Callable[[int, int], Linear]  # (outputs, k) -> layer
 
 

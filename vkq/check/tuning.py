@@ -20,14 +20,15 @@ from ..select.tuner import Choice, legal, says, watched
 from .catalogue import Check
 from .compare import compare, layer
 
-# First all choices in turn, then the fastest ones. Rounds are short, so that other programs slow all choices
-# of a round alike.
-SAMPLE_US = 4_000.0  # microseconds for each choice in a round; at least one run
+# First all choices run in turn, then the fastest ones. Rounds are short, so that other programs slow all
+# choices of a round alike.
+SAMPLE_US = 4_000.0  # microseconds of each choice in a round, which has at least one run of each
 FIRST_ROUNDS, ROUNDS = 3, 15
 FINALISTS = 8
-PERCENTILE = 10  # the percentile of the samples that counts: other programs only add time
-CANDIDATES = 6  # choices that are timed for a problem, including the default
-TRIED = 40  # plans that are made to find them
+# This percentile of the samples is compared, because other programs can only make a sample longer.
+PERCENTILE = 10
+CANDIDATES = 6  # most choices that are timed for a problem, including the default
+TRIED = 40  # most plans that are made to find these choices
 WORTH = 1.03  # factor by which a choice must be faster than the default to replace it
 
 

@@ -21,10 +21,11 @@ from ..reference.softmax import softmax_onnxruntime
 from ..runtime.device import Device
 
 Array = npt.NDArray[Any]
-Case = tuple[str, Callable[[Device], Array], Callable[[], Array]]  # (text, on a device, the reference's)
-LARGE = 4  # one case in so many is large
+# (text, function on a device, function of the reference).
+Case = tuple[str, Callable[[Device], Array], Callable[[], Array]]
+LARGE = 4  # one of LARGE cases is large
 LONGEST = 17.5  # most elements of a row or an area, as a power of two: 185,000
-MOST_TAPS = 15.5  # of a window, as a power of two: the reference takes a step for each tap
+MOST_TAPS = 15.5  # most taps of a window, as a power of two, because the reference takes a step for each tap
 
 
 def random_case(seed: int) -> Case:

@@ -13,7 +13,7 @@ from ..runtime.plan import Step
 from ..runtime.recording import Recording
 from ..shader.expression import Expression, ceil_div
 
-FEW = 5  # numbers that are listed
+FEW = 5  # most numbers that are listed
 _BLOCKS = ("4 * TILE_M4 * LOCAL_Y", "4 * TILE_N4 * LOCAL_X")
 _MATRICES = ("BM", "BN")
 # Rows and columns of a workgroup's results, by shader. Workgroups with consecutive numbers are neighbours
@@ -38,7 +38,8 @@ def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
     of the result in *y*; "" if there is only one, or the shader's tiles are not known."""
     steps = [s for one in recording.steps for s in one.steps if any(one.slots[n] is y for n in s.writes)]
     tile = _tile(steps[-1]) if steps else None
-    if tile is None or (wrong.ndim == 4 and wrong.shape[3] % 4):  # lines of images are padded to fours
+    # Here lines of images are padded to multiples of four.
+    if tile is None or (wrong.ndim == 4 and wrong.shape[3] % 4):
         return ""
     (rows, columns), total = tile, sum(x * y for _, x, y in steps[-1].grids)
     last = np.moveaxis(wrong, 1, -1) if wrong.ndim == 4 else wrong
@@ -59,7 +60,7 @@ def _tile(step: Step) -> tuple[int, int] | None:
         return None
     for one in program.variant.push_constants:
         if one.name == "groups" and step.push[one.offset : one.offset + 4] != b"\1\0\0\0":
-            return None  # products side by side have consecutive workgroups
+            return None  # with several groups, consecutive workgroups may belong to different products
     values = program.variant.integers(program.constants)
     rows, columns = (_parsed(text).evaluate(values) for text in TILES[program.variant.shader])
     return rows, columns

@@ -23,7 +23,7 @@ from .data import Data
 from .expected import Expected
 from .weightless import casts, weightless
 
-INPUTS = 3  # inputs of each work, in turn; with fewer, an old result could be taken for the right one
+INPUTS = 3  # inputs of each work, in turn; with fewer inputs, an old result could be taken for the right one
 # Operators with weights, in every scheme, with odd sizes, so that tiles are cut at every edge. Operators
 # without weights are in `vkq.check.weightless`.
 REPLAYED = (
@@ -55,8 +55,8 @@ NETWORK = (
     "conv2d[N=1,IC=39,H=10,W=9,OC=21,KH=3,KW=3,padding=1]/seed=24",
     "conv2d[N=1,IC=21,H=10,W=9,OC=13,KH=1,KW=1]/seed=25,scheme=q8ta_q8csw",
 )
-# Two layers with the same input; each stores quantized rows in the same scratch memory, so the second layer
-# overwrites what the first one reads.
+# Two layers with the same input. Each stores quantized rows in the same scratch memory, so the second layer
+# overwrites the rows that the first one reads.
 SHARING = ("linear[M=33,K=75,N=37]/seed=26,float_in", "linear[M=33,K=75,N=41]/seed=27,float_in")
 # Problems with many workgroups, some of which published drivers compute wrongly: Adreno 840 at M = 1024 to
 # 1500 (pytorch/executorch#22327), Adreno at 48 -> 168, 176, 184 and 192 channels (pytorch/executorch#21938).

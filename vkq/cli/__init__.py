@@ -69,8 +69,9 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options; the error for an unknown option names the nearest existing one."""
     whole = parser()
     options, unknown = whole.parse_known_args(argv)
-    several = getattr(options, "several", None)  # the argument that takes any number of words
-    if several and not any(word.startswith("-") for word in unknown):  # argparse needs them side by side
+    several = getattr(options, "several", None)  # name of the argument that takes any number of words
+    # Argparse accepts such words only side by side.
+    if several and not any(word.startswith("-") for word in unknown):
         setattr(options, several, [*getattr(options, several), *unknown])
     elif unknown:
         word = unknown[0].partition("=")[0]
@@ -99,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     it. 130: interrupted.
     """
     _open_standard_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files and nodes may be what it cannot show
+    # Names of files and nodes may have characters that the terminal's encoding lacks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         told = warnings.formatwarning
@@ -108,10 +110,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _parsed(argv)
             return int(options.run(options))
         finally:
-            if argv is not None:  # otherwise caches are written at the process's exit, and may warn then
+            # In a process of its own, caches are written at the exit, which may warn too.
+            if argv is not None:
                 warnings.formatwarning = told
-            sys.stdout.flush()  # a reader that has left is noticed here, not at exit
-    except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
+            sys.stdout.flush()  # here, not at the exit, a closed pipe raises its error
+    # The reader, such as `head`, has ended; this keeps Python from reporting an error at the exit.
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -18,10 +18,10 @@ import numpy as np
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
 
-MOST_BYTES = 1 << 30  # of one array
-MOST_ARRAYS = 4096  # of one file
+MOST_BYTES = 1 << 30  # most bytes of one array
+MOST_ARRAYS = 4096  # most arrays of one file
 _ZIP = b"PK"
-# Exceptions of zipfile and numpy for a broken file; RuntimeError for one with a password.
+# Exceptions of zipfile and numpy for a broken file. A file with a password gives a RuntimeError.
 _BROKEN = (
     ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, KeyError,
     struct.error, tokenize.TokenError, SyntaxError, OverflowError, MemoryError, RecursionError, TypeError,

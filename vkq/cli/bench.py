@@ -57,7 +57,7 @@ def register(commands: Parsers) -> None:
         commands, "bench", run, "measure operations, each verified first against the reference", EXAMPLES
     )
     parser.usage = "%(prog)s [CASE ...] [options]"
-    # Show the examples before forty lines of options.
+    # Show the examples before the forty lines of options.
     parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None
     parser.add_argument(
         "cases", nargs="*", metavar="CASE",
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
         print("examples:", *(f"  {example}" for example in EXAMPLES), sep="\n")
         return 0
     if options.plot:
-        plot.check(options.plot)  # refuses before an hour of measuring
+        plot.check(options.plot)  # raises an error before an hour of measuring
     targets = [file for file in (options.json, options.csv, options.md, options.plot) if file]
     if len({file.absolute() for file in targets}) < len(targets):
         raise ArgumentError("--json, --csv, --md and --plot name the same file; each needs one of its own")
@@ -142,10 +142,10 @@ def run(options: argparse.Namespace) -> int:
     if options.variant:
         variants.names(options.variant)
     if models:
-        contest.sides_of(options.peer)  # refused before anything is measured
+        contest.sides_of(options.peer)  # an unknown name is refused before anything is measured
     words = [word for word in options.cases if word not in models]
     chosen = cases.select(words, options.scheme, options.scale, options.method)
-    if options.method is None:  # a list's methods, where the layers have none: each case once
+    if options.method is None:  # a list of cases names methods; a case without methods is measured once
         chosen = list(
             dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen)
         )
@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
         if options.self_test:
             return _self_test(device)
         request = _request(options, device)
-        # Read all arguments before measuring anything: errors come at once.
+        # Read all arguments before anything is measured, so that errors come at once.
         networks = [*_networks(options, models, device)]
         result = _measure(options, device, request, chosen, networks)
     for option, text in (("json", Result.to_json), ("csv", report.comma_separated), ("md", report.markdown)):
@@ -181,7 +181,8 @@ def _request(options: argparse.Namespace, device: Device) -> Request:
         )
     if options.vs is not None:
         paths_of([options.vs], device)
-    if options.peer and all(word.endswith(SUFFIXES) for word in options.cases):  # models, by calls alone
+    # All words are names of model files, which are timed only as whole calls.
+    if options.peer and all(word.endswith(SUFFIXES) for word in options.cases):
         settings = Settings(options.samples, options.submission_ms * 1000, options.time)
         return Request(clocks=(contest.CLOCK,), settings=settings, device_option=options.device)
     peers = installed_peers() if "all" in options.peer else tuple(find_peer(name) for name in options.peer)
@@ -210,7 +211,8 @@ def _measure(
     )
     with status_line() as status:
         command = shlex.join(["vkq", *(options.argv or [])])
-        ceiled = not options.no_ceilings and (bool(chosen) or not options.peer)  # calls have none
+        # Whole calls have no ceilings.
+        ceiled = not options.no_ceilings and (bool(chosen) or not options.peer)
         result = empty(device, request, command, status, ceiled)
         names: list[Case | str] = [*chosen, *(one.name for one in networks)]
         table = report.Table(names, columns(), options.wide, request.clocks[0])

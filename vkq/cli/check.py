@@ -26,9 +26,9 @@ from vkq.select.path import PATHS
 from vkq.shader import compile as shader_compile
 from vkq.shader.glslang import find_compiler
 
-INTEGER = "integer"  # the filter that asks for exact integer correlations
-WINDOWS = "windows"  # pools, means and softmaxes
-SHOWN = 5  # mismatches printed in full; of the others the names
+INTEGER = "integer"  # the filter for exact integer correlations
+WINDOWS = "windows"  # the filter for pools, means and softmaxes
+SHOWN = 5  # mismatches that are printed in full; of the others only the names are printed
 LISTED = 50
 EXAMPLES = [
     "vkq check",
@@ -173,7 +173,7 @@ def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
     """Show what the shaders print, in a separate process: the validation layer must be configured when the
     instance is made."""
     if os.environ.get(shader_compile.DEBUG_VARIABLE, "0") in ("", "0"):
-        find_compiler()  # refused here, not as a mismatch of every check
+        find_compiler()  # a missing compiler is reported here, not as a mismatch of every check
         again = ["check", options.filter, "--debug", f"--count={options.count}", f"--seed={options.seed}"]
         again += [f"--device={options.device}"] if options.device else []
         again += [f"--path={path}" for path in options.path or ()]

@@ -18,7 +18,8 @@ from typing import Any, NoReturn, TypeVar
 from vkq.errors import did_you_mean
 
 Item = TypeVar("Item")
-_NUMBER = re.compile(r"(?<!\S)(\[?\d[\d.,]*(?<!,)\]?) (?=\S)")  # its unit, or what is counted, follows
+# A number that is followed by its unit, or by what it counts.
+_NUMBER = re.compile(r"(?<!\S)(\[?\d[\d.,]*(?<!,)\]?) (?=\S)")
 Parsers = Any  # argparse keeps the type of add_subparsers() private
 
 

@@ -86,7 +86,8 @@ def _report(c: Capabilities) -> dict[str, Any]:
         "kernels": profile(c).reason, "measured": {}, "refused": {},
     }  # fmt: skip
     if report["reason"] is None:
-        probe = selftest.report_of(c)  # in a child process: a driver that crashes there is not opened here
+        # The probe runs in a child process, so a driver that crashes ends only the child.
+        probe = selftest.report_of(c)
         report |= {"rates": dict(probe.rates), "reason": probe.refusal, "refused": refused(probe.failures)}
         report |= {"kernels": profile(with_choices(c)).reason, "measured": measured_on(probe)}
     if report["reason"] is None:

@@ -43,7 +43,7 @@ from vkq.select.path import choose_path
 from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
 
-ALL, TEXELS = "all", "texels"  # paths of works that have none of `vkq.select.path`
+ALL, TEXELS = "all", "texels"  # paths of works that use no path of `vkq.select.path`
 TEXELS_READ = {  # why layers read texels on the device, and what to do
     "unread": "vkq's layers read none on this device. Report it",
     "measured": "layers read them since that was the fastest here. Set VKQ_TUNE=off, and report it",
@@ -121,7 +121,8 @@ def advice(report: dict[str, Any]) -> list[str]:
     bad = {replay["path"] for replay in wrong}
     good = [path for path in report["paths"] if path not in bad]
     on_paths = sorted(bad - {TEXELS, ALL})
-    # Work that is the same on every path: casts, operators without weights, products of float activations.
+    # Work that is the same on every path: casts, operators without weights, and products of float
+    # activations.
     common = ALL in bad or any(r["path"] == "auto" and _floats(r["operator"]) for r in wrong)
     said = [f"texels: wrong, and the probe did not refuse them; {TEXELS_READ[report['texels']]}"] * (
         TEXELS in bad

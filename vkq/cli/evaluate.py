@@ -145,7 +145,7 @@ def _of_folders(model: Model, where: Path, options: argparse.Namespace) -> tuple
         raise ArgumentError(f"{where} has no folders; it must be {FORM}")
     numbers = all(
         one.name.isdecimal() for one in folders
-    )  # the classes themselves, also where some are not there
+    )  # such names are the classes themselves, because some classes may have no folder
     found: list[Labelled] = []
     for at, folder in enumerate(folders):
         label = int(folder.name) if numbers else at

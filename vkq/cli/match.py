@@ -53,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
                 f"{path} has pixels of {template.dtype}, {options.image} of {image.dtype}; both must be equal"
             )
     found: dict[Path, tuple[Any, Array]] = {}
-    for shape in dict.fromkeys(template.shape for template in templates.values()):  # a size in one call
+    # Templates of one size are searched in one call.
+    for shape in dict.fromkeys(template.shape for template in templates.values()):
         paths = [path for path, template in templates.items() if template.shape == shape]
         stack = np.stack([templates[path] for path in paths])
         best = match_template(image, stack, options.method, best=True, device=options.device)

@@ -13,7 +13,8 @@ from typing import Any
 from vkq.errors import ArgumentError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
-# Only these of Pillow's formats: others start programs (EPS: Ghostscript), whatever the file's name.
+# Pillow may use only these formats, whatever the file's name: other formats start programs (EPS starts
+# Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 MOST_PIXELS = 1 << 27
 _BROKEN = (

@@ -113,7 +113,8 @@ def _fitted(pillow: Any, image: Any, size: tuple[int, int], how: str) -> Any:
 def _sixteen_bits(image: Any, path: Path) -> Any:
     """Return the pixels of a 16-bit picture, (H, W); None for 8 bits, which Pillow handles. Refuses 32-bit
     and real numbers, whose range is not known."""
-    whole = image.mode == "I" and image.format in ("PNG", "PPM")  # 16-bit values in a wider type
+    # The image holds 16-bit values in a wider type.
+    whole = image.mode == "I" and image.format in ("PNG", "PPM")
     if image.mode.startswith("I;16") or whole:
         return np.asarray(image).astype(np.uint32)
     if image.mode[0] in "IF":

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         for row in measured.rows
         if options.case in row.case and (options.path is None or row.path == options.path)
     ]
-    named = dict.fromkeys(row.case for row in measured.rows if row.scheme != "model")  # models have no sizes
+    named = dict.fromkeys(row.case for row in measured.rows if row.scheme != "model")  # a model has no sizes
     cases = [Case(expand(name)[0]) for name in named]
     plot.draw(measured, cases, options.output, options.theme)
     print(options.output)

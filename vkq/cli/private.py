@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-UNITS = {"uuid", "device_uuid", "pipeline_cache_uuid"}  # may be made from a serial number
-# An absolute path: from a separator that does not follow a word (GB/s), a scheme (https://) or another
-# separator.
+UNITS = {"uuid", "device_uuid", "pipeline_cache_uuid"}  # these may be made from a serial number
+# An absolute path: it begins with a separator that does not follow a word (GB/s), a scheme (https://) or
+# another separator.
 _PATH = re.compile(
     r"""(?<![\w.:/\\])(?:[A-Za-z]:|~)?[\\/](?:[^\s\\/:'",;()<>]+[\\/]+)+([^\s\\/:'",;()<>]*)"""
 )

@@ -11,7 +11,7 @@ from vkq.cli.samples import GivenSamples
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 
-# Options of vkq's own search, which .tflite files do not have, with their defaults.
+# Options of vkq's own search, with their defaults. A .tflite file does not have these options.
 OWN: dict[str, Any] = {
     "exclude": [], "activations": "int8", "per_tensor": False, "only_weights": [], "target_db": None,
     "target_agreement": None, "target": None, "least": None,
@@ -59,7 +59,7 @@ def measured(options: argparse.Namespace, target: Path, samples: GivenSamples) -
 
     real = Litert(options.model, "quantizing")
     with Device(options.device) as device:
-        session = InferenceSession(target, device, "litert")  # warns if the fallback is needed
+        session = InferenceSession(target, device, "litert")  # warns if the model needs the fallback
         inputs = [value.name for value in session.get_inputs()]
         found = Agreement([value.name for value in session.get_outputs()])
         for feed in samples("measuring"):

@@ -29,7 +29,7 @@ from vkq.cli.private import without_private
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 
-TIMES = 20  # runs of each operator, in the seconds of `vkq doctor`, which runs each more often
+TIMES = 20  # runs of each operator; in the same time, `vkq doctor` runs each operator more often
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 body { color: #1f2328; background: #fff }
@@ -139,7 +139,8 @@ def _page(found: dict[str, Any], result: Result, chosen: list[Any], good: bool) 
     sections = "\n".join(f"<h2>{title}</h2>\n{body}" for title, body in said.items())
     verdict = "healthy: every byte was right" if good else "wrong numbers: see below"
     title = html.escape(f"vkq {__version__} on {result.device['name']}")
-    inside = json.dumps(found).replace("<", "\\u003c")  # so that no text inside ends the element
+    # Escaped, so that no text inside can end the HTML element.
+    inside = json.dumps(found).replace("<", "\\u003c")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -29,10 +29,10 @@ from vkq.cli.common import (
 from vkq.cli.inputs import feed_of, input_arguments
 from vkq.schemes.base import COMPUTE
 
-BEFORE_NAME = 25  # columns of a profile's line
-SHOWN = 5  # largest scores of an output
-NODES = 20  # nodes in a profile's table
-REFEREES = ("onnxruntime", "litert")  # for ONNX files and for .tflite files
+BEFORE_NAME = 25  # columns of a profile's line before the node's name
+SHOWN = 5  # number of largest scores that are shown for an output
+NODES = 20  # most nodes in a profile's table
+REFEREES = ("onnxruntime", "litert")  # the reference library for ONNX files, and the one for .tflite files
 COMPARED = {
     "onnxruntime": "ONNX Runtime's CPU provider, session.qdqisint8allowed=1 (int8 activations in integers on"
     " x86 too)",
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
     check_referee(options.model, options.compare, "--compare")
     check_referee(options.model, options.fallback, "--fallback")
-    with status_line() as show:  # for the first run
+    with status_line() as show:  # shown during the first run only
         session = session_of(options.model)(
             options.model, options.device, options.fallback, compute=options.compute,
             progress=lambda made, count: show("" if made == count else f"{made} of {count} pipelines"),

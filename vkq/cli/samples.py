@@ -157,7 +157,7 @@ def _function(text: str) -> tuple[str, str] | None:
 def _called(function: tuple[str, str], text: str) -> Iterator[Any]:
     """Yield the function's samples, at most 10,000; modules in the current folder are found."""
     sys.path.insert(0, "")
-    importlib.invalidate_caches()  # the module may be younger than what Python knows of the folder
+    importlib.invalidate_caches()  # Python's list of the folder's files may be older than the module
     try:
         made = getattr(importlib.import_module(function[0]), function[1])
     except (ImportError, AttributeError) as error:

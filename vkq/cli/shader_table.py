@@ -14,11 +14,12 @@ from vkq.kernels.auto_programs import auto_programs
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, PipelineExecutable
 
-# The drivers' names of one quantity: RADV, turnip, v3dv, panvk.
+# The names of one quantity in the drivers RADV, turnip, v3dv and panvk.
 INSTRUCTIONS = ("Instructions", "Instruction Count", "inst")
 REGISTERS = ("VGPRs", "Registers used")
 RUNNING = ("Subgroups per SIMD", "Max Waves Per Core", "Thread Count", "threads")
-# Multiply-add instructions in the machine code of AMD and Adreno, and the number of multiply-adds of each.
+# Multiply-add instructions in the machine code of AMD and Adreno: (pattern, multiply-adds of one
+# instruction).
 MULTIPLY_ADDS = (
     (r"v_dot4\w*|dp4acc", 4),
     (r"dp2acc", 2),
@@ -29,8 +30,8 @@ DOTS = re.compile(r"\b(?:v_dot4\w*|dp[24]acc)")
 LABEL = re.compile(r"^\s*(BB\d+|l\d+):")
 JUMP = re.compile(r"\b(?:s_c?branch\w*\s+(BB\d+)|(?:jump|br\w*)\s.*?#(l\d+))")
 COMPARED = ("instructions", "for_each_mac", "running", "spills")
-MOST_BYTES = 1 << 24  # largest kept table that is read
-SLACK = 1.02  # more instructions than this are worse
+MOST_BYTES = 1 << 24  # most bytes of a kept table that is read
+SLACK = 1.02  # a shader is worse if its instructions grow by more than this factor
 
 
 def measure(which: int | str | None) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def loop_cost(text: str) -> float | None:
     best, cost = 0, None
     for start, end in ends.items():
         if any(start < other and ends[other] <= end for other in ends):
-            continue  # the loop contains another one
+            continue  # this loop contains another loop
         body = [one for one in lines[start : end + 1] if one.strip() and not LABEL.match(one)]
         macs = sum(count * len(re.findall(pattern, one)) for one in body for pattern, count in MULTIPLY_ADDS)
         if macs > best:

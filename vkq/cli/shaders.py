@@ -33,7 +33,7 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.rules import check_module, check_sources
 from vkq.shader.spec import Variant
 
-COMPILE_SECONDS = 10.0  # above which a default is as good as missing
+COMPILE_SECONDS = 10.0  # a program that takes longer to compile is reported as worse
 _HIDDEN = re.compile(r"hash|pre-sched|clause|copies|latency|throughput", re.IGNORECASE)
 
 
@@ -180,7 +180,7 @@ def shaders_build(options: argparse.Namespace) -> int:
 
 def shaders_check(options: argparse.Namespace) -> int:
     variants = _matching(options.pattern)
-    find_compiler()  # or one error, not one for each variant
+    find_compiler()  # a missing compiler is one error, not one error for each variant
     problems = check_sources(shaders_folder(), catalog())
     chosen = modules(variants)
     for module in progress(chosen, len(chosen), "checking"):

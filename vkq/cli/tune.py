@@ -26,7 +26,7 @@ from vkq.select.path import PATHS, choose_path
 from vkq.select.tuner import store, stored, subject
 from vkq.tflite.either import SUFFIXES, session_of
 
-SHOWN = 8  # choices of a problem in the table, the fastest ones; --json has all
+SHOWN = 8  # fastest choices of a problem that the table shows; --json has all
 
 
 def register(commands: Parsers) -> None:

@@ -66,7 +66,7 @@ def _matches(which: int | str, c: Capabilities, count: int) -> bool:
         and re.fullmatch("[0-9]{1,9}", which)
         and (len(which) < 3 or int(which) < count)
     ):
-        which = int(which)  # otherwise it is part of a name, such as 3060
+        which = int(which)  # any other number is part of a name, such as 3060
     return c.index == which if isinstance(which, int) else which.lower() in c.name.lower()
 
 

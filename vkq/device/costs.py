@@ -21,8 +21,8 @@ from typing import Any
 
 FOLDER = Path(__file__).with_name("tuned")
 VARIABLE, FRESH = "VKQ_TUNE", "fresh"
-# A workgroup that has a core alone waits for memory, so a step takes this many times its share, unless its
-# tile is so large that a core cannot hold a second workgroup.
+# A workgroup that runs alone on a core waits for memory, so a step takes LONE times its share. This does not
+# apply to a tile of more than ROOM results, because then no second workgroup fits on a core anyway.
 LONE, ROOM = 1.4, 1 << 14
 
 
@@ -42,9 +42,10 @@ class Costs:
     """The tables of costs. ``*_part_cycles``, for split-K: the time until the last part is known, the time
     for each part, and the time for a million sums that are passed on."""
 
-    matrix_tile_cycles: Tiles  # int8 products; with suffix _short: for all k; with _wide: for 512 k
+    # int8 products; suffix _short: cycles for the whole k; suffix _wide: cycles for a k of 512.
+    matrix_tile_cycles: Tiles
     matrix_part_cycles: tuple[float, ...]
-    matrix_sum_cycles: Numbers  # for a thousand results that are added to another tensor
+    matrix_sum_cycles: Numbers  # cycles for a thousand results that are added to another tensor
     matrix_end_cycles: Numbers  # of an epilogue without other work on the core: it has one such workgroup
     # int8 convolutions in tiles of pixels: 32 k take `step` times the root of the tile's results; reading a
     # chunk's pixels takes as long as `chunk` of them, and `strided` times that if strides skip pixels. In
@@ -62,9 +63,11 @@ class Costs:
     # each int32 that split-K writes and reads again
     integer_costs: Numbers
     half_tile_cycles: Tiles  # products of float16 with int8 weights
-    straight_tile_cycles: Tiles  # with B direct from global memory; a tile without an entry is not used
-    words_tile_cycles: Tiles  # register-assembled fragments; then the workgroups of a core
-    parts_tile_cycles: Tiles  # float32 as bf16x3
+    # B is loaded directly from global memory; a tile without an entry is not used.
+    straight_tile_cycles: Tiles
+    # Fragments are assembled in registers; the last number is the workgroups of a core.
+    words_tile_cycles: Tiles
+    parts_tile_cycles: Tiles  # float32 products as bf16x3
     half_part_cycles: tuple[float, ...]
     half_gathered_cycles: Tiles  # convolutions that gather pixels; then the cycles besides their products
     parts_gathered_cycles: Tiles
@@ -92,8 +95,8 @@ _INT8 = "128x256 128x256_long 128x128 128x64 64x64 64x64_deep 64x32"
 _SHORT = "128x128_short 128x64_short 64x64_short 64x32_short"
 _GATHERED = "128x128 128x64 64x64 32x64 32x32 16x64"
 _PLANES = "64x64 32x64 16x64"
-# The steps and ends are the slopes of an H200's own tables, so that kinds of kernels compare; the costs of
-# split-K are the H200's too.
+# The steps and ends are the slopes of an H200's own tables, so that the costs of all kinds of kernels can be
+# compared. The costs of split-K are also an H200's.
 SEED: Mapping[str, Any] = {
     "matrix_tile_cycles": CostTable(
         **_tiles(_INT8, 4.4), **_tiles(_SHORT, 12.0), **_tiles("32x32_wide", 16 * 5.3)

@@ -24,7 +24,7 @@ from typing import Any
 from .. import cache, files, spawn
 from .._version import __version__
 
-FORMAT = 1  # of the kept verdicts: raised when the trial changes
+FORMAT = 1  # version of the kept verdicts; to be raised when the trial changes
 TIMEOUT_S = 20.0
 MANIFEST_BYTES = 1 << 20
 NAMED = (
@@ -130,7 +130,7 @@ def _try(unknown: Sequence[Path]) -> dict[Path, str]:
     """Return the failure of each unknown driver that failed; the verdicts are kept."""
     ended = _trial(unknown)
     if ended is None or not ended.started:
-        return {}  # no child could run: nothing is known
+        return {}  # no child process could run, so nothing is known
     if not _bad(ended):
         for path in unknown:
             _keep(path, None)
@@ -142,9 +142,9 @@ def _try(unknown: Sequence[Path]) -> dict[Path, str]:
             _keep(path, None)
             continue
         reasons[path] = f"{alone.reason} in {_stage(alone)}"
-        if alone.kind == ended.kind == "crashed":  # seen twice
+        if alone.kind == ended.kind == "crashed":  # the driver crashed twice
             _keep(path, reasons[path])
-    if not reasons:  # each passes alone
+    if not reasons:  # each driver passes when it is loaded alone
         reasons = {path: f"{ended.reason} in {_stage(ended)}, loaded with others" for path in unknown[1:]}
     return reasons
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import DeviceError
 
-_BINDINGS = Path(__file__).parents[1] / "runtime" / "native"  # contains bind*.cpp
+_BINDINGS = Path(__file__).parents[1] / "runtime" / "native"  # the folder of bind*.cpp
 _REMEDY = "build it again: make (in a checkout), or pip install --force-reinstall vkq"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from .drivers import NAMED
 
 # ID or ID_LIKE of /etc/os-release: (the command, the loader's package, the package of Mesa's drivers, one of
-# which is for the CPU).
+# which runs on the CPU).
 PACKAGES = {
     "debian": ("apt-get install", "libvulkan1", "mesa-vulkan-drivers"),
     "fedora": ("dnf install", "vulkan-loader", "mesa-vulkan-drivers"),
@@ -38,7 +38,7 @@ def no_driver() -> str:
     are not seen."""
     for name in NAMED:
         given = os.environ.get(name)
-        if given and given != os.devnull:  # vkq sets it if no driver is good
+        if given and given != os.devnull:  # vkq itself sets this value if no driver is good
             return (
                 f"{name} is {given!r} and the loader looks nowhere else: unset it, or name a driver's .json"
                 " file there"

@@ -28,12 +28,12 @@ from .profiles import Family, families, profile
 
 MODES = ("auto", "always", FRESH, "off")
 CHILD = "vkq.check.measuring"
-TOTAL_S = 2.0  # limit for all candidates together
-COMPILE_S = 0.5  # limit to compile a candidate and run it once
-START_S = 30.0  # limit to start Python, open the device and close it
-RESTARTS = 3  # of the child, after candidates that ended it
+TOTAL_S = 2.0  # time limit of all candidates together
+COMPILE_S = 0.5  # time limit to compile a candidate and run it once
+START_S = 30.0  # time limit to start Python, open the device and close it
+RESTARTS = 3  # most restarts of the child, each after a candidate that ended it
 LATE = 90  # exit code of a child that ended itself because a candidate took too long
-TILES = "tiles of matrix units"  # measured like a family, but without candidates
+TILES = "tiles of matrix units"  # measured like a family of kernels, but without candidates
 WORTH = 1.1  # factor by which a candidate must be faster to replace the current one
 
 Outcome = float | str  # microseconds, or why a candidate is rejected

@@ -29,7 +29,7 @@ class _Pieces:
     def step(self) -> None:
         try:
             self.left.popleft()()
-        except BaseException as error:  # the driver's call must finish first
+        except BaseException as error:  # the driver's call must finish before the error is raised
             self._error = error
             self.left.clear()
 

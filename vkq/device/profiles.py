@@ -22,10 +22,11 @@ from .cores import told_cores
 from .profile_fields import value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
-PICKS = "picks"  # key of the picks among preferred values: see `picks`
+PICKS = "picks"  # key of the choices among preferred values (`picks`)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity: `profile` makes each once
+# Compared and hashed by identity, because `profile` makes each only once.
+@dataclasses.dataclass(frozen=True, eq=False)
 class Profile(costs.Costs):
     """How products are computed on a device. profiles.yaml explains each field, `Costs` the tables. ``names``
     are the rules that made the profile, ``whys`` their reasons and sources."""
@@ -148,7 +149,7 @@ def profile(c: Capabilities) -> Profile:
     return _profile(c, tuple(one for one in _preferred.get() or () if one[0] != PICKS))
 
 
-@functools.lru_cache(maxsize=256)  # every dispatch asks for it
+@functools.lru_cache(maxsize=256)  # every dispatch calls this
 def _profile(c: Capabilities, instead: tuple[tuple[str, Any], ...]) -> Profile:
     facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
     return _merged(c.device_type, c.vendor_id, c.device_id, facts, told_cores(c), c.choices + instead)
@@ -222,7 +223,7 @@ def profiles() -> tuple[ProfileRule, ...]:
     return (default, *(_rule(node, None) for node in keys["rules"].sequence()))
 
 
-SETTINGS = {  # settings of the file, with their annotations
+SETTINGS = {  # settings of the file, with their type annotations
     f.name: str(f.type)
     for f in dataclasses.fields(Profile)
     if f.name not in {"names", "whys", "timed", "measured", *costs.SEED}
@@ -235,7 +236,7 @@ def _facts() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for rule in profiles() for name in rule.facts))
 
 
-@functools.cache  # each profile once
+@functools.cache  # each profile is made once
 def _merged(
     device_type: str,
     vendor_id: int,

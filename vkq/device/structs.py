@@ -56,12 +56,12 @@ def _flags(*names: str) -> dict[str, int]:
     return {name: place for place, name in enumerate(names)}
 
 
-# VkPhysicalDeviceFeatures, which has no sType and pNext.
+# VkPhysicalDeviceFeatures, which has neither sType nor pNext.
 CORE = Struct("Features", 0, 55, {"shaderInt64": 40, "shaderInt16": 41})
 
-# Queried if supported, and enabled when a device is opened. Structs of single features are used, not
-# VkPhysicalDeviceVulkan1xFeatures, so that the same table serves Vulkan 1.1 and 1.2 devices with the
-# extension.
+# Structs that are queried if supported, and enabled when a device is opened. vkq uses structs of single
+# features, not VkPhysicalDeviceVulkan1xFeatures, so that the same table serves devices of Vulkan 1.1 and 1.2
+# that have the extensions.
 FEATURES = (
     Struct(
         "ShaderIntegerDotProductFeatures", 1000280000, 1, _flags("shaderIntegerDotProduct"), (1, 3),

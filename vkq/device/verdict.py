@@ -23,15 +23,15 @@ from . import measured, vulkan
 from .capabilities import Capabilities
 from .cores import told_cores
 
-FORMAT = 20  # of the kept report: raised when a test or a rate changes
+FORMAT = 20  # version of the kept report; to be raised when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
-CLEARLY = 1.25  # factor by which a new rate must be faster to change which arithmetic is fastest
-RATES, LOOPS = "rates", "loops"  # the stages that are no tests
+CLEARLY = 1.25  # factor by which a new rate must be faster before another arithmetic becomes the fastest
+RATES, LOOPS = "rates", "loops"  # the stages that test nothing
 FORMS = ("s8s8", "u8s8", "u8u8", "float")
-REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device must pass one of them
-LEAST_LOOPS = 65_535  # iterations of an invocation's loops, if counting them gave no result
+REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device must pass one of these two stages
+LEAST_LOOPS = 65_535  # assumed limit of an invocation's loop iterations, if counting them gave no result
 ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", LOOPS, RATES)  # the stages for every device
 _VERDICTS = ("wrong", "crashed")
 
@@ -101,8 +101,8 @@ class _Outcome:
     value: Any
 
 
-_reports: dict[str, Verdict] = {}  # by the capabilities' key
-_measured: set[str] = set()  # devices that were measured once in this process, also without an answer
+_reports: dict[str, Verdict] = {}  # the key is that of the capabilities
+_measured: set[str] = set()  # devices that this process measured once, even if there was no result
 _lock = Turns("asking a device", again=True)
 
 
@@ -156,8 +156,8 @@ def with_choices(c: Capabilities) -> Capabilities:
     choices = measured.choices(found.tuning if found else None)
     if found and found.cores and told_cores(c) is None:
         choices = (*choices, ("multiprocessors", found.cores))
-    # If nothing was measured, return the same object: caches by capabilities then find it without comparing
-    # all fields.
+    # If nothing was measured, return the same object. Caches with capabilities as keys then find it without
+    # comparing all fields.
     return dataclasses.replace(c, choices=choices) if choices != c.choices else c
 
 
@@ -239,7 +239,8 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
         return None
     bad = {stage for stage, one in first.items() if one.kind != "ok"}
     second: dict[str, _Outcome] = {}
-    if any(first[stage].kind != "late" for stage in bad):  # retrying a slow stage would take another minute
+    # A second attempt at a slow stage would take another minute.
+    if any(first[stage].kind != "late" for stage in bad):
         second = (
             _round(c, [stage for stage in first if stage not in bad or first[stage].kind == "late"]) or {}
         )
@@ -247,7 +248,7 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
     for stage in bad:
         one, two = first[stage], second.get(stage)
         if stage == OPENING and second and two is None:
-            two = _Outcome("ok", None)  # the second run got further
+            two = _Outcome("ok", None)  # the second run got further than the first
         if one.kind != "wrong" and two is not None and two.kind == "ok":
             found[stage] = two
             sure = sure and one.kind != "crashed"

@@ -16,7 +16,7 @@ from .extension import native_module
 from .overlap import long
 from .structs import CORE, FEATURES
 
-# The names of libvulkan, in the order in which they are tried; Android and Termux have only the second.
+# The names of libvulkan, in the order in which they are tried. Android and Termux have only the second name.
 LIBRARIES = ("libvulkan.so.1", "libvulkan.so", "libvulkan.1.dylib", "libMoltenVK.dylib")
 VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST = -1, -2, -4
 VK_ERROR_LAYER_NOT_PRESENT, VK_ERROR_EXTENSION_NOT_PRESENT = -6, -7
@@ -97,8 +97,8 @@ class Instance:
         if validation.wanted():
             layers, extensions = [validation.LAYER], list(validation.EXTENSIONS)
             checks, severities = validation.enabled(), validation.severities()
-        # Without portability the loader hides devices such as MoltenVK's. An old loader does not know it, and
-        # asking first would load every driver once more.
+        # Without this flag the loader hides devices such as MoltenVK's. An old loader does not know the flag,
+        # and asking for it first would load every driver once more.
         result, portability = VK_ERROR_EXTENSION_NOT_PRESENT, ["VK_KHR_portability_enumeration"]
         for more, flags in ((portability, PORTABILITY), ([], 0)):
             create = functools.partial(
@@ -159,7 +159,7 @@ def open_device(
     (device, queue)."""
     table = [each for each in FEATURES if any(features.get(field) for field in each.fields)]
     wanted = [each.extension for each in table if each.extension in extensions]
-    # Shaders rely on properties of the first extension; the second must be enabled if a device has it.
+    # Shaders rely on properties of the first extension. The second must be enabled if a device has it.
     wanted += [e for e in ("VK_KHR_shader_float_controls", "VK_KHR_portability_subset") if e in extensions]
     create = functools.partial(
         instance().native.create_device, physical, family, wanted, CORE.enabling(features)[1],

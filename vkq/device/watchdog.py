@@ -13,8 +13,8 @@ from .profiles import profile
 LONGEST_S = 0.1
 LEAST_SHARE = 0.125  # share of the measured rate that kernels reach at least
 SHARED = ("integrated", "other")  # types of devices that drive the screen
-# Operations and bytes a second of devices without known rates, such as those for which a file is exported:
-# about those of the slowest phones (a Mali-G52's peak). Not measured.
+# Operations and bytes per second of devices without known rates, such as devices for which a file is
+# exported. The numbers are about those of the slowest phones (a Mali-G52's peak), and not measured.
 ASSUMED, ASSUMED_COPY = 1e11, 1e10
 
 

@@ -15,10 +15,12 @@ from ..graph.graph import Array, Node, Spec
 from ..graph.operators.operator import OpenShape
 from .protobuf import package
 
-SECONDS = 20.0  # limit for the arithmetic of one node on constants
-SMALL = 4096  # elements of a constant that may decide a shape; larger ones are described by shape alone
+SECONDS = 20.0  # time limit for the arithmetic of one node on constants
+# Most elements of a constant that may decide a shape; larger constants are described by their shape.
+SMALL = 4096
 TYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's names of types -> NumPy's
-UNKNOWN = "No Op registered", "is not a registered function/op"  # in its messages about unknown operators
+# Parts of its messages about unknown operators.
+UNKNOWN = "No Op registered", "is not a registered function/op"
 OPSET = 21  # opset of ai.onnx for nodes in their newest form
 
 
@@ -83,7 +85,7 @@ def _session(model: bytes) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # refusals are raised, so they need no log
+    options.log_severity_level = 4  # a refusal is raised as an error, so nothing needs to be logged
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
@@ -96,7 +98,7 @@ def runtime_specs(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Arr
         session = _session(model_of(node, specs, small))
     except ImportError as error:
         raise OpenShape("onnx knows no shapes of it, and onnxruntime is not installed") from error
-    except Exception as error:  # a class of its own for each kind of failure
+    except Exception as error:  # ONNX Runtime has an error class for each kind of failure
         if any(text in str(error) for text in UNKNOWN):
             raise OpenShape("nor does ONNX Runtime know it") from error
         raise ModelError(f"ONNX Runtime refuses it: {str(error)[:300]}") from error

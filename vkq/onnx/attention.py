@@ -10,7 +10,7 @@ from ..graph.graph import Spec
 from .rewriting import Rewriting
 from .scores import Scores, append, attend, heads_first, joined, places
 
-FILTER = -10000.0  # is added to the scores of what a mask hides
+FILTER = -10000.0  # the number that is added to the scores of masked keys
 KNOWN = {"num_heads", "scale", "mask_filter_value", "unidirectional"}
 IDS = ("int32", "int64")
 
@@ -56,13 +56,14 @@ def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, int] | None:
     given, names = w.given, [w.name(i) for i in range(3)]
     x, k = given[0].shape, given.get(1)
     tokens = x[1]
-    if len(x) == 5 and len(given.keys() & {1, 2}) == 0:  # (batch, tokens, heads, 3, d)
+    if len(x) == 5 and len(given.keys() & {1, 2}) == 0:  # packed as (batch, tokens, heads, 3, d)
         names, own, width = _unpacked(w, names[0], x), tokens, x[4]
     elif len(x) != 3 or k is None or x[2] % heads:
         return None
-    elif len(k.shape) == 5 and 2 not in given:  # (batch, tokens, heads, 2, d)
+    elif len(k.shape) == 5 and 2 not in given:  # packed as (batch, tokens, heads, 2, d)
         names, own, width = [names[0], *_unpacked(w, names[1], k.shape)], k.shape[1], x[2] // heads
-    elif 2 in given and len(k.shape) == len(given[2].shape) == 4:  # already by head
+    # k and v are already (batch, heads, tokens, d).
+    elif 2 in given and len(k.shape) == len(given[2].shape) == 4:
         names[0] = heads_first(w, _biased(w, names[:1], x[2])[0], heads)
         return names, tokens, k.shape[2], x[2] // heads
     elif 2 not in given or len(k.shape) != 3 or k.shape[2] != x[2] or given[2].shape[2] % heads:

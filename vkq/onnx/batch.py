@@ -23,11 +23,13 @@ Rows = Mapping[str, list[Array]]
 Shapes = Mapping[str, tuple[int, ...]]
 MIXED = -1
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-WHEREVER = ("MatMul", "Gemm", "Transpose", "Slice", "Pad", "Concat")  # the batch may move with its axis
-ALONG = {  # operators that mix or exchange the elements of an axis, with its default
+# Operators that may move the batch to another axis.
+WHEREVER = ("MatMul", "Gemm", "Transpose", "Slice", "Pad", "Concat")
+ALONG = {  # operators that mix or exchange the elements of an axis, with the default axis
     "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "TopK": -1, "Gather": 0, "GatherElements": 0,
 }  # fmt: skip
-IN_TIME = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")  # axis 0 is time, axis 1 the batch
+# Operators whose axis 0 is time and whose axis 1 is the batch.
+IN_TIME = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
 NEVER = (
     "CumSum", "NonZero", "Unique", "ReverseSequence", "Compress", "GatherND", "ScatterND", "ScatterElements",
     "Einsum",
@@ -67,11 +69,11 @@ class BatchCheck:
         why = f"has shape {list(shape)} for a batch of {count}"
         if shape[:1] == (count,):
             if count == 1 and all(a.shape[:1] == (1,) for a in self.model.inputs):
-                return  # the model allows no other batch
+                return  # the model allows no other batch size
             try:
                 more = _graph(self.model, shapes, given, 1)
             except (VkqError, ValueError):
-                return  # a model of this batch alone
+                return  # the model has this batch size only
             if _axes(one, more, count).get(self.output, 0) == 0:
                 return
             why += f", {list(more.specs[self.output].shape)} for {count + 1}, and may mix or exchange inputs"
@@ -126,7 +128,8 @@ def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int)
         return axis_of(node, len(shape), -1) > at
     if op in ("Slice", "Pad"):
         return _whole(graph, node, at, len(shape))
-    # Otherwise the same axis counted from the first or, as arrays are broadcast, from the last.
+    # Otherwise the axis is the same, counted from the first axis; or from the last axis, as arrays are
+    # broadcast.
     return op in WHEREVER or at == axis == 0 or len(shape) - at == len(made) - axis
 
 

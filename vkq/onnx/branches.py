@@ -14,7 +14,7 @@ from .functions import Body
 from .protobuf import package
 from .tensors import NEWEST
 
-MOST_ROUNDS, MOST_NODES = 256, 4096  # limits of a loop that is unrolled
+MOST_ROUNDS, MOST_NODES = 256, 4096  # limits of an unrolled loop: iterations, and nodes
 Read = Callable[[Any], Any]
 
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from ..errors import ModelError
 from ..graph.graph import Array
 
-# Integer arithmetic for int8 activations on x86-64; and products of uint8 and int8 that do not saturate to 16
-# bits on processors without VNNI. ONNX Runtime refuses the second for int8 activations, whose products never
-# saturate.
+# Options for exact integers. The first one: integer arithmetic for int8 activations on x86-64. The second
+# one: on processors without VNNI, products of uint8 and int8 that do not saturate to 16 bits. ONNX Runtime
+# refuses the second option for int8 activations, whose products never saturate.
 EXACT = ("session.qdqisint8allowed", "session.x64quantprecision")
-# Quantizes float weights to 8 bits per tensor wherever activations are quantized: this changes the model's
-# numbers.
+# This optimizer quantizes float weights to 8 bits per tensor wherever activations are quantized, which
+# changes the model's numbers.
 CHANGES_NUMBERS = ["WeightBiasQuantization"]
 
 
@@ -52,7 +52,7 @@ def cpu_session(
             return onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"], disabled_optimizers=CHANGES_NUMBERS
             )
-        except Exception as error:  # a class of its own for each kind of failure
+        except Exception as error:  # ONNX Runtime has an error class for each kind of failure
             refused = error
     raise ModelError(f"ONNX Runtime refuses the model: {str(refused)[:500]}") from refused
 

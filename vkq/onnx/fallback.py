@@ -81,7 +81,7 @@ class Mixed:
         values = dict(given)
         for _, part, run in self.parts:
             values.update(run({name: _given(values[name], part.specs[name]) for name in part.inputs}))
-        # The caller may change results: so they are copies of constants and inputs.
+        # The caller may change results, so results that are constants or inputs are copied.
         self._results = {
             name: values[name].copy() if name in given else values[name] for name in self.graph.outputs
         }

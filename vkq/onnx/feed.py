@@ -20,8 +20,9 @@ from .pytorch import plain_array
 from .reader import Model
 from .tensors import Argument
 
-TRIAL_SIZES = (224, 256, 64, 32, 512, 1)  # tried for sizes that the model leaves open, to know its operators
-HELD = {"int64": "int32", "bool": "uint8"}  # dtype of the model -> dtype on the device
+# Sizes that are tried for the model's open sizes, to learn its operators.
+TRIAL_SIZES = (224, 256, 64, 32, 512, 1)
+HELD = {"int64": "int32", "bool": "uint8"}  # dtype in the model -> dtype on the device
 _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
 
@@ -36,7 +37,8 @@ class NodeArg:
 
     @classmethod
     def of(cls, argument: Argument) -> NodeArg:
-        unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]  # names by `argument_of`
+        # The names that `argument_of` gives.
+        unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]
         shape = [None if d == own else d for d, own in zip(argument.shape, unnamed, strict=True)]
         return cls(argument.name, type_name(argument.dtype), shape)
 
@@ -144,7 +146,8 @@ def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int
 def array_of(name: str, value: npt.ArrayLike) -> Array:
     try:
         return np.asarray(plain_array(value))
-    except Exception as error:  # ragged lists, and whatever an object's own __array__ raises
+    # Ragged lists cannot be converted, and an object's own __array__ may raise anything.
+    except Exception as error:
         raise ArgumentError(f"input {name!r} is no array: {str(error)[:200]}") from error
 
 
@@ -156,7 +159,7 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
             a.name: tuple(d if isinstance(d, int) else 1 if i == 0 else size for i, d in enumerate(a.shape))
             for a in model.inputs
         }
-        if few:  # there is nothing to try
+        if few:  # only the batch size is open, so no other sizes need to be tried
             return shapes
         try:
             model.known(shapes)

@@ -14,8 +14,9 @@ from .alone import computed, in_onnx, is_graph, runtime_specs, type_of
 from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
 
-LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")  # onnx infers shapes from their definitions only
-# Operators whose results differ in each run: never folded.
+# Operators whose shapes onnx infers only from their definitions.
+LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")
+# Operators whose results differ in each run. They are never folded.
 RANDOM = (
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
 )  # fmt: skip
@@ -62,7 +63,7 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
     refusal = f"{x.node}: {a['why']}"
     try:
         found, why = None if has_graphs(x.node) else _inferred(x), ""
-    except Exception as error:  # ONNX's own, which are no ValueErrors
+    except Exception as error:  # onnx's own errors are no ValueErrors
         found, why = None, f", nor does onnx know its results' shapes: {str(error)[:200]}"
     if found is not None:
         return found

@@ -24,7 +24,7 @@ def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -
         return None
     try:
         proto = _model(node, specs)
-    except Exception:  # ONNX's own, of several kinds
+    except Exception:  # onnx raises errors of several classes
         return None
     if proto is None:
         return None

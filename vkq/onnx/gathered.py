@@ -54,7 +54,7 @@ def _codes(
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
     zeros: Array | None
-    if table.dtype == np.int8 and apart:  # int4
+    if table.dtype == np.int8 and apart:  # the type is int4
         middle = np.full(scales.shape, 8) if points is None else points.astype(np.int32) + 8
         return (table.view(np.uint8) + np.uint8(8)) & np.uint8(15), middle
     if table.dtype != np.uint8 or bits not in (2, 4, 8) or (apart == several and bits < 8):
@@ -64,7 +64,7 @@ def _codes(
         zeros = None if points is None else unpacked(points, bits)[:, :blocks]
     else:
         codes, zeros = table, points
-    usual = 1 << bits - 1 if several else 0  # of uint4: 0
+    usual = 1 << bits - 1 if several else 0  # the default zero point; it is 0 for uint4
     found = np.full(scales.shape, usual) if zeros is None else zeros
     return (codes, found) if found.shape == scales.shape else None
 

@@ -9,7 +9,7 @@ from typing import Any
 from .. import files
 from ..errors import ModelError
 
-MOST_BYTES = 1 << 24  # largest configuration that is read
+MOST_BYTES = 1 << 24  # most bytes of a configuration file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,16 +17,16 @@ class Genai:
     """Names of files, inputs and outputs, and the numbers for a loop over tokens."""
 
     model: Path
-    context: int  # tokens at most, with those that are made
-    ends: frozenset[int]  # tokens that end a text
-    shares: bool  # whether past and present are one buffer of a greatest length
+    context: int  # most tokens, given and generated
+    ends: frozenset[int]  # tokens that end the text
+    shares: bool  # True if past and present share one buffer of the greatest length
     heads: int  # number of heads of keys and values
     width: int  # numbers of a head
     ids: str
     mask: str
     places: str
     logits: str
-    past: tuple[str, ...]  # keys and values of a layer after the other
+    past: tuple[str, ...]  # for each layer the names of keys and values
     present: tuple[str, ...]
 
 

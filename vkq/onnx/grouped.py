@@ -33,8 +33,9 @@ def group_query_attention(w: Rewriting) -> bool:
     held = w.given[3].shape[2] if 3 in w.given else 0
     total = w.number(6)
     if a.get("sliding_window_cache", 0) and held < total:
-        return False  # old keys would make room for new ones
-    follows = held > 0 and tokens != total  # a cache, rather than a first prompt
+        return False  # the cache would drop old keys to make room for new ones
+    # There are earlier tokens in the cache: this is not the first prompt.
+    follows = held > 0 and tokens != total
     lengths = _lengths(w, batch, (tokens if follows else 1, max(held, total)))
     start = w.emit("Sub", [lengths, w.constant(tokens, "int32")]) if follows else 0
     at = Scores(

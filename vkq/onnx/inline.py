@@ -42,5 +42,5 @@ def inlined(proto: Any) -> Any:
         raise ModelError(f"the model's functions make {count} nodes; at most {MOST_NODES} are read")
     try:
         return package().inliner.inline_local_functions(proto)
-    except Exception as error:  # ONNX's own checks, whose errors are no ValueErrors
+    except Exception as error:  # errors of onnx's checks are no ValueErrors
         raise ModelError(f"the model's functions cannot be put in place: {str(error)[:200]}") from error

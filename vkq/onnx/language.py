@@ -16,8 +16,8 @@ from ..runtime.device import Device
 from .genai import read_genai
 from .session import InferenceSession
 
-LONGEST = 256  # tokens of a prompt that run at once
-LEAST = 64  # places of a cache; it has a power of two of them, so few lengths are prepared
+LONGEST = 256  # most tokens of a prompt that run at once
+LEAST = 64  # fewest places of a cache; a cache has a power of two of them, so that few lengths are prepared
 
 
 class LanguageModel:

@@ -15,7 +15,7 @@ from ..errors import ArgumentError
 from .fallback import caller_warned
 from .options import CPU, VULKAN, IgnoredWarning
 
-_told: set[str] = set()  # options that were already reported as ignored
+_told: set[str] = set()  # ignored options that were already reported
 
 
 def get_available_providers() -> list[str]:

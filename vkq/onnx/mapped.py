@@ -16,7 +16,7 @@ from .feed import alike, columns, groups
 from .prepared import Prepared
 from .reader import Model
 
-AHEAD = 1  # batches that are begun when one is waited for
+AHEAD = 1  # batches that are started before the oldest one is waited for
 Finish = Callable[[], Sequence[Array]]
 
 

@@ -9,7 +9,7 @@ from .scores import Scores, append, attend, heads_first, joined
 
 KNOWN = {
     "is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap",
-    "softmax_precision",  # at least float32, whatever the attribute says
+    "softmax_precision",  # vkq computes the softmax in float32 or more, whatever this attribute says
 }  # fmt: skip
 
 
@@ -53,7 +53,8 @@ def _scores(w: Rewriting) -> Scores | None:
         return None
     flags = mask is not None and mask.dtype == "bool"
     lengths = w.cast(w.name(6), "int32") if w.name(6) else ""
-    start = w.emit("Sub", [lengths, w.constant(q[-2], "int32")]) if lengths else held  # its last tokens
+    # q holds the last tokens of each sequence.
+    start = w.emit("Sub", [lengths, w.constant(q[-2], "int32")]) if lengths else held
     return Scores(
         batch, heads, kv_heads, q[-2], keys,
         scale=a.get("scale") or 1 / math.sqrt(q[-1] // (heads if flat else 1)),

@@ -92,7 +92,8 @@ def _normalization(reading: Reading, node: Node) -> None:
 
 
 def _real(reading: Reading, node: Node, x: str, scale: str, zero: str, **attributes: Any) -> str:
-    single = reading.emit(node, "Cast", [scale], to="float32")  # float16 scales mean the same numbers
+    # Float16 scales mean the same numbers in float32.
+    single = reading.emit(node, "Cast", [scale], to="float32")
     return reading.emit(node, "DequantizeLinear", [x, single, zero], **attributes)
 
 
@@ -230,7 +231,7 @@ _ONNX: dict[str, Spelling] = {
     **{
         op: _as_it_is
         for op in (*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS, *scatter.OPERATORS)
-        if op not in ("QuickGelu", "foreign") and not op.islower()  # vkq's own
+        if op not in ("QuickGelu", "foreign") and not op.islower()  # the others are operators of vkq
     },
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), _as_it_is),
     **dict.fromkeys((*number.REDUCTIONS, "Squeeze", "Unsqueeze"), _REDUCED),
@@ -245,7 +246,7 @@ _ONNX: dict[str, Spelling] = {
     "BatchNormalization": _normalization,
     "LayerNormalization": layer_normalization,
     "RMSNormalization": layer_normalization,
-    "SimplifiedLayerNormalization": layer_normalization,  # ONNX Runtime's, in ONNX's domain
+    "SimplifiedLayerNormalization": layer_normalization,  # an operator of ONNX Runtime in ONNX's domain
     "InstanceNormalization": instance_normalization,
     "GroupNormalization": group_normalization,
     "ReduceL1": norm(square=False, root=False),

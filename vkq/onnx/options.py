@@ -16,15 +16,15 @@ from .initializers import replaced
 from .pytorch import model_of
 
 VULKAN, CPU = "VulkanExecutionProvider", "CPUExecutionProvider"
-# Options of a session or a run that vkq uses, or that make no difference if every run is the same.
+# Options of a session or a run that vkq uses, or that make no difference because every run is the same.
 HARMLESS = {
     "use_deterministic_compute", "logid", "only_execute_path_to_fetches",
-    "enable_profiling", "profile_file_prefix",  # `InferenceSession.end_profiling`
+    "enable_profiling", "profile_file_prefix",  # used by `InferenceSession.end_profiling`
 }  # fmt: skip
 
-TAKEN = {"sizes", "initializers", "providers"}  # vkq's own fields
-# Further arguments of onnxruntime.InferenceSession: its name for the model, and those that make no difference
-# here.
+TAKEN = {"sizes", "initializers", "providers"}  # keywords of vkq itself
+# Further arguments of onnxruntime.InferenceSession: its name for the model, and arguments that make no
+# difference in vkq.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
 KNOWN = (
     "device", "fallback", "constant_inputs", "progress", "compute", "sess_options", "providers",

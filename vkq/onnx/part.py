@@ -81,7 +81,7 @@ class CpuPart:
         given = {name: inputs[name] for name in self.inputs} | self.fed
         try:
             results: list[Array] = self.session.run(self.outputs, given)
-        except Exception as error:  # a class of its own for each kind of failure
+        except Exception as error:  # ONNX Runtime has an error class for each kind of failure
             raise ModelError(f"ONNX Runtime cannot run its part: {str(error)[:500]}") from error
         return dict(zip(self.outputs, results, strict=True))
 
@@ -186,7 +186,7 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
     from onnx import defs, helper
 
     op, domain, attributes = node.op, domain_of(node), node.attributes
-    if op.islower():  # ONNX has no operator for it alone: the model's node is left as it is
+    if op.islower():  # ONNX has no single operator for this node: the model's own node is kept
         raise RefusedNode(node, str(refusal(part, node)))
     if not domain:
         known = defs.get_schema(op, opset, domain).attributes

@@ -30,12 +30,12 @@ from .shared import Layers
 from .tensors import Argument
 from .whole import Whole
 
-# Types of inputs that a device stores, unchanged or narrowed; inputs of other types count as constants.
+# Types of inputs that a device stores, unchanged or narrowed. Inputs of other types count as constants.
 ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
-# Inputs of these dtypes also count as constants if a device cannot run what is computed from them.
+# Inputs of these dtypes also count as constants if the device cannot compute what depends on them.
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
-KEPT_SHARE = 8  # shapes that were prepared before may take this part of the device's memory: an eighth
-MOST_KEPT = 4096  # shapes: each takes memory of the host, too
+KEPT_SHARE = 8  # earlier shapes may take one eighth of the device's memory
+MOST_KEPT = 4096  # most shapes that are kept, because each one also takes host memory
 
 
 class Executables:
@@ -64,13 +64,15 @@ class Executables:
         self.constant = constant  # inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
-        self.limit = heap // KEPT_SHARE  # bytes of what is kept beside the newest one's weights
-        self._lock = Turns("preparing a model")  # before that of the layers, always
+        # Most bytes of earlier shapes, besides the weights of the newest shape.
+        self.limit = heap // KEPT_SHARE
+        self._lock = Turns("preparing a model")  # always acquired before the lock of the layers
 
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
         """Return the executable for these inputs, or inputs like these. lowered: their graph, if it
         exists."""
-        self.device.queue.check_between()  # before any lock: a forked child has none of them
+        # Checked before any lock is acquired, because a forked child holds none.
+        self.device.queue.check_between()
         with self._lock:
             while True:
                 key = self._key(arrays)
@@ -81,7 +83,7 @@ class Executables:
                     began = time.monotonic()
                     with self.layers.lock:
                         found = self._made(arrays, lowered)
-                    if found is None:  # more inputs count as constants than before
+                    if found is None:  # more inputs count as constants than in the last iteration
                         continue
                     self._count(arrays, time.monotonic() - began)
                     self.kept[key] = found
@@ -97,7 +99,7 @@ class Executables:
     def _forget(self) -> None:
         """Forget the least recently used shapes while all take more than their share of memory."""
         newest = next(reversed(self.kept.values()))
-        weights = {id(x) for x in _memory(newest)[1]}  # and whatever else it needs anyway
+        weights = {id(x) for x in _memory(newest)[1]}  # arrays that the newest shape needs anyway
         known, total, sizes = set(weights), 0, list[int]()
         for one in reversed(self.kept.values()):
             own, residents = _memory(one)
@@ -152,7 +154,8 @@ class Executables:
         """Return the executables of a later stage."""
         more = self.device, self._fallback, constant, self._progress, None, self.layers
         made = Executables(model, *more)
-        self.layers.users.discard(made)  # it belongs to this session
+        # The executables belong to this session, not to a new user of the layers.
+        self.layers.users.discard(made)
         return made
 
 
@@ -251,7 +254,8 @@ class Staged:
 
     def _rest(self, values: Mapping[str, Any]) -> dict[str, Array]:
         more = {one.name for one in self._model.inputs} & self.rest.needed - self._executables.constant
-        if len(self.later) == len(self._model.nodes) and not more:  # otherwise the stages would never end
+        # Otherwise there would be an endless number of stages.
+        if len(self.later) == len(self._model.nodes) and not more:
             raise ModelError(self.rest.why)
         made = {name for node in self.later for name in node.outputs}
         read = dict.fromkeys(name for node in self.later for name in node.inputs if name)

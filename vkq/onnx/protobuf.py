@@ -18,17 +18,17 @@ import numpy.typing as npt
 
 from ..errors import ModelError
 
-# The numbers of onnx.proto: TensorProto.DataType, and the fields of an AttributeProto by its type.
+# Numbers from onnx.proto: of TensorProto.DataType, and of the fields of an AttributeProto by its type.
 DATA_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
-NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}  # (the type, the dtype as which it is read)
+NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}  # number: (type, dtype of the unpacked array)
 ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
     11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
 }  # fmt: skip
-# The fields, and their types, of numbers that are not in raw_data: all others are in int32_data.
+# The fields of numbers that are not in raw_data, and their types. All other types use int32_data.
 _FIELDS = {
     "float32": ("float_data", "float32"), "float64": ("double_data", "float64"),
     "int64": ("int64_data", "int64"), "uint32": ("uint64_data", "uint64"),
@@ -88,6 +88,6 @@ def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = 
     else:
         field, stored = _FIELDS.get(dtype.name, ("int32_data", "int32"))
         data = np.array(getattr(tensor, field), stored)
-        if dtype.name in ("float16", "bool"):  # read as bits
+        if dtype.name in ("float16", "bool"):  # the numbers are stored as their bits
             data = data.astype(f"uint{8 * dtype.itemsize}").view(dtype)
     return data.astype(dtype, copy=False).reshape(tuple(tensor.dims) if shape is None else shape)

@@ -21,7 +21,7 @@ def model_of(model: Any) -> Any:
 
         try:
             model = torch.onnx.export(model, dynamo=True, verbose=False)
-        except Exception as error:  # its own, of several kinds; a missing onnxscript
+        except Exception as error:  # torch raises errors of several classes; onnxscript may be missing
             raise ModelError(
                 f"PyTorch cannot make an ONNX model of this program: {str(error)[:300]}; `pip install"
                 " onnxscript`, or give what torch.onnx.export(..., dynamo=True) returns"

@@ -20,10 +20,11 @@ from .names import chosen
 from .protobuf import package
 from .reader import Model, read
 
-EXTERNAL = 1 << 30  # bytes of a model whose weights lie in a file of their own while it is quantized
+# From this number of bytes on, a model's weights lie in a separate file while it is quantized.
+EXTERNAL = 1 << 30
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-FLOAT16 = 10  # TensorProto.DataType
-CHANNELS = 13  # the first opset with an axis of QuantizeLinear
+FLOAT16 = 10  # its number in TensorProto.DataType
+CHANNELS = 13  # the first opset in which QuantizeLinear has an axis
 
 
 def quantize(
@@ -80,7 +81,7 @@ def refusals_told() -> Iterator[None]:
         yield
     except (VkqError, OSError):
         raise
-    except Exception as error:  # they have classes of their own
+    except Exception as error:  # onnx's errors have their own classes
         raise ModelError(f"onnxruntime.quantization cannot take the model: {str(error)[:500]}") from error
 
 
@@ -92,24 +93,24 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    _check_weights(read(model))  # refuses what is no model, in words
+    _check_weights(read(model))  # raises an error in words if the file is no model
     onnx = package()
     first, second = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
     proto = onnx.load(os.fspath(model))
     if any(o.domain in ("", "ai.onnx") and o.version < least for o in proto.opset_import):
         try:
             proto = importlib.import_module("onnx.version_converter").convert_version(proto, least)
-        except Exception as error:  # a class of its own
+        except Exception as error:  # onnxruntime's errors have their own classes
             raise ModelError(
                 f"{what} need opset {least}, to which onnx cannot convert the model ({str(error)[:300]});"
                 f" export it so, or {remedy}"
             ) from error
-    for node in proto.graph.node:  # optimizers keep names, and may drop results
+    for node in proto.graph.node:  # optimizers keep the names of nodes, but may remove results
         node.name = node.name or next(iter(node.output), "")
     large = proto.ByteSize() > EXTERNAL
     onnx.save(proto, first, save_as_external_data=large)
     half = any(tensor.data_type == FLOAT16 for tensor in proto.graph.initializer)
-    quant_pre_process(  # its optimizer would compute float16 in float32
+    quant_pre_process(  # the optimizer of this function would compute float16 in float32
         first, second, skip_symbolic_shape=True, skip_optimization=half, save_as_external_data=large
     )
     return second

@@ -30,8 +30,8 @@ from .pytorch import model_of
 from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
 
-LARGEST_FILE = (1 << 31) - 1  # limit of a protobuf message
-DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # take constants of 4 bits
+LARGEST_FILE = (1 << 31) - 1  # most bytes of a protobuf message
+DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # operators that take constants of 4-bit numbers
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 
 
@@ -46,12 +46,12 @@ class Model:
     opset: int
     name: str = ""
     metadata: ModelMetadata = dataclasses.field(default_factory=ModelMetadata)
-    overridable: tuple[Argument, ...] = ()  # inputs with a value in the model, unless they are fed
+    overridable: tuple[Argument, ...] = ()  # inputs that have a value in the model, which a run may replace
 
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         """Return the graph for these shapes of the inputs; every error names the node. Raises OpenShape if
         run-time numbers decide a shape."""
-        return fold_constants(self._graph(shapes), _otherwise)  # infers every value on its way
+        return fold_constants(self._graph(shapes), _otherwise)  # this also infers the spec of every value
 
     def known(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Graph, Rest]:
         """Return the part of the graph that can be planned without run-time numbers, and the rest."""
@@ -118,7 +118,7 @@ def _parsed(model: Any) -> tuple[Any, Path | None]:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(bytes(model))
-    except Exception as error:  # protobuf's DecodeError has another place in each version
+    except Exception as error:  # the place of protobuf's DecodeError depends on the version
         raise ModelError(f"not an ONNX model: {str(error)[:200]}") from error
     return proto, folder
 
@@ -272,7 +272,7 @@ def _value(value: Any, folder: Path | None) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, messages().TensorProto):
-        dtype_of(value.data_type, value.name)  # numbers of 4 bits are constants of the graph alone
+        dtype_of(value.data_type, value.name)  # 4-bit numbers occur only as constants
         return array_of(value, folder)
     if isinstance(value, (list, tuple)) or (hasattr(value, "__iter__") and not isinstance(value, str)):
         return tuple(_value(v, folder) for v in value)

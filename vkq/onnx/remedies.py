@@ -14,12 +14,12 @@ WIDE = (
 )
 DOUBLE = "float64: export the model in float32 (PyTorch: model.float() before the export)"
 WEIGHTED = "Conv", "ConvTranspose", "Gemm", "MatMul"
-MOST_CUT = 8  # values at a cut that are worth a sentence
+MOST_CUT = 8  # most values at a cut that the message names
 
 
 def remedies(model: Model, graph: Graph, refused: Sequence[tuple[Node, str]]) -> list[str]:
     """Return sentences for these nodes, first those that change the model; the last is the fallback."""
-    fallback = FALLBACK.format("onnxruntime" if model.opset else "litert")  # a TFLite file has no opset
+    fallback = FALLBACK.format("onnxruntime" if model.opset else "litert")  # only an ONNX model has an opset
     return [*_mended(model, graph, refused), *_cut(model, [node for node, _ in refused]), fallback]
 
 

@@ -18,7 +18,7 @@ from .remedies import remedies
 from .shared import Layers
 from .whole import Whole
 
-CANNOT = "cannot run"  # the place of a node that cannot run anywhere
+CANNOT = "cannot run"  # what the report gives as the place of a node that cannot run anywhere
 LAYERS = "conv2d", "conv_transpose2d", "linear"
 ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 

@@ -95,6 +95,6 @@ def _angles(w: Rewriting, at: int, tables: tuple[int, int], shape: tuple[int, ..
         return cos, sin
     batch, tokens = shape[:2]
     name = w.name(at)
-    if len(place.shape) < 2:  # the position of the first token
+    if len(place.shape) < 2:  # the input is the position of the first token
         name = places(w, w.emit("Expand", [name, w.constant([batch], "int64")]), batch, tokens)
     return angles_at(w, tables, w.reshape(name, (-1, tokens)), tokens)

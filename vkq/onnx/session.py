@@ -69,7 +69,7 @@ class InferenceSession(Manners):
     """
 
     FALLBACK = "onnxruntime"
-    _begin: Callable[[], Any] = staticmethod(messages)  # imports what reading a model needs
+    _begin: Callable[[], Any] = staticmethod(messages)  # starts the imports that reading a model needs
     _parse: Callable[[Any], Model] = staticmethod(read)
     _whole: Callable[[Any, ModelError], Whole] = Whole
 
@@ -123,7 +123,7 @@ class InferenceSession(Manners):
         self._trial = None
         if self._constant or self._unread:
             return
-        # Inputs that a device cannot take may be constants of a run, or be left to the fallback.
+        # Inputs that a device cannot take may become constants of a run, or the fallback may take them.
         few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
         try:
             shapes = self.trial_shapes()
@@ -142,13 +142,13 @@ class InferenceSession(Manners):
         """Prepare the parts of the first run that need no device."""
         catalog()
         glsl_includes()
-        if self._trial and self._fallback is None:  # every node runs on the device
+        if self._trial and self._fallback is None:  # all nodes run on the device
             prepare(self._trial[1])
 
     def _take(self, device: Device) -> None:
         self.device = device
         self._initials = Initials[Manners](self.model.overridable)
-        source, unread, made = self._source, self._unread, self._whole  # no circle with the session
+        source, unread, made = self._source, self._unread, self._whole  # a lambda with self would be a cycle
         whole = (lambda why: unread or made(source, why).told()) if self._fallback else None
         self.model, layers = shared(self.model, device, self._compute)
         self._state = Executables(
@@ -286,7 +286,7 @@ class InferenceSession(Manners):
         return lists if output_names is not None else (one for (one,) in lists)
 
     def _checked(self, feed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-        if self._unread:  # ONNX Runtime looks itself: texts and sequences may be among them
+        if self._unread:  # ONNX Runtime checks them itself: they may be texts or sequences
             given: dict[str, Any] = {x: v if isinstance(v, list) else array_of(x, v) for x, v in feed.items()}
             return given
         return checked_feed(self.model.inputs, feed, self._constant, self.device)
@@ -297,4 +297,4 @@ class InferenceSession(Manners):
         return self._unread or executables.of(arrays, trial[1] if trial and trial[0] == shapes else None)
 
 
-load = InferenceSession  # another name of the class
+load = InferenceSession  # a second name of the class

@@ -23,7 +23,8 @@ class Layers(dict[Hashable, Any]):
     def __init__(self, compute: str = COMPUTE[0]) -> None:
         super().__init__({PRODUCTS: check_compute("InferenceSession", compute)})
         self.lock = Turns("preparing a model")
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the sessions' `Executables`
+        # `Executables` of the sessions that share these layers.
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 _known: list[tuple[weakref.ref[Layers], weakref.ref[Device], Model]] = []

@@ -16,7 +16,7 @@ from ..graph.graph import Array, Spec
 from ..numerics.grouped import unpacked
 from .protobuf import DATA_TYPES, NIBBLES, messages, numbers_of, package
 
-OLDEST, NEWEST = 7, 27  # opsets of ai.onnx that are read
+OLDEST, NEWEST = 7, 27  # the opsets of ai.onnx that vkq reads
 BROKEN = (
     ValueError,
     TypeError,
@@ -104,7 +104,7 @@ def _external(
         with path.open("rb") as file:
             file.seek(offset)
             data = np.frombuffer(file.read(size), dtype.newbyteorder("<"))
-    except (OSError, RuntimeError) as error:  # links that lead to themselves; a name that is too long
+    except (OSError, RuntimeError) as error:  # links may lead to themselves, and a name may be too long
         raise ModelError(f"{what} has external data that cannot be read: {str(error)[:200]}") from error
     return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(shape))
 
@@ -138,6 +138,6 @@ def argument_of(value: Any) -> Argument:
     for i, dim in enumerate(tensor.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             shape.append(dim.dim_value)
-        else:  # Paddle's exports have -1 for an open size, and "?" for each of several
+        else:  # Paddle writes -1 for one open size, and "?" for each of several
             shape.append(dim.dim_param.replace("?", "") or f"{value.name}.{i}")
     return Argument(value.name, dtype, tuple(shape))

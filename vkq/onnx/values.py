@@ -65,7 +65,7 @@ class OrtValue:
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # a host's: of what a device holds it is a copy
+        return (1, 0)  # kDLCPU: the array is on the host, a copy if the value is on a device
 
     def numpy(self) -> Array:
         """Return the array itself on the CPU, or a copy of a device's content."""

@@ -54,12 +54,13 @@ class Whole:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Return the results by name."""
-        wide = {"tensor(bool)": np.bool_, "tensor(int64)": np.int64}  # held otherwise on a device
+        # Types that the device stores as other types.
+        wide = {"tensor(bool)": np.bool_, "tensor(int64)": np.int64}
         types = {name: wide[kind] for name, kind in self._types.items() if kind in wide}
         given = {name: x.astype(types[name]) if name in types else x for name, x in inputs.items()}
         try:
             results = self.session.run(None, given)
-        except Exception as error:  # a class of its own for each kind of failure
+        except Exception as error:  # ONNX Runtime has an error class for each kind of failure
             raise ModelError(f"{self.why}\nONNX Runtime cannot run it: {str(error)[:500]}") from error
         return dict(zip([one.name for one in self.session.get_outputs()], results, strict=True))
 

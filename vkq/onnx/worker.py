@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late  # the built-in one from Python 3.11 on
+from concurrent.futures import TimeoutError as Late  # from Python 3.11 on, this is the built-in TimeoutError
 from typing import Any, TypeVar
 
 from ..errors import ArgumentError, TimedOutError
@@ -35,7 +35,7 @@ class Worker:
         try:
             return future.result(seconds)
         except Late as error:
-            if future.done():  # the call itself raised one
+            if future.done():  # the call itself raised a TimeoutError
                 raise
             waited = "had not begun" if future.cancel() else "goes on, and later runs wait for it"
             raise TimedOutError(

@@ -11,7 +11,8 @@ from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 
-ASKED = 1 << 20  # iterations, some milliseconds; a device that makes so many counts as one without a limit
+# Iterations, which take some milliseconds; a device that makes all of them counts as one without a limit.
+ASKED = 1 << 20
 INVOCATIONS = 64
 
 

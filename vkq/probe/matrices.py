@@ -21,10 +21,10 @@ FEATURES = (
 )
 HALF, BRAIN = "f16", "bf16"  # forms with float operands and float32 sums
 FLOAT_FEATURES = {HALF: "shaderFloat16", BRAIN: "shaderBFloat16CooperativeMatrix"}
-# Dtypes of A, B, C and D; the first is preferred.
+# Dtypes of A, B, C and D. The first combination is preferred.
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
-LEAST_SHARED = 32768  # bytes of shared memory; with so many every shape has a tile
-SUBGROUP = 32  # the subgroup size for which shaders declare a tile's subgroups
+LEAST_SHARED = 32768  # bytes of shared memory with which every shape has a tile
+SUBGROUP = 32  # the subgroup size for which the shaders declare the subgroups of a tile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Matrices:
         sm, sn = rows // down, int(variant.sizes["BN"]) // across
         at_once = (
             16 * self.subgroup // sn
-        )  # rows of 16 channels that a subgroup stores at once: coopmat_epilogue.glslh
+        )  # rows of 16 channels that a subgroup stores at once (coopmat_epilogue.glslh)
         return sm % 16 == 0 and sn % 16 == 0 and sn % self.m == 0 and at_once > 0 and 16 % at_once == 0
 
 

@@ -21,9 +21,10 @@ from ..runtime.program import Program
 from ..shader.catalog import catalog
 
 LOCAL = 64  # invocations of a workgroup: the shader's LOCAL_X
-TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}  # microseconds of one run; the host's clock is less exact
+# Microseconds of one run; with the host's clock, which is less exact, a run is longer.
+TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}
 ROUNDS = 5
-ATTEMPTS = 3  # with more iterations each, if another program made too few look long enough
+ATTEMPTS = 3  # attempts, each with more iterations, in case another program made a short run look long enough
 MOST_LOOPS = 65_000  # lavapipe ends loops after 65,535 iterations
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
@@ -73,7 +74,7 @@ class _Work:
         """Return a loop count that takes about the target time; the first runs also wake the clock."""
         loops, target = 1, TARGET_US[self.clock]
         for _ in range(12):
-            took = min(self.time_us(loops) for _ in range(3))  # other programs only add time
+            took = min(self.time_us(loops) for _ in range(3))  # other programs can only make a run longer
             if took >= target / 2 or loops >= self.most:
                 break
             loops = min(self.most, max(loops + 1, round(loops * min(16.0, target / max(took, 1.0)))))
@@ -132,7 +133,7 @@ def measure(device: Device) -> Rates:
     _sample(works)
     found = {work.op: work.per_second() for work in works}
     rates = {op: rate for op, rate in found.items() if rate is not None}
-    ask = told_cores(facts) is None and facts.device_type != "cpu"  # other programs share a CPU's cores
+    ask = told_cores(facts) is None and facts.device_type != "cpu"  # other programs take cores of a CPU
     return Rates(rates, clock, measured_cores(device, clock, (x, y)) if ask else None)
 
 

@@ -36,7 +36,7 @@ __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "s
 
 Words = npt.NDArray[np.int32]
 HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # test of float matrices -> their form
-# Tests of numbers below float16's least normal one: in matrices, and in elements that become float16.
+# Tests of numbers below the smallest normal float16: in matrices, and in elements that become float16.
 SMALLS = {HALF: "matrix_small", BRAIN: "matrix_small_brain"}
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # ways of loading matrices: constants of selftest__matrices_half
 SMALL = "SMALL"  # a variant whose weights are always float16, for elements of another form
@@ -49,7 +49,7 @@ runtime_device.probed = lambda device: report(device)
 
 def report(device: Device) -> Verdict:
     """Return the device's report: from this process, the cache, or a probe (seconds, once per driver)."""
-    if device.doctored:  # a child process would see another device
+    if device.doctored:  # a child process would see a different device
         key = device.capabilities.key
         _doctored[key] = device.verdict or _doctored.get(key) or run(device)
         return _doctored[key]
@@ -71,7 +71,7 @@ def probe_again(capabilities: Capabilities) -> Verdict:
     return verdict.ask_again(capabilities, lambda: _run_alone(capabilities))
 
 
-_doctored: dict[str, Verdict] = {}  # reports of devices that tests made up
+_doctored: dict[str, Verdict] = {}  # reports of devices that the test suite made up
 
 
 def _run_alone(capabilities: Capabilities) -> Verdict:
@@ -238,7 +238,7 @@ def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
         for size in (matrices.n, matrices.m)
     )
     x[:k], w[:k] = 0, 0
-    for place in range(k):  # y[m, n] = (m + 1) (n + 1), from the only place where both operands are not 0
+    for place in range(k):  # y[m, n] = (m + 1) (n + 1), from the only place where both operands differ from 0
         x[place, place % steps, :, place] = np.arange(1, matrices.n + 1)
         w[place, place % steps, :, place] = np.arange(1, matrices.m + 1)
     for case, (a, b) in enumerate(((low, low), (low, high), (high, high), (high // 2, 1)), k):
@@ -251,7 +251,7 @@ def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
     values over the whole range."""
     rng = np.random.default_rng(2025)
     powers = np.array([s * (2**e + d) for e in range(31) for d in (-1, 0, 1) for s in (-1, 1)])
-    above = 2**24 + np.arange(-64, 64)  # from here on int-to-float conversion rounds
+    above = 2**24 + np.arange(-64, 64)  # from this number on, the conversion from int to float rounds
     many = rng.integers(-(2**31) + 1, 2**31, 4096)
     small = rng.integers(-(2**20), 2**20, 4096)
     acc = np.concatenate([powers, above, -above, above * 64 + 32, [2**31 - 1, -(2**31) + 1, 0], many, small])

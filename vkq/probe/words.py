@@ -14,7 +14,7 @@ from ..shader.catalog import catalog
 from .matrices import Matrices
 
 Words = npt.NDArray[np.int32]
-ROWS, COLUMNS = 16, 16  # of the matrix; two elements are one word
+ROWS, COLUMNS = 16, 16  # elements of the matrix; two elements are one word
 WORDS = ROWS * COLUMNS // 2
 _MOST = 64 * ROWS * COLUMNS  # most words of all invocations: each may hold the whole matrix
 
@@ -36,7 +36,7 @@ def _asked(device: Device, matrices: Matrices) -> Words:
     program = device.program(
         catalog().find("selftest__matrix_words"), matrices.shape_constants, matrices.subgroup
     )
-    with device.immediate():  # also works while something is recorded
+    with device.immediate():  # runs even while a recording is open
         places = Tensor.from_numpy(np.arange(ROWS * COLUMNS, dtype="<u2").view(np.int32), device)
         out = Tensor.from_numpy(np.full(_MOST, -1, np.int32), device)
         with device.operation() as recording:

@@ -136,8 +136,8 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-np.clip(x, -700, 700))))
 
 
-# XNNPACK's (ELU, LOGISTIC, TANH) and LiteRT's own functions, all by tables: the correctly rounded function,
-# divided by the scale, rounded.
+# Functions that XNNPACK (ELU, LOGISTIC, TANH) or LiteRT computes by tables: the correctly rounded result is
+# divided by the scale and rounded.
 REAL: dict[str, Callable[[Array], Array]] = {
     "LOGISTIC": _sigmoid,
     "TANH": np.tanh,
@@ -145,7 +145,8 @@ REAL: dict[str, Callable[[Array], Array]] = {
     "GELU": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "GELU-tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "EXP": np.exp,
-    "LOG": lambda x: np.log(np.maximum(x, 0)),  # the least number of what has none
+    # Of a negative number, as of 0, the least number of the result's type.
+    "LOG": lambda x: np.log(np.maximum(x, 0)),
 }
 
 
@@ -212,7 +213,7 @@ def hard_swish(x: QParams, y: QParams) -> Array:
         gate = rounding_shift(_high16(gate, slope), -exponent)
     gate = (gate + (1 << 15)) >> 1
     product = np.trunc(gate * _high16(values, m) / 2**15).astype(int)
-    if shift < -15:  # only for 16-bit numbers, where that shift can occur
+    if shift < -15:  # such a shift occurs only for 16-bit numbers
         moved = np.where(product < 0, -1, 1)
     else:
         moved = rounding_shift(product, -shift) if shift <= 0 else product << shift

@@ -9,7 +9,7 @@ from ..numerics.qparams import QParams
 from .arithmetic import by_fixed, every, fixed_multiplier, stored
 from .lowering import Unsupported
 
-SUM_ROOM = 20  # bits that operands of a sum are moved up by
+SUM_ROOM = 20  # bits by which the operands of a sum are shifted left
 
 
 def ratio(*factors: float, y: QParams) -> float:

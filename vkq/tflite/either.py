@@ -15,7 +15,7 @@ from .file import is_tflite
 from .litert import Litert
 
 SUFFIXES = (".onnx", ".tflite")
-REFEREES = ("onnxruntime", "litert")  # for ONNX files and for .tflite files
+REFEREES = ("onnxruntime", "litert")  # the reference library for ONNX files, and the one for .tflite files
 
 
 def read_model(model: Any) -> Model:

@@ -20,7 +20,7 @@ from .layers import BYTES, activated, quantized_pair, real_range
 from .lowering import Lowering, Unsupported
 
 FLOATS = ("float32", "float16")
-AT_ONCE = 16  # elements that LiteRT takes in one vector
+AT_ONCE = 16  # elements of one vector in LiteRT
 RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
 
 

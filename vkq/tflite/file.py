@@ -18,9 +18,10 @@ from .flatbuffer import FlatTable
 from .schema import CUSTOM, OLD_CODES, OPERATORS, OPTIONS, TYPES
 
 Array = npt.NDArray[Any]
-IDENTIFIER = b"TFL3"  # bytes 4 to 8
+IDENTIFIER = b"TFL3"  # the bytes 4 to 7 of a file
 MOST_AXES = 8
-OUTSIDE = 1  # a buffer's offset above this lies behind the flatbuffer: files above 2 GB
+# A larger offset of a buffer means that the buffer lies behind the flatbuffer, in a file above 2 GB.
+OUTSIDE = 1
 _KINDS = {number: kind for kind, (number, _) in OPTIONS.items()}
 
 
@@ -144,7 +145,7 @@ def _bytes(model: Any) -> memoryview:
         model = path.read_bytes()
     if not isinstance(model, (bytes, bytearray, memoryview)):
         raise ModelError(f"the model is a {type(model).__name__}; give a path or bytes")
-    return memoryview(bytes(model))  # later writes to the caller's bytes have no effect
+    return memoryview(bytes(model))  # a copy: later writes to the caller's bytes have no effect
 
 
 def _code(code: FlatTable) -> str:
@@ -248,7 +249,7 @@ def _stored(
         raise ModelError(
             f"tensor {name!r}: buffer {number} has {raw.size} bytes; {dtype}{list(shape)} takes {wanted}"
         )
-    if dtype == "int4":  # the lower half first
+    if dtype == "int4":  # the lower half of a byte comes first
         nibbles = np.stack([raw & 15, raw >> 4], -1).reshape(-1)[:count].astype(np.int8)
         return np.asarray((nibbles ^ 8) - 8, np.int8).reshape(shape)
     numbers = raw.view(np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False)

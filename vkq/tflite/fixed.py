@@ -13,7 +13,7 @@ from ..numerics.qparams import QParams
 from .arithmetic import fixed_bounds, fixed_multiplier
 from .lowering import Lowering
 
-EXACT = 1 << 24  # whole numbers up to this are float32 numbers
+EXACT = 1 << 24  # float32 holds all whole numbers up to this one
 
 
 def scaled(

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from ..errors import ModelError
 from .schema import OPTIONS, SCALARS, TABLES, Fields
 
-MOST = 1 << 20  # tables in a vector
-WORD = 4  # bytes of a distance or a length
+MOST = 1 << 20  # most tables in a vector
+WORD = 4  # bytes of a stored distance or length
 
 
 class FlatTable:

@@ -17,8 +17,8 @@ from .file import FileOperator
 from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
 
-LARGEST_SIZE = 1 << 16  # rows or columns that an image is resized to
-MOST_TRIED = 16  # scales of a sum
+LARGEST_SIZE = 1 << 16  # most rows or columns of a resized image
+MOST_TRIED = 16  # most scales of a sum that are tried
 MOST_TAPS = 22  # most taps of an average whose float32 sums are exact with such a slope
 SLOPE_BITS = 17  # float32 bits that remain for the slope besides the 7 bits of a number
 

@@ -18,7 +18,7 @@ from .lowering import Lowering, Unsupported
 from .schema import SAME
 
 BYTES = ("int8", "uint8")
-LARGEST_MULTIPLIER = 256.0  # x_scale * w_scale / y_scale that XNNPACK takes
+LARGEST_MULTIPLIER = 256.0  # largest x_scale * w_scale / y_scale that XNNPACK accepts
 RANGES = {"": (-np.inf, np.inf), "RELU": (0.0, np.inf), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
 
 
@@ -103,7 +103,7 @@ def _convolution(
             "dilation": dilation,
             "groups": groups,
         }
-        if axis == 3 and weight.dtype == np.uint8:  # XNNPACK does not take it
+        if axis == 3 and weight.dtype == np.uint8:  # XNNPACK does not accept this combination
             limits = real_range(operator, activation)
             name = fixed_layer(low, "conv2d", inputs, weight, more, limits, **window)
         else:

@@ -22,9 +22,10 @@ from ..numerics.qparams import QParams, are_scales
 from .file import File, FileOperator, FileTensor
 from .part import LitertPart
 
-LARGEST_FOLDED = 1 << 24  # bytes of a value that is computed from constants here
-MOST_COPIES, LEAST_ROOM = 8, 1 << 30  # limit of all copies: times the file's constants, or bytes
-FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations: channels first, channels last
+LARGEST_FOLDED = 1 << 24  # most bytes of a value that the lowering computes from constants
+# Limit of all copies together: a factor of the file's constants, or a number of bytes.
+MOST_COPIES, LEAST_ROOM = 8, 1 << 30
+FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations that move the channels to the front, or to the end
 
 
 def names_of(file: File) -> tuple[str, ...]:

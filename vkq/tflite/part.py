@@ -80,7 +80,7 @@ class LitertPart:
             {x: numbers[x] for x in (*part.inputs, *fed)},
             {x: numbers[x] for x in part.outputs},
         )
-        found.fed = fed  # values that follow from constants
+        found.fed = fed  # values that depend only on constants
         found.shapes = {name: part.specs[name].shape for name in part.outputs}
         return found
 

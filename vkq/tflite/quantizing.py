@@ -20,7 +20,7 @@ from .lowering import names_of
 from .reader import parsed
 
 ENDS = ("INPUT", "OUTPUT")
-AT_ONCE = 32  # samples in memory
+AT_ONCE = 32  # samples that are in memory at a time
 
 
 def package() -> tuple[ModuleType, ModuleType]:
@@ -56,7 +56,7 @@ def quantize(
         raise ArgumentError(f"bits is {bits}; it must be 8, or 4 with weights_only")
     quantizer, recipe = package()
     make = getattr(recipe, f"weight_only_wi{bits}_afp32" if weights_only else "static_wi8_ai8")
-    # The package prints sizes, and warns about its own debugging mode.
+    # The package prints sizes, and warns about its own debugging mode. Both are suppressed.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore", UserWarning)
         try:

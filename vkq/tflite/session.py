@@ -46,7 +46,7 @@ class InferenceSession(session.InferenceSession):
             refused = refusals(graph)
             known = {node.source.split()[-1] for node, _ in refused if node.op != "foreign"}
             if not known:
-                for node, _ in refused[:1]:  # LiteRT is there, and takes the file
+                for node, _ in refused[:1]:  # LiteRT is installed, and accepts the file
                     node.attributes["part"](alone(graph, node))
                 return
             if isinstance(model, Model) or known <= apart:
