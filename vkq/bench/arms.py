@@ -14,10 +14,10 @@ from vkq.runtime.device import Device
 from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import Tensor
 
-HOST_CHAIN = 64  # at most so many calls in a sample of the clock `host`; a longer chain would be submitted
-MAX_PASSES = 20_000  # in one submission: its command buffer takes memory
-MAX_SETS = 64  # rotating copies
-SET_BYTES = 1 << 30  # at most, for all rotating copies together
+HOST_CHAIN = 64  # most calls in a sample of the clock `host`; a longer chain would be submitted
+MAX_PASSES = 20_000  # most passes in one submission, because its command buffer takes memory
+MAX_SETS = 64  # most rotating copies
+SET_BYTES = 1 << 30  # most bytes of all rotating copies together
 
 
 class CapturedWork:
@@ -38,7 +38,7 @@ class CapturedWork:
         self.sets: list[dict[Buffer, Buffer]] = [{}]
         if rotate:
             self._rotate(work_bytes)
-        self.record(self.sets, 1).run()  # every copy gets a result, even if no sample uses it
+        self.record(self.sets, 1).run()  # every copy must have a result, even if no sample uses it
 
     def _rotate(self, work_bytes: int) -> None:
         cache = profile(self.device.capabilities).cache_bytes
@@ -107,7 +107,7 @@ class WorkArm:
         self.work = work
         self.settings = settings
         self.passes = 0
-        self.pass_us = 0.0  # time of one pass, found while the length of a submission was chosen
+        self.pass_us = 0.0  # time of one pass, measured while the length of a submission is chosen
         self.overhead_us: list[float] = []  # for each submit sample: the host's time minus the device's
         self._submits: list[float] = []  # for each gpu sample: the host's time
         self._call = call

@@ -20,10 +20,10 @@ from vkq.problem.mover import TAKES, Mover, mover
 from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
-MAX_CASES = 10_000  # in one sweep, and in a list with all lists that it includes
-MAX_LISTS = 100  # that one list may include
-MAX_DEPTH = 16  # of nested includes
-# Lists without a file, for `include`: the shapes that `vkq check` and the tests use.
+MAX_CASES = 10_000  # of one sweep, and of a list with all lists that it includes
+MAX_LISTS = 100  # most lists that one list may include
+MAX_DEPTH = 16  # most levels of includes
+# Lists that need no file, for `include`: the shapes that `vkq check` and the tests use.
 CHECKED: Mapping[str, list[Case]] = {
     f"checked_{op}": [case for case in (*CASES, *TRANSPOSED) if case.op == op and case.problem.macs]
     for op in ("linear", "conv2d", "conv_transpose2d")
@@ -43,7 +43,7 @@ def expand(text: str) -> list[Problem | Mover]:
         raise ArgumentError(f"{text[:60]!r}... has {len(text)} letters; a sweep has at most {MOST_LETTERS}")
     match = _NAME.fullmatch(text.strip())
     if match is None:
-        parse(text)  # raises, and its error says how a name is written
+        parse(text)  # raises an error that says how a name is written
         raise ArgumentError(f"{text!r} is not a problem with sizes in brackets")
     keys: list[str] = []
     values: list[list[str]] = []
@@ -133,7 +133,7 @@ def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Ca
         if name in CHECKED:
             found += CHECKED[name]
             continue
-        inside = re.fullmatch(r"[\w-]{1,100}", name)  # a name, so never a path to another folder
+        inside = re.fullmatch(r"[\w-]{1,100}", name)  # the name of a list is never a path to another folder
         if not inside or name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
             raise node.error(
                 f"cannot include '{name}': no such list in {path.parent}, or it includes itself."
@@ -169,7 +169,7 @@ def _cases(node: Node) -> list[Case]:
     if count > MAX_CASES:
         raise keys["case"].error(f"{count} cases are stated; at most {MAX_CASES} can be: use larger steps.")
     reason, times = keys["reason"].str(), keys["times"].int() if "times" in keys else 1
-    # Problems vary faster than schemes: neighbouring cases then share weights, which are slow to make.
+    # Problems vary faster than schemes. So neighbouring cases share weights, which take long to make.
     return [
         Case(p, s, c, m, reason, times) for s in schemes for c in scales for p in problems for m in methods
     ]

@@ -24,11 +24,12 @@ OPERATIONS = {
     **dict.fromkeys(DOTS, 2 * 4 * 16),
     "fp32_fma": 2 * 4 * 4,
 }  # operations of one step of all chains of an invocation
-INVOCATIONS = 64  # in a workgroup
+INVOCATIONS = 64  # of a workgroup
 MATRIX_CHAINS = 8  # independent accumulators of a subgroup
-MATRIX_SUBGROUPS = 4  # in a workgroup
-COPY_CACHES = 4  # size of the copy in last-level caches; it is halved until a buffer may be so large
-LASTING_US = 4000.0  # a run of a kernel lasts at least so long
+MATRIX_SUBGROUPS = 4  # of a workgroup
+# Bytes of the copy, in last-level caches; the size is halved until a device allows such a buffer.
+COPY_CACHES = 4
+LASTING_US = 4000.0  # least microseconds of a kernel's run
 RUNS = 10
 
 
@@ -163,7 +164,7 @@ def _copy(device: Device) -> float | None:
         return None
     try:
         buffers = [device.allocate(size) for _ in range(2)]
-    except DeviceError:  # out of memory
+    except DeviceError:  # the device has no memory for this size
         return None
     with device.record(timestamps=1) as recording:
         recording.dispatch(program, buffers, {"count": size // 16})
@@ -192,7 +193,7 @@ class Sentinel:
 
     def __init__(self, device: Device):
         program = _program(device, "ceiling__rate", what="fp32_fma")
-        assert program is not None  # it requires nothing
+        assert program is not None  # the variant has no requirements
         self._kernel = _scalar_kernel(device, program, "fp32_fma")
         self._rates = [self._kernel.run() for _ in range(RUNS)]
 

@@ -12,7 +12,7 @@ from vkq.errors import ArgumentError, ModelError
 from vkq.graph.graph import Array
 from vkq.onnx.session import InferenceSession
 
-MANY = 1 << 20  # an integer input with a larger bound is not taken as an index of rows
+MANY = 1 << 20  # an integer input with a larger bound is not used as an index of rows
 Range = tuple[int, int]
 
 

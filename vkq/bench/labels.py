@@ -9,8 +9,8 @@ from vkq.bench.fitted import shown_names
 from vkq.bench.result import Row
 from vkq.check.cases import Case
 
-Key = tuple[str, str, str, str]  # name, scheme, scale, method
-MODEL = "model"  # the scheme of a model's rows, which have no options
+Key = tuple[str, str, str, str]  # (name, scheme, scale, method)
+MODEL = "model"  # the scheme of rows that are models, which have no options
 
 
 def key_of(one: Row | Case | str) -> Key:

@@ -31,7 +31,7 @@ from vkq.runtime.tensor import Tensor
 
 Array = npt.NDArray[Any]
 X, Y, PROBABILITY = QParams(0.05, 3), QParams(0.07, -5), QParams(1 / 256, -128)
-W_SCALE, SUM = 0.01, QParams(0.3, -5)  # the weight's scale and the result's parameters in convolutions
+W_SCALE, SUM = 0.01, QParams(0.3, -5)  # scale of a convolution's weight, and parameters of its result
 ENTRIES = np.random.default_rng(1).integers(-128, 128, 256, dtype=np.int8)
 ONE_AROUND = [(0, 0), (0, 0), (1, 1), (1, 1)]
 TO_NHWC = (0, 2, 3, 1)
@@ -173,7 +173,7 @@ class Moving:
         """Return an operand on the device, in the problem's layout."""
         if x.dtype == np.float32:
             return Tensor.from_numpy(x, self.device)
-        rows = x.ndim == 2 and self.problem.block == 4  # kPackedInt8_4H4W
+        rows = x.ndim == 2 and self.problem.block == 4  # True for kPackedInt8_4H4W
         return Tensor.from_numpy(x, self.device, None if rows else LAYOUTS[self.problem.block], X)
 
     def __call__(self, x: Any) -> Any:

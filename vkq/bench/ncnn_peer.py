@@ -21,8 +21,8 @@ from vkq.check.cases import Case
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.runtime.device import Device
 
-INT8_DATA = 0x000D4B38  # ncnn's tag in front of int8 weights
-CLOSE = 1e-5  # allowed error as a share of the largest result: float32 roundoff after exact sums
+INT8_DATA = 0x000D4B38  # the tag that ncnn writes before int8 weights
+CLOSE = 1e-5  # allowed error, relative to the largest result: float32 roundoff after exact sums
 
 
 def arm(
@@ -40,7 +40,7 @@ def arm(
     assert weights.x is not None
     bias = (weights.bias * weights.scale * np.float32(weights.x.scale)).astype(np.float32)
     net, layer = _net(ncnn, case, weights, bias, index)
-    # A matrix is one Mat; a batch of images is one Mat an image, since ncnn has no batches.
+    # A matrix is one Mat. Of a batch each image is one Mat, since ncnn has no batches.
     real = symmetric.astype(np.float32) * np.float32(weights.x.scale)
     parts = [real] if case.op == "linear" else list(real)
 

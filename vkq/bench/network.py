@@ -33,10 +33,10 @@ from vkq.select.path import choose_path
 from vkq.tflite.either import referee, session_of
 from vkq.tflite.file import is_tflite
 
-MOST_DISPATCHES = 4096  # for a model that is timed node by node
+MOST_DISPATCHES = 4096  # most dispatches of a model that is timed node by node
 NODE_RUNS = 20
-SUMS = ("MatMulNBits",)  # float sums: their order is free, so results are compared within a bound
-NEAR = 1e-4  # allowed error of a model with such sums, as a share of its largest result
+SUMS = ("MatMulNBits",)  # operators with float sums of any order, whose results are compared within a bound
+NEAR = 1e-4  # allowed error of a model with such sums, relative to its largest result
 
 
 def at_batch(path: str, batch: int | None) -> str | bytes:
@@ -45,12 +45,12 @@ def at_batch(path: str, batch: int | None) -> str | bytes:
         return path
     if is_tflite(path):
         raise ArgumentError(f"{path}: --batch is for ONNX models; a .tflite file has its own sizes")
-    inputs = [argument.name for argument in read(path).inputs]  # raises a VkqError for a damaged file
+    inputs = [argument.name for argument in read(path).inputs]  # raises a VkqError if the file is damaged
     model = package().load(path)
     for value in (*(v for v in model.graph.input if v.name in inputs), *model.graph.output):
         for dim in value.type.tensor_type.shape.dim[:1]:
             dim.dim_value = batch
-    del model.graph.value_info[:]  # it states shapes with the old batch
+    del model.graph.value_info[:]  # these entries have shapes with the old batch size
     return bytes(model.SerializeToString())
 
 
@@ -72,7 +72,8 @@ class Network:
         self.model = at_batch(path, batch)
         session = session_of(self.model)(self.model, device)
         self.feed = numbers(session, shapes_of(session.model, shapes), ranges_of(ids))
-        self.held = {name: held(name, x) for name, x in self.feed.items()}  # in the dtypes of the device
+        # Inputs in the dtypes of the device.
+        self.held = {name: held(name, x) for name, x in self.feed.items()}
         sizes = ",".join(f"{name}={'x'.join(map(str, x.shape))}" for name, x in self.feed.items())
         self.name = f"{Path(path).name}[{sizes}]"
         self.graph: Graph = session.lowered({name: x.shape for name, x in self.feed.items()})
@@ -135,7 +136,7 @@ def measure(network: Network, device: Device, request: Request, result: Result, 
     except VkqError as error:  # rows that were added before the error stay
         skip(network, result, str(error))
     finally:
-        vars(network).pop("executable", None)  # frees its memory: the next model may need it
+        vars(network).pop("executable", None)  # frees the memory of this model, which the next model may need
 
 
 def skip(network: Network, result: Result, reason: str) -> None:
@@ -198,13 +199,14 @@ def _nodes(network: Network, device: Device, floors: list[tuple[int, int]], resu
     for _ in range(NODE_RUNS):
         recording.run()
         taken.append(recording.gpu_times_us())
-    times = np.median(np.asarray(taken[len(taken) // 4 :]), axis=0)  # the first quarter warms caches
+    # The first quarter of the samples only warms caches.
+    times = np.median(np.asarray(taken[len(taken) // 4 :]), axis=0)
     graph, names = network.graph, network.executable.plan.variants
     ceiling, copy = of_path(network.path, result.ceilings), result.ceilings.get("copy")
     found = []
     for (node, first, end), (operations, size) in zip(network.executable.steps, floors, strict=True):
         if first == end:
-            continue  # a view: no dispatch
+            continue  # a view needs no dispatch
         shapes = (graph.specs[name] for name in (node.inputs[0], node.outputs[0]))
         found.append(
             NodeTime(

@@ -13,7 +13,7 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.linear import LinearProblem
 from vkq.problem.transposed import TransposedConv2dProblem
 
-SHOWN = 20  # nodes in the table, those farthest above their floors; --wide shows all
+SHOWN = 20  # nodes in the table: those that are slowest relative to their floors; --wide shows all nodes
 
 
 def work_of(graph: Graph, node: Node) -> tuple[int, int]:

@@ -134,7 +134,7 @@ class PyTorch:
             return self._integer(x, weights)
         call = self._float(case, weights, x)
         got = call().numpy()
-        if weights.y is not None:  # the reference rounds to int8, PyTorch returns float32
+        if weights.y is not None:  # the reference rounds results to int8, but PyTorch returns float32
             steps = np.clip(got / np.float32(weights.y.scale) + weights.y.zero_point, -128, 127) - expected.y
             text = f"float32: at most {float(np.abs(steps).max()):.2g} int8 steps from the reference"
         else:

@@ -18,8 +18,9 @@ from vkq.check.cases import Case
 from vkq.errors import ArgumentError
 
 SUFFIXES = (".svg", ".png", ".pdf")
-MOST_LABELS = 10  # names of points in a roofline; more would overlap
-# Colours of each theme: background, text, lines. Colour-blind readers can tell the series' colours apart.
+MOST_LABELS = 10  # most names of points in a roofline; more names would overlap
+# Colours of each theme: background, text, lines. Readers with colour blindness can tell the colours of the
+# series apart.
 THEMES = {"light": ("#ffffff", "#1f2328", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8f98")
 
@@ -51,7 +52,7 @@ def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light"
         raise ArgumentError("plot: there is no row to draw; every case failed")
     size = swept(cases) if cases else None
     if not size:
-        rows = [row for row in rows if row.operations]  # a row without arithmetic has no intensity
+        rows = [row for row in rows if row.operations]  # a row without arithmetic operations has no intensity
         if not rows:
             raise ArgumentError(
                 "plot: no row does arithmetic; sweep a size, as in 'repack[N=1,8,C=64,H=56,W=56]'"
@@ -182,7 +183,7 @@ def _roofline(figure: Any, rows: Sequence[Row], ceilings: Mapping[str, float | N
     copy = ceilings.get("copy")
     labels: list[Label] = []
     roofs = {name: rate for name, rate in _distinct(ceilings).items() if not copy or rate <= right * copy}
-    # If every arithmetic ceiling begins beyond the right edge, draw the memory ceiling alone.
+    # If every arithmetic ceiling begins to the right of the picture, draw only the memory ceiling.
     for name, rate in (roofs or ({"copy": copy * right} if copy else {})).items():
         knee = rate / copy if copy else left
         xs = [left, knee, right] if left < knee < right else [left, right]
@@ -249,7 +250,7 @@ def _names(rows: Sequence[Row]) -> list[Label]:
 def _place(figure: Any, axes: Any, labels: Sequence[Label], others: Sequence[Any]) -> None:
     """Draw each label at its first place inside the axes that overlaps no label and none of *others*; leave
     out labels without such a place."""
-    figure.draw_without_rendering()  # computes the positions of everything that is drawn
+    figure.draw_without_rendering()  # this computes the positions of everything that is drawn
     taken = [one.get_window_extent() for one in others]
     inside = axes.get_window_extent()
     named = 0

@@ -16,7 +16,7 @@ from vkq.errors import ArgumentError
 SCHEMA = 1
 INTERRUPTED = "interrupted"  # the reason of cases that had no time when the user ended the run
 MOST_BYTES = 8 << 20  # a larger file is refused
-MOST_SAMPLES = 5000  # in a row
+MOST_SAMPLES = 5000  # most samples of one row
 
 
 @dataclasses.dataclass
@@ -32,22 +32,22 @@ class Row:
     method: str | None
     path: str  # vkq's path, or the peer's name
     arm: str  # "vkq" or "peer"
-    variant: str  # the shader variants in order of dispatch, or a text on what the peer ran
+    variant: str  # the shader variants in order of dispatch, or a text about the peer's kernels
     clock: str
-    verified: str  # how the numbers were compared with the reference
+    verified: str  # how the results were compared with the reference
     median_us: float
     p20_us: float
     p80_us: float
     samples_us: list[float]
-    dispatches: int  # in one pass
-    passes: int  # in one sample
-    sets: int  # rotating copies of all data
+    dispatches: int  # dispatches of one pass
+    passes: int  # passes of one sample
+    sets: int  # number of rotating copies of all data
     operations: int
     bytes: int
     compute_ceiling: str | None
     compute_share: float | None
     copy_share: float | None
-    overhead_us: float | None  # clock submit: median of the host's time minus the device's
+    overhead_us: float | None  # for the clock submit: median of the host's time minus the device's time
     warnings: list[str]
     command: str
 
@@ -269,7 +269,7 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-_TYPES: dict[str, Callable[[Any], bool]] = {  # keys: annotations of the dataclasses' fields
+_TYPES: dict[str, Callable[[Any], bool]] = {  # the keys are annotations of the dataclasses' fields
     "str": _text,
     "str | None": lambda v: v is None or _text(v),
     "int": lambda v: isinstance(v, int) and not isinstance(v, bool),

@@ -27,7 +27,7 @@ class VerifiedArm:
     command: str
     dispatches: int = 0
     sets: int = 1
-    check: Callable[[], str | None] = lambda: None  # verifies the numbers again, after the timing
+    check: Callable[[], str | None] = lambda: None  # compares the results again, after the timing
     samples: dict[str, list[float]] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)
 

@@ -23,7 +23,7 @@ from vkq.runtime.device import Device
 from vkq.select.path import PATHS, float_sums, refusal
 
 Progress = Callable[[str], None]
-FEW_ROWS = 32  # linear cases with at most so many rows share one reference result
+FEW_ROWS = 32  # linear cases with at most this number of rows share one reference result
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Request:
     no comparison."""
 
     paths: tuple[str, ...] = ("auto",)
-    clocks: tuple[str, ...] = timer.CLOCKS  # measured in this order
+    clocks: tuple[str, ...] = timer.CLOCKS  # the clocks, in the order of the measurements
     base: str | None = None
     peers: tuple[Peer, ...] = ()
     settings: timer.Settings = field(default_factory=timer.Settings)
     device_option: str | None = None
-    variant: str | None = None  # a pattern: every layer must run a shader variant that matches
+    variant: str | None = None  # a pattern that one shader variant of every layer must match
 
 
 def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
@@ -62,9 +62,10 @@ class Runner:
         self.result = result
         self.progress = progress
         self._sentinel = Sentinel(device)
-        # For this case: the path asked for -> the path taken ("auto" and "dot" are resolved).
+        # For this case: requested path -> used path ("auto" and "dot" are resolved).
         self._taken: dict[str, str] = {}
-        # The weights of the last case, which a sweep reuses: (key, weights, layers and results made of them).
+        # The weights of the last case: (key, weights, layers and results made of them). The next case of a
+        # sweep may reuse them.
         self._built: tuple[object, data.Weights, dict[Any, Any]] | None = None
 
     def run(self, case: Case) -> None:
@@ -99,7 +100,7 @@ class Runner:
 
     def _paths(self, case: Case) -> tuple[str, ...]:
         if case.scheme in FLOAT:
-            return ("auto",)  # float activations: there is no dot product to choose
+            return ("auto",)  # layers of float activations have no dot product to choose
         base = [self.request.base] if self.request.base in PATHS else []
         return tuple(dict.fromkeys([*base, *self.request.paths]))
 
@@ -107,7 +108,7 @@ class Runner:
         window = "" if case.op == "linear" else case.name
         key = (case.problem.weight_shape, case.scheme, case.scale, window)
         if self._built is None or self._built[0] != key:
-            self._built = None  # frees the old weights first: both together may not fit
+            self._built = None  # frees the old weights first, because memory may not hold both
             self._built = (key, data.weights(case), {})
         return self._built[1], self._built[2]
 
@@ -143,7 +144,7 @@ class Runner:
             if self.request.variant:
                 layer = with_variant(layer, data.tensor(case, layer, x), self.request.variant)
             taken = "auto" if case.scheme in FLOAT else layer.choice().path
-            if taken in self._taken.values():  # "auto" resolved to this path, which is measured already
+            if taken in self._taken.values():  # "auto" was resolved to this path, which is already measured
                 return None
             self._taken[path] = taken
             command = self._command(case, taken)
@@ -202,7 +203,7 @@ class Runner:
                 arm.arm.submits(arm.samples.get("gpu", [])) if isinstance(arm.arm, WorkArm) else None
                 for arm in arms
             ]
-            if all(known):  # slow work: the gpu clock's submissions were of one pass each
+            if all(known):  # the work is slow, and each submission of the gpu clock had one pass
                 for arm, times in zip(arms, known, strict=True):
                     arm.samples[clock] = times or []
                 return
@@ -215,7 +216,8 @@ class Runner:
     def _report(self, case: Case, arms: list[VerifiedArm], throttled: float | None) -> None:
         rows: dict[tuple[str, str], Row] = {}
         for one in arms:
-            wrong = one.check() if one.samples.keys() - {"call"} else None  # "call" runs no captured work
+            # The clock "call" runs no recorded work.
+            wrong = one.check() if one.samples.keys() - {"call"} else None
             if wrong:
                 self._fail(case, one.path, "mismatch", f"after the timed runs: {wrong}", one.command)
                 continue

@@ -13,12 +13,13 @@ from vkq.problem.names import parse
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
 
-TRIALS = 20  # of each kind
-NEEDED = 19  # right verdicts of each kind
-INJECTED = 0.10  # share of extra work
+TRIALS = 20  # number of trials of each kind
+NEEDED = 19  # fewest right verdicts of each kind
+INJECTED = 0.10  # additional work, relative to one submission
 CASE = Case(parse("linear[M=64,K=256,N=256]"))
-# Many pairs of short submissions: a disturbance then usually slows both submissions of a pair, and the other
-# pairs are outliers that the median ignores. A submission has ten passes, so that one more is 10 % more work.
+# There are many pairs of short submissions. A disturbance then usually slows both submissions of a pair, and
+# the other pairs are outliers that the median ignores. A submission has ten passes, so that one more pass is
+# 10 % more work.
 SETTINGS = timer.Settings(samples=60, submission_us=0, time_s=8.0, precision=0.03)
 PASSES = 10
 
@@ -63,7 +64,7 @@ def run(device: Device, trials: int = TRIALS, progress: Callable[[str], None] = 
     layer = data.layer(CASE, data.weights(CASE), "auto", device)
     x = Tensor.from_numpy(data.activations(CASE), device)
     base, same, more = (_arm(device, lambda: layer(x), extra) for extra in (0.0, 0.0, INJECTED))
-    clock = "gpu"  # on a device without timestamps: the host's time of the same passes
+    clock = "gpu"  # on a device without timestamps, this is the host's time of the same passes
     equal: list[stats.Ratio] = []
     slower: list[stats.Ratio] = []
     for trial in range(trials):

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-CONFIDENCE = 0.99  # of a ratio's interval
-FLOOR = 0.02  # ratios nearer to 1 are called equal: the addresses of buffers alone change times so much
+CONFIDENCE = 0.99  # of the interval of a ratio
+FLOOR = 0.02  # ratios nearer to 1 count as equal, because other addresses of buffers change times as much
 DRIFT = 0.05  # a larger change from the first fifth's median to the last fifth's gives a warning
 OUTLIERS = 0.05  # a larger share of the samples gives a warning
-THROTTLED = 0.85  # a sentinel's rate below this share of its median gives a warning
+THROTTLED = 0.85  # a warning is given if a sentinel's rate is below this share of its median
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: floa
 def _signed_rank(n: int, confidence: float) -> int:
     """Return how many of the n(n+1)/2 pairwise means lie below the interval; as many lie above it."""
     total, tail = n * (n + 1) // 2, (1 - confidence) / 2
-    if n > 60:  # normal approximation: its error is a fraction of a rank
+    if n > 60:  # the normal approximation has an error of a fraction of a rank
         spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         return max(0, math.floor(total / 2 - _normal_quantile(1 - tail) * spread))
     counts = np.zeros(total + 1)
@@ -138,7 +138,7 @@ def drift(samples: Sequence[float]) -> float | None:
 def outliers(samples: Sequence[float]) -> float:
     """Return the share of samples that lie more than three interquartile ranges outside the quartiles."""
     q1, q3 = np.percentile(np.asarray(samples, np.float64), (25, 75))
-    reach = 3 * max(q3 - q1, 1e-3 * q3)  # at least 0.3 % of q3, for clocks with coarse steps
+    reach = 3 * max(q3 - q1, 1e-3 * q3)  # at least 0.3 % of q3, because some clocks have coarse steps
     return float(np.mean([not q1 - reach <= v <= q3 + reach for v in samples]))
 
 

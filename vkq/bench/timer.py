@@ -11,8 +11,8 @@ from typing import Protocol
 from vkq.bench import stats
 
 # gpu: the device's timestamps around many passes in one submission. submit: the host's time of one pass, from
-# submission to fence. call: the Python call with NumPy arrays in and out. host: the Python call on tensors in
-# a chain that is not submitted meanwhile, so without any work of the device.
+# submission to fence. call: the time of the Python call with NumPy arrays as input and output. host: the time
+# of the Python call on tensors in a chain that is not submitted during the call, so the device does no work.
 CLOCKS = ("gpu", "submit", "call", "host")
 
 
@@ -29,7 +29,7 @@ class Settings:
     submission_us: float = 50_000
     time_s: float = 10.0
     precision: float = 0.02
-    enough_s: float = 0.25  # an arm without another to compare is sampled so long, up to MOST samples
+    enough_s: float = 0.25  # seconds for which an arm without an opponent is sampled, up to MOST samples
 
     MOST = 400
     LEAST = 3
@@ -87,7 +87,7 @@ def _warm_up(arm: Arm, clock: str, limit_s: float) -> bool:
 
     A single pass that is longer than the limit is warm-up enough.
     """
-    if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` ran such a pass already
+    if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` already ran such a pass
         return True
     begin, seen = time.perf_counter(), [arm.sample(clock)]
     if seen[0] > 1e6 * limit_s:
@@ -109,6 +109,7 @@ def _enough(times: list[list[float]], sampled_s: float, spent_s: float, settings
         return False
     if len(times) == 1:
         return sampled_s >= settings.enough_s
-    if count % 5:  # test the interval in every fifth round: frequent tests would stop too early by chance
+    # Test the interval in every fifth round: with more tests, the sampling would stop too early by chance.
+    if count % 5:
         return False
     return all(stats.paired_ratio(one, times[0]).width <= settings.precision for one in times[1:])

@@ -11,7 +11,7 @@ from vkq.runtime.tensor import Tensor
 from vkq.select.tuner import Choice, legal, says, watched
 from vkq.shader.catalog import catalog
 
-LISTED = 12  # variants that a refusal names
+LISTED = 12  # most variants that an error message names
 
 
 class Chosen:
@@ -57,7 +57,7 @@ def with_variant(layer: Any, x: Tensor, pattern: str) -> Chosen:
         try:
             with preferred(says(choice)):
                 variants = layer.plan(x.spec).variants
-        except VkqError:  # a choice that this size or device cannot take
+        except VkqError:  # this size or this device does not support the choice
             continue
         if not wanted.isdisjoint(variants):
             return Chosen(layer, choice)
