@@ -1,4 +1,4 @@
-"""Five int8 networks for vkq and for ncnn, of the same numbers, in the files that each reads.
+"""Six int8 networks for vkq and for ncnn, of the same numbers, in the files that each reads.
 
     python benchmarks/int8_networks.py FOLDER [NAME ...]    writes NAME.onnx, NAME.ncnn.param, NAME.ncnn.bin
     vkq bench FOLDER/NAME.onnx --peer ncnn                  takes the pair; int8_peers.py measures them all
@@ -125,6 +125,16 @@ def resnet18(n: Network) -> None:
     n.linear(n.mean(x))
 
 
+def resnet50(n: Network) -> None:
+    x = n.pool(n.conv(n.every[0], 64, 7, 2), pad=1)
+    for channels, times in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for place in range(times):
+            stride = 2 if place == 0 and channels > 64 else 1
+            y = n.conv(n.conv(n.conv(x, channels), channels, 3, stride), 4 * channels, clip="")
+            x = n.add(y, x if x.shape == y.shape else n.conv(x, 4 * channels, 1, stride, clip=""), "relu")
+    n.linear(n.mean(x))
+
+
 def googlenet(n: Network) -> None:  # as torchvision has it: 3x3 where the paper has 5x5
     x = n.pool(n.conv(n.every[0], 64, 7, 2), pad=1)
     x = n.pool(n.conv(n.conv(x, 64), 192, 3), pad=1)
@@ -155,7 +165,7 @@ def mobilenet_v2(n: Network) -> None:
 
 
 NETWORKS: dict[str, Callable[[Network], None]] = {
-    made.__name__: made for made in (squeezenet, mobilenet_v1, resnet18, googlenet, mobilenet_v2)
+    made.__name__: made for made in (squeezenet, mobilenet_v1, resnet18, resnet50, googlenet, mobilenet_v2)
 }
 
 
