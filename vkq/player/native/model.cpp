@@ -111,9 +111,8 @@ void Model::takePlan(Variant &of) {
   described.clear();
   for (const Plan &plan : of.shapes.plans) {
     try {
-      auto made = std::make_unique<Playing>(gpu, of.shapes, plan, cache, known);
-      if (answersRightly(*made, of.shapes, plan)) {
-        of.playing = std::move(made);
+      of.playing = played(of.shapes, plan);
+      if (of.playing) {
         described = plan.kind + ": " + plan.about + described;
         if (file.sets.size() > 1) described += "\nshapes: " + told(file, &of.shapes);
         return;
@@ -128,6 +127,8 @@ void Model::takePlan(Variant &of) {
   throw Error(VKQ_DEVICE, "no plan of the file runs on " + name + ":" + described);
 }
 
+using Content = std::vector<std::vector<uint8_t>>;
+
 // Zeros, or the lowest number that it takes.
 static std::vector<uint8_t> lowest(const Array &one) {
   std::vector<uint8_t> content(one.bytes);
@@ -137,6 +138,19 @@ static std::vector<uint8_t> lowest(const Array &one) {
   return content;
 }
 
+// Inputs of the known answer, or others.
+static Content given(const Shapes &shapes, bool others) {
+  Content content;
+  for (const Array &one : shapes.inputs) content.push_back(others ? lowest(one) : one.answer.whole());
+  return content;
+}
+
+static std::vector<const void *> pointers(const Content &content) {
+  std::vector<const void *> found;
+  for (const auto &one : content) found.push_back(one.data());
+  return found;
+}
+
 // Some drivers of GPUs go wrong from the second run on: texels are then those that the first run read.
 static bool playsOthersFirst(const Gpu &gpu, const Plan &plan) {
   bool texels = false;
@@ -144,22 +158,22 @@ static bool playsOthersFirst(const Gpu &gpu, const Plan &plan) {
   return texels || gpu.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU;
 }
 
-bool Model::answersRightly(Playing &playing, const Shapes &shapes, const Plan &plan) {
-  std::vector<std::vector<uint8_t>> results;
+// Null where the known answer comes out with other bytes.
+std::unique_ptr<Playing> Model::played(const Shapes &shapes, const Plan &plan) {
+  Content results;
   std::vector<void *> outputs;
   for (const Array &one : shapes.outputs) results.emplace_back(one.bytes ? one.bytes : 1);
   for (auto &one : results) outputs.push_back(one.data());
-  for (const bool answer : {false, true}) {
-    if (!answer && !playsOthersFirst(gpu, plan)) continue;
-    std::vector<std::vector<uint8_t>> given;
-    std::vector<const void *> inputs;
-    for (const Array &one : shapes.inputs) given.push_back(answer ? one.answer.whole() : lowest(one));
-    for (const auto &one : given) inputs.push_back(one.data());
-    playing.run(inputs.data(), outputs.data());
-  }
+  const bool others = playsOthersFirst(gpu, plan);
+  const Content first = given(shapes, others);
+  auto made = std::make_unique<Playing>(gpu, shapes, plan, cache, known, pointers(first).data());
+  if (others)
+    made->run(pointers(given(shapes, false)).data(), outputs.data());
+  else
+    made->read(outputs.data());
   for (size_t i = 0; i < results.size(); i++)
-    if (std::memcmp(results[i].data(), plan.answers[i].whole().data(), shapes.outputs[i].bytes)) return false;
-  return true;
+    if (std::memcmp(results[i].data(), plan.answers[i].whole().data(), shapes.outputs[i].bytes)) return {};
+  return made;
 }
 
 void Model::run(size_t number, const void *const *inputs, void *const *outputs) {

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "gpu.hpp"
+#include "together.hpp"
 
 namespace vkq::player {
 
@@ -17,15 +18,18 @@ struct Weight {
 using Words = std::tuple<Blob::Key, std::vector<uint32_t>, std::vector<uint32_t>>;  // and their order
 using Weights = std::map<Words, Weight>;
 
-// A plan on a device: its pipelines, memory and recorded commands.
+// A plan on a device: its pipelines, memory and recorded commands. All with gpu.turn held.
 class Playing {
  public:
-  // Throws Error (VKQ_DEVICE) where the device does not meet the plan's needs.
-  Playing(Gpu &gpu, const Shapes &shapes, const Plan &plan, VkPipelineCache cache, Weights &known);
+  // Runs on `first`, too: its first steps while pipelines of later ones are made. Throws Error (VKQ_DEVICE)
+  // where the device does not meet the plan's needs.
+  Playing(Gpu &gpu, const Shapes &shapes, const Plan &plan, VkPipelineCache cache, Weights &known,
+          const void *const *first);
   Playing(const Playing &) = delete;
   ~Playing();
-  // Each input's bytes up, what is submitted, each output's bytes down. With gpu.turn held.
+  // Each input's bytes up, what is submitted, each output's bytes down.
   void run(const void *const *inputs, void *const *outputs);
+  void read(void *const *outputs) const;  // each output's bytes down, of the last run
 
  private:
   struct Place {
@@ -54,30 +58,37 @@ class Playing {
   std::vector<VkBufferView> views;
   VkDescriptorPool sets = VK_NULL_HANDLE;
   VkCommandPool pool = VK_NULL_HANDLE;
-  std::vector<VkCommandBuffer> submissions;   // in their order
+  using Submission = std::vector<VkCommandBuffer>;
+  std::vector<Submission> submissions;        // of a run, in their order
   VkCommandBuffer commands = VK_NULL_HANDLE;  // what is being recorded
   VkFence fence = VK_NULL_HANDLE;
-  std::vector<Place> read, written;  // since the last barrier
+  bool busy = false;                          // something is submitted that was not waited for
+  std::vector<Place> reads, writes;           // since the last barrier
 
   void checkNeeds() const;
   void placeArrays();
-  void allocateCommands();
+  void makeCommands();
   void placeWeights(Weights &known);
   template <typename Placed>
   void uploadWeights(const std::vector<const Constant *> &fresh, Placed placed);
   void upload(Buffer &to, const std::vector<std::pair<uint64_t, const Constant *>> &parts);
   void compile(const Program &program, Compiled &made, Code &code, VkPipelineCache cache);
   void makeSets();
-  void begin(VkCommandBuffer next);
+  void begin(bool submission);
   void end();
-  void record();
+  void next(bool submission);
+  void record(Together &pipelines);
   void order(const Step &step);
   void barrier();
   VkDescriptorSet makeSet(const Step &step);
   void fill(const Step &step);
   void dispatch(const Step &step, VkDescriptorSet set, const Grid &grid);
   void copyArrays(bool up);
-  void submit(size_t count);
+  void write(const void *const *inputs);
+  void submit();
+  void send(const Submission &one, bool last);
+  void wait();
+  void settle();
   void release();
 };
 
@@ -118,7 +129,7 @@ struct Model {
   void openCache();
   void saveCache();
   void takePlan(Variant &of);
-  bool answersRightly(Playing &playing, const Shapes &shapes, const Plan &plan);
+  std::unique_ptr<Playing> played(const Shapes &shapes, const Plan &plan);
 };
 
 }  // namespace vkq::player

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "model.hpp"
-#include "together.hpp"
 
 namespace vkq::player {
 
@@ -12,7 +11,8 @@ static constexpr uint64_t BETWEEN = 256;              // arrays begin at multipl
 
 static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, Weights &known)
+Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, Weights &known,
+                 const void *const *first)
     : gpu(g), shapes(s), plan(p) {
   try {
     checkNeeds();
@@ -26,11 +26,11 @@ Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, 
     placeArrays();
     if (plan.scratchBytes) scratch = std::make_unique<Buffer>(gpu, aligned(plan.scratchBytes, 4), false);
     for (const Part &one : plan.scratch) places[one.slot] = {scratch->handle, one.offset, one.bytes};
-    allocateCommands();
+    makeCommands();
     placeWeights(known);
-    pipelines.finish();
     makeSets();
-    record();
+    write(first);
+    record(pipelines);
   } catch (...) {
     release();
     throw;
@@ -40,6 +40,7 @@ Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, 
 Playing::~Playing() { release(); }
 
 void Playing::release() {
+  settle();
   if (fence) gpu.vkDestroyFence(gpu.device, fence, nullptr);
   if (pool) gpu.vkDestroyCommandPool(gpu.device, pool, nullptr);
   if (sets) gpu.vkDestroyDescriptorPool(gpu.device, sets, nullptr);
@@ -141,12 +142,13 @@ void Playing::upload(Buffer &to, const std::vector<std::pair<uint64_t, const Con
   if (!to.mapped) staging = std::make_unique<Buffer>(gpu, to.bytes, true);
   for (const auto &[at, one] : parts) one->copy((staging ? staging->mapped : to.mapped) + at);
   if (!staging) return;
-  begin(submissions[0]);
+  begin(true);
   const VkBufferCopy region{0, 0, to.bytes};
   gpu.vkCmdCopyBuffer(commands, staging->handle, to.handle, 1, &region);
   barrier();
   end();
-  submit(1);
+  submit();
+  submissions.clear();
 }
 
 void Playing::compile(const Program &p, Compiled &made, Code &code, VkPipelineCache cache) {

@@ -27,20 +27,10 @@ static bool begins(uint64_t ns, uint64_t &busyNs) {
   return another;
 }
 
-void Playing::allocateCommands() {
-  uint64_t busyNs = 0;
-  size_t count = 1;
-  for (const Step &step : plan.steps)
-    for (const uint64_t ns : estimates(step)) count += begins(ns, busyNs);
-  submissions.resize(count);
+void Playing::makeCommands() {
   VkCommandPoolCreateInfo info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
-  info.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
   info.queueFamilyIndex = gpu.family;
   VKQ_CALL(gpu, vkCreateCommandPool, gpu.device, &info, nullptr, &pool);
-  VkCommandBufferAllocateInfo a{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
-  a.commandPool = pool;
-  a.commandBufferCount = static_cast<uint32_t>(count);
-  VKQ_CALL(gpu, vkAllocateCommandBuffers, gpu.device, &a, submissions.data());
   VkFenceCreateInfo fenceInfo{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
   VKQ_CALL(gpu, vkCreateFence, gpu.device, &fenceInfo, nullptr, &fence);
 }
@@ -62,8 +52,14 @@ void Playing::makeSets() {
   VKQ_CALL(gpu, vkCreateDescriptorPool, gpu.device, &info, nullptr, &sets);
 }
 
-void Playing::begin(VkCommandBuffer next) {
-  commands = next;
+// A command buffer of another submission, or of the last one.
+void Playing::begin(bool submission) {
+  VkCommandBufferAllocateInfo a{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+  a.commandPool = pool;
+  a.commandBufferCount = 1;
+  VKQ_CALL(gpu, vkAllocateCommandBuffers, gpu.device, &a, &commands);
+  if (submission) submissions.emplace_back();
+  submissions.back().push_back(commands);
   VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
   VKQ_CALL(gpu, vkBeginCommandBuffer, commands, &info);
 }
@@ -76,8 +72,8 @@ void Playing::barrier() {
   const VkPipelineStageFlags work = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
   gpu.vkCmdPipelineBarrier(commands, work | VK_PIPELINE_STAGE_HOST_BIT, work | VK_PIPELINE_STAGE_HOST_BIT, 0,
                            1, &all, 0, nullptr, 0, nullptr);
-  read.clear();
-  written.clear();
+  reads.clear();
+  writes.clear();
 }
 
 // A barrier where the step meets what steps since the last barrier wrote, or writes what they read.
@@ -89,44 +85,55 @@ void Playing::order(const Step &step) {
   };
   for (size_t i = 0; i < step.slots.size(); i++) {
     const Place &place = places[step.slots[i]];
-    if (meets(place, written) || (step.access[i] & WRITE && meets(place, read))) {
+    if (meets(place, writes) || (step.access[i] & WRITE && meets(place, reads))) {
       barrier();
       break;
     }
   }
   for (size_t i = 0; i < step.slots.size(); i++)
-    (step.access[i] & WRITE ? written : read).push_back(places[step.slots[i]]);
+    (step.access[i] & WRITE ? writes : reads).push_back(places[step.slots[i]]);
+}
+
+void Playing::next(bool submission) {
+  end();
+  send({commands}, false);
+  begin(submission);
 }
 
 // Barriers order all that is submitted to the queue before and after: a submission needs none of its own.
-void Playing::record() {
-  size_t number = 0;
+// Each command buffer is sent as soon as it is recorded, which is the first run. CPU devices take about as
+// long for a run as for the pipelines, so there the first step of each pipeline begins a command buffer, and
+// the steps before it run while the pipeline is made.
+void Playing::record(Together &pipelines) {
+  const bool cpu = gpu.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
   uint64_t busyNs = 0;
-  const auto makeRoom = [&](uint64_t ns) {
-    if (!begins(ns, busyNs)) return;
-    end();
-    begin(submissions[++number]);
-  };
-  begin(submissions[0]);
+  std::vector<bool> used(programs.size());
+  VKQ_CALL(gpu, vkResetFences, gpu.device, 1, &fence);
+  begin(true);
   barrier();  // what the host wrote
   if (host) copyArrays(true);
   barrier();
   for (const Step &step : plan.steps) {
+    if (step.program >= 0 && !used[step.program]) {
+      used[step.program] = true;
+      if (cpu && &step != plan.steps.data()) next(false);
+      pipelines.wait(step.program);
+    }
     order(step);
     const std::vector<uint64_t> ns = estimates(step);
     const VkDescriptorSet set = step.program < 0 ? VK_NULL_HANDLE : makeSet(step);
     for (size_t i = 0; i < ns.size(); i++) {
-      makeRoom(ns[i]);
-      if (step.program < 0)
-        fill(step);
-      else
-        dispatch(step, set, step.grids[i]);
+      if (begins(ns[i], busyNs)) next(true);
+      step.program < 0 ? fill(step) : dispatch(step, set, step.grids[i]);
     }
   }
   barrier();
   if (host) copyArrays(false);
   barrier();
   end();
+  pipelines.finish();
+  send({commands}, true);
+  wait();
 }
 
 // Inputs to the device, or what becomes results to the host.
@@ -193,37 +200,59 @@ void Playing::dispatch(const Step &step, VkDescriptorSet set, const Grid &grid) 
   gpu.vkCmdDispatch(commands, x, y, 1);
 }
 
-// The first so many submissions, and waits for them: a fence signals when all before it have ended.
-void Playing::submit(size_t count) {
-  VKQ_CALL(gpu, vkResetFences, gpu.device, 1, &fence);
-  for (size_t i = 0; i < count; i++) try {
-      VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO};
-      info.commandBufferCount = 1;
-      info.pCommandBuffers = &submissions[i];
-      VKQ_CALL(gpu, vkQueueSubmit, gpu.queue, 1, &info, i + 1 < count ? VK_NULL_HANDLE : fence);
-    } catch (...) {
-      if (i) gpu.vkDeviceWaitIdle(gpu.device);  // those before must end before their memory goes
-      throw;
-    }
-  VkResult result;
-  if (injected(&result)) {  // it was submitted all the same: it must end before its memory goes
-    gpu.vkWaitForFences(gpu.device, 1, &fence, VK_TRUE, UINT64_MAX);
-  } else {
-    result = gpu.vkWaitForFences(gpu.device, 1, &fence, VK_TRUE, UINT64_MAX);
-  }
-  check(result, "vkWaitForFences");
+// Whatever was submitted before must end before its memory goes, also where the rest is not submitted.
+void Playing::settle() {
+  if (busy) gpu.vkDeviceWaitIdle(gpu.device);
+  busy = false;
 }
 
-void Playing::run(const void *const *inputs, void *const *outputs) {
+void Playing::submit() {
+  VKQ_CALL(gpu, vkResetFences, gpu.device, 1, &fence);
+  try {
+    for (const Submission &one : submissions) send(one, &one == &submissions.back());
+  } catch (...) {
+    settle();
+    throw;
+  }
+  wait();
+}
+
+// `last`: the fence signals when these commands and all before have ended.
+void Playing::send(const Submission &one, bool last) {
+  VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO};
+  info.commandBufferCount = static_cast<uint32_t>(one.size());
+  info.pCommandBuffers = one.data();
+  VKQ_CALL(gpu, vkQueueSubmit, gpu.queue, 1, &info, last ? fence : VK_NULL_HANDLE);
+  busy = true;
+}
+
+void Playing::wait() {
+  const VkResult waited = gpu.vkWaitForFences(gpu.device, 1, &fence, VK_TRUE, UINT64_MAX);
+  busy = false;
+  VkResult result;
+  check(injected(&result) ? result : waited, "vkWaitForFences");  // a test's fault comes after the wait
+}
+
+// To where the host sees them.
+void Playing::write(const void *const *inputs) {
   uint8_t *seen = host ? host->mapped : arrays->mapped;
-  const size_t n = shapes.inputs.size();
-  for (size_t i = 0; i < n; i++) std::memcpy(seen + arrayAt[i], inputs[i], shapes.inputs[i].bytes);
-  submit(submissions.size());
+  for (size_t i = 0; i < shapes.inputs.size(); i++)
+    std::memcpy(seen + arrayAt[i], inputs[i], shapes.inputs[i].bytes);
+}
+
+void Playing::read(void *const *outputs) const {
+  const uint8_t *seen = host ? host->mapped : arrays->mapped;
   for (size_t i = 0; i < plan.results.size(); i++) {
     const Result &r = plan.results[i];
     std::memcpy(outputs[i], r.slot < 0 ? r.constant.data : seen + places[r.slot].offset,
                 shapes.outputs[i].bytes);
   }
+}
+
+void Playing::run(const void *const *inputs, void *const *outputs) {
+  write(inputs);
+  submit();
+  read(outputs);
 }
 
 }  // namespace vkq::player

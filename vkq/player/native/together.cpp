@@ -7,10 +7,11 @@ namespace vkq::player {
 
 static constexpr size_t MOST_THREADS = 8;
 
-Together::Together(size_t n, std::function<void(size_t)> p) : count(n), part(std::move(p)) {
+// Who waits for a part leaves the processor to a thread for it: there are as many as processors.
+Together::Together(size_t n, std::function<void(size_t)> p) : count(n), part(std::move(p)), done(n) {
   const size_t most = std::min({MOST_THREADS, count, size_t(std::thread::hardware_concurrency())});
   try {
-    while (others.size() + 1 < most) others.emplace_back([this] { work(); });
+    while (most > 1 && others.size() < most) others.emplace_back([this] { work(); });
   } catch (const std::system_error &) {  // no more threads: those that there are suffice
   }
 }
@@ -18,6 +19,13 @@ Together::Together(size_t n, std::function<void(size_t)> p) : count(n), part(std
 Together::~Together() {
   next = count;
   join();
+}
+
+void Together::wait(size_t i) {
+  if (others.empty()) work();
+  std::unique_lock<std::mutex> held(turn);
+  changed.wait(held, [&] { return done[i] || failed; });
+  if (failed) std::rethrow_exception(failed);
 }
 
 void Together::finish() {
@@ -30,11 +38,14 @@ void Together::work() {
   for (size_t i; (i = next++) < count;) {
     try {
       part(i);
+      std::lock_guard<std::mutex> held(turn);
+      done[i] = true;
     } catch (...) {
       std::lock_guard<std::mutex> held(turn);
       if (!failed) failed = std::current_exception();
       next = count;
     }
+    changed.notify_all();
   }
 }
 
