@@ -1,9 +1,10 @@
 """Install the arm64 wheel in the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python -m
 tests.wheels.arm64 FOLDER`` (make test-arm64).
 
-The demo's networks, `vkq doctor`, 100 cases of `vkq check` and the C++ example with libvkq run on that
-system's lavapipe: another processor, vectors of 128 bits, and subgroups of 4 lanes. Everything must be equal.
-The networks' results are compared with ONNX Runtime's on this machine, because the arm64 build does not start
+The demo's networks, `vkq doctor`, 100 cases of `vkq check`, and both networks as files of `vkq export` run
+on that system's lavapipe: another processor, vectors of 128 bits, and subgroups of 4 lanes. The C and C++
+examples with the wheel's libvkq, and `vkq.load`, play the files. Everything must be equal. The results are
+compared with ONNX Runtime's and vkq's on this machine, because the arm64 build of ONNX Runtime does not start
 under qemu-user 7.2. Only the processor is emulated; neither binfmt nor root is needed.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import vkq.onnx
 from tests.onnx.networks import onnxruntime_results
 from vkq.cli.private import without_private
 
@@ -40,6 +42,21 @@ with np.load(given) as inputs:
     np.savez(results, **{name: s.run(None, {"x": inputs[name]})[0] for name, s in sessions.items()})
 """
 )
+PLAYED = (
+    BOOT
+    + """
+import numpy as np, vkq
+files, given, results = sys.argv
+found = {}
+with np.load(given) as inputs:
+    for name in inputs:
+        with vkq.load(f"{files}/{name}.vkq") as model:
+            found[name] = np.concatenate([model.run(None, {"x": x[None]})[0] for x in inputs[name]])
+np.savez(results, **found)
+"""
+)
+SHAPES = {"digits": ((1, 1, 8, 8),), "denoise": ((1, 3, 8, 8), (1, 3, 33, 50))}  # the last is played
+MODELS = ROOT / "examples" / "models"
 
 
 class Tree:
@@ -96,62 +113,109 @@ class Tree:
         return done.stdout
 
 
-def networks(tree: Tree) -> dict[str, str]:
-    """Return how many results of each network, computed on arm64, equal ONNX Runtime's on this machine."""
-    models, given, results = (
-        ROOT / "examples" / "models",
-        tree.root.parent / "given.npz",
-        tree.root.parent / "results.npz",
-    )
-    with np.load(models / "digits.npz") as file:
-        digits = (file["images"][:, None] / 16).astype(np.float32)
-    inputs = {"digits": digits, "denoise": np.random.default_rng(0).random((1, 3, 67, 45), np.float32)}
-    np.savez(given, **inputs)
-    tree.run(NETWORKS, str(models), str(given), str(results))
-    found = {}
-    with np.load(results) as got:
-        for name, x in inputs.items():
-            (want,) = onnxruntime_results((models / f"{name}.onnx").read_bytes(), {"x": x})
-            found[name] = f"{int((got[name] == want).sum())} of {want.size} equal"
-            if not np.array_equal(got[name], want):
-                sys.exit(f"{name}: {found[name]} to ONNX Runtime's")
+def digit_images() -> tuple[Any, Any]:
+    """Return the demo's pictures of digits and what they show."""
+    with np.load(MODELS / "digits.npz") as file:
+        return file["images"], file["labels"]
+
+
+def compared(name: str, got: Any, want: Any) -> str:
+    """Return how many numbers are equal; exit unless all are."""
+    found = f"{int((got == want).sum())} of {want.size} equal"
+    if not np.array_equal(got, want):
+        sys.exit(f"{name}: {found}")
     return found
 
 
-def application(tree: Tree) -> str:
-    """Return how many bytes of a photograph that the C++ example filtered equal ONNX Runtime's."""
-    folder, model = tree.root.parent / "arm64-application", ROOT / "examples/models/denoise.onnx"
-    folder.mkdir(exist_ok=True)
-    compilers()
-    compiler = [str(WORK / "bin/aarch64-c++"), "-std=c++17", "-O2"]
-    sources = [*(ROOT / "vkq/player/native").glob("*.cpp"), ROOT / "examples/c/denoise.cpp"]
-    headers = ["-isystem", str(WORK / "include"), "-I", str(ROOT / "vkq/player/native")]
-    program, file = folder / "denoise", folder / "denoise.vkq"
-    subprocess.run(
-        [*compiler, *headers, *map(str, sources), "-o", str(program), "-ldl", "-pthread"], check=True
-    )
-    shape, other = (1, 3, 33, 50), (1, 3, 8, 8)
-    export = [sys.executable, "-m", "vkq", "export", str(model), "-o", str(file), "--for", "portable"]
-    for one in (other, shape):  # the second is used
-        export += ["--shape", "x=" + "x".join(map(str, one))]
-    subprocess.run(export, check=True)
-    pixels = np.random.default_rng(5).integers(0, 256, (*shape[2:], 3), np.uint8)
-    got = subprocess.run(
-        [*tree.qemu, str(program), str(file)], input=b"P6\n50 33\n255\n" + pixels.tobytes(),
-        stdout=subprocess.PIPE, check=True, env=tree.environment,
-    ).stdout  # fmt: skip
-    x = (pixels.transpose(2, 0, 1)[None] / np.float32(255)).astype(np.float32)
-    (y,) = onnxruntime_results(model.read_bytes(), {"x": x})
-    want = np.floor(255 * y[0].clip(0, 1) + np.float32(0.5)).astype(np.uint8).transpose(1, 2, 0)
-    found = np.frombuffer(got[-want.size :], np.uint8)
-    if not np.array_equal(found, want.ravel()):
-        sys.exit(f"denoise.cpp: {int((found != want.ravel()).sum())} of {want.size} bytes differ")
-    return f"{want.size} of {want.size} equal"
+def networks(tree: Tree) -> dict[str, str]:
+    """Return how many results of each network, computed on arm64, equal ONNX Runtime's on this machine."""
+    given, results = tree.root.parent / "given.npz", tree.root.parent / "results.npz"
+    digits = (digit_images()[0][:, None] / 16).astype(np.float32)
+    inputs = {"digits": digits, "denoise": np.random.default_rng(0).random((1, 3, 67, 45), np.float32)}
+    np.savez(given, **inputs)
+    tree.run(NETWORKS, str(MODELS), str(given), str(results))
+    found = {}
+    with np.load(results) as got:
+        for name, x in inputs.items():
+            (want,) = onnxruntime_results((MODELS / f"{name}.onnx").read_bytes(), {"x": x})
+            found[name] = compared(name, got[name], want)
+    return found
+
+
+class Applications:
+    """Programs and files of `vkq export`, made on this machine for the tree."""
+
+    def __init__(self, tree: Tree):
+        self.tree, self.folder = tree, tree.root.parent / "arm64-application"
+        self.folder.mkdir(exist_ok=True)
+        compilers()
+        for name, shapes in SHAPES.items():
+            export = ["export", str(MODELS / f"{name}.onnx"), "-o", str(self.folder / f"{name}.vkq")]
+            for one in shapes:
+                export += ["--shape", "x=" + "x".join(map(str, one))]
+            subprocess.run([sys.executable, "-m", "vkq", *export, "--for", "portable"], check=True)
+
+    def built(self, source: str) -> Path:
+        """Return an example's program, linked with the wheel's libvkq."""
+        library, program = self.tree.root / "wheel/vkq", self.folder / Path(source).stem
+        compiler = ["aarch64-cc", "-std=c99"] if source.endswith(".c") else ["aarch64-c++", "-std=c++17"]
+        subprocess.run(
+            [WORK / "bin" / compiler[0], compiler[1], "-O2", "-I", ROOT / "vkq/player/native",
+             ROOT / "examples/c" / source, "-L", library, "-lvkq", f"-Wl,-rpath,{library}", "-o", program],
+            check=True,
+        )  # fmt: skip
+        return program
+
+    def output(self, program: Path, file: str, given: bytes) -> bytes:
+        """Return what a program prints for an input."""
+        return subprocess.run(
+            [*self.tree.qemu, str(program), str(self.folder / file)],
+            input=given, stdout=subprocess.PIPE, check=True, env=self.tree.environment,
+        ).stdout  # fmt: skip
+
+    def digit(self) -> str:
+        """Return how many digits the C example tells as they are."""
+        (pixels, labels), program, told = digit_images(), self.built("digit.c"), []
+        for picture in pixels[:4]:
+            said = self.output(program, "digits.vkq", b" ".join(b"%d" % n for n in picture.reshape(-1)))
+            told.append(int(said.splitlines()[-1].removeprefix(b"digit ")))
+        return compared("digit.c", np.array(told), labels[:4])
+
+    def denoise(self) -> str:
+        """Return how many bytes of a photograph that the C++ example filtered equal ONNX Runtime's."""
+        *_, height, width = SHAPES["denoise"][-1]
+        pixels = np.random.default_rng(5).integers(0, 256, (height, width, 3), np.uint8)
+        head = b"P6\n%d %d\n255\n" % (width, height)
+        got = self.output(self.built("denoise.cpp"), "denoise.vkq", head + pixels.tobytes())
+        x = (pixels.transpose(2, 0, 1)[None] / np.float32(255)).astype(np.float32)
+        (y,) = onnxruntime_results((MODELS / "denoise.onnx").read_bytes(), {"x": x})
+        want = np.floor(255 * y[0].clip(0, 1) + np.float32(0.5)).astype(np.uint8).transpose(1, 2, 0)
+        return compared("denoise.cpp", np.frombuffer(got[-want.size :], np.uint8), want.ravel())
+
+    def played(self) -> dict[str, str]:
+        """Return how many bytes that `vkq.load` computed in the tree equal this machine's session's."""
+        given, results = self.folder / "given.npz", self.folder / "results.npz"
+        random = np.random.default_rng(6)
+        inputs: dict[str, Any] = {
+            name: random.random((4, *shapes[-1][1:]), np.float32) for name, shapes in SHAPES.items()
+        }
+        np.savez(given, **inputs)
+        self.tree.run(PLAYED, str(self.folder), str(given), str(results))
+        found = {}
+        with np.load(results) as got:
+            for name, x in inputs.items():
+                (want,) = vkq.onnx.InferenceSession(MODELS / f"{name}.onnx").run(None, {"x": x})
+                found[f"{name}.vkq"] = compared(f"{name}.vkq", got[name].view(np.uint8), want.view(np.uint8))
+        return found
+
+    def all(self) -> dict[str, Any]:
+        """Return what came of each."""
+        return {"digit.c": self.digit(), "denoise.cpp": self.denoise(), "vkq.load": self.played()}
 
 
 def measured(tree: Tree, count: int) -> dict[str, Any]:
     """Return the results of the networks, of the check and of doctor: a row of docs/devices.md."""
-    result: dict[str, Any] = {"application": application(tree), "networks": networks(tree)}
+    result: dict[str, Any] = {"application": Applications(tree).all(), "networks": networks(tree)}
     print(result["application"], result["networks"], flush=True)
     result["check"] = json.loads(tree.run(COMMAND, "check", "--count", str(count), "--seed", "1", "--json"))
     print(result["check"]["summary"], flush=True)
