@@ -45,8 +45,10 @@ Say = Callable[..., None]
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time the candidates of each family of kernels.")
     parser.add_argument("index", type=int, help="the device's index, as in `vkq devices`")
-    parser.add_argument("--report", required=True, help="what its probe found, as JSON")
-    parser.add_argument("--seconds", type=float, required=True, help="when no further candidate is begun")
+    parser.add_argument("--report", required=True, help="the results of the device's probe, as JSON")
+    parser.add_argument(
+        "--seconds", type=float, required=True, help="the time after which no further candidate is measured"
+    )
     parser.add_argument("--skip", action="append", default=[], help="[family, candidate], as JSON")
     options = parser.parse_args(argv)
     say = spawn.begin()

@@ -61,66 +61,64 @@ def register(commands: Parsers) -> None:
     parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None
     parser.add_argument(
         "cases", nargs="*", metavar="CASE",
-        help="a problem (sizes may be swept: M=1,8,64 or M=64:1024:64), a list, a .yaml file, or a model",
+        help="a problem (a size may have several values: M=1,8,64), a list, a .yaml file, a model",
     )  # fmt: skip
     parser.set_defaults(several="cases")
     _what(parser.add_argument_group("what").add_argument)
     _how(parser.add_argument_group("how").add_argument)
-    kept = "Ctrl-C ends a run early: what was measured is told and written, the rest as not run."
+    kept = "Ctrl-C ends a run early. Finished cases are printed and written; the others count as not run."
     _output(parser.add_argument_group("output", kept).add_argument)
 
 
 def _what(add: Callable[..., object]) -> None:
-    add("--device", help="index or part of the name (default: the best)")
-    add("--path", default="auto", help=f"all, or some of {', '.join(PATHS)}, with commas (default: auto)")
-    add("--vs", metavar="PATH", help="measure this path too, in turn with the others, and give ratios to it")
-    peers = f"measure another library too, where installed: {', '.join(PEERS)}, or all"
+    add("--device", help="an index of `vkq devices`, or part of a name (default: the best)")
+    add("--path", default="auto", help=f"the paths: all, or some of {', '.join(PATHS)} (default: auto)")
+    add("--vs", metavar="PATH", help="also measure this path, in turn, and print the ratios to it")
+    peers = f"also measure another library if it is installed: {', '.join(PEERS)}, or all"
     add("--peer", action="append", default=[], help=peers)
-    said = f"how x, weight and y are quantized, or are not (shaders/README.md): {', '.join(SCHEMES)}"
+    said = f"the quantization of x, weight and y (shaders/README.md): {', '.join(SCHEMES)}"
     add("--scheme", choices=SCHEMES, metavar="SCHEME", help=said)
-    add("--scale", choices=SCALES, help="one weight scale per channel or per tensor")
-    add("--batch", type=whole(1, 1 << 20), action="append", help="the first axis of a model's inputs")
-    add("--shape", action="append", default=[], metavar="NAME=1x128", help="the shape of a model's input")
+    add("--scale", choices=SCALES, help="one weight scale for each channel, or for the tensor")
+    add("--batch", type=whole(1, 1 << 20), action="append", help="the batch size of a model")
+    add("--shape", action="append", default=[], metavar="NAME=1x128", help="the shape of an input of a model")
     add(
         "--ids", action="append", default=[], metavar="NAME=0:30000",
-        help="the range of a model's whole numbers (default: the rows that it has, or 0 and 1)",
+        help="the range of the random integers of an input (default: the rows of its table, or 0 and 1)",
     )  # fmt: skip
-    add("--method", help="a way of the layer, by name (see vkq.Conv2d)")
-    add("--variant", metavar="SHADER", help="run this shader, by its name or a part (see `vkq shaders list`)")
+    add("--method", help="the method of the layer, by name (see vkq.Conv2d)")
+    add("--variant", metavar="SHADER", help="run this shader: its name, or part of it (`vkq shaders list`)")
 
 
 def _how(add: Callable[..., object]) -> None:
-    add("--clock", default=",".join(CLOCKS), help="some of gpu, submit, call, host (default: all)")
+    add("--clock", default=",".join(CLOCKS), help="use some of gpu, submit, call, host (default: all)")
     add(
         "--samples", type=whole(1, MOST_SAMPLES), default=Settings.samples,
-        help="samples of each arm and clock, at least (default: %(default)s)",
+        help="the least number of samples of each arm and clock (default: %(default)s)",
     )  # fmt: skip
     add(
         "--time", type=number(0, 3600, above=True), default=Settings.time_s, metavar="S",
-        help="seconds for a case and clock, at most (default: %(default)g)",
+        help="the most seconds for a case and clock (default: %(default)g)",
     )  # fmt: skip
-    stacked = "dispatches are stacked until a submission lasts so long (default: %(default)g)"
+    stacked = "put dispatches into a submission until it takes this many ms (default: %(default)g)"
     add(
         "--submission-ms", type=number(0, 10_000), default=Settings.submission_us / 1000, metavar="MS",
         help=stacked,
     )  # fmt: skip
-    unmeasured = "do not measure the device's ceilings first; inputs then stay in its cache"
+    unmeasured = "do not measure the device's peak rates first; inputs may then stay in its cache"
     add("--no-ceilings", action="store_true", help=unmeasured)
-    tested = "check that equal arms are called equal and 10 %% more work is found; exit code 1 if not"
+    tested = "test that equal work is called equal, and that 10 %% more work is found; exit code 1 if not"
     add("--self-test", action="store_true", help=tested)
 
 
 def _output(add: Callable[..., object]) -> None:
-    add(
-        "--wide", action="store_true", help="every clock and rate, and the command that measures a line again"
-    )
+    add("--wide", action="store_true", help="print all clocks and rates, and the command of each row")
     files = {"json": "everything, with raw samples", "csv": "a line for each row", "md": "a Markdown table"}
     for option, text in files.items():
         said = f"write {text} (- for standard output, without the table)"
         add(f"--{option}", type=output, metavar="FILE", help=said)
-    drawn = "draw GOP/s and latency over the swept size, or a roofline (.svg, .png, .pdf; needs matplotlib)"
+    drawn = "draw GOP/s and time over a size, or a roofline (.svg, .png, .pdf; needs matplotlib)"
     add("--plot", type=output_file, metavar="FILE", help=drawn)
-    add("--theme", choices=list(plot.THEMES), default="light", help="of the plot (default: light)")
+    add("--theme", choices=list(plot.THEMES), default="light", help="the plot's colours (default: light)")
 
 
 def run(options: argparse.Namespace) -> int:

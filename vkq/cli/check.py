@@ -55,24 +55,24 @@ def register(commands: Parsers) -> None:
         nargs="?",
         default="",
         metavar="FILTER",
-        help="a case by its name, a part of names, or a glob (default: all);"
-        " integer: vkq.integer; windows: pools, means and softmaxes",
+        help="the name of a case, a part of names, or a glob (default: all cases);"
+        " integer checks vkq.integer; windows checks pools, means and softmaxes",
     )
     device_argument(parser)
     paths = (*PATHS, TRANSFORM)
-    alone = f"check this path alone, one of {', '.join(paths)}; may be repeated (default: all that can run)"
+    alone = f"check only this path, one of {', '.join(paths)}; may be repeated (default: all that can run)"
     parser.add_argument("--path", action="append", choices=paths, metavar="PATH", help=alone)
     parser.add_argument(
         "--count", type=whole(0, 1_000_000), default=0, metavar="N",
-        help="add N random cases (with no FILTER: only those)",
+        help="add N random cases; without FILTER, check only these",
     )  # fmt: skip
-    parser.add_argument("--seed", type=whole(0), default=0, help="of the random cases (default: 0)")
+    parser.add_argument("--seed", type=whole(0), default=0, help="the seed of the random cases (default: 0)")
     parser.add_argument(
         "--debug",
         action="store_true",
-        help="build the shaders with DEBUG defined and show what they print (needs the validation layer)",
+        help="build the shaders with DEBUG defined, and show their output (needs the validation layer)",
     )
-    parser.add_argument("--list", action="store_true", help="print the names of the cases and run nothing")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases, and run nothing")
     says = "print JSON: {summary: {cases, mismatches, ...}, mismatches: [...]}"
     parser.add_argument("--json", action="store_true", help=says)
 

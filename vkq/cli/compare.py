@@ -25,21 +25,27 @@ def register(commands: Parsers) -> None:
         "compare two results of vkq bench --json, and fail where the new one is slower",
         ["vkq compare old.json new.json", "vkq compare old.json new.json --fail-above 5% --clock gpu"],
     )
-    parser.add_argument("old", type=Path, help="the result to compare with")
-    parser.add_argument("new", type=Path, help="the result to judge")
+    parser.add_argument("old", type=Path, help="the earlier result of vkq bench --json")
+    parser.add_argument("new", type=Path, help="the result that is compared with OLD")
     parser.add_argument(
         "--fail-above",
         metavar="PERCENT",
         default="5%",
-        help="slower by more than this is a regression (default: 5%%)",
+        help="report a regression if a time grows by more than this (default: 5%%)",
     )
     parser.add_argument(
-        "--clock", default="", help="only some of gpu, submit, call, with commas (default: all)"
+        "--clock",
+        default="",
+        help="compare only these clocks: some of gpu, submit, call, with commas (default: all)",
     )
-    parser.add_argument("--ignore-path", action="store_true", help="compare a case whatever path it took")
-    parser.add_argument("--wide", action="store_true", help="whole names, and the interval of each ratio")
+    parser.add_argument(
+        "--ignore-path", action="store_true", help="compare the results of a case even if their paths differ"
+    )
+    parser.add_argument(
+        "--wide", action="store_true", help="print whole names, and the interval of each ratio"
+    )
     parser.add_argument("--any-device", action="store_true", help="compare runs of two different devices")
-    parser.add_argument("--all", action="store_true", help="print what did not change, too")
+    parser.add_argument("--all", action="store_true", help="also print the cases that did not change")
     parser.add_argument("--json", action="store_true", help="print JSON: {changes: [...], regressions: ...}")
 
 

@@ -30,7 +30,9 @@ def register(commands: Parsers) -> None:
         ["vkq devices", "vkq devices --device 0 --why", "VK_DRIVER_FILES=/path/icd.json vkq devices"],
     )
     parser.add_argument(
-        "--why", action="store_true", help="the measurements by which the kernels of each device were chosen"
+        "--why",
+        action="store_true",
+        help="print the measurements by which vkq chose the kernels of each device",
     )
     device_argument(parser)
     parser.add_argument(

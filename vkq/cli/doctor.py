@@ -67,14 +67,14 @@ def register(commands: Parsers) -> None:
         type=whole(1, 100_000),
         default=TIMES,
         metavar="N",
-        help=f"runs of each operator (default: {TIMES})",
+        help=f"number of runs of each operator (default: {TIMES})",
     )
     parser.add_argument(
         "--seconds",
         type=number(0, 86_400),
         default=SECONDS,
         metavar="S",
-        help=f"time for them all, about; small operators are replayed a few times at least (default:"
+        help=f"approximate time for all runs; small operators run at least a few times (default:"
         f" {SECONDS:g})",
     )
     parser.add_argument(

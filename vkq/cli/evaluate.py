@@ -41,10 +41,16 @@ def register(commands: Parsers) -> None:
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("-c", "--classes", required=True, metavar="WHERE", help=FORM)
-    parser.add_argument("--float", dest="real", metavar="FLOAT.onnx", help="the model before quantization")
-    parser.add_argument("--output", metavar="NAME", help="the output with the scores (default: the first)")
     parser.add_argument(
-        "--limit", type=whole(1), metavar="N", help="so many samples, evenly drawn (default: all)"
+        "--float", dest="real", metavar="FLOAT.onnx", help="the model before quantization, to compare with"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="NAME",
+        help="the output with the scores of the classes (default: the first output)",
+    )
+    parser.add_argument(
+        "--limit", type=whole(1), metavar="N", help="use only N samples, at equal distances (default: all)"
     )
     picture_arguments(parser)
     shape_argument(parser)

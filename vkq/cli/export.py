@@ -47,13 +47,13 @@ def register(commands: Parsers) -> None:
     shape_argument(parser)
     parser.add_argument(
         "--batch", type=whole(1), nargs="+", default=[], metavar="N",
-        help="the first size of every input; with several (or several --shape of an input) the file holds"
-        " the model for each, with the weights once, and the inputs' shapes say which runs",
+        help="the batch size: the first size of every input. For several sizes (or several --shape of an"
+        " input) the file holds the model for each, and the weights once; a run's shapes select the model",
     )  # fmt: skip
     parser.add_argument(
         "--for", dest="kinds", action=_Kinds, metavar="KIND",
-        help="a device to plan for: this (the one at hand, the default), a kind that `--for list` names, or a"
-        " file of `vkq devices --json` from another device; every file also has a portable plan, for any"
+        help="a device to plan for: this (the device here, the default), a kind that `--for list` names, or a"
+        " file of `vkq devices --json` from another machine. Every file also has a portable plan for any"
         " device; may be repeated",
     )  # fmt: skip
     device_argument(parser)

@@ -26,9 +26,11 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for a model's inputs."""
     parser.add_argument(
         "-i", "--input", action="append", default=[], metavar="[NAME=]FILE",
-        help="an input: a picture, .npy, or .npz with arrays by name; may be repeated",
+        help="the file of an input: a picture, .npy, or .npz with arrays by name; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--seed", type=whole(0), default=0, help="of the random numbers (default: 0)")
+    parser.add_argument(
+        "--seed", type=whole(0), default=0, help="the seed of the random numbers (default: 0)"
+    )
     shape_argument(parser)
     picture_arguments(parser)
 

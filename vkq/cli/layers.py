@@ -33,8 +33,10 @@ def register(commands: Parsers) -> None:
         metavar="[NAME=]WHERE",
         help="samples: a file or folder of pictures, .npy or .npz, or module:function; may be repeated",
     )
-    parser.add_argument("--json", type=output, metavar="FILE", help="the rows; - for standard output")
-    parser.add_argument("--plot", type=output_file, metavar="FILE.svg", help="a bar for each layer")
+    parser.add_argument(
+        "--json", type=output, metavar="FILE", help="write the rows as JSON (- for standard output)"
+    )
+    parser.add_argument("--plot", type=output_file, metavar="FILE.svg", help="draw a bar for each layer")
     picture_arguments(parser)
     shape_argument(parser)
 

@@ -33,11 +33,15 @@ def register(commands: Parsers) -> None:
     parser.set_defaults(several="templates")
     parser.add_argument(
         "--method", choices=METHODS, default=METHODS[0],
-        help="what is best: ccoeff_normed: 1 where brightness and contrast alone differ; ssd: 0 where equal;"
-        " ccorr: the largest sum (default: %(default)s)",
+        help="the score of a place. ccoeff_normed: 1 if only brightness and contrast differ; ssd: 0 if equal;"
+        " ccorr: the largest sum of products is best (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--output", type=output_file, metavar="FILE.png", help="draw a frame at each place"
+        "-o",
+        "--output",
+        type=output_file,
+        metavar="FILE.png",
+        help="write the image with a frame at each best place",
     )
     device_argument(parser)
 

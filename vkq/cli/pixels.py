@@ -22,18 +22,22 @@ def picture_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for converting pictures to numbers."""
     parser.add_argument(
         "--mean", default="0,0,0", metavar="R,G,B",
-        help="taken off a picture in [0, 1], in the order of --color (default: 0,0,0)",
+        help="subtract this from the colours in [0, 1], in the order of --color (default: 0,0,0)",
     )  # fmt: skip
     parser.add_argument(
-        "--std", default="1,1,1", metavar="R,G,B", help="then divided by this (default: 1,1,1)"
+        "--std", default="1,1,1", metavar="R,G,B", help="then divide the colours by this (default: 1,1,1)"
     )
     parser.add_argument(
-        "--layout", choices=["nchw", "nhwc"], help="of axes (default: nchw where axis 1 has 1 or 3 channels)"
+        "--layout",
+        choices=["nchw", "nhwc"],
+        help="the order of the axes (default: nchw if axis 1 has size 1 or 3)",
     )
-    parser.add_argument("--color", choices=["rgb", "bgr"], default="rgb", help="order (default: rgb)")
+    parser.add_argument(
+        "--color", choices=["rgb", "bgr"], default="rgb", help="the order of the channels (default: rgb)"
+    )
     parser.add_argument(
         "--resize", choices=["stretch", "crop", "pad"], default="stretch",
-        help="to the model's size: stretch; crop the middle of what covers it; pad what fits with black"
+        help="how a picture gets the model's size: stretch it; crop its middle; or pad it with black"
         " (default: stretch)",
     )  # fmt: skip
 

@@ -29,11 +29,20 @@ def register(commands: Parsers) -> None:
     )
     parser.add_argument("result", type=Path, metavar="RESULT.json")
     parser.add_argument(
-        "-o", "--output", type=output_file, required=True, metavar="FILE", help="to write: .svg, .png or .pdf"
+        "-o",
+        "--output",
+        type=output_file,
+        required=True,
+        metavar="FILE",
+        help="the file to write: .svg, .png or .pdf",
     )
-    parser.add_argument("--theme", choices=list(plot.THEMES), default="light", help="(default: light)")
-    parser.add_argument("--path", metavar="PATH", help="only the rows of this path")
-    parser.add_argument("--case", metavar="TEXT", default="", help="only cases whose name holds this")
+    parser.add_argument(
+        "--theme", choices=list(plot.THEMES), default="light", help="the colours of the plot (default: light)"
+    )
+    parser.add_argument("--path", metavar="PATH", help="draw only the rows of this path")
+    parser.add_argument(
+        "--case", metavar="TEXT", default="", help="draw only cases whose name contains this text"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -45,7 +45,9 @@ def register(commands: Parsers) -> None:
             "vkq quantize float.onnx --weights-only --bits 4",
         ],
     )
-    parser.add_argument("model", metavar="FLOAT.onnx", help="or FLOAT.tflite, by ai-edge-quantizer")
+    parser.add_argument(
+        "model", metavar="FLOAT.onnx", help="or FLOAT.tflite, which ai-edge-quantizer quantizes"
+    )
     parser.add_argument(
         "-c", "--calibrate", action="append", default=[], metavar="[NAME=]WHERE",
         help="typical samples: a folder of pictures, .npy or .npz files (arrays by input name), with a folder"
@@ -53,14 +55,14 @@ def register(commands: Parsers) -> None:
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=output_file, metavar="FILE",
-        help="default: the model's name with .int8.onnx, .w8.onnx or .w4.onnx (.tflite)",
+        help="the file to write (default: the model's name with .int8.onnx, .w8.onnx or .w4.onnx (.tflite))",
     )  # fmt: skip
     parser.add_argument(
         "--exclude", action="append", default=[], metavar="NODE",
-        help="a node, or all beneath a name, that stays float; may be repeated",
+        help="keep this node float, or all nodes of the module with this name; may be repeated",
     )  # fmt: skip
     parser.add_argument("--activations", choices=["int8", "uint8"], default="int8")
-    parser.add_argument("--per-tensor", action="store_true", help="one scale for a whole weight")
+    parser.add_argument("--per-tensor", action="store_true", help="use one scale for a whole weight")
     picture_arguments(parser)
     shape_argument(parser)
     device_argument(parser)
@@ -71,32 +73,32 @@ def register(commands: Parsers) -> None:
 def search_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the search that preserves accuracy."""
     parser.add_argument(
-        "--fast", action="store_true", help="ranges from the least to the largest number, at once"
+        "--fast", action="store_true", help="take the smallest and the largest number, without a search"
     )
     parser.add_argument(
         "--seconds", type=number(0), default=60.0, metavar="S",
-        help="after which no further change is tried (default: 60)",
+        help="try no further change after this time (default: 60)",
     )  # fmt: skip
     parser.add_argument(
         "--only-weights", action="append", default=[], metavar="NODE",
-        help="a node, or all beneath a name, whose weights alone become int8; may be repeated",
+        help="quantize only the weights of this node, or of all nodes of a module; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--target-db", type=number(-1000, 1000), metavar="DB",
-        help="layers leave int8, the fewest multiply-adds, until the worst output has this signal to noise",
+        help="keep layers float, those with few multiply-adds first, until every output has this SNR",
     )  # fmt: skip
     parser.add_argument(
         "--target-agreement", type=percent, metavar="99%%",
-        help="or until this share of the largest elements is the same",
+        help="the same until the largest element is at the same place in this share of rows",
     )  # fmt: skip
     parser.add_argument(
         "--target", metavar="SCRIPT",
-        help="or until this program accepts the model: it gets the path of a candidate, and prints a number"
+        help="the same until this program accepts the model: it gets a candidate's path, and prints a number"
         " or exits with 0",
     )  # fmt: skip
     parser.add_argument(
         "--least", type=number(-1e30, 1e30), metavar="X",
-        help="the number that SCRIPT must print (default: 99.5 %% of what it prints for the float model)",
+        help="the least number that SCRIPT must print (default: 99.5 %% of the number for the float model)",
     )  # fmt: skip
 
 
@@ -110,21 +112,21 @@ def weight_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights-only",
         action="store_true",
-        help="weights in --bits, activations stay floats: needs no pictures",
+        help="quantize the weights to --bits, and keep activations float; needs no pictures",
     )
     parser.add_argument(
         "--bits",
         type=int,
         choices=[4, 8],
         default=8,
-        help="of weights only: 8 for each channel; 4 in blocks for MatMul and Gemm (default: 8)",
+        help="bits for --weights-only: 8, with a scale for each channel; or 4, for each block (default: 8)",
     )
     parser.add_argument(
         "--block",
         type=int,
         choices=[16, 32, 64, 128],
         default=32,
-        help="numbers of 4 bits that share a scale",
+        help="number of 4-bit weights that share a scale (default: 32)",
     )
 
 

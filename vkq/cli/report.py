@@ -58,21 +58,24 @@ def register(commands: Parsers) -> None:
     )
     parser.add_argument(
         "-o", "--output", type=output_file, default="vkq-report.html", metavar="FILE.html",
-        help="(default: vkq-report.html)",
+        help="the file to write (default: vkq-report.html)",
     )  # fmt: skip
     device_argument(parser)
     parser.add_argument(
         "--count", type=whole(1, 100_000), default=50, metavar="N",
-        help="random cases of vkq check (default: 50)",
+        help="number of random cases of vkq check (default: 50)",
     )  # fmt: skip
     parser.add_argument(
-        "--list", action="append", metavar="LIST", help="of vkq bench, one or more times (default: phone)"
+        "--list",
+        action="append",
+        metavar="LIST",
+        help="a list of vkq bench to measure; may be repeated (default: phone)",
     )
     parser.add_argument(
         "--time", type=number(0, 3600, above=True), default=2.0, metavar="S",
-        help="seconds for a case and clock, at most (default: 2)",
+        help="the most seconds for a case and clock (default: 2)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the JSON alone, and write no file")
+    parser.add_argument("--json", action="store_true", help="print only the JSON, and write no file")
 
 
 def run(options: argparse.Namespace) -> int:

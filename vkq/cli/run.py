@@ -56,27 +56,29 @@ def register(commands: Parsers) -> None:
     )
     parser.add_argument("model", metavar="MODEL")
     input_arguments(parser)
-    parser.add_argument("--random", action="store_true", help="random numbers for inputs without a file")
-    parser.add_argument("-o", "--output", type=output_file, metavar="FILE.npz", help="where the outputs go")
+    parser.add_argument("--random", action="store_true", help="use random numbers for inputs without a file")
+    parser.add_argument(
+        "-o", "--output", type=output_file, metavar="FILE.npz", help="the file of the outputs"
+    )
     device_argument(parser)
-    parser.add_argument("--fallback", choices=REFEREES, help="what runs nodes that the device cannot")
-    parser.add_argument("--compare", choices=REFEREES, help="the same inputs there, byte for byte")
+    parser.add_argument("--fallback", choices=REFEREES, help="run nodes there that the device cannot")
+    parser.add_argument("--compare", choices=REFEREES, help="also run the model there, and compare all bytes")
     parser.add_argument(
         "--compute", choices=COMPUTE, default=COMPUTE[0],
-        help="what products of float activations with weights are made of (default: %(default)s)",
+        help="the arithmetic of products of float activations and weights (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--repeat", type=whole(1), default=1, metavar="N", help="run N times and tell the times"
+        "--repeat", type=whole(1), default=1, metavar="N", help="run N times, and print the times"
     )
     parser.add_argument(
         "--profile",
         action="store_true",
-        help="a time on the device for each node, the median of --repeat runs",
+        help="print each node's time on the device: the median of --repeat runs",
     )
     parser.add_argument(
-        "--trace", type=output_file, metavar="FILE.json", help="the profile in Chrome's trace format"
+        "--trace", type=output_file, metavar="FILE.json", help="write the profile in Chrome's trace format"
     )
-    parser.add_argument("--explain", action="store_true", help="each node's shaders and why, before it runs")
+    parser.add_argument("--explain", action="store_true", help="print each node's shaders, with the reasons")
 
 
 def run(options: argparse.Namespace) -> int:

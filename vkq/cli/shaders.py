@@ -57,7 +57,7 @@ def _add_list(inner: Parsers) -> None:
         ["vkq shaders list", "vkq shaders list linear", "vkq shaders list 'conv2d_*:*.q8to' --json"],
     )
     listing.add_argument("pattern", nargs="?", default="", help=PATTERN)
-    listing.add_argument("--wide", action="store_true", help="whole summaries, however wide the terminal")
+    listing.add_argument("--wide", action="store_true", help="print whole summaries, whatever the width")
     listing.add_argument("--json", action="store_true", help="print JSON, one object per variant")
 
 
@@ -69,7 +69,7 @@ def _add_show(inner: Parsers) -> None:
         "show one variant: its YAML's facts, and what its SPIR-V says",
         ["vkq shaders show gemm_q8ta_q8csw__tiled:s8s8.q8to.4x8"],
     )
-    show.add_argument("name", help="the full name of a variant, or a pattern that only one matches")
+    show.add_argument("name", help="the full name of a variant, or a pattern that matches only one")
 
 
 def _add_build(inner: Parsers) -> None:
@@ -81,7 +81,7 @@ def _add_build(inner: Parsers) -> None:
         ["vkq shaders build", "vkq shaders build softmax --output spirv/"],
     )
     building.add_argument("pattern", nargs="?", default="", help=PATTERN)
-    building.add_argument("--output", type=Path, metavar="DIR", help="write here (default: the user's cache)")
+    building.add_argument("--output", type=Path, metavar="DIR", help="the folder (default: the user's cache)")
 
 
 def _add_stats(inner: Parsers) -> None:
@@ -106,16 +106,16 @@ def _add_stats(inner: Parsers) -> None:
         "pattern",
         nargs="?",
         default="",
-        help=f"{PATTERN.split(' (')[0]} (default: a table of what auto takes)",
+        help=f"{PATTERN.split(' (')[0]} (default: a table of the variants that auto uses)",
     )
     stats.add_argument(
         "--compare", type=Path, metavar="FILE",
-        help="a kept result (--json) beside the table; exit code 1 where a default spills more, runs fewer at"
-        f" once, has more instructions or takes above {COMPILE_SECONDS:g} s to compile",
+        help="compare with a result of --json; exit code 1 if a default variant spills more, runs fewer at"
+        f" once, has more instructions or takes more than {COMPILE_SECONDS:g} s to compile",
     )  # fmt: skip
     device_argument(stats)
     stats.add_argument(
-        "--text", action="store_true", help="print the last of the compiler's forms too: usually machine code"
+        "--text", action="store_true", help="print the compiler's last representation: usually machine code"
     )
     stats.add_argument("--json", action="store_true", help="print JSON, one object per variant")
 

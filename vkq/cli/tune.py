@@ -45,20 +45,20 @@ def register(commands: Parsers) -> None:
     )
     parser.add_argument(
         "problem", nargs="*", metavar="PROBLEM",
-        help="a shape, as `vkq check --list` writes them, or a model, whose layers have shapes",
+        help="a problem, as `vkq check --list` writes it, or a model, whose layers are tuned",
     )  # fmt: skip
     device_argument(parser)
     parser.add_argument("--path", choices=PATHS, default="auto", help="tune this path (default: auto)")
     parser.add_argument(
         "--regret",
         action="store_true",
-        help="time every legal choice, and print how far the default and the tuned one are from the best",
+        help="time all choices, and print how much slower the default and the tuned one are than the best",
     )
     parser.add_argument(
         "--export", type=Path, metavar="FILE",
-        help="measure what each tile of matrix units costs here, and write it as vkq/device/tuned has it",
+        help="measure the costs of the tiles of matrix units, and write a file for vkq/device/tuned",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="measure and print, and keep nothing")
+    parser.add_argument("--dry-run", action="store_true", help="measure and print, but keep nothing")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per problem")
 
 

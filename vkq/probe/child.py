@@ -20,7 +20,7 @@ from . import selftest
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Probe one Vulkan device.")
     parser.add_argument("index", type=int, help="the device's index, as in `vkq devices`")
-    parser.add_argument("--skip", action="append", default=[], help="a stage that is not run")
+    parser.add_argument("--skip", action="append", default=[], help="a stage to leave out")
     options = parser.parse_args(argv)
     say = spawn.begin()
     try:

@@ -141,8 +141,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m vkq.shader.build", description="Compile every shader variant."
     )
     parser.add_argument("output", type=Path, help="the folder to write")
-    parser.add_argument("--jobs", type=int, default=None, help="processes (default: as many as are worth it)")
-    parser.add_argument("--given", type=Path, help="take the SPIR-V from this folder, compile nothing")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=None,
+        help="number of processes (default: one per CPU if there are enough modules)",
+    )
+    parser.add_argument("--given", type=Path, help="take the SPIR-V from this folder, and compile nothing")
     options = parser.parse_args(argv)
     try:
         build(options.output, options.jobs, given=options.given)
