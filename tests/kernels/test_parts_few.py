@@ -174,8 +174,8 @@ def test_the_self_test(test: str, units: vkq.Device) -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """The number of invocations on an H200 is as measured: 4096^2, N=8192 (or more rows) with that k and
-    twice as much, N=11008, and k that is not whole chunks."""
+    """On an H200, the number of invocations is the measured one for five weights: 4096 x 4096; N = 8192, or
+    more rows, with K = 4096 and 8192; N = 11008; and a K that is not a multiple of a chunk."""
     facts = reported("nvidia-h200")
     for tall, want in ((8, [512, 256, 256, 128, None]), (16, [256, 128, 256, 128, None])):
         found = [half_few.invocations(facts, half_few.PARTS, tall, w, k)[:1] for w, k in (

@@ -178,7 +178,7 @@ class GroupedMatrices:
         return few or min(self._many(rows), key=lambda way: way.cycles(*sizes), default=None)
 
     def _few(self, rows: int) -> Iterator[Way]:
-        """Yield the tiles for so few rows, the preferred first."""
+        """Yield the tiles for this number of rows if it is small, the preferred tile first."""
         if rows == 1 and self.at_once:
             yield from self._able(AT_ONCE)
         for tall, wide in itertools.product(FEW_ROWS, FEW_OUTPUTS):

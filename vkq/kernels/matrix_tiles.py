@@ -120,9 +120,10 @@ def tilings(
     wide: bool = True,
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
-    """Return the tilings for so many rows, outputs of a group and k, the best first and those for a short k
-    before others, for a device of this profile with room for them. *split*: include those of several parts;
-    *wide*: include those whose subgroups share k; *summed*, *gathered*: see `Tiling.cycles`."""
+    """Return the tilings for these numbers of rows, outputs of a group and k, for a device of this profile
+    that has room for them. The best tilings come first, and tilings for a short k before others. *split*:
+    include tilings of several parts; *wide*: include tilings whose subgroups share k; *summed*, *gathered*:
+    see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     found = [Tiling(tile) for tile in known.matrix_tile_cycles if not gathered or tile in SPLIT_TILES]
     found = [one for one in found if (short or not one.short) and (wide or not one.wide)]

@@ -16,8 +16,9 @@ FLOATS = ("float32", "float16")
 
 
 def gather_block_quantized(w: Rewriting) -> bool:
-    """Table, indices, scales, zero points: (code - zero point) * scale in float32, in the type of the scales.
-    On the device a byte holds two codes of 4 bits; codes of 2 bits are widened to 4."""
+    """Rewrite GatherBlockQuantized: its result is (code - zero point) * scale in float32, converted to the
+    type of the scales. Its inputs are a table, indices, scales and zero points. On the device a byte holds
+    two codes of 4 bits; codes of 2 bits are widened to 4."""
     a, ids = w.node.attributes, w.spec(1)
     table, scales, points = (w.arrays[i] if i < len(w.arrays) else None for i in (0, 2, 3))
     if (

@@ -62,8 +62,8 @@ enable_telemetry_events = disable_telemetry_events
 
 
 def set_seed(seed: int) -> None:
-    """Ignored, with one warning: vkq runs no random operator (a fallback to ONNX Runtime does: call its own
-    ``set_seed``)."""
+    """Do nothing except warn once. vkq runs no random operator; for a fallback to ONNX Runtime, call its own
+    ``set_seed``."""
     _ignored("set_seed", "no operator of random numbers runs on a device")
 
 
@@ -130,12 +130,12 @@ class OrtArenaCfg(dict[str, int]):
 
 
 def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
-    """Ignored, with one warning: a device manages its memory (``vkq.Device``), and sessions share it."""
+    """Do nothing except warn once: a device manages its memory (``vkq.Device``), and sessions share it."""
     _ignored("create_and_register_allocator", "sessions of a device share its memory")
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int) -> None:
-    """Ignored, with one warning: the device orders the work."""
+    """Do nothing except warn once: the device orders the work."""
     _ignored("set_global_thread_pool_sizes", "the device orders the work")
 
 

@@ -10,7 +10,8 @@ from .reading import Reading, Spelling, attributes_as_inputs
 
 
 def norm(square: bool, root: bool) -> Spelling:
-    """ReduceL1, ReduceL2 and ReduceSumSquare are sums of magnitudes or squares."""
+    """Return a rule that rewrites ReduceL1, ReduceL2 or ReduceSumSquare as a sum of magnitudes or of
+    squares."""
 
     def rule(reading: Reading, node: Node) -> None:
         x = node.inputs[0]
@@ -34,8 +35,8 @@ def normal(
 
 
 def layer_normalization(reading: Reading, node: Node) -> None:
-    """LayerNormalization and RMSNormalization: in float32 up to the scale, whatever the type of x, as
-    ``stash_type`` says; 0 means in x's own type."""
+    """Rewrite LayerNormalization or RMSNormalization. All steps up to the scale are in float32, as
+    ``stash_type`` says, whatever the type of x; a ``stash_type`` of 0 means x's own type."""
     if len(node.outputs) > 1:
         reading.nodes.append(unknown(node, "", reading.opset))
         return

@@ -39,7 +39,7 @@ class Whole:
         return f"the whole model runs on the CPU through ONNX Runtime: {self.why}"
 
     def told(self) -> Whole:
-        """Warn, and return itself."""
+        """Warn, and return this object."""
         warn(self.note)
         return self
 

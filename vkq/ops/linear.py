@@ -148,7 +148,7 @@ class Linear(Layer[LinearProblem]):
         return cls(**operands(module, "Linear", x_qparams, quantized), **options)
 
     def _make(self, method: str) -> None:
-        """Make its products."""
+        """Make the layer's products."""
         operands, scheme = self._scheme.operands, self._scheme
         n, k = self.weight_shape
         self._gemm = scheme.linear(self.device, self._choice.form)

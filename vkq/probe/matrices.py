@@ -74,8 +74,8 @@ class Matrices:
         return not refusals(variant, variant.constants(values), capabilities)
 
     def fit(self, variant: Variant, rows: int) -> bool:
-        """Return True if a tile with so many rows gives each subgroup whole matrices and whole iterations of
-        its epilogue."""
+        """Return True if a tile of *rows* rows gives each subgroup whole matrices and whole iterations of its
+        epilogue."""
         constants = self.constants(variant)
         down, across = int(constants["WGM"]), int(constants["WGN"])
         if not (down and across):

@@ -67,7 +67,7 @@ class Builder:
         return self._slot(spec, max(spec.nbytes, 1))
 
     def words(self, count: int) -> Value:
-        """Add a slot of so many words for internal data."""
+        """Add a slot of *count* words for internal data."""
         return self.new(Spec((count,), "int32"))
 
     def constant(self, resident: Resident) -> Value:

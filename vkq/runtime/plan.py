@@ -118,7 +118,7 @@ class Resident:
 
     @property
     def buffer(self) -> Buffer:
-        """Return its buffer on the device."""
+        """Return the array's buffer on the device."""
         found = self._buffer
         return found if found is not None and found.failure is None else self._upload()
 

@@ -59,7 +59,7 @@ def sum_factors(a: QParams, b: QParams, y: QParams) -> tuple[int, int, int]:
 
 
 def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
-    """XNNPACK's ``qs8_vadd``: [a, b]."""
+    """Return XNNPACK's ``qs8_vadd`` as a table [a, b]."""
     ma, mb, shift = sum_factors(a, b, y)
     mb = -mb if subtract else mb
     left, right = (every(a) - a.zero_point) * ma, (every(b) - b.zero_point) * mb
@@ -99,28 +99,29 @@ def fixed_multiplier(real: float) -> tuple[int, int]:
 
 
 def by_fixed(values: Array, whole: int, shift: int, up: bool = False) -> Array:
-    """LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product, whose ties round up, then a shift,
-    whose ties round away from zero (in its vector instructions, *up*, also up)."""
+    """Return LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product, whose ties round up, then a
+    shift, whose ties round away from zero. With *up*, as in LiteRT's vector instructions, these ties also
+    round up."""
     moved = np.asarray(values, np.int64) << max(shift, 0)
     return rounding_shift((moved * whole + (1 << 30)) >> 31, max(-shift, 0), up)
 
 
 def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
-    """``round_half_away(values / 2**shift)``, or with ties up."""
+    """Return ``round_half_away(values / 2**shift)``; with *up*, ties are rounded up."""
     mask = (1 << shift) - 1
     rest, threshold = values & mask, (mask >> 1) + ((values < 0) & (not up))
     return np.asarray((values >> shift) + (rest > threshold))
 
 
 def requantized(x: QParams, y: QParams) -> Array:
-    """XNNPACK's conversion between two scales of one type, with 8 fraction bits; the slope has XNNPACK's
-    sign."""
+    """Return XNNPACK's conversion between two scales of one type, with 8 fraction bits; the slope has
+    XNNPACK's sign."""
     factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
     return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
 
 
 def leaky(x: QParams, y: QParams, alpha: float) -> Array:
-    """XNNPACK's ``vlrelu``: as `requantized`, with another slope below the zero point."""
+    """Return XNNPACK's ``vlrelu``: like `requantized`, but with another slope below the zero point."""
     scale = np.float32(x.scale) / np.float32(y.scale)
     above, below = (int(np.rint(np.float32(-256) * s)) for s in (scale, scale * np.float32(alpha)))
     numbers = every(x)
@@ -159,7 +160,7 @@ def real_table(op: str, x: QParams, y: QParams) -> Array:
 
 
 def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:
-    """LiteRT's own ``QuantizedReluX``: its bounds are rounded half away from zero."""
+    """Return LiteRT's own ``QuantizedReluX``, whose bounds are rounded half away from zero."""
     whole, shift = fixed_multiplier(x.scale / y.scale)
     values = y.zero_point + by_fixed(every(x) - x.zero_point, whole, shift)
     low, high = fixed_bounds(limits, y)
@@ -178,8 +179,8 @@ def fixed_bounds(limits: tuple[float, float], y: QParams) -> tuple[int, int]:
 
 
 def other_type(x: QParams, y: QParams) -> tuple[Array, Array]:
-    """LiteRT's own QUANTIZE of int8 to uint8, or back: results in vectors of 16 elements, and results of the
-    last elements."""
+    """Return LiteRT's own QUANTIZE of int8 to uint8, or back: the results of elements in vectors of 16, and
+    the results of the elements after the last vector."""
     values, (whole, shift) = every(x) - x.zero_point, fixed_multiplier(x.scale / y.scale)
     vector, single = (stored(by_fixed(values, whole, shift, up) + y.zero_point, y) for up in (True, False))
     return vector, single
@@ -194,13 +195,13 @@ def _high16(a: Array, b: int) -> Array:
 
 
 def _multiplier16(real: float) -> tuple[int, int]:
-    """`fixed_multiplier` with its upper 16 bits alone."""
+    """Return `fixed_multiplier` with only its upper 16 bits."""
     whole, shift = fixed_multiplier(real)
     return min((whole + (1 << 15)) >> 16, 32767), shift
 
 
 def hard_swish(x: QParams, y: QParams) -> Array:
-    """LiteRT's own HARD_SWISH, in 16-bit steps: x on a scale 128 times as fine, times a clamp of it."""
+    """Return LiteRT's own HARD_SWISH, in 16-bit steps: x on a scale 128 times as fine, times a clamp of x."""
     fine = np.float32(1 / 128) * np.float32(x.scale)
     (m, shift), (slope, exponent) = (
         _multiplier16(float(fine / np.float32(scale))) for scale in (y.scale, 3 / 32768)
@@ -221,13 +222,13 @@ def hard_swish(x: QParams, y: QParams) -> Array:
 
 
 def magnitude(x: QParams, y: QParams) -> Array:
-    """LiteRT's own ABS."""
+    """Return LiteRT's own ABS."""
     values = by_fixed(np.abs(every(x) - x.zero_point), *fixed_multiplier(x.scale / y.scale))
     return stored(values + y.zero_point, y)
 
 
 def prelu(x: QParams, alpha: QParams, y: QParams) -> Array:
-    """LiteRT's own PRELU: [x, alpha]."""
+    """Return LiteRT's own PRELU as a table [x, alpha]."""
     values, slopes = (every(x) - x.zero_point)[:, None], (every(alpha) - alpha.zero_point)[None, :]
     above = by_fixed(values, *fixed_multiplier(x.scale / y.scale))
     below = by_fixed(values * slopes, *fixed_multiplier(x.scale * alpha.scale / y.scale))
@@ -235,7 +236,8 @@ def prelu(x: QParams, alpha: QParams, y: QParams) -> Array:
 
 
 def squared_difference(a: QParams, b: QParams, y: QParams) -> Array:
-    """LiteRT's own SQUARED_DIFFERENCE: [a, b], both on one scale with 7 bits more."""
+    """Return LiteRT's own SQUARED_DIFFERENCE as a table [a, b]; both operands are on one scale with 7 more
+    bits."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
         by_fixed((every(q) - q.zero_point) << 7, *fixed_multiplier(q.scale / both)) for q in (a, b)
@@ -245,7 +247,8 @@ def squared_difference(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def reciprocal_root(x: QParams, y: QParams) -> Array:
-    """LiteRT's own RSQRT; of 0 the largest number. Below the zero point LiteRT refuses at run time."""
+    """Return LiteRT's own RSQRT. The result for 0 is the largest number; LiteRT refuses numbers below the
+    zero point at run time."""
     factor = fixed_multiplier(1.0 / (math.sqrt(x.scale) * y.scale))
     found = np.full(256, y.qmax, np.int64)
     for i, value in enumerate((every(x) - x.zero_point).tolist()):

@@ -27,7 +27,7 @@ def sums_taken(a: QParams, b: QParams, y: QParams) -> bool:
 
 
 def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
-    """LiteRT's own ADD and SUB: [a, b], both on twice the larger scale."""
+    """Return LiteRT's own ADD or SUB as a table [a, b]; both operands are on twice the larger scale."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
         by_fixed((every(q) - q.zero_point) << SUM_ROOM, *fixed_multiplier(q.scale / both)) for q in (a, b)
@@ -48,7 +48,7 @@ def products_taken(a: QParams, b: QParams, y: QParams) -> bool:
 
 
 def product_table(a: QParams, b: QParams, y: QParams) -> Array:
-    """LiteRT's own MUL: [a, b]."""
+    """Return LiteRT's own MUL as a table [a, b]."""
     left, right = (every(q) - q.zero_point for q in (a, b))
     factor = fixed_multiplier(a.scale * b.scale / y.scale)
     return stored(by_fixed(left[:, np.newaxis] * right[np.newaxis, :], *factor) + y.zero_point, y)
@@ -63,7 +63,7 @@ def converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
 
 
 def leaky(x: QParams, y: QParams, alpha: float) -> Array:
-    """LiteRT's own LEAKY_RELU."""
+    """Return LiteRT's own LEAKY_RELU."""
     numbers = every(x) - x.zero_point
     above, below = (by_fixed(numbers, *fixed_multiplier(x.scale * s / y.scale)) for s in (1.0, alpha))
     return stored(np.where(numbers >= 0, above, below) + y.zero_point, y)

@@ -32,8 +32,8 @@ def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
 
 
 def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
-    """ADD, SUB, MUL. XNNPACK's sums have their own multipliers; a table is used where they differ from
-    vkq's."""
+    """Lower ADD, SUB or MUL. XNNPACK's sums have their own multipliers; where results differ from vkq's, a
+    table is used."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -69,7 +69,7 @@ def _quantized_binary(
 
 
 def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
-    """MAXIMUM, MINIMUM of the stored numbers."""
+    """Lower MAXIMUM or MINIMUM, which compare the stored numbers."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -90,7 +90,7 @@ def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
 
 
 def squared_difference(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SQUARED_DIFFERENCE."""
+    """Lower SQUARED_DIFFERENCE."""
     numbers, y = operator.inputs[:2], operator.outputs[0]
     names, first = pair_names(low, numbers)
     if low.dtype(numbers[0]) not in BYTES:
@@ -115,7 +115,7 @@ def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
 
 
 def square(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SQUARE of floats."""
+    """Lower SQUARE of floats."""
     of_floats("Mul")(low, dataclasses.replace(operator, inputs=operator.inputs * 2), activation)
 
 
@@ -180,7 +180,7 @@ def _two(low: Lowering, operator: FileOperator) -> tuple[QParams, QParams]:
 
 
 def relu(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """RELU, RELU6, RELU_N1_TO_1."""
+    """Lower RELU, RELU6 or RELU_N1_TO_1."""
     limits = real_range(operator, operator.op)
     if low.dtype(operator.inputs[0]) in BYTES:
         return by_table(low, operator, arithmetic.bounded(*_two(low, operator), limits))
@@ -190,7 +190,7 @@ def relu(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def leaky_relu(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """LEAKY_RELU."""
+    """Lower LEAKY_RELU."""
     alpha = float(operator.options["alpha"])
     if low.dtype(operator.inputs[0]) in BYTES:
         x, y = _two(low, operator)
@@ -200,7 +200,7 @@ def leaky_relu(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def prelu(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """PRELU: a slope for each channel, or each element."""
+    """Lower PRELU, with a slope for each channel or each element."""
     numbers, y = operator.inputs[:2], operator.outputs[0]
     names, first = pair_names(low, numbers)
     if low.dtype(numbers[0]) not in BYTES:
@@ -212,12 +212,12 @@ def prelu(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def cast(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """CAST of the stored numbers."""
+    """Lower CAST, which converts the stored numbers."""
     by_node(low, operator, "Cast", to=low.dtype(operator.outputs[0]))
 
 
 def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """QUANTIZE: XNNPACK multiplies floats by the scale's reciprocal."""
+    """Lower QUANTIZE. XNNPACK multiplies floats by the reciprocal of the scale."""
     x, y = operator.inputs[0], operator.outputs[0]
     q = low.q(y)
     if low.dtype(x) in BYTES and (low.dtype(x) != low.dtype(y) or not beyond.converted(low.q(x), q)):
@@ -249,7 +249,7 @@ def _by_fixed(low: Lowering, operator: FileOperator) -> None:
 
 
 def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """DEQUANTIZE; a float16 constant becomes float32."""
+    """Lower DEQUANTIZE. A float16 constant becomes float32."""
     x, y = operator.inputs[0], operator.outputs[0]
     if low.dtype(x) == "float16":
         if x in low.arrays:

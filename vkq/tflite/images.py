@@ -61,7 +61,7 @@ def _same_parameters(low: Lowering, operator: FileOperator) -> QParams:
 
 
 def max_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """MAX_POOL_2D."""
+    """Lower MAX_POOL_2D."""
     if low.dtype(operator.inputs[0]) in BYTES:
         _same_parameters(low, operator)
     _pool(low, operator, "MaxPool", activation)
@@ -96,7 +96,8 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """MEAN: for 8-bit numbers XNNPACK's ``round(sum * m) + zp``, ``m = x_scale / (y_scale * count)``."""
+    """Lower MEAN. For 8-bit numbers it is XNNPACK's ``round(sum * m) + zp``, ``m = x_scale / (y_scale *
+    count)``."""
     x, y = operator.inputs[0], operator.outputs[0]
     shape, keep = low.shape(x), bool(operator.options.get("keep_dims"))
     axes = _axes(low, operator)
@@ -163,7 +164,7 @@ def total(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """REDUCE_MAX, REDUCE_MIN."""
+    """Lower REDUCE_MAX or REDUCE_MIN."""
     x, axes, least = operator.inputs[0], _axes(low, operator), operator.op == "REDUCE_MIN"
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])
@@ -179,7 +180,7 @@ def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def place(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """ARG_MAX, ARG_MIN."""
+    """Lower ARG_MAX or ARG_MIN."""
     x, y = operator.inputs[0], operator.outputs[0]
     (axis,) = low.numbers(operator.inputs[1], "axis")
     op = "ArgMax" if operator.op == "ARG_MAX" else "ArgMin"
@@ -188,7 +189,7 @@ def place(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SOFTMAX along the last axis."""
+    """Lower SOFTMAX along the last axis."""
     x, y, beta = operator.inputs[0], operator.outputs[0], np.float32(operator.options["beta"])
     name = low.last_of(x)
     if low.dtype(x) not in BYTES:
@@ -203,7 +204,7 @@ def softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def bilinear(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """RESIZE_BILINEAR: for 8-bit numbers XNNPACK's, with weights of 11 bits."""
+    """Lower RESIZE_BILINEAR. For 8-bit numbers it is XNNPACK's, with weights of 11 bits."""
     x, y, o = operator.inputs[0], operator.outputs[0], operator.options
     if low.dtype(x) in BYTES:
         _same_parameters(low, operator)
@@ -228,7 +229,7 @@ def _sizes(low: Lowering, operator: FileOperator) -> str:
 
 
 def nearest(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """RESIZE_NEAREST_NEIGHBOR: the rows and columns of LiteRT's own kernel."""
+    """Lower RESIZE_NEAREST_NEIGHBOR, with the rows and columns that LiteRT's own kernel takes."""
     x, y, o = operator.inputs[0], operator.outputs[0], operator.options
     if low.dtype(x) in BYTES:
         _same_parameters(low, operator)

@@ -64,7 +64,7 @@ def strides(operator: FileOperator) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def conv(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """CONV_2D: the weight is (OC, KH, KW, IC / groups)."""
+    """Lower CONV_2D. The weight is (OC, KH, KW, IC / groups)."""
     x, w = operator.inputs[:2]
     weight = low.array(w, "weight")
     channels = low.shape(x)[3] if len(low.shape(x)) == 4 else 0
@@ -76,7 +76,7 @@ def conv(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def depthwise(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """DEPTHWISE_CONV_2D: the weight is (1, KH, KW, IC * multiplier)."""
+    """Lower DEPTHWISE_CONV_2D. The weight is (1, KH, KW, IC * multiplier)."""
     x, w = operator.inputs[:2]
     weight = low.array(w, "weight")
     channels = low.shape(x)[3] if len(low.shape(x)) == 4 else 0
@@ -182,8 +182,8 @@ def _real_bias(low: Lowering, operator: FileOperator, index: int) -> list[str]:
 
 
 def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """TRANSPOSE_CONV: the first input is the size of the result; the weight is (OC, KH, KW, IC). XNNPACK
-    refuses SAME with a kernel shorter than the stride."""
+    """Lower TRANSPOSE_CONV. The first input is the shape of the result; the weight is (OC, KH, KW, IC).
+    XNNPACK refuses SAME padding with a kernel shorter than the stride."""
     size, w, x, y = *operator.inputs[:3], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if weight.ndim != 4 or len(shape) != 4 or weight.shape[3] != shape[3]:
@@ -239,7 +239,8 @@ def _transposed_padding(
 
 
 def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """BATCH_MATMUL: XNNPACK computes it if the right operand's zero point is 0, else LiteRT's own kernel."""
+    """Lower BATCH_MATMUL. XNNPACK computes it if the right operand's zero point is 0, else LiteRT's own
+    kernel does."""
     numbers, y, names = operator.inputs[:2], operator.outputs[0], []
     for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
         rank = len(low.shape(number))
@@ -258,7 +259,7 @@ def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """FULLY_CONNECTED: the weight is (N, K); x is rows of K."""
+    """Lower FULLY_CONNECTED. The weight is (N, K); x has rows of K elements."""
     x, w, y = *operator.inputs[:2], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if operator.options.get("weights_format", 0):

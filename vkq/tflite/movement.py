@@ -35,7 +35,7 @@ def reshaped(low: Lowering, operator: FileOperator, shape: Sequence[int]) -> Non
 
 
 def reshape(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """RESHAPE: the shape is the second input, an option, or the result's."""
+    """Lower RESHAPE. The new shape is the second input, an option, or the shape of the result."""
     shape = low.file.tensors[operator.outputs[0]].shape
     if len(operator.inputs) > 1 and operator.inputs[1] in low.arrays:
         shape = tuple(low.numbers(operator.inputs[1], "shape"))
@@ -51,7 +51,7 @@ def reshape(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def squeeze(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SQUEEZE: without axes of 1, all or some."""
+    """Lower SQUEEZE, which removes all axes of size 1, or some of them."""
     given = low.shape(operator.inputs[0])
     chosen = {a % max(len(given), 1) for a in operator.options.get("squeeze_dims", [])}
     chosen = chosen or {i for i, d in enumerate(given) if d == 1}
@@ -61,7 +61,7 @@ def squeeze(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """EXPAND_DIMS: an axis of 1 more."""
+    """Lower EXPAND_DIMS, which adds an axis of size 1."""
     given = list(low.shape(operator.inputs[0]))
     (axis,) = low.numbers(operator.inputs[1], "axis")
     if not -len(given) - 1 <= axis <= len(given):
@@ -71,7 +71,7 @@ def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def transpose(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """TRANSPOSE; none is needed if its result is (N, C, H, W), which already exists."""
+    """Lower TRANSPOSE. If its result is (N, C, H, W), a value with these axes already exists and is taken."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     perm = tuple(low.numbers(operator.inputs[1], "permutation"))
@@ -82,7 +82,7 @@ def transpose(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def concatenation(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """CONCATENATION."""
+    """Lower CONCATENATION."""
     y, numbers = operator.outputs[0], operator.inputs
     if activation:
         raise Unsupported(f"it has the fused activation {activation}, which LiteRT does not take")
@@ -95,7 +95,8 @@ def concatenation(low: Lowering, operator: FileOperator, activation: str) -> Non
 
 
 def pad(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """PAD with zero (the zero point of 8-bit numbers), PADV2 with a number."""
+    """Lower PAD, which pads with zero (the zero point of 8-bit numbers), or PADV2, which pads with a given
+    number."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     margins, rank = np.array(low.numbers(operator.inputs[1], "margins")).reshape(-1, 2), len(low.shape(x))

@@ -42,7 +42,8 @@ def _whole(size: int, start: int = 0, stop: int | None = None, step: int = 1) ->
 
 
 def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """STRIDED_SLICE: masks ignore a begin or an end, or remove an axis of the result."""
+    """Lower STRIDED_SLICE. Masks say which begins and ends are ignored, and which axes of the result are
+    removed."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     begin, end, step = (low.numbers(n, "slices") for n in operator.inputs[1:4])
@@ -73,7 +74,7 @@ def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> Non
 
 
 def slice_(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SLICE: a size of -1 is the rest."""
+    """Lower SLICE. A size of -1 means the rest of the axis."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     begin, size = (low.numbers(n, "slices") for n in operator.inputs[1:3])
@@ -101,7 +102,7 @@ def _cut(low: Lowering, operator: FileOperator, x: int, axis: int, sizes: Sequen
 
 
 def split(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SPLIT into equal parts."""
+    """Lower SPLIT, into equal parts."""
     number, x = operator.inputs[:2]
     (axis,), shape, count = low.numbers(number, "axis"), low.shape(x), operator.options["num_splits"]
     axis = _axis(operator, axis, len(shape))
@@ -111,7 +112,7 @@ def split(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def split_v(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SPLIT_V into parts of these sizes; one may be -1, the rest."""
+    """Lower SPLIT_V, into parts of given sizes; one size may be -1, the rest."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     sizes, (axis,) = low.numbers(operator.inputs[1], "sizes"), low.numbers(operator.inputs[2], "axis")
     axis = _axis(operator, axis, len(shape))
@@ -120,7 +121,7 @@ def split_v(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """PACK: along a new axis."""
+    """Lower PACK, which joins tensors along a new axis."""
     y, shape = operator.outputs[0], low.shape(operator.inputs[0])
     same_parameters(low, operator.inputs, y)
     axis = _axis(operator, operator.options["axis"], len(shape) + 1)
@@ -132,7 +133,7 @@ def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """UNPACK: the slices along an axis, without it."""
+    """Lower UNPACK, whose results are the slices along an axis, without this axis."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     axis = _axis(operator, operator.options["axis"], len(shape))
     if len(operator.outputs) != shape[axis] or shape[axis] > MOST_PARTS:
@@ -145,7 +146,7 @@ def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """GATHER along an axis."""
+    """Lower GATHER along an axis."""
     x, places, y = *operator.inputs[:2], operator.outputs[0]
     same_parameters(low, [x], y)
     if operator.options["batch_dims"]:
@@ -155,7 +156,7 @@ def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def tile(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """TILE."""
+    """Lower TILE."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     counts = low.constant(np.array(low.numbers(operator.inputs[1], "counts"), np.int64), "counts")
@@ -163,7 +164,7 @@ def tile(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """BROADCAST_TO."""
+    """Lower BROADCAST_TO."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     shape = low.constant(np.array(low.numbers(operator.inputs[1], "shape"), np.int64), "shape")
@@ -171,7 +172,8 @@ def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def blocks(op: str) -> Rule:
-    """DEPTH_TO_SPACE and SPACE_TO_DEPTH: the position in the block is the slower part of the channel."""
+    """Lower DEPTH_TO_SPACE or SPACE_TO_DEPTH. The position in the block is the slower part of the channel's
+    index."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         x, y = operator.inputs[0], operator.outputs[0]
@@ -182,7 +184,7 @@ def blocks(op: str) -> Rule:
 
 
 def shape_of(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SHAPE: a constant."""
+    """Lower SHAPE, whose result is a constant."""
     y = operator.outputs[0]
     low.give(y, low.constant(np.array(low.shape(operator.inputs[0]), low.dtype(y)), "shape"))
 

@@ -29,7 +29,7 @@ def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[
 
 
 def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SPACE_TO_BATCH_ND: each position in a block becomes a batch."""
+    """Lower SPACE_TO_BATCH_ND: each position in a block becomes a batch."""
     (a, b), margins, (n, h, w, c) = _block(low, operator)
     x, y = operator.inputs[0], operator.outputs[0]
     dtype = low.dtype(x)
@@ -46,7 +46,7 @@ def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> No
 
 
 def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """BATCH_TO_SPACE_ND: the inverse, then margins are cropped."""
+    """Lower BATCH_TO_SPACE_ND, the inverse of SPACE_TO_BATCH_ND; margins are then cropped."""
     (a, b), crops, (n, h, w, c) = _block(low, operator)
     x, y = operator.inputs[0], operator.outputs[0]
     if n % (a * b):
@@ -86,14 +86,14 @@ def mirror_pad(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def reverse(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """REVERSE_V2."""
+    """Lower REVERSE_V2."""
     shape = low.shape(operator.inputs[0])
     axes = {a % max(len(shape), 1) for a in low.numbers(operator.inputs[1], "axes")}
     _taken(low, operator, {axis: range(shape[axis])[::-1] for axis in sorted(axes)})
 
 
 def filled(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """FILL: a constant."""
+    """Lower FILL, whose result is a constant."""
     shape, value = low.numbers(operator.inputs[0], "shape"), low.array(operator.inputs[1], "value")
     if min(shape, default=1) < 0 or value.size != 1:
         raise ModelError(f"{operator}: it would make {shape} of {value.size} numbers")
