@@ -6,13 +6,11 @@ import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import vkq
-from tests.player.files import graph_of, only
+from tests.player.files import graph_of, made, only, product
 from vkq.player.export import exported
 from vkq.player.load import check, library
 
@@ -40,25 +38,6 @@ def turned(count: int) -> bytes:
         for i, axes in enumerate(orders)
     ]
     return made(helper.make_graph(nodes, "turned", [x], ys))
-
-
-def product() -> bytes:
-    """Return an int8 product with weights."""
-    random = np.random.default_rng(0)
-    given = {
-        "a_scale": np.float32(0.1), "a_zero": np.int8(1), "w": random.integers(-9, 9, (16, 8), np.int8),
-        "w_scale": np.float32(0.1), "w_zero": np.int8(0), "y_scale": np.float32(0.2), "y_zero": np.int8(2),
-    }  # fmt: skip
-    node = helper.make_node("QLinearMatMul", ["x", *given], ["y"])
-    values = [helper.make_tensor_value_info(n, TensorProto.INT8, [3, k]) for n, k in (("x", 16), ("y", 8))]
-    constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in given.items()]
-    return made(helper.make_graph([node], "product", values[:1], values[1:], constants))
-
-
-def made(graph: onnx.GraphProto) -> bytes:
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    return bytes(model.SerializeToString())
 
 
 class Player:

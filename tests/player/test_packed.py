@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vkq
-from tests.player.files import graph_of, only, rewritten
+from tests.player.files import graph_of, only, product, rewritten
 from vkq.errors import ModelError
 from vkq.player import file
 from vkq.player.export import exported
@@ -33,6 +33,14 @@ def test_shaders_come_back_in_a_fifth_of_their_bytes(digits: bytes) -> None:
         assert unpacked(stored, len(spirv), packing) == spirv
         small += len(stored)
     assert 5 * small < sum(map(len, shaders))
+
+
+def test_a_file_is_about_as_large_as_its_model(any_device: vkq.Device) -> None:
+    """Weights that no packing makes smaller; the shaders of two plans are the rest."""
+    model = product(1024, 1024, 127)
+    data, _ = exported([graph_of(model, {"x": (3, 1024)})], any_device)
+    assert [plan.kind for plan in only(data).plans] == ["this", "portable"]
+    assert len(data) < 1.1 * len(model)
 
 
 def test_what_can_be_read_where_it_lies_is_packed_only_where_it_pays() -> None:
