@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from vkq.device.overlap import long, meanwhile
+from vkq.device.overlap import long_call, overlapped
 
 
 def test_pieces_are_done_in_this_thread_and_a_call_is_waited_for() -> None:
@@ -24,23 +24,23 @@ def test_pieces_are_done_in_this_thread_and_a_call_is_waited_for() -> None:
         return "result"
 
     here = threading.get_ident()
-    with meanwhile(*(lambda name=name: piece(name) for name in ("first", "second", "third"))):
-        assert long(call) == "result"
-        assert long(lambda: done.append(("last", threading.get_ident()))) is None
+    with overlapped(*(lambda name=name: piece(name) for name in ("first", "second", "third"))):
+        assert long_call(call) == "result"
+        assert long_call(lambda: done.append(("last", threading.get_ident()))) is None
     assert [name for name, _ in done if name not in ("call", "last")] == ["first", "second", "third"]
     assert {thread for name, thread in done if name not in ("call", "last")} == {here}
     assert next(thread for name, thread in done if name == "call") != here
 
 
 def test_without_pieces_a_call_stays_in_its_thread() -> None:
-    assert long(threading.get_ident) == threading.get_ident()
-    with meanwhile():
-        assert long(threading.get_ident) == threading.get_ident()
+    assert long_call(threading.get_ident) == threading.get_ident()
+    with overlapped():
+        assert long_call(threading.get_ident) == threading.get_ident()
 
 
 def test_pieces_that_no_call_had_time_for_are_done_at_the_end_of_the_block() -> None:
     done: list[int] = []
-    with meanwhile(lambda: done.append(1), lambda: done.append(2)):
+    with overlapped(lambda: done.append(1), lambda: done.append(2)):
         assert not done
     assert done == [1, 2]
 
@@ -52,8 +52,8 @@ def test_the_first_error_of_a_piece_is_raised_at_the_end_and_ends_the_pieces() -
         raise ValueError("a model that is none")
 
     def opened() -> None:
-        with meanwhile(broken, lambda: done.append("piece")):
-            long(lambda: done.append("call"))
+        with overlapped(broken, lambda: done.append("piece")):
+            long_call(lambda: done.append("call"))
             done.append("block")
 
     with pytest.raises(ValueError, match="a model that is none"):
@@ -67,6 +67,6 @@ def test_an_error_of_a_call_is_raised_where_it_was_asked_for() -> None:
     def lost() -> None:
         raise OSError("no driver")
 
-    with pytest.raises(OSError, match="no driver"), meanwhile(lambda: done.append("piece")):
-        long(lost)
+    with pytest.raises(OSError, match="no driver"), overlapped(lambda: done.append("piece")):
+        long_call(lost)
     assert done == ["piece"]

@@ -44,8 +44,8 @@ _pieces: ContextVar[_Pieces | None] = ContextVar("_pieces", default=None)
 
 
 @contextlib.contextmanager
-def meanwhile(*pieces: Callable[[], Any]) -> Iterator[None]:
-    """Context manager: run the pieces in this thread while calls in the block wait in `long`, and the
+def overlapped(*pieces: Callable[[], Any]) -> Iterator[None]:
+    """Context manager: run the pieces in this thread while calls in the block wait in `long_call`, and the
     remaining ones at its end; then raise the first error of a piece."""
     mine = _Pieces(pieces)
     token = _pieces.set(mine)
@@ -56,7 +56,7 @@ def meanwhile(*pieces: Callable[[], Any]) -> Iterator[None]:
         mine.finish()
 
 
-def long(call: Callable[[], T]) -> T:
+def long_call(call: Callable[[], T]) -> T:
     """Return the result of *call*, which takes long and does not need the interpreter."""
     work = _pieces.get()
     if work is None or not work.left:

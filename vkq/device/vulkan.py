@@ -13,7 +13,7 @@ from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryErr
 from ..turns import FORKED, Turns
 from . import drivers, install_hint, validation
 from .extension import native_module
-from .overlap import long
+from .overlap import long_call
 from .structs import CORE, FEATURES
 
 # The names of libvulkan, in the order in which they are tried. Android and Termux have only the second name.
@@ -105,7 +105,7 @@ class Instance:
                 loaded().Instance, layers, extensions + more, flags, checks, severities
             )
             try:
-                return long(create)
+                return long_call(create)
             except VkqError as error:
                 result = getattr(error, "result", None) or 0
                 if result != VK_ERROR_EXTENSION_NOT_PRESENT:
@@ -165,5 +165,5 @@ def open_device(
         instance().native.create_device, physical, family, wanted, CORE.enabling(features)[1],
         [each.enabling(features) for each in table],
     )  # fmt: skip
-    made: tuple[int, int] = long(create)
+    made: tuple[int, int] = long_call(create)
     return made

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
-from ..device.overlap import meanwhile
+from ..device.overlap import overlapped
 from ..device.profiles import profiles
 from ..errors import ArgumentError, ModelError, UnsupportedModelError
 from ..graph.device.layers import prepare
@@ -93,7 +93,7 @@ class InferenceSession(Manners):
         self._progress, self._given = progress, tuple(constant_inputs)
         self._which = asked.device.name if isinstance(asked.device, Device) else asked.device
         reading = self._begin, lambda: self._read(asked.given(model), constant_inputs), self._try
-        with meanwhile(profiles, *reading, self._prepare):
+        with overlapped(profiles, *reading, self._prepare):
             chosen = opened(asked.device)
         if self._unread:
             self._unread.told()
