@@ -31,7 +31,7 @@ def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
         raise ArgumentError(
             f"where: shapes {flags.spec.shape}, {x.spec.shape} and {z.spec.shape} do not broadcast"
         ) from None
-    flags, x, z = (whole(b, value, shape) for value in (flags, x, z))
+    flags, x, z = (broadcast_to(b, value, shape) for value in (flags, x, z))
     packed = x.spec.dtype in BYTES
     if packed:
         flags, z = (repacked(b, value, x.spec.layout) for value in (flags, z))
@@ -45,7 +45,7 @@ def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
     return y
 
 
-def whole(b: Builder, x: Value, shape: Sequence[int]) -> Value:
+def broadcast_to(b: Builder, x: Value, shape: Sequence[int]) -> Value:
     """Return x broadcast to a shape."""
     if x.spec.shape == tuple(shape):
         return x

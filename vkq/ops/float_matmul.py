@@ -12,7 +12,7 @@ from ..kernels.float_product import Extents, product
 from ..kernels.repack import reshaped
 from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
-from .choose import whole
+from .choose import broadcast_to
 
 
 def multiplied(b: Builder, x: Value, z: Value) -> Value:
@@ -57,5 +57,5 @@ def _spread(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int
     if math.prod(own) == 1:
         return x, 0
     if own != leading and math.prod(own) != math.prod(leading):
-        x = whole(b, x, (*leading, *last))
+        x = broadcast_to(b, x, (*leading, *last))
     return x, math.prod(last)

@@ -14,7 +14,7 @@ from ..layout.extent import Spec
 from ..problem.window import Window
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
-from .choose import whole
+from .choose import broadcast_to
 
 SHARED = 128  # fewest numbers of a sum that invocations share
 # From LARGEST elements of a window on, SHARERS_OF_LARGEST invocations share the window.
@@ -38,7 +38,7 @@ def combined(b: Builder, x: Value, z: Value, op: RealOp) -> Value:
         raise ArgumentError(f"{op}: shapes {x.spec.shape} and {z.spec.shape} do not broadcast") from None
     y = b.new(Spec(shape, "float32"))
     if y.spec.size:
-        x, z = (value if value.spec.size == 1 else whole(b, value, shape) for value in (x, z))
+        x, z = (value if value.spec.size == 1 else broadcast_to(b, value, shape) for value in (x, z))
         push: dict[str, int | float] = {
             "count": y.spec.size, "a_step": int(x.spec.size > 1), "b_step": int(z.spec.size > 1),
         }  # fmt: skip
