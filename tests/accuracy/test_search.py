@@ -18,7 +18,7 @@ from vkq.accuracy.histogram import Histogram
 from vkq.accuracy.mend import corrected, equalized, repeated, smoothed
 from vkq.accuracy.observe import Observed
 from vkq.accuracy.place import QuantPlan, blocks, elementwise, placed, tail
-from vkq.accuracy.ranges import RULES, least_squares, step, whole
+from vkq.accuracy.ranges import RULES, full_range, least_squares, step
 from vkq.cli import main
 from vkq.errors import ArgumentError
 from vkq.onnx.cpu import cpu_session
@@ -186,7 +186,7 @@ def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
     assert [n.name for n in again.graph.node] == [n.name for n in new.graph.node]
     assert again.graph.initializer == new.graph.initializer
     for name, span in ranges.items():
-        assert whole(after.histograms[name]) == pytest.approx(span, rel=1e-5)
+        assert full_range(after.histograms[name]) == pytest.approx(span, rel=1e-5)
     assert np.ptp(np.log2(after.peaks("Conv_2/smooth"))) < 0.01
     assert np.ptp(np.log2(seen.peaks("hardswish1_0"))) > 0.5
 
@@ -207,7 +207,7 @@ def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
     feeds = samples(net.shape, 2)
     seen = Observed(proto, feeds)
     plan = QuantPlan(
-        {name: whole(h) for name, h in seen.histograms.items()}, frozenset({"n0"}), per_channel=False
+        {name: full_range(h) for name, h in seen.histograms.items()}, frozenset({"n0"}), per_channel=False
     )
     made = placed(proto, plan)
     new, count = corrected(proto, made, seen)

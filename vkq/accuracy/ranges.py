@@ -14,7 +14,7 @@ LEVELS = 256
 FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as fractions of the whole range
 
 
-def whole(found: Histogram) -> Range:
+def full_range(found: Histogram) -> Range:
     """Return the smallest and the largest number, with 0."""
     return min(found.low, 0.0), max(found.high, 0.0)
 
@@ -23,7 +23,7 @@ def percentile(share: float) -> Callable[[Histogram], Range]:
     """Return a rule that drops *share* of the numbers, half of these at each end."""
 
     def rule(found: Histogram) -> Range:
-        low, high = whole(found)
+        low, high = full_range(found)
         return max(low, min(found.quantile(share / 2), 0.0)), min(
             high, max(found.quantile(1 - share / 2), 0.0)
         )
@@ -33,7 +33,7 @@ def percentile(share: float) -> Callable[[Histogram], Range]:
 
 def least_squares(found: Histogram) -> Range:
     """Return the range with the smallest mean squared error: both ends together first, then each alone."""
-    low, high = whole(found)
+    low, high = full_range(found)
     best = min(((low * f, high * f) for f in FACTORS), key=lambda r: _error(found, r))
     best = min(((best[0], high * f) for f in FACTORS if high), key=lambda r: _error(found, r), default=best)
     return min(((low * f, best[1]) for f in FACTORS if low), key=lambda r: _error(found, r), default=best)
@@ -42,12 +42,12 @@ def least_squares(found: Histogram) -> Range:
 def entropy(found: Histogram) -> Range:
     """Return the range whose 256 levels have the smallest Kullback-Leibler divergence to the numbers, as in
     TensorRT's calibrator."""
-    low, high = whole(found)
+    low, high = full_range(found)
     return min(((low * f, high * f) for f in FACTORS), key=lambda r: _divergence(found, r))
 
 
 RULES: dict[str, Callable[[Histogram], Range]] = {
-    "min-max": whole,
+    "min-max": full_range,
     "99.999 %": percentile(1e-5),
     "99.99 %": percentile(1e-4),
     "99.9 %": percentile(1e-3),
