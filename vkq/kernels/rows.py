@@ -15,7 +15,7 @@ import numpy as np
 from ..layout.extent import BLOCKED, MATRIX, Spec
 from ..numerics.bytes import dequantized, quantized
 from ..numerics.qparams import QParams
-from ..numerics.rows import FUNCTIONS, IDENTITY, JOIN, MOST_LANES, finished, gathered, lanes_of, whole
+from ..numerics.rows import FUNCTIONS, IDENTITY, JOIN, MOST_LANES, finished, gathered, lane_result, lanes_of
 from ..numerics.steps import Number, flushed, is_nan
 from ..runtime.builder import Builder, Value
 from ..shader.assembler import KernelWriter
@@ -141,7 +141,7 @@ def _module(form: RowForm) -> bytes:
                 lambda c, s, op=op, f=f: gathered(op, s, f(r.number(c), got)),  # type: ignore[misc]
             )  # fmt: skip
         change = functools.partial(then, a=a)  # type: ignore[call-arg]
-        got.append(_joined(r, op, whole(op, state), change))
+        got.append(_joined(r, op, lane_result(op, state), change))
     each = function.each
     if each is None:
         result = finished(got)

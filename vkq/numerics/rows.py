@@ -119,7 +119,7 @@ def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, 
     return flushed(found), fit.where(lost + more, lost)
 
 
-def whole(op: str, state: tuple[Number, Number]) -> Number:
+def lane_result(op: str, state: tuple[Number, Number]) -> Number:
     """Return a lane's result."""
     total, lost = state
     return is_nan(lost).where(total, flushed(total + lost)) if op == "sum" else total
@@ -149,7 +149,7 @@ def computed_rows(name: str, x: Array, attributes: Attributes) -> Array:
                 there = Computed(np.arange(k * lanes, (k + 1) * lanes) < length, "b")
                 after = gathered(op, state, f(part, got))
                 state = there.where(after[0], state[0]), there.where(after[1], state[1])  # type: ignore[assignment]
-            total = _array(whole(op, state))
+            total = _array(lane_result(op, state))
             while total.shape[1] > 1:
                 half = total.shape[1] // 2
                 total = _array(JOIN[op](Computed(total[:, :half]), Computed(total[:, half:])))
