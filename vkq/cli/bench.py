@@ -27,11 +27,11 @@ from vkq.cli.common import (
     add_command,
     columns,
     folded,
+    integer_option,
     number,
     output,
     output_file,
     status_line,
-    whole,
 )
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
@@ -79,7 +79,7 @@ def _what(add: Callable[..., object]) -> None:
     said = f"the quantization of x, weight and y (shaders/README.md): {', '.join(SCHEMES)}"
     add("--scheme", choices=SCHEMES, metavar="SCHEME", help=said)
     add("--scale", choices=SCALES, help="one weight scale for each channel, or for the tensor")
-    add("--batch", type=whole(1, 1 << 20), action="append", help="the batch size of a model")
+    add("--batch", type=integer_option(1, 1 << 20), action="append", help="the batch size of a model")
     add("--shape", action="append", default=[], metavar="NAME=1x128", help="the shape of an input of a model")
     add(
         "--ids", action="append", default=[], metavar="NAME=0:30000",
@@ -92,7 +92,7 @@ def _what(add: Callable[..., object]) -> None:
 def _how(add: Callable[..., object]) -> None:
     add("--clock", default=",".join(CLOCKS), help="use some of gpu, submit, call, host (default: all)")
     add(
-        "--samples", type=whole(1, MOST_SAMPLES), default=Settings.samples,
+        "--samples", type=integer_option(1, MOST_SAMPLES), default=Settings.samples,
         help="the least number of samples of each arm and clock (default: %(default)s)",
     )  # fmt: skip
     add(

@@ -17,7 +17,7 @@ from vkq._version import __version__
 from vkq.check import catalogue, integer, windows
 from vkq.check.catalogue import Check
 from vkq.check.compare import Mismatch, run_check, usable_paths
-from vkq.cli.common import Parsers, add_command, counted, device_argument, folded, progress, whole
+from vkq.cli.common import Parsers, add_command, counted, device_argument, folded, integer_option, progress
 from vkq.device import vulkan
 from vkq.errors import ArgumentError, DeviceError, PathError
 from vkq.integer.transform import TRANSFORM
@@ -63,10 +63,12 @@ def register(commands: Parsers) -> None:
     alone = f"check only this path, one of {', '.join(paths)}; may be repeated (default: all that can run)"
     parser.add_argument("--path", action="append", choices=paths, metavar="PATH", help=alone)
     parser.add_argument(
-        "--count", type=whole(0, 1_000_000), default=0, metavar="N",
+        "--count", type=integer_option(0, 1_000_000), default=0, metavar="N",
         help="add N random cases; without FILTER, check only these",
     )  # fmt: skip
-    parser.add_argument("--seed", type=whole(0), default=0, help="the seed of the random cases (default: 0)")
+    parser.add_argument(
+        "--seed", type=integer_option(0), default=0, help="the seed of the random cases (default: 0)"
+    )
     parser.add_argument(
         "--debug",
         action="store_true",

@@ -70,7 +70,7 @@ def add_command(
     return parser
 
 
-def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+def integer_option(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     """Return the type of an integer option from *least* to *most*."""
 
     def convert(text: str) -> int:

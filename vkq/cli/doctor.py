@@ -26,9 +26,9 @@ from vkq.cli.common import (
     counted,
     device_argument,
     folded,
+    integer_option,
     number,
     progress,
-    whole,
 )
 from vkq.cli.devices import measured_on, show_capabilities, show_measured
 from vkq.device import vulkan
@@ -64,7 +64,7 @@ def register(commands: Parsers) -> None:
     device_argument(parser)
     parser.add_argument(
         "--times",
-        type=whole(1, 100_000),
+        type=integer_option(1, 100_000),
         default=TIMES,
         metavar="N",
         help=f"number of runs of each operator (default: {TIMES})",

@@ -13,7 +13,7 @@ import numpy as np
 
 from vkq.accuracy.top import Top
 from vkq.cli.arrays import arrays_of
-from vkq.cli.common import Parsers, add_command, counted, device_argument, folded, progress, whole
+from vkq.cli.common import Parsers, add_command, counted, device_argument, folded, integer_option, progress
 from vkq.cli.inputs import shape_argument
 from vkq.cli.pixels import picture_arguments
 from vkq.cli.samples import GivenSamples, Sample
@@ -50,7 +50,10 @@ def register(commands: Parsers) -> None:
         help="the output with the scores of the classes (default: the first output)",
     )
     parser.add_argument(
-        "--limit", type=whole(1), metavar="N", help="use only N samples, at equal distances (default: all)"
+        "--limit",
+        type=integer_option(1),
+        metavar="N",
+        help="use only N samples, at equal distances (default: all)",
     )
     picture_arguments(parser)
     shape_argument(parser)

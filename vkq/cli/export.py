@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vkq.cli.common import Parsers, add_command, device_argument, output, whole
+from vkq.cli.common import Parsers, add_command, device_argument, integer_option, output
 from vkq.cli.inputs import shape_argument
 from vkq.device.reported import NAMES, told
 from vkq.errors import ArgumentError
@@ -46,7 +46,7 @@ def register(commands: Parsers) -> None:
     parser.add_argument("-o", "--output", type=output, required=True, metavar="FILE.vkq")
     shape_argument(parser)
     parser.add_argument(
-        "--batch", type=whole(1), nargs="+", default=[], metavar="N",
+        "--batch", type=integer_option(1), nargs="+", default=[], metavar="N",
         help="the batch size: the first size of every input. For several sizes (or several --shape of an"
         " input) the file holds the model for each, and the weights once; a run's shapes select the model",
     )  # fmt: skip

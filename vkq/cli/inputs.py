@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from vkq.cli.arrays import arrays_of
-from vkq.cli.common import whole
+from vkq.cli.common import integer_option
 from vkq.cli.pictures import PICTURES
 from vkq.cli.pixels import picture, picture_arguments
 from vkq.errors import ArgumentError, DTypeError
@@ -29,7 +29,7 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file of an input: a picture, .npy, or .npz with arrays by name; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", type=whole(0), default=0, help="the seed of the random numbers (default: 0)"
+        "--seed", type=integer_option(0), default=0, help="the seed of the random numbers (default: 0)"
     )
     shape_argument(parser)
     picture_arguments(parser)

@@ -24,7 +24,15 @@ from vkq.bench.timer import Settings
 from vkq.bench.totals import totals
 from vkq.check.catalogue import random_checks
 from vkq.cli import bench, check, devices, doctor
-from vkq.cli.common import Parsers, add_command, device_argument, number, output_file, status_line, whole
+from vkq.cli.common import (
+    Parsers,
+    add_command,
+    device_argument,
+    integer_option,
+    number,
+    output_file,
+    status_line,
+)
 from vkq.cli.private import without_private
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
@@ -62,7 +70,7 @@ def register(commands: Parsers) -> None:
     )  # fmt: skip
     device_argument(parser)
     parser.add_argument(
-        "--count", type=whole(1, 100_000), default=50, metavar="N",
+        "--count", type=integer_option(1, 100_000), default=50, metavar="N",
         help="number of random cases of vkq check (default: 50)",
     )  # fmt: skip
     parser.add_argument(

@@ -22,9 +22,9 @@ from vkq.cli.common import (
     counted,
     device_argument,
     folded,
+    integer_option,
     output_file,
     status_line,
-    whole,
 )
 from vkq.cli.inputs import feed_of, input_arguments
 from vkq.schemes.base import COMPUTE
@@ -68,7 +68,7 @@ def register(commands: Parsers) -> None:
         help="the arithmetic of products of float activations and weights (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--repeat", type=whole(1), default=1, metavar="N", help="run N times, and print the times"
+        "--repeat", type=integer_option(1), default=1, metavar="N", help="run N times, and print the times"
     )
     parser.add_argument(
         "--profile",
