@@ -58,7 +58,7 @@ class ConvOptions:
             raise ArgumentError(
                 f"{op}: weight has {len(w)} axes (shape {w}); it must have 4: (OC, IC/groups, KH, KW)."
             )
-        groups = whole(op, "groups", groups, 1)
+        groups = checked_int(op, "groups", groups, 1)
         strides, dilations = pair(op, "stride", stride, 1), pair(op, "dilation", dilation, 1)
         kernel = (w[2], w[3])
         pads = conv_padding(op, padding, kernel, strides, dilations)
@@ -67,11 +67,11 @@ class ConvOptions:
         return cls(strides, pads, dilations, groups, kernel)
 
 
-def whole(op: str, what: str, value: Any, least: int) -> int:
+def checked_int(op: str, what: str, value: Any, least: int) -> int:
     """Return the value as an int; raises DTypeError if it is no integer, ArgumentError if it is less than
     *least*.
 
-    >>> whole("conv2d", "groups", np.int64(3), 1)
+    >>> checked_int("conv2d", "groups", np.int64(3), 1)
     3
     """
     if isinstance(value, (bool, np.bool_)):
@@ -90,7 +90,7 @@ def whole(op: str, what: str, value: Any, least: int) -> int:
 def check_sizes(op: str, sizes: dict[str, int], least: int) -> None:
     """Refuse sizes, by name, that are no integers or less than *least*."""
     for what, value in sizes.items():
-        whole(op, what, value, least)
+        checked_int(op, what, value, least)
 
 
 def check_groups(op: str, groups: int, **channels: int) -> None:
@@ -114,7 +114,7 @@ def pair(op: str, what: str, value: Ints, least: int) -> Pair:
     values = tuple(value) if isinstance(value, Sequence) else (value, value)
     if len(values) != 2:
         raise ArgumentError(f"{op}: {what} is {value!r}; give an int or (vertical, horizontal).")
-    return whole(op, what, values[0], least), whole(op, what, values[1], least)
+    return checked_int(op, what, values[0], least), checked_int(op, what, values[1], least)
 
 
 def quad(op: str, padding: Padding, words: str = "") -> Quad:
@@ -129,7 +129,7 @@ def quad(op: str, padding: Padding, words: str = "") -> Quad:
         forms = ["an int", "(vertical, horizontal)", "(top, left, bottom, right)"]
         given = ", ".join(forms) + words if words else f"{forms[0]}, {forms[1]} or {forms[2]}"
         raise ArgumentError(f"{op}: padding is {padding!r}; give {given}.")
-    numbers = [whole(op, "padding", value, 0) for value in values] * (4 // len(values))
+    numbers = [checked_int(op, "padding", value, 0) for value in values] * (4 // len(values))
     return (numbers[0], numbers[1], numbers[2], numbers[3])
 
 

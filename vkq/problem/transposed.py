@@ -13,10 +13,10 @@ from vkq.problem.options import (
     Quad,
     check_groups,
     check_sizes,
+    checked_int,
     pair,
     quad,
     shape_of,
-    whole,
 )
 from vkq.problem.sizes import ConvSizes
 
@@ -61,7 +61,7 @@ class TransposedOptions:
             raise ArgumentError(
                 f"{_OP}: weight has {len(w)} axes (shape {w}); it must have 4: (IC, OC/groups, KH, KW)."
             )
-        groups, pads = whole(_OP, "groups", groups, 1), quad(_OP, padding)
+        groups, pads = checked_int(_OP, "groups", groups, 1), quad(_OP, padding)
         strides, dilations = pair(_OP, "stride", stride, 1), pair(_OP, "dilation", dilation, 1)
         extra = pair(_OP, "output_padding", output_padding, 0)
         if strides[0] * strides[1] > MOST_PHASES:
