@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
     samples = GivenSamples(model, options.calibrate, options) if options.calibrate else None
     if samples and samples.told():
         print(samples.told())
-    lines = (weights_only if options.weights_only else whole)(options, target, samples)
+    lines = (weights_only if options.weights_only else quantize_activations)(options, target, samples)
     sizes = [stored_bytes(file) for file in (options.model, target)]
     print(folded(f"written {target}: {sizes[1]} bytes (float: {sizes[0]})", 2))
     for line in lines:
@@ -155,7 +155,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | None) -> list[str]:
+def quantize_activations(
+    options: argparse.Namespace, target: Path, samples: GivenSamples | None
+) -> list[str]:
     """Quantize weights and activations; return lines that say how close the model stays."""
     from vkq.accuracy import search
     from vkq.accuracy.goal import script
