@@ -196,7 +196,7 @@ def test_the_manifests_are_those_of_the_loader(tmp_path: Path, monkeypatch: pyte
 
 def test_the_environment_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKQ_A", "1")
-    with drivers.told({"VKQ_A": "2", "VKQ_B": "3"}):
+    with drivers.loader_environment({"VKQ_A": "2", "VKQ_B": "3"}):
         assert (os.environ["VKQ_A"], os.environ["VKQ_B"]) == ("2", "3")
     assert os.environ["VKQ_A"] == "1"
     assert "VKQ_B" not in os.environ

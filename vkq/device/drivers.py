@@ -72,7 +72,7 @@ def tried() -> Tried:
 
 
 @contextlib.contextmanager
-def told(environment: Mapping[str, str]) -> Iterator[None]:
+def loader_environment(environment: Mapping[str, str]) -> Iterator[None]:
     """Context manager: set *environment* while the loader reads it."""
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)

@@ -89,7 +89,7 @@ class Instance:
         loaded()
         self.pid = os.getpid()
         self.drivers = drivers.tried()
-        with drivers.told(self.drivers.environment):
+        with drivers.loader_environment(self.drivers.environment):
             self.native = self._created()
 
     def _created(self) -> Any:
