@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vkq.cli.common import Parsers, add_command, device_argument, integer_option, output
 from vkq.cli.inputs import shape_argument
-from vkq.device.reported import NAMES, told
+from vkq.device.reported import NAMES, description
 from vkq.errors import ArgumentError
 from vkq.files import output as written_file
 
@@ -24,7 +24,7 @@ class _Kinds(argparse.Action):
             width = max(map(len, NAMES))
             print("this".ljust(width), " the device at hand")
             for name in NAMES:
-                print(name.ljust(width), "", told(name))
+                print(name.ljust(width), "", description(name))
             parser.exit()
         setattr(options, self.dest, [*(getattr(options, self.dest) or ()), value])
 

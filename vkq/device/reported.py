@@ -24,7 +24,7 @@ def _file(name: str) -> dict[str, Any]:
     return found
 
 
-def told(name: str) -> str:
+def description(name: str) -> str:
     """Return the device, its driver, and the origin of the report, in one line."""
     found = _file(name)
     return f"{found['name']}, {found['driver']}; {found['source']}, {found['taken']}"
