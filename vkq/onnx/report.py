@@ -110,12 +110,12 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
     ]
     refused = [(node, why) for node, why in refusals(graph) if node.source not in on_host]
     refused += [(node, rest.why) for node in rest.found]
-    notes = [*plain.notes, *([told(len(on_host), constant)] if on_host else [])]
+    notes = [*plain.notes, *([host_note(len(on_host), constant)] if on_host else [])]
     notes += remedies(model, graph, refused) if refused else []
     return Report(title, tuple(rows), tuple(notes))
 
 
-def told(count: int, constant: Iterable[str]) -> str:
+def host_note(count: int, constant: Iterable[str]) -> str:
     """Return the sentence that the host computes *count* nodes."""
     return (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"

@@ -35,7 +35,7 @@ from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_cons
 from .protobuf import messages
 from .pytorch import given_as
 from .reader import Model, read
-from .report import Report, explain, told
+from .report import Report, explain, host_note
 from .shared import shared
 from .whole import Whole
 
@@ -194,7 +194,9 @@ class InferenceSession(Manners):
         title = f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
         report = explain(executable, self._executables.layers, title)
         if on_host := hosted(self.model, self._constant):
-            report = dataclasses.replace(report, notes=(*report.notes, told(len(on_host), self._constant)))
+            report = dataclasses.replace(
+                report, notes=(*report.notes, host_note(len(on_host), self._constant))
+            )
         return report
 
     @checked
