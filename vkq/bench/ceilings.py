@@ -59,7 +59,7 @@ def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float
     return (name, value) if name and value else None
 
 
-def put_beside(row: Row, ceilings: Mapping[str, float | None]) -> None:
+def set_shares(row: Row, ceilings: Mapping[str, float | None]) -> None:
     """Set the shares that a row of vkq reaches of its path's ceiling and of the copy rate.
 
     Rows of the clock ``host`` get none: this clock measures no work of the device.

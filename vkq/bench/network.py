@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from vkq.bench import nodes, stats, timer
 from vkq.bench.arms import CapturedWork, WorkArm
-from vkq.bench.ceilings import of_path, put_beside
+from vkq.bench.ceilings import of_path, set_shares
 from vkq.bench.feeds import numbers, ranges_of
 from vkq.bench.result import Failure, NodeTime, Result, Row
 from vkq.bench.run import Progress, Request
@@ -187,7 +187,7 @@ def _row(
         operations=sum(operations for operations, _ in floors), bytes=sum(size for _, size in floors),
         compute_ceiling=None, compute_share=None, copy_share=None, overhead_us=None, warnings=[], command="",
     )  # fmt: skip
-    put_beside(row, result.ceilings)
+    set_shares(row, result.ceilings)
     return row
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vkq.bench import stats
-from vkq.bench.ceilings import put_beside
+from vkq.bench.ceilings import set_shares
 from vkq.bench.result import Row
 from vkq.bench.timer import Arm, Settings
 from vkq.check.cases import Case
@@ -47,7 +47,7 @@ def row_of(case: Case, one: VerifiedArm, clock: str, ceilings: Mapping[str, floa
         overhead_us=float(np.median(overheads)) if overheads else None, warnings=[], command=one.command,
     )  # fmt: skip
     if one.kind == "vkq":
-        put_beside(row, ceilings)
+        set_shares(row, ceilings)
     return row
 
 
