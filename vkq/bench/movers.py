@@ -149,7 +149,7 @@ def activations(p: Mover) -> Array:
     return rng.integers(-128, 128, p.x_shape, dtype=np.int8)
 
 
-def second(p: Mover) -> Array:
+def second_operand(p: Mover) -> Array:
     """Return the second operand; an empty array if the operator has one operand."""
     rng = np.random.default_rng([p.w, p.h, p.c, p.n])
     return rng.integers(-128, 128, p.z_shape, dtype=np.int8)
@@ -157,7 +157,7 @@ def second(p: Mover) -> Array:
 
 def expected(p: Mover, x: Array) -> Array:
     """Return the reference's result."""
-    return np.ascontiguousarray(OPERATIONS[p.op].expected(p, x, second(p)))
+    return np.ascontiguousarray(OPERATIONS[p.op].expected(p, x, second_operand(p)))
 
 
 class Moving:
@@ -165,7 +165,7 @@ class Moving:
 
     def __init__(self, p: Mover, device: Device):
         self.problem, self.device, self.run = p, device, OPERATIONS[p.op].run
-        self.z: Any = self.tensor(second(p)) if any(p.z_shape) else None
+        self.z: Any = self.tensor(second_operand(p)) if any(p.z_shape) else None
         if p.op in LAYERS:
             self.z = LAYERS[p.op](p, device)
 
