@@ -23,7 +23,7 @@ def of(op: str, size: tuple[int, int, int, int], block: int) -> Mover:
 def test_every_operator_in_both_layouts(device: vkq.Device, op: str, block: int) -> None:
     for size in SIZES:
         p = of(op, size, block)
-        x, run = movers.activations(p), movers.Moving(p, device)
+        x, run = movers.activations(p), movers.MoverLayer(p, device)
         tensor = run.tensor(x)
         y = run(tensor)
         np.testing.assert_array_equal(y.numpy(), movers.expected(p, x), strict=True)

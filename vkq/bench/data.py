@@ -104,7 +104,7 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
     """Return the vkq layer of a case on one path. Raises ArgumentError if the case names a method and such
     layers have none."""
     if isinstance(case.problem, Mover):
-        return movers.Moving(case.problem, device)
+        return movers.MoverLayer(case.problem, device)
     kind, options = KINDS[case.op], window(case)
     if case.method is not None:
         if not has_methods(case):

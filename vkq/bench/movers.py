@@ -160,7 +160,7 @@ def expected(p: Mover, x: Array) -> Array:
     return np.ascontiguousarray(OPERATIONS[p.op].expected(p, x, second_operand(p)))
 
 
-class Moving:
+class MoverLayer:
     """An operator with its second operand on a device, with the interface of a layer."""
 
     def __init__(self, p: Mover, device: Device):
