@@ -17,7 +17,7 @@ import numpy as np
 
 from vkq.bench import ncnn_peer, nodes, stats, timer
 from vkq.bench.arms import CallArm
-from vkq.bench.feeds import numbers, ranges_of
+from vkq.bench.feeds import random_inputs, ranges_of
 from vkq.bench.network import at_batch
 from vkq.bench.peers import library
 from vkq.bench.result import Comparison, Failure, Result, Row
@@ -63,7 +63,7 @@ class Contest:
         except UnsupportedModelError:
             self.session = InferenceSession(self.model, device, "onnxruntime")
         self.shapes = shapes_of(self.session.model, shapes)
-        self.feed = numbers(self.session, self.shapes, ranges_of(ids))
+        self.feed = random_inputs(self.session, self.shapes, ranges_of(ids))
         self.names = [argument.name for argument in self.session.model.outputs]
         sizes = ",".join(f"{name}={'x'.join(map(str, x.shape))}" for name, x in self.feed.items())
         self.name = f"{Path(path).name}[{sizes}]"

@@ -31,7 +31,7 @@ def ranges_of(texts: Sequence[str]) -> dict[str, Range]:
     return found
 
 
-def numbers(
+def random_inputs(
     session: InferenceSession, shapes: Mapping[str, tuple[int, ...]], ids: Mapping[str, Range]
 ) -> dict[str, Array]:
     """Return an array for each input: normally distributed floats, or integers in the input's range.

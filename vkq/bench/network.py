@@ -16,7 +16,7 @@ import numpy.typing as npt
 from vkq.bench import nodes, stats, timer
 from vkq.bench.arms import CapturedWork, WorkArm
 from vkq.bench.ceilings import of_path, set_shares
-from vkq.bench.feeds import numbers, ranges_of
+from vkq.bench.feeds import random_inputs, ranges_of
 from vkq.bench.result import Failure, NodeTime, Result, Row
 from vkq.bench.run import Progress, Request
 from vkq.check import graph as oracle
@@ -71,7 +71,7 @@ class Network:
     ):
         self.model = at_batch(path, batch)
         session = session_of(self.model)(self.model, device)
-        self.feed = numbers(session, shapes_of(session.model, shapes), ranges_of(ids))
+        self.feed = random_inputs(session, shapes_of(session.model, shapes), ranges_of(ids))
         # Inputs in the dtypes of the device.
         self.held = {name: held(name, x) for name, x in self.feed.items()}
         sizes = ",".join(f"{name}={'x'.join(map(str, x.shape))}" for name, x in self.feed.items())
