@@ -193,10 +193,8 @@ class InferenceSession(Manners):
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in chosen.items())
         title = f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
         report = explain(executable, self._executables.layers, title)
-        if on_host := hosted(self.model, self._constant):
-            report = dataclasses.replace(
-                report, notes=(*report.notes, host_note(len(on_host), self._constant))
-            )
+        if nodes := hosted(self.model, self._constant):
+            report = dataclasses.replace(report, notes=(*report.notes, host_note(len(nodes), self._constant)))
         return report
 
     @checked
