@@ -81,7 +81,8 @@ class Turns:
         self._lock.acquire()
 
     def _forked(self) -> None:
-        """In the child: the only thread keeps its locks."""
+        """Repair this lock in a forked child. Its only thread keeps the locks that it holds; a lock that
+        another thread held counts as left behind."""
         if not self._lock.acquire(blocking=False):
             self._left_behind, self._lock, self._depth = True, threading.RLock(), 0
         else:

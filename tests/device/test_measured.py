@@ -43,9 +43,9 @@ TILES = reported("adreno-740")  # its profile says 4x8 in registers, and it was 
 
 def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[list[str]]:
     """Replace children by ones that report these outcomes of the matrix product; return their options."""
-    vulkan.instance()  # which tries the drivers in a child of its own
+    vulkan.instance()  # this call tries the drivers in a child process of its own
     started: list[list[str]] = []
-    vulkan.instance()  # which asks the drivers in children of its own
+    vulkan.instance()  # this call asks the drivers in child processes of its own
 
     def command(module: str, *options: str) -> list[str]:
         assert module == measured.CHILD

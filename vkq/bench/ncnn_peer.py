@@ -34,7 +34,9 @@ def arm(
     if case.scheme == "q8csw":
         raise NotImplementedError("ncnn has no weight-only int8 layer")
     if isinstance(p, Conv2dProblem) and p.groups not in (1, p.oc):
-        raise NotImplementedError("ncnn has one weight scale for a group; of groups it is measured depthwise")
+        raise NotImplementedError(
+            "ncnn has one weight scale for each group; use a depthwise case or one group"
+        )
     index = _gpu(ncnn, device)
     symmetric = np.maximum(x, -127)
     assert weights.x is not None

@@ -52,8 +52,9 @@ class Costs:
     # comparison with kernels that gather, for a core without a second workgroup: everything takes `lone`
     # times as long, and `end` is added for each result.
     matrix_conv_costs: Numbers
-    # int8 convolutions that gather pixels; then the cycles of a workgroup besides its products, and how many
-    # workgroups of a core start together; `once`: the additional time compared with tiles of pixels
+    # int8 convolutions that gather pixels. The part cycles are those of a workgroup besides its products, and
+    # the number of workgroups of a core that start together. `once`: the additional time of this kernel
+    # compared with tiles of pixels.
     matrix_gathered_cycles: Tiles
     matrix_gathered_part_cycles: tuple[float, ...]
     matrix_gathered_once: float

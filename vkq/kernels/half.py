@@ -1,5 +1,6 @@
-"""Float activations with int8 or float weights on matrix units with float32 sums: of float16
-(compute="float16"), or, for int8 weights only, of bfloat16 with x split exactly into three parts."""
+"""Products of float activations and int8 or float weights on matrix units with float32 sums. The elements of
+the matrices are float16 (compute="float16"); or, for int8 weights only, bfloat16, with x split exactly into
+three parts."""
 
 from __future__ import annotations
 

@@ -187,11 +187,11 @@ def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> No
     size, w, x, y = *operator.inputs[:3], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if weight.ndim != 4 or len(shape) != 4 or weight.shape[3] != shape[3]:
-        raise ModelError(f"{operator}: x has shape {shape} and its weight {weight.shape} (OC, KH, KW, IC)")
+        raise ModelError(f"{operator}: x {shape} must be (N, H, W, IC), w {weight.shape} (OC, KH, KW, IC)")
     (stride, _), kernel = strides(operator), weight.shape[1:3]
     wanted = low.numbers(size, "size")
     if len(wanted) != 4 or wanted[0] != shape[0] or wanted[3] != weight.shape[0]:
-        raise ModelError(f"{operator}: its result would be {wanted}")
+        raise ModelError(f"{operator}: the size is {wanted}; it must be (N, OH, OW, OC)")
     padding, added = _transposed_padding(operator, shape[1:3], wanted[1:3], kernel, stride)
     image = FileOperator(
         operator.op, (x, w, *operator.inputs[3:4]), operator.outputs, operator.options, operator.place
@@ -296,5 +296,5 @@ def quantized_pair(low: Lowering, numbers: tuple[int, int], y: int) -> tuple[QPa
     """Return the parameters of two operands and their result, of one type."""
     a, b, result = low.q(numbers[0]), low.q(numbers[1]), low.q(y)
     if not a.dtype == b.dtype == result.dtype:
-        raise Unsupported(f"its operands are {a.dtype} and {b.dtype}, its result {result.dtype}: of one type")
+        raise Unsupported(f"the operands are {a.dtype} and {b.dtype}, y is {result.dtype}; use one type")
     return a, b, result
