@@ -109,8 +109,9 @@ def test_columns_of_a_workgroup_of_one_row(name: str) -> None:
     assert (one["LOCAL_X"], one["LOCAL_Y"]) == known.get(name.partition("-")[0], (2, 128))
 
 
-# Blocks of k that a GEMV reads at once; direct convolutions read one channel at a time; 16 channels are
-# quantized at once; the workgroup of a depthwise convolution of 32 channels; weights of 4 bits for 8 rows.
+# For each device: the blocks of k that a GEMV reads at once; True if direct convolutions read one channel at
+# a time; True if 16 channels are quantized at once; the workgroup of a depthwise convolution of 32 channels;
+# and the tile for 8 rows of 4-bit weights.
 ADRENO, MALI = (4, False, False, (2, 32), None), (4, False, False, (8, 8), None)
 VIDEOCORE, CPU = (2, True, False, (8, 8), None), (4, False, True, (8, 8), None)
 LARGE, UNCOUNTED = ((4, False, False, (8, 8), tile) for tile in ("32x32x4", "32x32x2"))

@@ -48,7 +48,7 @@ def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.N
     w = rng.normal(size=p.weight_shape).astype(dtype)
     halves, ones = w.astype(np.float16).astype(np.float32), np.ones(len(w), np.float32)
     data = random_data(p, rng)
-    small = {"bias": data.bias % 9, "x_q": vkq.QParams(0.25)}  # from which the oracle's bias is made
+    small = {"bias": data.bias % 9, "x_q": vkq.QParams(0.25)}  # the oracle computes its bias from these
     data = dataclasses.replace(data, w=halves, w_scale=ones, w_zero_point=None, **small)
     kind: Any = vkq.Linear if w.ndim == 2 else vkq.Conv2d
     layer = kind(w, bias=data.float_bias, compute="float16", device=device, **data.options)

@@ -42,8 +42,8 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabil
 
 @dataclasses.dataclass(frozen=True)
 class MatrixTiles:
-    """The division of a correlation: tile and matrices; lines and words of a window in a chunk; and chunks in
-    a part, whose sums fit int32."""
+    """The sizes into which a correlation is divided: a tile and its matrices; the lines and words of a window
+    in a chunk; and the chunks in a part, so many that their sums fit int32."""
 
     variant: Variant
     matrices: Matrices

@@ -169,8 +169,10 @@ def _even(total: int, most: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The place of a plain correlation's results in the whole: sub-images of (rows, columns) residues, of
-    *rows* x *columns* results, from element *first* on; templates and a plane's elements of the whole."""
+    """The place of a plain correlation's results in the whole result. The results are images of *rows* x
+    *columns*, one for each of the residues (vertical, horizontal). *first* is the index of their first
+    element, *channels* the number of templates of the whole, and *plane* the number of elements for one image
+    and template."""
 
     residues: tuple[int, int]
     first: int

@@ -80,8 +80,8 @@ class Tiling:
         summed: bool = False,
         gathered: bool = False,
     ) -> float:
-        """Return the estimated cycles of a product. *summed*: its results are added to a residual;
-        *gathered*: its rows are pixels of a convolution, a tap at a time."""
+        """Return the estimated cycles of a product. *summed*: the results are added to a residual.
+        *gathered*: the rows are pixels of a convolution, gathered tap by tap."""
         tiles = self.tiles(rows, n, groups)
         parts = self.taken(k)
         share: float = tiles * parts / known.multiprocessors

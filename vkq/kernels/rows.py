@@ -79,9 +79,9 @@ def rows_of(
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """The properties that a kernel depends on: *lanes* invocations share a row; *ahead*: each of them has so
-    many numbers, which it reads once (0: it reads them in each pass); *soft*: sums are sums of whole
-    numbers."""
+    """The properties that a kernel depends on. *lanes*: the number of invocations that share a row. *ahead*:
+    how many numbers each invocation loads only once (0: it loads them in each pass). *soft*: sums are sums of
+    whole numbers."""
 
     name: str
     lanes: int

@@ -157,7 +157,8 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
 
 
 def _why(node: Node, domains: Mapping[int, str]) -> str:
-    """Return the reason for an operator without a rule here, if `formed` has none for its form either."""
+    """Return the reason why an operator cannot be read: vkq knows the operator, but not in this form. The
+    text is empty if vkq does not know the operator."""
     domain = domains[id(node)]
     known = (domain, node.op) in FORMED
     return f"vkq does not have this form of {domain or 'ai.onnx'}.{node.op}" if known else ""

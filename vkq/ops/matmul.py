@@ -73,10 +73,12 @@ def multiplied(
     heads: Heads = ONE_EACH,
     layout: str | None = None,
 ) -> Value:
-    """Add `matmul` to a plan. overflow: "wrap" allows any K, with sums modulo 2**32. rows: z is (..., N, K),
-    the transpose of the operand. heads: of x, z (with *rows*) and the result; one that has more than 1 is
-    (B, rows, heads * columns) where (B, heads, rows, columns) is meant. layout: that a result of heads should
-    have. What cannot be read or written where it lies is moved, which may change its layout, too."""
+    """Add `matmul` to a plan. With the overflow "wrap" K may have any size, and sums are modulo 2**32.
+    *rows*: z has shape (..., N, K), the transpose of the operand b. *heads*: the numbers of heads of x, z
+    (only with *rows*) and the result. A tensor with more than one head is stored as (B, rows, heads *
+    columns), and stands for (B, heads, rows, columns). *layout*: the wanted layout of a result with heads. If
+    the kernel cannot read or write a tensor in its place, the tensor is moved, which may also change its
+    layout."""
     if max(heads) > 1:
         whole = _whole_blocks(b.device, x.spec.shape, z.spec.shape, heads, yq)
         x, of_x = _apart(b, x, heads[0], whole)

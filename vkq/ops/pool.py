@@ -194,9 +194,9 @@ def globally_averaged(
     b: Builder, x: Value, y_qparams: QParams | None, x_qparams: QParams | None, layout: str | None = None,
     excite: Excite | None = None,
 ) -> Value:  # fmt: skip
-    """Add `global_avg_pool2d` to a plan. *layout*: that of the result if the kernel can write it; else it is
-    that of x; in kPackedInt8_4H4W the result is (N, C). *excite*: continue with the gates of the channels,
-    which are then the result, without qparams."""
+    """Add `global_avg_pool2d` to a plan. *layout*: the wanted layout of the result; if the kernel cannot
+    write it, the result has the layout of x. A result in kPackedInt8_4H4W is (N, C). *excite*: compute the
+    gates of the channels from the means. The gates, without qparams, are then the result."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
     xq = operand.meaning(op, "x", x.spec, x_qparams)

@@ -171,8 +171,8 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
 def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
-    """Add a movement to a plan: x taken as *shape*, transposed to this order of axes, taken as *to* in the
-    given or the default layout."""
+    """Add to a plan: reshape x to *shape*, transpose it with *axes*, and reshape the result to *to*, in the
+    given layout or else the default one."""
     if x.spec.layout in PIXELS and not x.spec.folded:  # images have their own kernels
         return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
     return permuted(b, x, shape, axes, to, layout)
