@@ -26,8 +26,8 @@ Q, DQ = "QuantizeLinear", "DequantizeLinear"
 
 @dataclasses.dataclass(frozen=True)
 class QuantPlan:
-    """A quantization: ranges of each value, by name; floats: nodes that stay float; only_weights: those of
-    them whose weights become int8."""
+    """A quantization. ranges: the range of each value, by name. floats: nodes that stay float. only_weights:
+    nodes among them whose weights become int8."""
 
     ranges: Mapping[str, Range]
     floats: frozenset[str] = frozenset()

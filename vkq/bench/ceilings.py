@@ -52,8 +52,8 @@ def measure(device: Device, progress: Callable[[str], None] = lambda what: None)
 
 
 def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
-    """Return the name and rate of the arithmetic ceiling of a path: that of its own instruction, or that of
-    float32 for a path without dot products. None where it was not measured."""
+    """Return the name and rate of the arithmetic ceiling of a path: the rate of its own instruction, or of
+    float32 for a path without dot products. The rate is None if it was not measured."""
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None
@@ -126,7 +126,8 @@ class Rate:
     def __init__(
         self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]
     ):
-        """*operations*: of one loop of one workgroup. *words*: 32-bit words of one workgroup's result."""
+        """*operations*: the operations of one loop of one workgroup. *words*: the 32-bit words of one
+        workgroup's result."""
         groups = profile(device.capabilities).fill_workgroups
         self._device, self._program, self._groups, self._push = device, program, groups, push
         self._y = device.allocate(4 * groups * words)

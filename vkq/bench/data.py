@@ -34,9 +34,9 @@ KINDS: dict[str, Any] = {"linear": Linear, "conv2d": Conv2d, "conv_transpose2d":
 class Weights:
     """The constants of a layer.
 
-    ``scale``: of the weight; 1 for a float weight. ``bias``: int32 or float32. ``x``, ``y``: quantization
-    parameters; None for float32. ``groups``: the weight in groups, for schemes that have them; layers then
-    get it in place of ``w``.
+    ``scale``: the scale of the weight; 1 for a float weight. ``bias``: int32 or float32. ``x``, ``y``: the
+    quantization parameters; None for float32. ``groups``: the weight in groups, for schemes that have groups;
+    layers then get ``groups`` in place of ``w``.
     """
 
     w: npt.NDArray[Any]

@@ -215,7 +215,8 @@ def _tops(gops: float) -> str:
 
 
 def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the arithmetic ceilings; of several within 2 % of each other, the first."""
+    """Return the arithmetic ceilings. If several are within 2 % of each other, return only the first of
+    them."""
     found: dict[str, float] = {}
     for name, rate in ceilings.items():
         if rate and name != "copy" and all(abs(rate / other - 1) > 0.02 for other in found.values()):

@@ -53,7 +53,8 @@ def _dtype(rng: np.random.Generator) -> QDType:
 
 
 def _image(rng: np.random.Generator, shape: tuple[int, ...], dtype: QDType) -> Array:
-    """Return random bytes: of all values, or mostly near the least value, like rows with one large number."""
+    """Return random bytes: of all values, or mostly near the least value, as in rows with one large
+    number."""
     high = 256 if rng.integers(3) else 3
     return rng.integers(0, high, shape).astype(np.uint8).view(dtype)
 

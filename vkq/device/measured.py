@@ -41,9 +41,9 @@ Outcome = float | str  # microseconds, or why a candidate is rejected
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The measurement of a family of kernels: the candidate taken, and the outcome of each that was tried.
-    ``costs``: for `TILES`, the time of a step in nanoseconds for a workgroup that has a core alone, and for
-    one that shares it."""
+    """The measurement of a family of kernels: the chosen candidate, and the outcome of each candidate that
+    was tried. ``costs``: for `TILES`, two times of a step in nanoseconds: for a workgroup that runs alone on
+    a core, and for a workgroup that shares the core."""
 
     taken: str
     outcomes: Mapping[str, Outcome]

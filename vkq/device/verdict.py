@@ -170,8 +170,8 @@ def refusal(c: Capabilities) -> str | None:
 
 
 def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Verdict:
-    """Return the report of the results of the stages (a test: what is wrong, or None), and of those that
-    failed (stage -> reason)."""
+    """Return the report, given the results of the stages that ended (for a test: what is wrong, or None) and
+    the reasons of the stages that failed."""
     own = (RATES, REQUANTIZE, SOFT, LOOPS)
     failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
     failures |= {name: why for name, why in failed.items() if name not in own or name == LOOPS}

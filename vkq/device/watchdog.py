@@ -41,8 +41,8 @@ def groups_in_time(
 
 
 def seconds_of(c: Capabilities, macs: int, size: int, own: verdict.Verdict | None = None) -> float:
-    """Return the estimated seconds of so many multiply-adds on *size* bytes: by the rates of `macs_in_time`
-    and of a copy. 0.0 for devices that do not drive a screen."""
+    """Return the estimated seconds of *macs* multiply-adds on *size* bytes, by the rates of `macs_in_time`
+    and of a copy. Return 0.0 for devices that do not drive a screen."""
     copied = _bytes_in_time(c, own)
     return 0.0 if copied is None else LONGEST_S * max(macs / _most_macs(c, own), size / copied)
 

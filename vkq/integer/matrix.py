@@ -124,7 +124,7 @@ def _fits(variant: Variant, matrices: Matrices) -> bool:
 
 
 def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> float:
-    """Estimate the cycles: of the workgroups that a multiprocessor has at once, and of the parts."""
+    """Estimate the cycles of the workgroups that a multiprocessor runs at once, and of the parts."""
     th, tw, bn = t.tile
     columns = t.columns(column_count(s.templates, how))
     places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups

@@ -74,7 +74,8 @@ def _steps(size: tuple[int, int], s: Sizes) -> tuple[tuple[int, int], tuple[int,
 
 
 def elements(one: Blocks, s: Sizes) -> int:
-    """Return the number of transformed elements: of images, of templates, and of their products."""
+    """Return the number of transformed elements: the elements of images, of templates, and of their
+    products."""
     images, products = s.images * s.channels * one.number, s.images * s.templates * one.number
     return one.elements * (images + products + s.templates * s.channels)
 
@@ -115,7 +116,7 @@ class Transform:
         return False
 
     def scratch_bytes(self, part: Part, s: Sizes, templates: int = 1) -> int:
-        """Return the bytes of blocks of images, of *templates* templates, and of their products."""
+        """Return the bytes of the blocks of images, of *templates* templates, and of their products."""
         found = blocks_for(s)
         assert found is not None
         return 4 * len(self.primes) * elements(found, dataclasses.replace(s, templates=templates))

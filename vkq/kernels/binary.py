@@ -137,9 +137,9 @@ def sum_after(
     op: Literal["add", "sub"], own: QParams, other: QParams, yq: QParams, activation: Activation,
     own_first: bool, shape: Sequence[int],
 ) -> After:  # fmt: skip
-    """Return the epilogue that applies ``op`` to a kernel's results, of *shape* and parameters *own*, and to
-    an operand of that shape, with the bits of `vkq.ops.elementwise.combined`. own_first: whether the results
-    are the first operand."""
+    """Return the epilogue that applies ``op`` to a kernel's results, which have *shape* and the parameters
+    *own*, and to an operand of that shape. It gives the bits of `vkq.ops.elementwise.combined`. own_first:
+    True if the results are the first operand."""
     a, b = (own, other) if own_first else (other, own)
     if op == "add" and swaps(tuple(shape), tuple(shape)):
         a, b, own_first = b, a, not own_first

@@ -68,9 +68,9 @@ class Depthwise(Direct):
 
 
 class Dots:
-    """A depthwise convolution with a square kernel on packed dot products: of the taps of a line
-    (conv_depthwise_lines.comp), if dot products are signed and the device's profile prefers it, or of a
-    column (conv_depthwise_columns.comp), for kPackedInt8_16C only."""
+    """A depthwise convolution with a square kernel on packed dot products. A dot product takes the taps of a
+    line (conv_depthwise_lines.comp) if dot products are signed and the device's profile prefers it; else the
+    taps of a column (conv_depthwise_columns.comp), which needs kPackedInt8_16C."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
     SMALL = 1 << 22  # smaller sums become floats by one addition (requantize.glslh)

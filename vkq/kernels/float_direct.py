@@ -117,7 +117,7 @@ class FloatDirect:
         return "float32" if self.floats or self.parts else kept(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
-        """Add the pixels of one sweep, of the type of x."""
+        """Add the pixels of one sweep to a plan; they have the type of x."""
         push: dict[str, int | float] = {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "c": v.ic, "h": v.h, "w": v.w, "kh": self.kh,
             "kw": self.kw, "stride_h": v.stride[0], "stride_w": v.stride[1], "pad_t": v.before[0],

@@ -143,7 +143,8 @@ class FloatGemm:
         return self._ending(program, m) if self.kernel == "auto" else program
 
     def _ending(self, program: Program, m: int, numbers: str = "") -> Program:
-        """Return this pipeline, or one that splits k if the driver would end the loop over it early."""
+        """Return this pipeline; or, if the driver would end the loop over k early, a pipeline that splits
+        k."""
         ends = lets_loop(self.device, program.rounds({"k": self.k}))
         return program if ends else self._gemv(m, numbers, share=True)
 
@@ -161,7 +162,8 @@ class FloatGemm:
         return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared, share))
 
     def shares_lanes(self, x_texels: int = 1) -> bool:
-        """Return True if lanes of a subgroup should share x, of which *x_texels* texels are read."""
+        """Return True if lanes of a subgroup should share x, from which the kernel reads *x_texels*
+        texels."""
         facts, x_bytes = self.device.capabilities, TEXEL_BYTES * x_texels
         return lanes(facts) > 0 and viewable(facts, x_bytes, self.weights.bytes, self.parameters.bytes)
 

@@ -151,8 +151,8 @@ class HalfMatrices:
         return self.elements == FLOAT16 and rows and here and self.signed and not self.floats
 
     def _in_place(self, way: Way, x: Value, y: Value, rows: int) -> Variant | None:
-        """Return the variant that reads x directly, without a dispatch before it: that of few rows, or one
-        that loads weights directly into matrices."""
+        """Return the variant that reads x directly, without an earlier dispatch: the variant for few rows, or
+        one that loads weights directly into matrices."""
         dtype, tile = x.spec.dtype, way.variant.axes["tile"]
         shader = way.of.split if way.parts > 1 else way.of.product
         if way.of == WORDS:

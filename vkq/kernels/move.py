@@ -59,8 +59,8 @@ def move(
 def permuted(
     b: Builder, x: Value, shape: Sequence[int], order: Sequence[int], to: Sequence[int], name: str | None
 ) -> Value:
-    """Transpose x, taken as *shape*, to this order of axes; return an array of shape *to* in the given or the
-    default layout."""
+    """Reshape x to *shape*, transpose it to this order of axes, and reshape the result to *to*, in the given
+    layout or else the default one."""
     s = x.spec
     y = b.new(Spec(to, s.dtype, name, s.qparams))
     if s.size:

@@ -35,7 +35,8 @@ class Number(abc.ABC):
 
     @abc.abstractmethod
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """Return the result of a step (a key of `NUMPY`) on operands, of this kind."""
+        """Return the result of a step on operands. The step is a key of `NUMPY`; the result is of this
+        kind."""
 
     @abc.abstractmethod
     def constant(self, value: float | int | bool, kind: Kind) -> Number:

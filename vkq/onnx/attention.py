@@ -35,8 +35,8 @@ def multi_head_attention(w: Rewriting) -> bool:
 
 
 def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
-    """Return True if there are only known inputs, of one float type except for *integers*, and not empty
-    except for the past."""
+    """Return True if there are only known inputs; all inputs except *integers* have one float type; and none
+    is empty except the past."""
     given = w.given
     if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
         return False

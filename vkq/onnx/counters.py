@@ -13,9 +13,9 @@ from ..turns import Turns
 class Counters:
     """Integers that only grow; threads may count at the same time.
 
-    runs: calls of `run` and similar methods, and batches of `map`, that returned results. shapes_prepared,
-    cache_hits: how often a set of shapes was prepared, or found prepared. bytes_uploaded, bytes_downloaded:
-    of inputs and results that were arrays of the host.
+    runs: how many calls of `run` and similar methods, and batches of `map`, returned results.
+    shapes_prepared, cache_hits: how often a set of shapes was prepared, or found prepared. bytes_uploaded,
+    bytes_downloaded: the bytes of inputs and results that were arrays of the host.
     """
 
     runs: int = 0

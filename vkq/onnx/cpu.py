@@ -28,12 +28,13 @@ def cpu_session(
     threads: int = 0,
     arena: bool = True,
 ) -> Any:
-    """Return a session of ONNX Runtime that computes int8 activations in integers on every machine; on x86-64
-    it would use floats without the option. Optimizers that change the model's numbers are off; with *plain*
-    all are. threads: those of one node; 0 lets ONNX Runtime choose. arena: whether the session keeps its
-    memory between runs.
+    """Return a session of ONNX Runtime that computes int8 activations in integers on every machine; without
+    this option, ONNX Runtime would use floats on x86-64. Optimizers that change the model's numbers are off;
+    with *plain* all optimizers are off. threads: the threads of one node; 0 lets ONNX Runtime choose. arena:
+    True if the session keeps its memory between runs.
 
-    Raises ModelError if the package is missing, with the purpose *needed*, and if it refuses the model.
+    Raises ModelError if the package is missing, with the purpose *needed*, and if ONNX Runtime refuses the
+    model.
     """
     try:
         import onnxruntime

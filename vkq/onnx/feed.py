@@ -55,8 +55,9 @@ def checked_feed(
     constant: Container[str],
     device: Device | None = None,
 ) -> dict[str, Any]:
-    """Return an array for each input, of its type and an allowed shape. Unless an input is a constant, bool
-    becomes bytes and int64 int32. With the session's *device*, its tensors stay unchanged."""
+    """Return an array for each input, which has the input's type and an allowed shape. Unless an input is a
+    constant, bool becomes bytes, and int64 becomes int32. Tensors on the session's *device* stay
+    unchanged."""
     known = [argument.name for argument in inputs]
     if set(feed) != set(known):
         raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")

@@ -30,11 +30,11 @@ def unknown(
     versions: Mapping[str, int] | None = None,
     captured: Sequence[str] = (),
 ) -> Node:
-    """Return a node that stays in the graph without its meaning. Its form is that of *opset* of ai.onnx, or
-    the newest one.
+    """Return a node that stays in the graph without its meaning. Its form is the one of *opset* of ai.onnx,
+    or the newest one.
 
-    versions: those of the model's other domains. captured: values that the node's own graphs (If, Loop, Scan)
-    read by name: further inputs here.
+    versions: the versions of the model's other domains. captured: values that the node's own graphs (If,
+    Loop, Scan) read by name; here they are further inputs.
     """
     why = why or f"vkq does not know the operator {domain or 'ai.onnx'}.{node.op}"
     domains = {**({domain: 1} if domain else {}), **(versions or {})}

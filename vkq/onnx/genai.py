@@ -31,8 +31,7 @@ class Genai:
 
 
 def read_genai(folder: Path) -> Genai:
-    """Read the configuration of a folder. Raises ModelError, with the name of what is missing, if it has
-    none."""
+    """Read the configuration of a folder. Raises ModelError if something is missing; the message names it."""
     path = folder / "genai_config.json"
     try:
         found = files.parse_json(files.read(path, MOST_BYTES))

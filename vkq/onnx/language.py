@@ -107,7 +107,7 @@ class LanguageModel:
 
     @property
     def tokenizer(self) -> Any:
-        """The folder's tokenizer, of the package ``tokenizers``."""
+        """The folder's tokenizer, an object of the package ``tokenizers``."""
         if self._words is None:
             try:
                 from tokenizers import Tokenizer

@@ -39,11 +39,11 @@ MOST_KEPT = 4096  # most shapes that are kept, because each one also takes host 
 
 
 class Executables:
-    """The executables of one model, one for each set of shapes, and of values that count as constants (of the
-    inputs named in *constant*). They share all weights.
+    """The executables of one model: one for each set of shapes and of constants (the values of the inputs
+    named in *constant*). They share all weights.
 
-    whole: the fallback for models that cannot run in parts either; it is given the reason. None refuses them.
-    layers: what is made of the weights, if other sessions share it.
+    whole: the fallback for models that cannot run in parts either; it gets the reason. None refuses such
+    models. layers: the layers made of the weights, if other sessions share them.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Executables:
 
 
 def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
-    """Return the model with these inputs as constants, of their own types."""
+    """Return the model with these inputs as constants, which have their own types."""
     types = {argument.name: argument.dtype for argument in model.inputs}
     return fixed(model, {name: np.asarray(x, types[name]) for name, x in given.items()}) if given else model
 
@@ -201,8 +201,9 @@ def refuse(model: Model, graph: Graph, rest: Rest, fallback: bool) -> None:
 
 
 class Staged:
-    """Stages of a model: what can be planned in advance, then on the CPU the nodes whose results' shapes are
-    known only at run time, then the rest, planned for these shapes. Used as `Executable`."""
+    """Stages of a model. First runs what can be planned in advance; then, on the CPU, the nodes whose
+    results' shapes are known only at run time; then the rest, which is planned for these shapes. Used as
+    `Executable`."""
 
     def __init__(self, executables: Executables, model: Model, graph: Graph, rest: Rest):
         self.graph, self.rest = graph, rest

@@ -32,8 +32,8 @@ _lock = Turns("opening a session")
 
 
 def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
-    """Return the layers of a model on a device, and the model with their arrays: those of an open session
-    with equal weights and the same *compute*, else new ones."""
+    """Return the layers of a model on a device, and the model with the layers' arrays. If an open session has
+    equal weights and the same *compute*, its layers are returned, else new ones."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:

@@ -55,7 +55,8 @@ def broadcast_to(b: Builder, x: Value, shape: Sequence[int]) -> Value:
 def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value:
     """Add the indices of the largest numbers along *axis* (>= 0) to a plan, as int32 without that axis.
 
-    least: return the indices of the smallest numbers. last: of equal numbers return the last, else the first.
+    least: return the indices of the smallest numbers. last: among equal numbers return the index of the last
+    one, else of the first.
     """
     shape = x.spec.shape
     if not shape[axis]:

@@ -161,8 +161,9 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
-        """Add the layer to a plan. *other* is the residual that an epilogue adds, and its memory becomes the
-        result: nothing may read it afterwards. *layout*: that of the result, if the method has several."""
+        """Add the layer to a plan. *other* is the residual that an epilogue adds. Its memory becomes the
+        result, so nothing may read *other* afterwards. *layout*: the layout of the result, if the method
+        supports several."""
         (p, _), given = self._problem_of(x.spec.shape), x
         method, reason = self._method(p)
         b.why("method", method.name)

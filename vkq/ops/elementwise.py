@@ -215,8 +215,8 @@ def _gates(x: Spec, z: Spec) -> bool:
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
-    """Return both operands with the result's rank and in one layout: that of the operand with the result's
-    shape, if there is one and it can be broadcast. Gates (`_gates`) stay unchanged."""
+    """Return both operands with the result's rank and in one layout: the layout of the operand that has the
+    result's shape, if this layout allows broadcasting. Gates (`_gates`) stay unchanged."""
     whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
     if x.spec.shape != z.spec.shape:

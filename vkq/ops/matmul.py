@@ -120,7 +120,8 @@ def _whole_blocks(
 
 
 def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
-    """Return an operand, and how many heads of it lie side by side: those of whole blocks of a matrix may."""
+    """Return an operand, and how many of its heads lie side by side. Heads may lie side by side if each is
+    whole blocks of a matrix."""
     if heads == 1 or (whole and x.spec.layout == MATRIX):
         return x, heads
     n, rows, columns = x.spec.shape
@@ -170,8 +171,8 @@ def _product(
     more: Sequence[Value],
     heads: Heads = ONE_EACH,
 ) -> Value:
-    """Add a product with (..., N, K), in the layout of matrices. kernel: for a batch of so many m x n
-    products; *more* are bindings after the operands and the result."""
+    """Add a product with (..., N, K), in the layout of matrices. kernel: returns the kernel of a batch of m x
+    n products, given (batch, m, n). *more* are bindings after the operands and the result."""
     columns = apart(z.spec.shape, heads[1])
     leading, m, n, k = _sizes(apart(x.spec.shape, heads[0]), (*columns[:-2], *columns[:-3:-1]))
     shape = together((*leading, m, n), heads[2])
@@ -207,8 +208,8 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
 
 
 def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int], heads: int = 1) -> Value:
-    """Return (batch * rows, K) in the layout of matrices, repeated where the leading axes broadcast; of
-    *heads* side by side (batch / heads * rows, heads * K)."""
+    """Return (batch * rows, K) in the layout of matrices, repeated where the leading axes are broadcast. With
+    *heads* side by side the shape is (batch / heads * rows, heads * K)."""
     shape = x.spec.shape
     if heads > 1:
         return reshaped(b, x, (shape[0] * shape[1], shape[2]), MATRIX)

@@ -49,9 +49,9 @@ class ConvOptions:
         error.
 
         stride, dilation: an int, or (vertical, horizontal). padding: an int, (vertical, horizontal), (top,
-        left, bottom, right), "valid" (none), or "same" (OH = H and OW = W, stride 1 only; where the sum is
-        odd the extra pixel goes to the bottom and right, as PyTorch and ONNX SAME_UPPER do). groups divides
-        OC. Raises ArgumentError, or DTypeError for what is no whole number.
+        left, bottom, right), "valid" (no padding), or "same" (OH = H and OW = W, for stride 1 only; if the
+        sum of both sides is odd, the extra pixel is at the bottom and right, as in PyTorch and ONNX
+        SAME_UPPER). groups divides OC. Raises ArgumentError; DTypeError if a number is not an integer.
         """
         w = shape_of(weight_shape)
         if len(w) != 4:

@@ -88,7 +88,7 @@ def beside(path: Path, node: Node, what: str) -> Path:
 
 
 def default_of(node: Node, kind: str, name: str) -> Value:
-    """Return the default of a constant, of its type."""
+    """Return the default of a constant, which has the constant's type."""
     value = node.scalar()
     try:
         encode(kind, value, f"the default of '{name}'")

@@ -51,7 +51,7 @@ def clamped(table: Array, limits: tuple[float, float] | None, y: QParams) -> Arr
 
 
 def sum_factors(a: QParams, b: QParams, y: QParams) -> tuple[int, int, int]:
-    """Return XNNPACK's two multipliers, of at most 21 bits, and their common shift."""
+    """Return XNNPACK's two multipliers, which have at most 21 bits, and their common shift."""
     ra, rb = (np.float32(q.scale) / np.float32(y.scale) for q in (a, b))
     shift = SUM_BITS - (math.frexp(max(ra, rb))[1] - 1)
     ma, mb = (int(np.rint(np.ldexp(np.float64(r), shift))) for r in (ra, rb))

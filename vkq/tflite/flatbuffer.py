@@ -76,7 +76,7 @@ class FlatTable:
         return at + int.from_bytes(self._bytes(at, WORD, name), "little"), kind
 
     def table(self, name: str, kind: str = "") -> FlatTable | None:
-        """Return the table that a field refers to; of *kind* if the field is a union."""
+        """Return the table that a field refers to. If the field is a union, the table must be of *kind*."""
         target = self._target(name)
         return None if target is None else FlatTable(self.data, target[0], kind or target[1])
 

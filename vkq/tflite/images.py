@@ -68,11 +68,11 @@ def max_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """AVERAGE_POOL_2D on 8-bit numbers: LiteRT's own kernel, ``sum / count`` rounded half away from zero, of
-    the stored numbers.
+    """Lower AVERAGE_POOL_2D. On 8-bit numbers it is LiteRT's own kernel: ``sum / count`` of the stored
+    numbers, rounded half away from zero.
 
-    vkq rounds half to even: a scale slightly above 1 moves every tie outward, and no other value far enough
-    to round differently. The float32 steps before it are exact.
+    vkq rounds half to even. So a scale slightly above 1 moves every tie outward, and no other value far
+    enough to round differently. The float32 steps before it are exact.
     """
     if low.dtype(operator.inputs[0]) not in BYTES:
         return _pool(low, operator, "AveragePool", activation, count_include_pad=0)

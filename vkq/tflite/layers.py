@@ -293,7 +293,7 @@ def _real_product(low: Lowering, operator: FileOperator, inputs: list[str], weig
 
 
 def quantized_pair(low: Lowering, numbers: tuple[int, int], y: int) -> tuple[QParams, QParams, QParams]:
-    """Return the parameters of two operands and their result, of one type."""
+    """Return the parameters of two operands and their result, which must have one type."""
     a, b, result = low.q(numbers[0]), low.q(numbers[1]), low.q(y)
     if not a.dtype == b.dtype == result.dtype:
         raise Unsupported(f"the operands are {a.dtype} and {b.dtype}, y is {result.dtype}; use one type")

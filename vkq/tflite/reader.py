@@ -37,9 +37,10 @@ def read(
 ) -> Model:  # fmt: skip
     """Read a path or bytes of a .tflite file, or a result of `parsed` or of this function.
 
-    shapes: of inputs by name, if they are not the file's. signature: the one whose subgraph is read, or a
-    subgraph's name; the first if None. apart: operators that no device shall run, by their names in errors.
-    Raises ModelError for a file of another kind or one that breaks the rules, OSError if it cannot be read.
+    shapes: the shapes of inputs by name, if they differ from those in the file. signature: the signature
+    whose subgraph is read, or the name of a subgraph; by default the first signature. apart: operators that
+    no device may run, by their names in errors. Raises ModelError if the file is of another kind or breaks
+    the rules, OSError if it cannot be read.
     """
     if isinstance(model, Model):
         return model
