@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from .. import spawn
 from ..device import verdict
@@ -28,6 +28,8 @@ from ..device.measured import COMPILE_S, LATE, TILES, current
 from ..device.profiles import families
 from ..errors import DeviceLostError, VkqError
 from ..kernels.matrix_tiles import Tiling
+from ..ops.conv2d import Conv2d
+from ..ops.expanded import applied
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select.path import COOPMAT, choose_path, without_matrices
@@ -69,7 +71,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     units."""
     path = without_matrices(device).path
     _ = catalog().variants  # all shaders' YAML is read now, so that its time is not measured
-    subjects = {f.name: _Subject(device, check_of(f.problem), path) for f in families() if f.problem}
+    subjects = {f.name: _subject(device, f.problem, path) for f in families() if f.problem}
     jobs = {
         (family.name, name): partial(subjects[family.name].tried, candidate)
         for family in families() for name, candidate in family.candidates.items()
@@ -105,6 +107,13 @@ def _tile(device: Device, tile: str) -> dict[str, Any]:
     return {"us": shared / 1e3, "ns": [alone, shared]}
 
 
+def _subject(device: Device, problem: str, path: str) -> _Subject:
+    """Return the subject of a family: a layer, or a convolution and the depthwise one that reads its result
+    (``conv2d[...] > conv2d[...]``)."""
+    first, *second = (check_of(name) for name in problem.split(" > "))
+    return _Pair(device, first, second[0], path) if second else _Subject(device, first, path)
+
+
 class _Subject:
     """The representative problem of a family, on a device."""
 
@@ -115,6 +124,10 @@ class _Subject:
         self.expected = check.expected(self.data, self.given, device)
         self.x = Tensor.from_numpy(self.given, device)
 
+    def made(self) -> Callable[[Tensor], Tensor]:
+        """Return what is timed, made anew."""
+        return layer(self.device, self.check, self.data, self.path)
+
     def tried(self, says: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``{"us": time}``, or ``{"wrong": why}``."""
         c = self.device.capabilities
@@ -122,7 +135,7 @@ class _Subject:
         late = threading.Timer(COMPILE_S, os._exit, [LATE])
         try:
             late.start()
-            subject = layer(self.device, self.check, self.data, self.path)
+            subject = self.made()
             wrong = self.expected.mismatch(subject(self.x).numpy())
             late.cancel()
             return {"wrong": wrong} if wrong else {"us": self._timed(subject)}
@@ -149,3 +162,19 @@ class _Subject:
             least = min(least, sum(recording.gpu_times_us()) if timed else host)
             runs += 1
         return max(least, 1e-3)
+
+
+class _Pair(_Subject):
+    """Two convolutions, the second of which reads the result of the first."""
+
+    def __init__(self, device: Device, first: Check, second: Check, path: str):
+        super().__init__(device, first, path)
+        self.second = second
+        data, between = second.data(), self.expected.y
+        self.behind = dataclasses.replace(data, x=between, x_q=self.data.y_q)
+        self.expected = second.expected(self.behind, between, device)
+
+    def made(self) -> Callable[[Tensor], Tensor]:
+        pairs = (self.check, self.data), (self.second, self.behind)
+        one, other = (cast(Conv2d, layer(self.device, *pair, self.path)) for pair in pairs)
+        return lambda x: applied(one, other, x)

@@ -79,6 +79,7 @@ class Profile(costs.Costs):
     matrix_literals: str | None
     sum_apart_bytes: int
     direct_group_channels: int
+    expanded_bytes: int
     grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]

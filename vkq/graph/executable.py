@@ -67,21 +67,21 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
 
 def add_nodes(
     graph: Graph, builder: Builder, layers: dict[Hashable, Any], values: dict[str, Value]
-) -> list[tuple[Node, int, int]]:
-    """Add the steps of every node; *values* holds the inputs, and receives the nodes' results. Return for
-    each node its first dispatch, and the one after its last.
+) -> Context:
+    """Add the steps of every node; *values* holds the inputs, and receives the nodes' results. Return the
+    state of planning, with the dispatches of each node (`Context.steps`).
 
     Raises RefusedNode for a node that the device cannot run.
     """
-    context, steps = Context(graph, builder, layers, values), []
+    context = Context(graph, builder, layers, values)
     for node in graph.nodes:
         first = builder.dispatches
         try:
             context.made(node, ROWS[node.op].record(context, node))
         except (ArgumentError, DTypeError, AccumulatorOverflowError) as error:
             raise RefusedNode(node, str(error)) from error
-        steps.append((node, first, builder.dispatches))
-    return steps
+        context.steps.append((node, first, builder.dispatches))
+    return context
 
 
 class Executable:
@@ -105,7 +105,8 @@ class Executable:
             builder = Builder(device)
             specs = graph.specs
             values = {x: builder.input(Spec(specs[x].shape, specs[x].dtype)) for x in graph.inputs}
-            self.steps = add_nodes(graph, builder, layers, values)
+            planned = add_nodes(graph, builder, layers, values)
+            self.steps, self.reasons = planned.steps, planned.reasons
             constants = graph.constants
             self.known = {name: constants[name] for name in graph.outputs if name in constants}
             # The plan returns each result once, although a model may name one twice.

@@ -48,22 +48,25 @@ class Depthwise(Direct):
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         if self._on_dots(p, x.spec.layout):
-            self._dots.build(b, p, x, y)
+            self.dots.build(b, p, x, y)
         else:
             super().build(b, p, x, y)
 
     def _on_dots(self, p: Conv2dProblem, layout: str) -> bool:
         """Return True if the kernels on packed dot products can compute the problem and are preferred."""
+        aligned = p.padding[1] % 4 == self.kw // 2
+        return self.on_dots(p) and (layout == BLOCKED or (aligned and Dots.by_lines(self)))
+
+    def on_dots(self, p: Conv2dProblem) -> bool:
+        """Return True if packed dot products can compute the problem: one output for each input channel, a
+        square kernel."""
         stride = p.stride[0]
         square = p.stride == (stride, stride) and p.dilation == (1, 1) and self.kh == self.kw
         able = self.group_oc == 1 and self.arithmetic.out == "q8to" and self.form != "float"
-        if not (able and square and self.kh in Dots.KERNELS and stride in Dots.STRIDES):
-            return False
-        aligned = p.padding[1] % 4 == self.kw // 2
-        return layout == BLOCKED or (aligned and Dots.by_lines(self))
+        return able and square and self.kh in Dots.KERNELS and stride in Dots.STRIDES
 
     @cached_property
-    def _dots(self) -> Dots:
+    def dots(self) -> Dots:
         return Dots(self, self._weight, self._zero_points)
 
 
@@ -103,7 +106,7 @@ class Dots:
         if self.by_lines(of):
             rows = lines_of(profile(of.device.capabilities), p)
             axes |= {"lines": f"s{stride}x{rows}", "layout": self._read(x.spec)}
-            variant, weights = catalog().find("conv2d_q8ta_q8csw__depthwise_lines", **axes), self._lines
+            variant, weights = catalog().find("conv2d_q8ta_q8csw__depthwise_lines", **axes), self.lines
             largest = of.kh * of.kw * 255 * 255 + of.arithmetic.largest_bias
             constants["SMALL_SUMS"] = largest < self.SMALL
             push |= divisor("line", ceil4(p.ow)) | divisor("plane", -(-p.oh // rows))
@@ -119,11 +122,11 @@ class Dots:
         """Return how pixels are read: as texels if the device's profile prefers it and the device can view
         all of them, else in the units of their layout."""
         c = self.of.device.capabilities
-        able = x.layout == IMAGE and viewable(c, x.nbytes, self._lines.bytes, self.parameters.bytes)
+        able = x.layout == IMAGE and viewable(c, x.nbytes, self.lines.bytes, self.parameters.bytes)
         return "texels" if profile(c).texels and able else PIXELS[x.layout]
 
     @cached_property
-    def _lines(self) -> Resident:
+    def lines(self) -> Resident:
         size = 16 * self.of.kh * ceil4(self.of.kw) * ceil4(self.of.oc)
         weight, zero_points = self._weight, self._zero_points
         return Resident(self.of.device, size, lambda: _lines(weight, zero_points))

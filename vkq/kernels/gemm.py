@@ -78,6 +78,7 @@ class Int8Gemm:
         def blocked() -> Int8:
             return block_weights(weight(), zero_point)
 
+        self.blocked = blocked  # the weights as they are packed, (G, N, K) of whole blocks of four
         size = self.groups * self.n4 * self.k4 * 16
         self.weights = Resident(device, size, lambda: pack(layout(WEIGHT_LAYOUT), blocked()))
         self.parameters = arithmetic.after.before(

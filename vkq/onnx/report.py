@@ -147,6 +147,7 @@ def explain(executable: Prepared, layers: Layers, title: str) -> Report:
             told = layer.explain(executable.graph.specs[node.inputs[0]].shape)
             method = f"{told.method}: {told.method_reason}" if told.method else ""
             bias = ROUNDED if node.attributes.get("float_bias") else ""
+            method = executable.reasons.get(node.outputs[0], method)
             why = "; ".join(filter(None, (f"path {told.path}: {told.reason}", method, told.wrapping, bias)))
         spec = str(executable.graph.specs[node.outputs[0]])
         rows.append(NodeRow(node.source, node.label, spec, "device", why, names))

@@ -14,6 +14,7 @@ from ..device.profiles import preference
 from ..errors import ArgumentError
 from ..kernels import methods
 from ..kernels.after import After
+from ..kernels.depthwise import Depthwise
 from ..kernels.gemm import Int8Gemm
 from ..kernels.method import Convolution, FloatKernel, Kernel, Method
 from ..kernels.repack import repacked
@@ -151,6 +152,20 @@ class Conv2d(Layer[Conv2dProblem]):
         form."""
         found = self._convolution.gemm
         return found if isinstance(found, Int8Gemm) else None
+
+    @property
+    def is_product(self) -> bool:
+        """Whether each pixel of the result is a product of the same pixel of the input: a 1x1 convolution of
+        one group, stride 1 and no padding."""
+        o = self._options
+        return o.kernel == (1, 1) and o.groups == 1 and o.stride == (1, 1) and not any(o.padding)
+
+    def depthwise(self, x_shape: Sequence[int]) -> tuple[Depthwise, Conv2dProblem] | None:
+        """Return the kernel and the problem for images of this shape, if the method is depthwise on integers;
+        else None."""
+        problem = self._problem_of(tuple(x_shape))[0]
+        kernel = self._kernel(self._method(problem)[0], problem)
+        return (kernel, problem) if isinstance(kernel, Depthwise) else None
 
     @checked
     def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:

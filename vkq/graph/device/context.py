@@ -35,6 +35,10 @@ class Context:
         default_factory=dict
     )  # results of nodes that are still to come
 
+    # Of each node its first dispatch, and the one after its last; what reports say of nodes, by first output.
+    steps: list[tuple[Node, int, int]] = dataclasses.field(default_factory=list)
+    reasons: dict[str, str] = dataclasses.field(default_factory=dict)
+
     def __post_init__(self) -> None:
         self._place = {id(node): i for i, node in enumerate(self.graph.nodes)}
         self._places: dict[str, list[int]] = {}  # of the readers of each value

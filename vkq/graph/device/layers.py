@@ -103,6 +103,18 @@ def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
     return layer
 
 
+def only_reader(context: Context, node: Node) -> Node | None:
+    """Return the convolution that is the only reader of a node's result, as its image, and adds no residual;
+    else None."""
+    name = node.outputs[0]
+    readers = context.readers(name)
+    if len(readers) != 1 or context.uses[name] != 1:  # a result of the graph is a use without a reader
+        return None
+    if readers[0].op != "conv2d" or readers[0].inputs[0] != name:
+        return None
+    return None if readers[0].input(3) else readers[0]
+
+
 def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
     """Return the epilogue of a convolution."""
     a = last.attributes

@@ -27,6 +27,7 @@ from . import (
     layers,
     lines,
     movement,
+    pairs,
     products,
     quantization,
     real,
@@ -82,6 +83,8 @@ def _why_float(graph: Graph, node: Node) -> str:
 def _conv(context: Context, node: Node) -> Value:
     if node.outputs[0] in context.ahead:
         return context.ahead[node.outputs[0]]
+    if (both := pairs.expanded(context, node)) is not None:
+        return both
     return layers.convolved(context, node, wanted(context, node.outputs[0]))
 
 

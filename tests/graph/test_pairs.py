@@ -1,0 +1,66 @@
+"""Expanding and depthwise convolutions of a network in one dispatch, where a device's profile says so."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.kernels import emulated
+from vkq.check import graph as oracle
+from vkq.graph.executable import Executable
+from vkq.kernels.expanded import SHADER
+
+from .test_layouts import network
+
+TOGETHER = (("expanded_bytes", 1 << 30),)
+
+
+def counted(executable: Executable) -> int:
+    """Return the dispatches of two convolutions."""
+    return sum(name.startswith(SHADER) for name in executable.plan.variants)
+
+
+@pytest.mark.parametrize(("kind", "pairs"), [("mobilenet_v2", 3), ("mobilenet_v3", 1)])
+def test_the_results_are_those_of_two_dispatches(
+    kind: str, pairs: int, device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = network(kind, tmp_path, 2, 20)
+    apart = Executable(graph, device, {})
+    changed = dataclasses.replace(device.capabilities, choices=TOGETHER)
+    monkeypatch.setattr(device, "capabilities", changed)
+    together = Executable(graph, device, {})
+    assert (counted(apart), counted(together)) == (0, pairs)
+    assert len(together.plan.variants) == len(apart.plan.variants) - pairs
+    assert len(together.reasons) == 2 * pairs
+    feed = {"x": np.random.default_rng(2).standard_normal((2, 3, 20, 20)).astype(np.float32)}
+    want = oracle.run(graph, feed)
+    for name, y in together.run(feed).items():
+        np.testing.assert_array_equal(y, want[name], strict=True)
+
+
+def test_on_matrix_units(strict_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32", choices=TOGETHER)
+    graph = network("mobilenet_v2", tmp_path, 1, 40)
+    executable = Executable(graph, strict_device, {})
+    assert sum(name.startswith(f"{SHADER}_coopmat") for name in executable.plan.variants) == 3
+    feed = {"x": np.random.default_rng(2).standard_normal((1, 3, 40, 40)).astype(np.float32)}
+    for name, want in oracle.run(graph, feed).items():
+        np.testing.assert_array_equal(executable.run(feed)[name], want, strict=True)
+
+
+def test_a_value_that_others_read_is_written(
+    device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expanded image that is a result, too, needs its own dispatch."""
+    graph = network("mobilenet_v2", tmp_path, 1, 16)
+    changed = dataclasses.replace(device.capabilities, choices=TOGETHER)
+    monkeypatch.setattr(device, "capabilities", changed)
+    pairs = counted(Executable(graph, device, {}))
+    depthwise = next(node for node in graph.nodes if node.op == "conv2d" and node.attributes["groups"] > 1)
+    read = dataclasses.replace(graph, outputs=[*graph.outputs, depthwise.inputs[0]])
+    assert counted(Executable(read, device, {})) == pairs - 1

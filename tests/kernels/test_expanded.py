@@ -1,0 +1,158 @@
+"""A 1x1 convolution and the depthwise convolution behind it in one dispatch: the bytes of the two apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.conftest import share
+from vkq import QParams, Tensor
+from vkq.kernels.after import through_table
+from vkq.kernels.depthwise import Depthwise
+from vkq.kernels.expanded import SHADER, ExpandDepthwise, ExpansionTile
+from vkq.kernels.gemm import Int8Gemm
+from vkq.layout.extent import BLOCKED, IMAGE, Spec
+from vkq.ops.expanded import Expansion
+from vkq.probe.matrices import Matrices
+from vkq.runtime.builder import Builder
+
+from .matrix_layers import SHAPES, name_of, units
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Channels of x and of the expanded image, the image, and the depthwise convolution."""
+
+    ic: int
+    e: int
+    h: int
+    w: int
+    kernel: int = 3
+    stride: int = 1
+    padding: Any = 1
+    dtype: str = "int8"
+    points: bool = False  # weight zero points
+    table: bool = False  # behind both convolutions
+    n: int = 1
+
+
+CASES = {
+    "ragged": Case(5, 22, 7, 9),  # no size a whole block
+    "stride": Case(16, 36, 15, 13, stride=2, n=2),
+    "five": Case(33, 20, 9, 14, kernel=5, padding=2, points=True),
+    "five by two": Case(12, 17, 14, 22, kernel=5, stride=2, padding=2, table=True),
+    "before alone": Case(8, 16, 6, 5, padding=(2, 3, 0, 0), dtype="uint8"),  # (top, left, bottom, right)
+    "behind alone": Case(24, 32, 10, 12, stride=2, padding=(0, 0, 1, 1), dtype="uint8", points=True),
+    "none": Case(4, 8, 5, 8, padding=0),
+}
+
+
+def layers(device: vkq.Device, case: Case, path: str = "auto") -> tuple[vkq.Conv2d, vkq.Conv2d, np.ndarray]:
+    """Return both layers and an image."""
+    rng, moved = np.random.default_rng(case.ic), 128 if case.dtype == "uint8" else 0
+    x_q, between, y_q = (QParams(s, z + moved, case.dtype) for s, z in ((0.02, 9), (0.05, -100), (0.1, 3)))
+
+    def made(shape: tuple[int, ...], x: QParams, y: QParams, scale: float, **options: Any) -> vkq.Conv2d:
+        points = {"w_zero_point": rng.integers(-9, 9, case.e)} if case.points else {}
+        layer = vkq.Conv2d(
+            rng.integers(-128, 128, shape, dtype=np.int8), rng.uniform(scale, 3 * scale, case.e).astype("f4"),
+            x_qparams=x, y_qparams=y, bias=rng.integers(-3000, 3000, case.e, dtype=np.int32), path=path,
+            device=device, activation="relu6", **points, **options,
+        )  # fmt: skip
+        if case.table:
+            layer.finish(through_table(rng.permutation(256).astype(np.uint8).view(np.int8), y))
+        return layer
+
+    first = made((case.e, case.ic, 1, 1), x_q, between, 2e-2 / np.sqrt(case.ic))
+    shape = (case.e, 1, case.kernel, case.kernel)
+    second = made(shape, between, y_q, 1e-2, stride=case.stride, padding=case.padding, groups=case.e)
+    return first, second, rng.integers(0, 256, (case.n, case.ic, case.h, case.w), np.uint8).view(case.dtype)
+
+
+def expanded(
+    first: vkq.Conv2d, second: vkq.Conv2d, x: np.ndarray, layout: str, tile: ExpansionTile
+) -> np.ndarray:
+    """Return the result of one dispatch in a tile; x is in this layout."""
+    b, device, q = Builder(first.device), first.device, first.x_qparams
+    p = second._problem(first._problem(x.shape).y_shape)
+    kernel = second._kernel(second._method(p)[0], p)
+    assert isinstance(kernel, Depthwise)
+    given = b.input(Spec(x.shape, x.dtype.name, layout, q))
+    y = b.new(second._scheme.result(p.y_shape, layout))
+    ExpandDepthwise(first.gemm, kernel).build(b, p, given, y, tile)
+    plan = b.plan(y)
+    assert [name.split(":")[0] for name in plan.variants] == [SHADER + "_coopmat" * bool(tile.matrices)]
+    result = Tensor.of(device, plan.result)
+    device.add(plan, [Tensor.from_numpy(x, device, layout, q).buffer], [result.buffer])
+    return result.numpy()
+
+
+PATHS = ["dot_s8s8", "dot_u8s8", "dot_u8u8"]
+TILES = (ExpansionTile(3, 8, 2, 32), ExpansionTile(8, 4, 4, 64))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_bytes_of_the_layers_apart(device: vkq.Device, path: str) -> None:
+    at, every = PATHS.index(path), list(itertools.product(CASES.values(), (IMAGE, BLOCKED), TILES))
+    for case, layout, tile in share(every[at :: 1 if at == 0 else 3], device, of=4 if at else 10):
+        first, second, x = layers(device, case, path)
+        got = expanded(first, second, x, layout, tile)
+        np.testing.assert_array_equal(got, second(first(x)), err_msg=f"{case} {layout} {tile}", strict=True)
+
+
+SIGNED = [shape for shape in SHAPES if shape.form == "s8s8" and shape.m in (8, 16)]
+
+
+@pytest.mark.parametrize("shape", SIGNED, ids=name_of)
+def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every case in one shape of matrices, one case in each other."""
+    able = [case for case in CASES.values() if not case.points]
+    cases = [
+        (case, *layers(strict_device, case, "dot_s8s8")) for case in able[: 1 if shape != SIGNED[0] else None]
+    ]
+    want = [second(first(x)) for _, first, second, x in cases]
+    units(strict_device, monkeypatch, shape)
+    for (case, first, second, x), y in zip(cases, want, strict=True):
+        for tile in (
+            ExpansionTile(3, 8, 4, 2 * shape.subgroup, shape),
+            ExpansionTile(8, 4, 8, shape.subgroup, shape),
+        ):
+            got = expanded(first, second, x, BLOCKED, tile)
+            np.testing.assert_array_equal(got, y, err_msg=f"{case} {tile}", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"padding": 3}, "padding is (3, 3, 3, 3); each result must read a pixel of the image"),
+        ({"kernel": 2, "padding": 0}, "the depthwise convolution is not a square one of 3x3 or 5x5"),
+        ({"stride": 3}, "the depthwise convolution is not a square one of 3x3 or 5x5"),
+    ],
+)
+def test_what_one_dispatch_cannot_compute(device: vkq.Device, changes: dict[str, Any], why: str) -> None:
+    first, second, x = layers(device, dataclasses.replace(CASES["ragged"], **changes), "dot_s8s8")
+    p = second._problem(first._problem(x.shape).y_shape)
+    kernel = second._kernel(second._method(p)[0], p)
+    assert isinstance(kernel, Depthwise)
+    assert isinstance(first.gemm, Int8Gemm)
+    assert str(ExpandDepthwise.refusal(first.gemm, kernel, p)).startswith(why)
+    assert Expansion.of(first, second, Spec(x.shape, "int8", IMAGE)) is None
+
+
+def test_a_tile_fits_the_device_and_fills_it(device: vkq.Device) -> None:
+    """A small device gets large tiles, whose halos cost less; a large one gets tiles for all of its cores."""
+    first, second, x = layers(device, Case(16, 64, 28, 28), "dot_s8s8")
+    counts = []
+    for cores in (1, 100):
+        changed = dataclasses.replace(device.capabilities, choices=(("multiprocessors", cores),))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(device, "capabilities", changed)
+            found = Expansion.of(first, second, Spec(x.shape, "int8", IMAGE))
+        assert found is not None
+        counts.append(found.tile.count(found.problem))
+    assert counts[0] < counts[1]

@@ -1,0 +1,185 @@
+"""A 1x1 convolution and the depthwise convolution that reads it, in one dispatch
+(conv_expand_depthwise_q8.comp): the bytes between them stay in shared memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import cached_property
+
+from ..device.profiles import profile
+from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec
+from ..layout.pack import layout
+from ..probe.matrices import Matrices, advertised, counted
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value, lets_loop
+from ..runtime.packing import pack
+from ..runtime.plan import Resident
+from ..runtime.program import Program, refusals
+from ..select.path import COOPMAT
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
+from .after import NOTHING, TABLE
+from .depthwise import Depthwise, Dots
+from .gemm import Int8Gemm, viewable
+from .weights import ceil4
+
+SHADER = "conv2d_q8ta_q8csw__expand_depthwise"
+MATRIX_WEIGHTS = "kPackedInt8_32K"
+BLOCKS, INVOCATIONS = (2, 4, 8, 16), 128
+SHARED = 32768  # bytes of a workgroup at most, so that a core has several
+START = 100  # what a workgroup's start costs, in words of four pixels and four channels
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpansionTile:
+    """The results of a workgroup: lines, pixels of a line, blocks of four channels; and its invocations.
+    matrices: of matrix units that compute the 1x1 convolution, or None."""
+
+    h: int
+    w: int
+    blocks: int
+    invocations: int = INVOCATIONS
+    matrices: Matrices | None = None
+
+    def inside(self, p: Conv2dProblem) -> int:
+        """Return the words of four pixels of the expanded image that lie under the tile, at most. Others are
+        padding, which nobody computes."""
+        lines, left = (self.h - 1) * p.stride[0] + p.kh, ceil4(p.padding[1])
+        words = ceil4(4 * left - p.padding[1] + (self.w - 1) * p.stride[0] + p.kw)
+        return min(lines, p.h) * min(words, ceil4(p.w))
+
+    def count(self, p: Conv2dProblem) -> int:
+        """Return the number of workgroups."""
+        return p.n * -(-p.oh // self.h) * -(-p.ow // self.w) * -(-ceil4(p.oc) // self.blocks)
+
+    def cost(self, p: Conv2dProblem, k4: int, cores: int) -> float:
+        """Estimate the time, in words that a workgroup computes one after the other: two workgroups a core
+        take as long as one."""
+        k, idle = k4 / 8, 1.0
+        if self.matrices:
+            k, idle = k4 / 32, max(1.0, 4 * self.matrices.subgroup / (self.matrices.n * self.blocks))
+        words = self.blocks * (self.inside(p) * (idle + k) + self.h * self.w / 4 * p.kh / 3)
+        return (START + words) * max(1.0, self.count(p) / (2 * cores))
+
+    def constants(self, p: Conv2dProblem, k4: int) -> dict[str, Constant]:
+        """Return the specialization constants of a depthwise convolution and so many words of channels."""
+        found: dict[str, Constant] = {
+            "TILE_H": self.h, "TILE_W": self.w, "BLOCKS": self.blocks, "LOCAL_X": self.invocations,
+            "KERNEL": p.kh, "STRIDE": p.stride[0], "PAD_L": p.padding[1],
+        }  # fmt: skip
+        if self.matrices is None:
+            return found
+        n = self.matrices.n
+        return {
+            **found, **self.matrices.shape_constants, "K16": 2 * -(-k4 // 8),
+            "X_PIXELS": n * -(-4 * self.inside(p) // n),
+        }  # fmt: skip
+
+
+class ExpandDepthwise:
+    """The product of pixels that a 1x1 convolution is, then a depthwise convolution of its results."""
+
+    def __init__(self, first: Int8Gemm, second: Depthwise, path: str = ""):
+        self.device, self.first, self.second = first.device, first, second
+        self.matrices = self._matrices() if path == COOPMAT else None
+        self.layouts = (BLOCKED,) if self.matrices else (IMAGE, BLOCKED)
+
+    @staticmethod
+    def refusal(first: Int8Gemm, second: Depthwise, p: Conv2dProblem) -> str | None:
+        """Return why one dispatch cannot compute both, or None; *p* is the second one's problem."""
+        if first.form == "float":
+            return "the device has no packed dot product"
+        if max(p.padding) >= p.kh:
+            return f"padding is {p.padding}; each result must read a pixel of the image"
+        if not second.on_dots(p):
+            return "the depthwise convolution is not a square one of 3x3 or 5x5 with stride 1 or 2"
+        kinds = {one.arithmetic.after.kind for one in (first, second)}
+        return None if kinds <= {NOTHING.kind, TABLE} else "an epilogue is neither nothing nor a table"
+
+    def _matrices(self) -> Matrices | None:
+        """Return the matrices for the 1x1 convolution: without weight zero points, and where the driver takes
+        trip counts that are no constants."""
+        c, first = self.device.capabilities, self.first
+        if first.row_sums or first.form != "s8s8" or counted(c):
+            return None
+        able = (one for one in advertised(c) if one.form == "s8s8" and one.m in (8, 16))
+        return next((one for one in able if INVOCATIONS % one.subgroup == 0), None)
+
+    @cached_property
+    def matrix_weights(self) -> Resident:
+        """The weights of the 1x1 convolution, for matrix units."""
+        first, how = self.first, layout(MATRIX_WEIGHTS)
+        blocked = first.blocked
+        size = 4 * how.words((1, 4 * first.n4, 4 * first.k4))
+        return Resident(self.device, size, lambda: pack(how, blocked()))
+
+    def tile(self, p: Conv2dProblem, x: Spec) -> ExpansionTile | None:
+        """Return the tile with the lowest estimate, of those that the device can run; None if it can run
+        none."""
+        cores = profile(self.device.capabilities).multiprocessors
+        best_first = sorted(self._tiles(p), key=lambda one: one.cost(p, self.first.k4, cores))
+        return next((one for one in best_first if self._runs(p, x, one)), None)
+
+    def _tiles(self, p: Conv2dProblem) -> Iterator[ExpansionTile]:
+        widths = {4 * ceil4(p.ow), *(w for w in (8, 16, 32) if w < p.ow)}
+        heights = {p.oh, *(h for h in (1, 2, 4, 7, 8, 14, 16) if h < p.oh)}
+        for blocks in BLOCKS:
+            channels, m = 4 * blocks, self.matrices
+            if m and (channels % m.m or m.subgroup % blocks):
+                continue
+            if blocks == BLOCKS[0] or blocks < 2 * ceil4(p.oc):
+                yield from (ExpansionTile(h, w, blocks, matrices=m) for h in heights for w in widths)
+
+    def _runs(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> bool:
+        c, variant = self.device.capabilities, self._variant(x)
+        values = variant.constants(self._constants(p, tile))
+        most = min(SHARED, int(c.properties["maxComputeSharedMemorySize"]) * 2 // 3)
+        if variant.shared_bytes(values) > most or refusals(variant, values, c):
+            return False
+        return lets_loop(self.device, variant.iterations(self._push(p), values))
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value, tile: ExpansionTile) -> None:
+        """Add the two convolutions; *p* is the second one's problem, x and y have one layout."""
+        first, second = self.first, self.second
+        weights = first.weights if tile.matrices is None else self.matrix_weights
+        known = [weights, first.parameters, second.dots.lines, second.dots.parameters]
+        slots = [x, *(b.constant(one) for one in known), y]
+        macs = p.n * 4 * ceil4(p.oc) * (4 * first.k4 * p.h * p.w + p.kh * 4 * ceil4(p.kw) * p.oh * p.ow)
+        b.dispatch(self._program(p, x.spec, tile), slots, self._push(p), macs)
+
+    def _push(self, p: Conv2dProblem) -> dict[str, int | float]:
+        second, end = self.second.arithmetic, self.first.arithmetic.epilogue
+        return {
+            "images": p.n, "h": p.h, "w": p.w, "oh": p.oh, "ow": p.ow, "k4": self.first.k4,
+            "channels": p.oc, "pad_t": p.padding[0],
+            "zero1": second.x_zero_point, "end1": end["y_zero_point"], "min1": end["y_min"],
+            "max1": end["y_max"], **second.epilogue,
+        }  # fmt: skip
+
+    def _program(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> Program:
+        subgroup = tile.matrices.subgroup if tile.matrices else 0
+        return self.device.program(self._variant(x, tile), self._constants(p, tile), subgroup)
+
+    def _constants(self, p: Conv2dProblem, tile: ExpansionTile) -> dict[str, Constant]:
+        first, second, unsigned = self.first, self.second, self.first.form == "u8u8"
+        return {
+            "ROW_SUMS": second.row_sums or unsigned, "ROW_SUMS1": first.row_sums or unsigned,
+            "SMALL_SUMS": self._largest(p) < Dots.SMALL, "TABLE1": first.arithmetic.after.kind == TABLE,
+            **second.arithmetic.after.constants, **tile.constants(p, first.k4),
+        }  # fmt: skip
+
+    def _largest(self, p: Conv2dProblem) -> int:
+        """Return a bound of both convolutions' accumulators."""
+        biases = (one.arithmetic.largest_bias for one in (self.first, self.second))
+        return 255 * 255 * max(4 * self.first.k4, p.kh * p.kw) + max(biases)
+
+    def _variant(self, x: Spec, tile: ExpansionTile | None = None) -> Variant:
+        if self.matrices if tile is None else tile.matrices:
+            return catalog().find(f"{SHADER}_coopmat")
+        c, first, dots = self.device.capabilities, self.first, self.second.dots
+        sizes = x.nbytes, first.weights.bytes, first.parameters.bytes, dots.lines.bytes, dots.parameters.bytes
+        texels = x.layout == IMAGE and profile(c).texels and viewable(c, *sizes)
+        how = "texels" if texels else PIXELS[x.layout or IMAGE]
+        return catalog().find(SHADER, dot=first.form, layout=how)
