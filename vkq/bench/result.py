@@ -124,7 +124,7 @@ class NodeTime:
 
     @property
     def time_us(self) -> float:
-        """The time of all its dispatches."""
+        """The time of all dispatches of the node, in microseconds."""
         return sum(self.times_us)
 
 

@@ -37,7 +37,7 @@ class Correlator(Protocol):
         """Return a description of the kernel."""
 
     def numbers(self) -> str:
-        """Return a description of its arithmetic."""
+        """Return a text about the arithmetic."""
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
         """Return the bytes of device memory besides images, templates and results."""

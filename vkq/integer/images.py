@@ -37,7 +37,7 @@ class Images:
         return 8 * np.dtype(self.dtype).itemsize
 
     def constants(self) -> dict[str, int | bool]:
-        """The shader's specialization constants for reading them."""
+        """The shader's specialization constants for reading the images."""
         signed = np.dtype(self.dtype).kind == "i"
         if self.spec.packed is None:
             return {"LAYOUT": -1, "BITS": self.bits, "SIGNED": signed}
@@ -88,7 +88,7 @@ class Part:
     columns: Axis
 
     def stored(self, digits: Digits) -> Stored:
-        """Return the packed part of them."""
+        """Return the packed part of the sub-images."""
         return Stored.of(self.rows, self.columns, 32 // digits.bits)
 
     def words(self, digits: Digits) -> int:

@@ -173,7 +173,7 @@ class Matrix:
         return self.how.x.count * t.splits * s.groups * s.images * places * columns
 
     def describe(self, s: Sizes) -> str:
-        """Return the description of its tiling."""
+        """Return a text about the tiling."""
         return str(self._chosen(s))
 
     def cost(self, s: Sizes) -> float:
@@ -184,7 +184,7 @@ class Matrix:
         )
 
     def numbers(self) -> str:
-        """Return the description of its arithmetic."""
+        """Return a text about the arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:

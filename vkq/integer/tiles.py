@@ -32,7 +32,7 @@ class Tiles:
         return "32-bit multiplies" if self.how.form == "mul32" else f"the dot product {self.how.form}"
 
     def numbers(self) -> str:
-        """Return the description of its arithmetic."""
+        """Return a text about the arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:

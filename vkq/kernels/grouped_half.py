@@ -97,7 +97,7 @@ class GroupedMatrices:
         self.counters = counters(device)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if it pays for *rows* rows of this type, and *n* columns."""
+        """Return True if this kernel is faster for *rows* rows of this type, and *n* columns."""
         able = dtype == "float16" and n >= LEAST_COLUMNS and self.gemm.weight.group >= SMALLEST_GROUP
         return able and (rows > 1 or self.pays_alone or self.at_once) and self.way(rows) is not None
 

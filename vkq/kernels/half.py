@@ -252,7 +252,7 @@ class HalfMatrices:
 
 
 def kind_of(elements: Elements) -> str:
-    """Return the kind of their tiles in the tuner's ranking (`vkq.select.tuner`)."""
+    """Return the kind of these tiles in the tuner's ranking (`vkq.select.tuner`)."""
     return f"tile of {elements.form} matrices"
 
 

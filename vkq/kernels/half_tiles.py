@@ -60,7 +60,7 @@ class PixelTile:
     matrices: Matrices
 
     def size(self, name: str) -> int:
-        """Return a size of its YAML."""
+        """Return a size of the variant, by its name in the YAML."""
         return int(self.variant.sizes[name])
 
     def cycles(self, known: Profile, p: Conv2dProblem, dtype: str) -> float:

@@ -44,17 +44,17 @@ class Tiling:
 
     @property
     def short(self) -> bool:
-        """True if it has no loop over k."""
+        """True if the tile has no loop over k."""
         return self.tile.endswith(SHORT)
 
     @property
     def wide(self) -> bool:
-        """True if its subgroups share the k of a step (slice-K)."""
+        """True if the tile's subgroups share the k of a step (slice-K)."""
         return self.tile.endswith(WIDE)
 
     @property
     def turn(self) -> int:
-        """The k of a turn of its loop."""
+        """The k of one iteration of the tile's loop."""
         return DEEP_TURN if self.tile == DEEP else TURN
 
     def tiles(self, rows: int, n: int, groups: int = 1) -> int:

@@ -35,7 +35,7 @@ class Arithmetic(Protocol):
 
     @property
     def family(self) -> str:
-        """The family in the names of its shaders: ``q8ta_q8csw``."""
+        """The family in the names of the arithmetic's shaders: ``q8ta_q8csw``."""
 
     @property
     def axes(self) -> Mapping[str, str]:

@@ -70,7 +70,7 @@ class Mixed:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return the memory of its parts on the device."""
+        """Return the bytes of all parts, and their constants (`vkq.graph.executable`)."""
         found = [one.memory_of_its_own() for one in self.executables]
         return sum(size for size, _ in found), [x for _, residents in found for x in residents]
 

@@ -100,7 +100,7 @@ def gelu(approximate: str) -> Spelling:
 
 
 def matmul_integer_to_float(reading: Reading, node: Node) -> None:
-    """a, b, their scales, their zero points, a bias."""
+    """Rewrite MatMulIntegerToFloat. Its inputs are a, b, their scales, their zero points, and a bias."""
     a, b, *scales = node.inputs[:4]
     _real_product(reading, node, (a, b, node.input(4), node.input(5)), scales, node.input(6))
 

@@ -51,7 +51,8 @@ def layer_normalization(reading: Reading, node: Node) -> None:
 
 
 def instance_normalization(reading: Reading, node: Node) -> None:
-    """Each channel of each image alone: its pixels are one axis."""
+    """Rewrite InstanceNormalization: each channel of each image is normalized alone, with its pixels as one
+    axis."""
     flat = reading.constant(np.array([0, 0, -1]), f"{node.outputs[0]}/flat")
     y = normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
     _scaled(reading, node, y)

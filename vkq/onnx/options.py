@@ -37,7 +37,8 @@ class IgnoredWarning(UserWarning):
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """ONNX Runtime's levels. vkq computes the same numbers at every level and ignores it."""
+    """ONNX Runtime's levels of optimization. vkq computes the same numbers at every level, and ignores the
+    level."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -105,7 +106,7 @@ class SessionOptions(Entries):
     providers: list[Any] = dataclasses.field(default_factory=list)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Store an entry; vkq ignores it."""
+        """Store an entry, which vkq ignores."""
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -151,7 +152,7 @@ class RunOptions(Entries):
     terminate: bool = False
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Store an entry; vkq ignores it."""
+        """Store an entry, which vkq ignores."""
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
@@ -263,7 +264,7 @@ def _index(value: Any) -> int:
 
 
 def _is_options(value: Any) -> bool:
-    """Return True if it is a SessionOptions of vkq or of ONNX Runtime."""
+    """Return True if the object is a SessionOptions of vkq or of ONNX Runtime."""
     return hasattr(value, "add_session_config_entry") and hasattr(value, "graph_optimization_level")
 
 

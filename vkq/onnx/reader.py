@@ -180,7 +180,7 @@ def _expanded(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array |
 
 
 def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
-    """Remove the nodes that no result needs: they may be anything."""
+    """Remove the nodes that no result needs, which may be of any operator."""
     needed, kept = {a.name for a in outputs}, []
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
@@ -214,7 +214,7 @@ def _read_outside(graph: Any) -> list[str]:
 
 
 def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
-    """Constants of 4 bits are read as 8-bit ones: their readers may only dequantize them."""
+    """Check that constants of 4 bits, which are read as 8-bit numbers, are only dequantized."""
     types = {t.name: NIBBLES[t.data_type][0] for t in graph.initializer if t.data_type in NIBBLES}
     readers = [(str(node), node.inputs) for node, _ in nodes if node.op not in DEQUANTIZE]
     for reader, names in (*readers, ("the model's results", [a.name for a in outputs])):

@@ -18,21 +18,21 @@ class Buffer(Protocol):
     def bytes(self) -> int: ...
     @property
     def offset(self) -> int:
-        """The offset in its block of memory."""
+        """The offset of the buffer in its block of memory, in bytes."""
 
     @property
     def block(self) -> int:
-        """The number of its block of memory."""
+        """The number of the block of memory that holds the buffer."""
 
     @property
     def block_bytes(self) -> int: ...
     @property
     def mapped(self) -> bool:
-        """True if the host can access it."""
+        """True if the host can access the buffer's memory."""
 
     @property
     def failure(self) -> DeviceError | None:
-        """The reason why its content was never computed, or None."""
+        """The reason why the buffer's content was never computed, or None."""
 
     def check(self) -> None:
         """Raise an error if the submission that computes the content failed."""
@@ -46,7 +46,7 @@ class Arena(Protocol):
 
     @property
     def allocated_bytes(self) -> int:
-        """The bytes that it holds of the device's memory, used or free."""
+        """The bytes of the device's memory that the arena holds, used or free."""
 
     @property
     def used_bytes(self) -> int:

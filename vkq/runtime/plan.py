@@ -124,7 +124,7 @@ class Resident:
 
     @property
     def uploaded(self) -> bool:
-        """True if it is on the device."""
+        """True if the array is on the device."""
         return self._buffer is not None and self._buffer.failure is None
 
     def data(self) -> npt.NDArray[Any]:
@@ -187,7 +187,7 @@ class Plan:
 
     @property
     def constant_bytes(self) -> int:
-        """The bytes of everything that it reads besides its inputs: weights, scales, tables."""
+        """The bytes of everything that the plan reads besides its inputs: weights, scales, tables."""
         return sum(one.bytes for one in dict.fromkeys(self.constants.values()))
 
     @property

@@ -87,12 +87,12 @@ class Recording:
 
     @property
     def sealed(self) -> bool:
-        """True if it accepts no more operations."""
+        """True if the recording accepts no more operations."""
         return bool(self._native.sealed)
 
     @property
     def broken(self) -> bool:
-        """True if it can never run."""
+        """True if the recording can never run."""
         return bool(self._native.broken)
 
     @property
