@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..device.capabilities import Capabilities
-from ..layout.extent import Spec
+from ..layout.extent import IMAGE, Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams
 from ..probe.float16 import lacking
@@ -31,6 +31,7 @@ from .after import NOTHING
 from .binary import arithmetic
 from .depthwise import Depthwise
 from .direct import Direct, Sweep
+from .expanded import ExpandDepthwise
 from .float16 import Float16Gemm
 from .floats import Affine, FloatGemm
 from .gemm import Int8Gemm, Rows
@@ -90,6 +91,8 @@ class _Int8Results:
     run."""
 
     family, axes, out, after = "q8ta_q8csw", {"out": "q8to"}, "q8to", NOTHING
+    x_zero_point, largest_bias = 0, 0
+    epilogue = types.MappingProxyType(dict.fromkeys(("y_zero_point", "y_min", "y_max", "y_low", "y_high"), 0))
 
 
 SCHEME: Any = _Int8Results()
@@ -130,10 +133,23 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
         p = Conv2dProblem.of((1, channels, size, size), shape, stride=stride, padding=1, groups=channels)
         kernel = Depthwise(device, _zeros(*shape), _points(channels), SCHEME, dot, channels)
         yield f"depthwise 3x3 C{channels} {size}x{size} stride {stride}", kernel.program(Sweep.of(p))
+    yield from _expanded(device, dot)
     p = Conv2dProblem.of((1, 128, 56, 56), (128, 4, 3, 3), padding=1, groups=32)
     direct = Direct(device, _zeros(128, 4, 3, 3), _points(128), SCHEME, dot, 32)
     yield "grouped 3x3 C128 56x56 in 32 groups", direct.program(Sweep.of(p))
     yield from _moved(device)
+
+
+def _expanded(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
+    """Yield the program of an expansion and a depthwise convolution in one dispatch, where a device has a
+    packed dot product: `vkq.device.measured` times it beside two dispatches."""
+    p = Conv2dProblem.of((1, 192, 28, 28), (192, 1, 3, 3), padding=1, groups=192)
+    depthwise = Depthwise(device, _zeros(192, 1, 3, 3), _points(192), SCHEME, dot, 192)
+    product, x = _gemm(device, dot, 192, 32), Spec((1, 32, 28, 28), "int8", IMAGE)
+    if ExpandDepthwise.refusal(product, depthwise, p) is None:
+        both = ExpandDepthwise(product, depthwise)
+        if tile := both.tile(p, x):
+            yield "1x1 C32 -> 192, depthwise 3x3 28x28", both.program(p, x, tile)
 
 
 def _moved(device: Any) -> Iterator[tuple[str, Program]]:

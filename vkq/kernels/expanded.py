@@ -147,7 +147,7 @@ class ExpandDepthwise:
         known = [weights, first.parameters, second.dots.lines, second.dots.parameters]
         slots = [x, *(b.constant(one) for one in known), y]
         macs = p.n * 4 * ceil4(p.oc) * (4 * first.k4 * p.h * p.w + p.kh * 4 * ceil4(p.kw) * p.oh * p.ow)
-        b.dispatch(self._program(p, x.spec, tile), slots, self._push(p), macs)
+        b.dispatch(self.program(p, x.spec, tile), slots, self._push(p), macs)
 
     def _push(self, p: Conv2dProblem) -> dict[str, int | float]:
         second, end = self.second.arithmetic, self.first.arithmetic.epilogue
@@ -158,7 +158,8 @@ class ExpandDepthwise:
             "max1": end["y_max"], **second.epilogue,
         }  # fmt: skip
 
-    def _program(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> Program:
+    def program(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> Program:
+        """Return the pipeline for images like x in a tile."""
         subgroup = tile.matrices.subgroup if tile.matrices else 0
         return self.device.program(self._variant(x, tile), self._constants(p, tile), subgroup)
 
