@@ -48,7 +48,7 @@ bool inside_line[LINES];
 bool sees(int row, int word) { return row * STRIDE < 4 * word + 4 && row * STRIDE + KERNEL > 4 * word; }
 
 int input_word(int line, uint column, uint word_of_block) {
-  // Only of variables, so that the compiler selects instead of branching.
+  // Both selections have only variables as operands, so that the compiler emits no branch.
   bool inside = inside_line[line] && column < p.w;
   uint at = 4u * (first_pixel[line] + column) + word_of_block;
   at = inside ? at : 0u;

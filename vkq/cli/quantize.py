@@ -88,8 +88,8 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep layers float, those with few multiply-adds first, until every output has this SNR",
     )  # fmt: skip
     parser.add_argument(
-        "--target-agreement", type=percent, metavar="99%%",
-        help="the same until the largest element is at the same place in this share of rows",
+        "--target-agreement", type=percent, metavar="PERCENT",
+        help="the same until the largest element is at the same place in this share of rows (99%%)",
     )  # fmt: skip
     parser.add_argument(
         "--target", metavar="SCRIPT",

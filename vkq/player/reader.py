@@ -70,7 +70,7 @@ class _Body(_Cursor):
     def __init__(self, data: bytes):
         super().__init__(data)
         self.blobs: list[bytes] = []
-        self.roles: dict[int, str] = {}  # what the blobs are
+        self.roles: dict[int, str] = {}  # of each blob by number: weights, code, an answer
 
     def blob(self, role: str) -> bytes:
         i = int(self.take("I")[0])

@@ -1,5 +1,5 @@
-"""Resize of floats, and in forms that the graph's own Resize does not support: a Gather or a weighted sum
-(``taps``) along one axis after the other."""
+"""Replaces a Resize of floats, or of a form that the graph's own Resize does not support, by a Gather or a
+weighted sum (``taps``) along each resized axis in turn."""
 
 from __future__ import annotations
 

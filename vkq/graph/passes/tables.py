@@ -112,7 +112,7 @@ class Tables:
         numbers = _all_numbers(specs[0].dtype, 1, -1, ())
         try:
             table = evaluated(cone, name, {a: numbers[:, None], b: numbers[None, :]}, sweep.constants)
-        except ModelError:  # no function of pairs of numbers: a bound, a zero point that is computed
+        except ModelError:  # its result needs more than a pair: a computed bound or zero point
             return False
         sweep.nodes.pop()
         sweep.emit(
