@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import vkq
 from tests.kernels import emulated
+from tests.onnx.networks import KINDS, Net, quantized
 from vkq.check import graph as oracle
 from vkq.graph.executable import Executable
+from vkq.graph.passes import lower
 from vkq.kernels.expanded import SHADER
+from vkq.onnx.reader import read
+from vkq.runtime.plan import Resident
 
 from .test_layouts import network
 
@@ -22,6 +28,13 @@ TOGETHER = (("expanded_bytes", 1 << 30),)
 def counted(executable: Executable) -> int:
     """Return the dispatches of two convolutions."""
     return sum(name.startswith(SHADER) for name in executable.plan.variants)
+
+
+def weights(executable: Executable) -> list[Resident]:
+    """Return the weights and parameters of those dispatches, in order."""
+    plan = executable.plan
+    steps = (step for step in plan.steps if step.program and step.program.variant.shader.startswith(SHADER))
+    return [plan.constants[slot] for step in steps for slot in step.slots[1:5]]
 
 
 @pytest.mark.parametrize(("kind", "pairs"), [("mobilenet_v2", 3), ("mobilenet_v3", 1)])
@@ -45,12 +58,18 @@ def test_the_results_are_those_of_two_dispatches(
 def test_on_matrix_units(strict_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32", choices=TOGETHER)
-    graph = network("mobilenet_v2", tmp_path, 1, 40)
-    executable = Executable(graph, strict_device, {})
+    net, layers = Net(seed=6, shape=(1, 3, 40, 40)), dict[Hashable, Any]()
+    float_model = net.model(*KINDS["mobilenet_v2"](net), batch="n")
+    model = read(quantized(float_model, "qdq_int8", tmp_path, net.shape))
+    graph, twice = (lower(model.at({"x": (n, 3, 40, 40)})) for n in (1, 2))
+    executable = Executable(graph, strict_device, layers)
     assert sum(name.startswith(f"{SHADER}_coopmat") for name in executable.plan.variants) == 3
     feed = {"x": np.random.default_rng(2).standard_normal((1, 3, 40, 40)).astype(np.float32)}
     for name, want in oracle.run(graph, feed).items():
         np.testing.assert_array_equal(executable.run(feed)[name], want, strict=True)
+    other = Executable(twice, strict_device, layers)
+    assert counted(other) == 3
+    assert weights(other) == weights(executable)  # both shapes have them once in memory
 
 
 def test_a_value_that_others_read_is_written(

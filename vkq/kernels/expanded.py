@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from functools import cached_property
 
 from ..device.profiles import profile
 from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec
-from ..layout.pack import layout
 from ..probe.matrices import Matrices, advertised, counted
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value, lets_loop
-from ..runtime.packing import pack
-from ..runtime.plan import Resident
 from ..runtime.program import Program, refusals
 from ..select.path import COOPMAT
 from ..shader.catalog import catalog
@@ -23,7 +19,7 @@ from ..shader.spec import Variant
 from .after import NOTHING, TABLE
 from .depthwise import Depthwise, Dots
 from .gemm import Int8Gemm, viewable
-from .weights import ceil4
+from .weights import WEIGHT_LAYOUT, ceil4
 
 SHADER = "conv2d_q8ta_q8csw__expand_depthwise"
 MATRIX_WEIGHTS = "kPackedInt8_32K"
@@ -107,14 +103,6 @@ class ExpandDepthwise:
         able = (one for one in advertised(c) if one.form == "s8s8" and one.m in (8, 16))
         return next((one for one in able if INVOCATIONS % one.subgroup == 0), None)
 
-    @cached_property
-    def matrix_weights(self) -> Resident:
-        """The weights of the 1x1 convolution, for matrix units."""
-        first, how = self.first, layout(MATRIX_WEIGHTS)
-        blocked = first.blocked
-        size = 4 * how.words((1, 4 * first.n4, 4 * first.k4))
-        return Resident(self.device, size, lambda: pack(how, blocked()))
-
     def tile(self, p: Conv2dProblem, x: Spec) -> ExpansionTile | None:
         """Return the tile with the lowest estimate, of those that the device can run; None if it can run
         none."""
@@ -143,7 +131,7 @@ class ExpandDepthwise:
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value, tile: ExpansionTile) -> None:
         """Add the two convolutions; *p* is the second one's problem, x and y have one layout."""
         first, second = self.first, self.second
-        weights = first.weights if tile.matrices is None else self.matrix_weights
+        weights = first.weights_in(MATRIX_WEIGHTS if tile.matrices else WEIGHT_LAYOUT)
         known = [weights, first.parameters, second.dots.lines, second.dots.parameters]
         slots = [x, *(b.constant(one) for one in known), y]
         macs = p.n * 4 * ceil4(p.oc) * (4 * first.k4 * p.h * p.w + p.kh * 4 * ceil4(p.kw) * p.oh * p.ow)

@@ -78,14 +78,22 @@ class Int8Gemm:
         def blocked() -> Int8:
             return block_weights(weight(), zero_point)
 
-        self.blocked = blocked  # the weights as they are packed, (G, N, K) of whole blocks of four
-        size = self.groups * self.n4 * self.k4 * 16
-        self.weights = Resident(device, size, lambda: pack(layout(WEIGHT_LAYOUT), blocked()))
+        self._blocked = blocked
+        self._packed: dict[str, Resident] = {}  # by layout
+        self.weights = self.weights_in(WEIGHT_LAYOUT)
         self.parameters = arithmetic.after.before(
             device,
             self.groups * self.n4 * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(blocked(), form, zero_point),
         )
+
+    def weights_in(self, name: str) -> Resident:
+        """Return the weights in a layout, the same for every shape of the activations."""
+        if name not in self._packed:
+            how, blocked = layout(name), self._blocked
+            size = 4 * how.words((self.groups, 4 * self.n4, 4 * self.k4))
+            self._packed[name] = Resident(self.device, size, lambda: pack(how, blocked()))
+        return self._packed[name]
 
     def variant(self, kernel: str, **axes: str) -> Variant:
         """Return the variant of a kernel (``gemm_{}__tiled``) for this product's scheme, dot form and
