@@ -73,13 +73,13 @@ def test_on_matrix_units(strict_device: vkq.Device, tmp_path: Path, monkeypatch:
 
 
 def test_a_value_that_others_read_is_written(
-    device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strict_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An expanded image that is a result, too, needs its own dispatch."""
     graph = network("mobilenet_v2", tmp_path, 1, 16)
-    changed = dataclasses.replace(device.capabilities, choices=TOGETHER)
-    monkeypatch.setattr(device, "capabilities", changed)
-    pairs = counted(Executable(graph, device, {}))
+    changed = dataclasses.replace(strict_device.capabilities, choices=TOGETHER)
+    monkeypatch.setattr(strict_device, "capabilities", changed)
+    pairs = counted(Executable(graph, strict_device, {}))
     depthwise = next(node for node in graph.nodes if node.op == "conv2d" and node.attributes["groups"] > 1)
     read = dataclasses.replace(graph, outputs=[*graph.outputs, depthwise.inputs[0]])
-    assert counted(Executable(read, device, {})) == pairs - 1
+    assert counted(Executable(read, strict_device, {})) == pairs - 1
