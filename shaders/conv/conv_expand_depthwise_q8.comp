@@ -3,13 +3,14 @@
 // between them are those that two dispatches write; they stay in shared memory.
 //
 // Memory    x, y: vectors of kPackedInt8_4W4C, or of kPackedInt8_16C (BLOCKED 1; y in words). w1:
-//           kPackedInt8_4N4K blocks [k4][c4]; w: [kh][word of taps][c4] of four channels x four taps;
-//           channels1, channels: gemm_output.glslh, in channels1 a table before them where TABLE1.
-//           Shared memory holds the expanded pixels under a tile as dot products along a line read them: an
-//           ivec4 is four neighbouring pixels of each of four channels, [line][word][block of channels].
+//           kPackedInt8_4N4K, with COOPMAT kPackedInt8_32K; w: [kh][word of taps][c4] of four channels x four
+//           taps; channels1, channels: gemm_output.glslh, in channels1 after a table where TABLE1. Shared
+//           memory holds the expanded pixels under a tile: [line][word][block of channels]. A uvec4 holds
+//           four channels; each component holds four neighbouring pixels of one channel.
 // Threads   a workgroup computes TILE_H x TILE_W pixels x BLOCKS blocks of four channels. An invocation
 //           expands four pixels x four channels at a time, then computes as many results at a time.
-// Needs     shared memory for the expanded pixels: 16 * LINES * WORDS * BLOCKS bytes.
+// Needs     16 * LINES * WORDS * BLOCKS bytes of shared memory; with COOPMAT also room for pixels of x and
+//           for sums (expand_coopmat.glslh).
 //
 //      x                      shared memory             y
 //   +----------------+      +----------------+
@@ -79,13 +80,13 @@ layout(set = 0, binding = 5) writeonly buffer Y { ivec4 y[]; };
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"
 
-const uint LEFT = (PAD_L + 3u) / 4u;    // words before that of a tile's first column
+const uint LEFT = (PAD_L + 3u) / 4u;    // words of the left halo
 const uint ASIDE = 4u * LEFT - PAD_L;   // pixels of the first word before the first tap
 const uint LINES = (TILE_H - 1u) * STRIDE + KERNEL;
 const uint WORDS = (ASIDE + (TILE_W - 1u) * STRIDE + KERNEL + 3u) / 4u;
 const uint TAP_WORDS = (KERNEL + 3u) / 4u;
 const uint SEEN = (ASIDE + 3u * STRIDE + KERNEL + 3u) / 4u;  // words under four results
-#define MOST_SEEN 5
+#define MOST_SEEN 4
 #define MOST_KERNEL 5
 #define MOST_TAP_WORDS 2
 #ifdef COOPMAT
@@ -94,22 +95,22 @@ shared uvec4 tile[LINES * WORDS * BLOCKS + X_PIXELS * (K16 + 1) + LOCAL_X / SUBG
 shared uvec4 tile[LINES * WORDS * BLOCKS];
 #endif
 
-uint c4s, first_c4, image, tile_h, tile_w;  // of the workgroup; tile_h, tile_w: its first result
-int first_line, first_word;                 // of the expanded pixels under the tile
+uint c4s, first_c4, image, first_oh, first_ow;  // of the workgroup; first_oh, first_ow: its first result
+int first_line, first_word;                     // of the expanded pixels under the tile
 
 void locate() {
   c4s = ceil_div(p.channels, 4u);
   uint groups = ceil_div(c4s, BLOCKS), tiles_w = ceil_div(p.ow, TILE_W), tiles_h = ceil_div(p.oh, TILE_H);
   uint at = workgroup_index() / groups, row = at / tiles_w;
   first_c4 = (workgroup_index() - at * groups) * BLOCKS;
-  tile_w = (at - row * tiles_w) * TILE_W;
+  first_ow = (at - row * tiles_w) * TILE_W;
   image = row / tiles_h;
-  tile_h = (row - image * tiles_h) * TILE_H;
-  first_line = int(tile_h * STRIDE) - p.pad_t;
-  first_word = int(tile_w * STRIDE / 4u) - int(LEFT);
+  first_oh = (row - image * tiles_h) * TILE_H;
+  first_line = int(first_oh * STRIDE) - p.pad_t;
+  first_word = int(first_ow * STRIDE / 4u) - int(LEFT);
 }
 
-// An invocation computes one block of channels throughout, and every SHARERS-th word of it.
+// An invocation filters one block of channels: every SHARERS-th word of it.
 const uint SHARERS = LOCAL_X / BLOCKS;
 #define own_block (gl_LocalInvocationIndex % BLOCKS)
 #define own_word (gl_LocalInvocationIndex / BLOCKS)
@@ -132,7 +133,7 @@ void load_parameters() {
         taps[kh * MOST_TAP_WORDS + t] = LOAD(w, (kh * TAP_WORDS + t) * c4s + c4);
 }
 
-// Sums of four pixels: a vector for each of four channels, and those of x.
+// of[c]: the sums of four pixels for channel c; x: the row sums of the same pixels.
 struct Sums { ivec4 of[4], x; };
 Sums no_sums() { return Sums(ivec4[4](ivec4(0), ivec4(0), ivec4(0), ivec4(0)), ivec4(0)); }
 
@@ -146,17 +147,18 @@ int through_table1(int word) {
   return int(found);
 }
 
-// Return four expanded pixels from column `column` on, a word for each of four channels.
+// Requantize the sums of four pixels from `column` on. Return a word for each of four channels; pixels right
+// of the image are the padding value.
 uvec4 expanded(Sums sums, uint column) {
   uint real = min(p.w - column, 4u);
-  int zero = int8x4_broadcast(p.zero1), inside = real == 4u ? -1 : (1 << (8u * real)) - 1;
+  int padding = int8x4_broadcast(p.pad_value), inside = real == 4u ? -1 : (1 << (8u * real)) - 1;
   ivec4 words;
   [[unroll]] for (int c = 0; c < 4; c++) {
     ivec4 acc = sums.of[c] + offset1[c];
     if (ROW_SUMS1) acc -= zero_point1[c] * sums.x;
-    words[c] = requantize4(acc, vec4(multiplier1[c]), p.end1, p.min1, p.max1);
+    words[c] = requantize4(acc, vec4(multiplier1[c]), p.y_zero1, p.y_min1, p.y_max1);
     if (TABLE1) words[c] = through_table1(words[c]);
-    words[c] = (words[c] & inside) | (zero & ~inside);
+    words[c] = (words[c] & inside) | (padding & ~inside);
   }
   return uvec4(words);
 }

@@ -25,13 +25,13 @@ from .test_layouts import network
 TOGETHER = (("expanded_bytes", 1 << 30),)
 
 
-def counted(executable: Executable) -> int:
-    """Return the dispatches of two convolutions."""
+def pairs_in(executable: Executable) -> int:
+    """Return the number of dispatches that compute two convolutions."""
     return sum(name.startswith(SHADER) for name in executable.plan.variants)
 
 
 def weights(executable: Executable) -> list[Resident]:
-    """Return the weights and parameters of those dispatches, in order."""
+    """Return the weights and parameters of the dispatches that compute two convolutions, in order."""
     plan = executable.plan
     steps = (step for step in plan.steps if step.program and step.program.variant.shader.startswith(SHADER))
     return [plan.constants[slot] for step in steps for slot in step.slots[1:5]]
@@ -46,7 +46,7 @@ def test_the_results_are_those_of_two_dispatches(
     changed = dataclasses.replace(device.capabilities, choices=TOGETHER)
     monkeypatch.setattr(device, "capabilities", changed)
     together = Executable(graph, device, {})
-    assert (counted(apart), counted(together)) == (0, pairs)
+    assert (pairs_in(apart), pairs_in(together)) == (0, pairs)
     assert len(together.plan.variants) == len(apart.plan.variants) - pairs
     assert len(together.reasons) == 2 * pairs
     feed = {"x": np.random.default_rng(2).standard_normal((2, 3, 20, 20)).astype(np.float32)}
@@ -68,8 +68,8 @@ def test_on_matrix_units(strict_device: vkq.Device, tmp_path: Path, monkeypatch:
     for name, want in oracle.run(graph, feed).items():
         np.testing.assert_array_equal(executable.run(feed)[name], want, strict=True)
     other = Executable(twice, strict_device, layers)
-    assert counted(other) == 3
-    assert weights(other) == weights(executable)  # both shapes have them once in memory
+    assert pairs_in(other) == 3
+    assert weights(other) == weights(executable)  # both image sizes share one copy
 
 
 def test_a_value_that_others_read_is_written(
@@ -79,7 +79,7 @@ def test_a_value_that_others_read_is_written(
     graph = network("mobilenet_v2", tmp_path, 1, 16)
     changed = dataclasses.replace(strict_device.capabilities, choices=TOGETHER)
     monkeypatch.setattr(strict_device, "capabilities", changed)
-    pairs = counted(Executable(graph, strict_device, {}))
+    pairs = pairs_in(Executable(graph, strict_device, {}))
     depthwise = next(node for node in graph.nodes if node.op == "conv2d" and node.attributes["groups"] > 1)
     read = dataclasses.replace(graph, outputs=[*graph.outputs, depthwise.inputs[0]])
-    assert counted(Executable(read, strict_device, {})) == pairs - 1
+    assert pairs_in(Executable(read, strict_device, {})) == pairs - 1

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -110,7 +113,7 @@ SIGNED = [shape for shape in SHAPES if shape.form == "s8s8" and shape.m in (8, 1
 
 @pytest.mark.parametrize("shape", SIGNED, ids=name_of)
 def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every case in one shape of matrices, one case in each other."""
+    """All cases without weight zero points in the first shape of matrices, one case in each other shape."""
     able = [case for case in CASES.values() if not case.points]
     cases = [
         (case, *layers(strict_device, case, "dot_s8s8")) for case in able[: 1 if shape != SIGNED[0] else None]
@@ -130,8 +133,8 @@ def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch
     ("changes", "why"),
     [
         ({"padding": 3}, "padding is (3, 3, 3, 3); each result must read a pixel of the image"),
-        ({"kernel": 2, "padding": 0}, "the depthwise convolution is not a square one of 3x3 or 5x5"),
-        ({"stride": 3}, "the depthwise convolution is not a square one of 3x3 or 5x5"),
+        ({"kernel": 2, "padding": 0}, "the depthwise convolution needs a kernel of 3x3 or 5x5"),
+        ({"stride": 3}, "the depthwise convolution needs a kernel of 3x3 or 5x5, stride 1 or 2"),
     ],
 )
 def test_what_one_dispatch_cannot_compute(device: vkq.Device, changes: dict[str, Any], why: str) -> None:
@@ -141,7 +144,35 @@ def test_what_one_dispatch_cannot_compute(device: vkq.Device, changes: dict[str,
     assert isinstance(kernel, Depthwise)
     assert isinstance(first.gemm, Int8Gemm)
     assert str(ExpandDepthwise.refusal(first.gemm, kernel, p)).startswith(why)
-    assert Expansion.of(first, second, Spec(x.shape, "int8", IMAGE)) is None
+    with choices(device, expanded_bytes=1 << 30):
+        assert Expansion.of(first, second, Spec(x.shape, "int8", IMAGE)) is None
+
+
+@contextlib.contextmanager
+def choices(device: vkq.Device, **says: Any) -> Iterator[None]:
+    """Context manager: the device's profile says this."""
+    changed = dataclasses.replace(device.capabilities, choices=tuple(says.items()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "capabilities", changed)
+        yield
+
+
+def test_layers_of_two_forms_are_apart(device: vkq.Device) -> None:
+    (first, _, x), (_, second, _) = (layers(device, CASES["ragged"], path) for path in PATHS[1:])
+    spec = Spec(x.shape, "int8", IMAGE)
+    with choices(device, expanded_bytes=1 << 30):
+        assert Expansion.of(first, second, spec) is None
+        assert Expansion.of(*layers(device, CASES["ragged"], PATHS[1])[:2], spec) is not None
+
+
+@pytest.mark.parametrize(("least", "found"), [(11663, False), (11664, True)])
+def test_the_profile_bounds_the_image_between(device: vkq.Device, least: int, found: bool) -> None:
+    """36 channels of 18x18: 11,664 bytes, of one core; three tenths of that for a 5x5 kernel."""
+    x = Spec((1, 8, 18, 18), "int8", IMAGE)
+    for kernel, times in ((3, 1), (5, 10 / 3)):
+        case = Case(8, 36, 18, 18, kernel=kernel, padding=kernel // 2)
+        with choices(device, expanded_bytes=math.ceil(least * times), multiprocessors=1):
+            assert (Expansion.of(*layers(device, case, "dot_s8s8")[:2], x) is not None) == found
 
 
 def test_a_tile_fits_the_device_and_fills_it(device: vkq.Device) -> None:
@@ -149,9 +180,7 @@ def test_a_tile_fits_the_device_and_fills_it(device: vkq.Device) -> None:
     first, second, x = layers(device, Case(16, 64, 28, 28), "dot_s8s8")
     counts = []
     for cores in (1, 100):
-        changed = dataclasses.replace(device.capabilities, choices=(("multiprocessors", cores),))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(device, "capabilities", changed)
+        with choices(device, expanded_bytes=1 << 30, multiprocessors=cores):
             found = Expansion.of(first, second, Spec(x.shape, "int8", IMAGE))
         assert found is not None
         counts.append(found.tile.count(found.problem))

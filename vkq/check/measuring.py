@@ -111,7 +111,7 @@ def _subject(device: Device, problem: str, path: str) -> _Subject:
     """Return the subject of a family: a layer, or a convolution and the depthwise one that reads its result
     (``conv2d[...] > conv2d[...]``)."""
     first, *second = (check_of(name) for name in problem.split(" > "))
-    return _Pair(device, first, second[0], path) if second else _Subject(device, first, path)
+    return _Pair(device, first, second[0]) if second else _Subject(device, first, path)
 
 
 class _Subject:
@@ -165,10 +165,11 @@ class _Subject:
 
 
 class _Pair(_Subject):
-    """Two convolutions, the second of which reads the result of the first."""
+    """Two convolutions, the second of which reads the result of the first; on matrix units if the device has
+    them."""
 
-    def __init__(self, device: Device, first: Check, second: Check, path: str):
-        super().__init__(device, first, path)
+    def __init__(self, device: Device, first: Check, second: Check):
+        super().__init__(device, first, "auto")
         self.second = second
         data, between = second.data(), self.expected.y
         self.behind = dataclasses.replace(data, x=between, x_q=self.data.y_q)

@@ -24,14 +24,14 @@ from .weights import WEIGHT_LAYOUT, ceil4
 SHADER = "conv2d_q8ta_q8csw__expand_depthwise"
 MATRIX_WEIGHTS = "kPackedInt8_32K"
 BLOCKS, INVOCATIONS = (2, 4, 8, 16), 128
-SHARED = 32768  # bytes of a workgroup at most, so that a core has several
-START = 100  # what a workgroup's start costs, in words of four pixels and four channels
+SHARED = 32768  # most shared bytes of a workgroup, and two thirds of a device's: a core then holds several
+START = 100  # cost of starting a workgroup, in words of four pixels and four channels
 
 
 @dataclasses.dataclass(frozen=True)
 class ExpansionTile:
-    """The results of a workgroup: lines, pixels of a line, blocks of four channels; and its invocations.
-    matrices: of matrix units that compute the 1x1 convolution, or None."""
+    """The results that one workgroup computes: lines, pixels of a line, blocks of four channels; and its
+    number of invocations. matrices: the matrix shape for the 1x1 convolution; None: dot products."""
 
     h: int
     w: int
@@ -51,16 +51,19 @@ class ExpansionTile:
         return p.n * -(-p.oh // self.h) * -(-p.ow // self.w) * -(-ceil4(p.oc) // self.blocks)
 
     def cost(self, p: Conv2dProblem, k4: int, cores: int) -> float:
-        """Estimate the time, in words that a workgroup computes one after the other: two workgroups a core
-        take as long as one."""
-        k, idle = k4 / 8, 1.0
+        """Estimate the time; the unit is the requantization of one word. A word costs as much again for 8
+        words of k (32 on matrix units), and a result of a 3x3 kernel as much as a word. If a subgroup has
+        fewer words than lanes, the others idle. Up to two workgroups a core run at the same time."""
+        k, lanes_a_word = k4 / 8, 1.0
         if self.matrices:
-            k, idle = k4 / 32, max(1.0, 4 * self.matrices.subgroup / (self.matrices.n * self.blocks))
-        words = self.blocks * (self.inside(p) * (idle + k) + self.h * self.w / 4 * p.kh / 3)
+            k = k4 / 32
+            lanes_a_word = max(1.0, 4 * self.matrices.subgroup / (self.matrices.n * self.blocks))
+        words = self.blocks * (self.inside(p) * (lanes_a_word + k) + self.h * self.w / 4 * p.kh / 3)
         return (START + words) * max(1.0, self.count(p) / (2 * cores))
 
     def constants(self, p: Conv2dProblem, k4: int) -> dict[str, Constant]:
-        """Return the specialization constants of a depthwise convolution and so many words of channels."""
+        """Return the specialization constants for the depthwise convolution *p*, whose expansion reads *k4*
+        words of channels."""
         found: dict[str, Constant] = {
             "TILE_H": self.h, "TILE_W": self.w, "BLOCKS": self.blocks, "LOCAL_X": self.invocations,
             "KERNEL": p.kh, "STRIDE": p.stride[0], "PAD_L": p.padding[1],
@@ -75,7 +78,7 @@ class ExpansionTile:
 
 
 class ExpandDepthwise:
-    """The product of pixels that a 1x1 convolution is, then a depthwise convolution of its results."""
+    """A 1x1 convolution (a matrix product over pixels) and the depthwise convolution of its result."""
 
     def __init__(self, first: Int8Gemm, second: Depthwise, path: str = ""):
         self.device, self.first, self.second = first.device, first, second
@@ -87,16 +90,21 @@ class ExpandDepthwise:
         """Return why one dispatch cannot compute both, or None; *p* is the second one's problem."""
         if first.form == "float":
             return "the device has no packed dot product"
+        if first.form != second.form:
+            return f"the dot forms differ: {first.form} and {second.form}"
+        if not second.on_dots(p):
+            return (
+                "the depthwise convolution needs a kernel of 3x3 or 5x5, stride 1 or 2, dilation 1 and one"
+                " output for each channel"
+            )
         if max(p.padding) >= p.kh:
             return f"padding is {p.padding}; each result must read a pixel of the image"
-        if not second.on_dots(p):
-            return "the depthwise convolution is not a square one of 3x3 or 5x5 with stride 1 or 2"
         kinds = {one.arithmetic.after.kind for one in (first, second)}
         return None if kinds <= {NOTHING.kind, TABLE} else "an epilogue is neither nothing nor a table"
 
     def _matrices(self) -> Matrices | None:
-        """Return the matrices for the 1x1 convolution: without weight zero points, and where the driver takes
-        trip counts that are no constants."""
+        """Return the matrix shape for the 1x1 convolution. Return None if weights have zero points, the dot
+        form is not s8s8, or the compiler needs constant trip counts."""
         c, first = self.device.capabilities, self.first
         if first.row_sums or first.form != "s8s8" or counted(c):
             return None
@@ -113,15 +121,13 @@ class ExpandDepthwise:
     def _tiles(self, p: Conv2dProblem) -> Iterator[ExpansionTile]:
         widths = {4 * ceil4(p.ow), *(w for w in (8, 16, 32) if w < p.ow)}
         heights = {p.oh, *(h for h in (1, 2, 4, 7, 8, 14, 16) if h < p.oh)}
-        for blocks in BLOCKS:
-            channels, m = 4 * blocks, self.matrices
-            if m and (channels % m.m or m.subgroup % blocks):
-                continue
-            if blocks == BLOCKS[0] or blocks < 2 * ceil4(p.oc):
-                yield from (ExpansionTile(h, w, blocks, matrices=m) for h in heights for w in widths)
+        m = self.matrices
+        able = [one for one in BLOCKS if not m or not (4 * one % m.m or m.subgroup % one)]
+        for blocks in (one for one in able if one == able[0] or one < 2 * ceil4(p.oc)):
+            yield from (ExpansionTile(h, w, blocks, matrices=m) for h in heights for w in widths)
 
     def _runs(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> bool:
-        c, variant = self.device.capabilities, self._variant(x)
+        c, variant = self.device.capabilities, self._variant(x, tile)
         values = variant.constants(self._constants(p, tile))
         most = min(SHARED, int(c.properties["maxComputeSharedMemorySize"]) * 2 // 3)
         if variant.shared_bytes(values) > most or refusals(variant, values, c):
@@ -134,7 +140,9 @@ class ExpandDepthwise:
         weights = first.weights_in(MATRIX_WEIGHTS if tile.matrices else WEIGHT_LAYOUT)
         known = [weights, first.parameters, second.dots.lines, second.dots.parameters]
         slots = [x, *(b.constant(one) for one in known), y]
-        macs = p.n * 4 * ceil4(p.oc) * (4 * first.k4 * p.h * p.w + p.kh * 4 * ceil4(p.kw) * p.oh * p.ow)
+        # Pixels under several tiles are expanded for each of them.
+        expanded, taps = 4 * tile.inside(p) * 4 * first.k4, tile.h * tile.w * p.kh * 4 * ceil4(p.kw)
+        macs = tile.count(p) * 4 * tile.blocks * (expanded + taps)
         b.dispatch(self.program(p, x.spec, tile), slots, self._push(p), macs)
 
     def _push(self, p: Conv2dProblem) -> dict[str, int | float]:
@@ -142,8 +150,8 @@ class ExpandDepthwise:
         return {
             "images": p.n, "h": p.h, "w": p.w, "oh": p.oh, "ow": p.ow, "k4": self.first.k4,
             "channels": p.oc, "pad_t": p.padding[0],
-            "zero1": second.x_zero_point, "end1": end["y_zero_point"], "min1": end["y_min"],
-            "max1": end["y_max"], **second.epilogue,
+            "pad_value": second.x_zero_point, "y_zero1": end["y_zero_point"], "y_min1": end["y_min"],
+            "y_max1": end["y_max"], **second.epilogue,
         }  # fmt: skip
 
     def program(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> Program:
@@ -164,11 +172,11 @@ class ExpandDepthwise:
         biases = (one.arithmetic.largest_bias for one in (self.first, self.second))
         return 255 * 255 * max(4 * self.first.k4, p.kh * p.kw) + max(biases)
 
-    def _variant(self, x: Spec, tile: ExpansionTile | None = None) -> Variant:
-        if self.matrices if tile is None else tile.matrices:
+    def _variant(self, x: Spec, tile: ExpansionTile) -> Variant:
+        if tile.matrices:
             return catalog().find(f"{SHADER}_coopmat")
         c, first, dots = self.device.capabilities, self.first, self.second.dots
         sizes = x.nbytes, first.weights.bytes, first.parameters.bytes, dots.lines.bytes, dots.parameters.bytes
         texels = x.layout == IMAGE and profile(c).texels and viewable(c, *sizes)
-        how = "texels" if texels else PIXELS[x.layout or IMAGE]
+        how = "texels" if texels else PIXELS[x.layout]
         return catalog().find(SHADER, dot=first.form, layout=how)

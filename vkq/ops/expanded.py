@@ -6,13 +6,15 @@ import dataclasses
 import math
 
 from ..device.profiles import profile
+from ..kernels.depthwise import Depthwise
 from ..kernels.expanded import ExpandDepthwise, ExpansionTile
 from ..kernels.gemm import Int8Gemm
-from ..kernels.repack import repacked
+from ..kernels.matrix_units import MatrixGemm
 from ..kernels.weights import ceil4
 from ..layout.extent import Spec
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
 from ..runtime.eager import run
 from ..runtime.tensor import Tensor
 from .conv2d import Conv2d
@@ -20,7 +22,8 @@ from .conv2d import Conv2d
 
 @dataclasses.dataclass(frozen=True)
 class Expansion:
-    """The kernel of both convolutions, the second one's problem, and the tile. Made by `of`."""
+    """Both convolutions, their kernel, the second one's problem, the layout of x and y, and the tile. Made by
+    `of`."""
 
     first: Conv2d
     second: Conv2d
@@ -31,58 +34,63 @@ class Expansion:
 
     @classmethod
     def of(cls, first: Conv2d, second: Conv2d, x: Spec) -> Expansion | None:
-        """Return the two convolutions of 8-bit images like x, where one dispatch can compute them; else
-        None. *second* reads the result of *first*, which nothing else reads."""
-        if not (first.method == second.method == "auto" and first.is_product):
+        """Return the two convolutions of 8-bit images like x if one dispatch can compute them and is faster
+        on this device; else None. *second* reads the result of *first*, which nothing else reads."""
+        operands = _operands(first, second, x)
+        if operands is None:
             return None
-        product, found = first.gemm, second.depthwise((x.shape[0], first.weight_shape[0], *x.shape[2:]))
-        if found is None or not isinstance(product, Int8Gemm) or product.arithmetic.out != "q8to":
+        product, kernel, p = operands
+        if bytes_between(p) > most_bytes(first.device, p) or ExpandDepthwise.refusal(*operands):
             return None
-        kernel, problem = found
-        if not (x.shape[1] and math.prod(problem.y_shape)) or ExpandDepthwise.refusal(
-            product, kernel, problem
-        ):
-            return None
-        both = ExpandDepthwise(product, kernel, first.choice().path)
+        path = first.choice().path if MatrixGemm.worth(p.n * p.h * p.w) else ""
+        both = ExpandDepthwise(product, kernel, path)
         layout = x.layout if x.layout in both.layouts else both.layouts[0]
-        tile = both.tile(problem, Spec(x.shape, x.dtype, layout))
-        return None if tile is None else cls(first, second, both, problem, layout, tile)
-
-    @property
-    def bytes_between(self) -> int:
-        """The bytes that two dispatches would write and read between them."""
-        p = self.problem
-        return p.n * p.ic * p.h * p.w
-
-    @property
-    def most_bytes(self) -> int:
-        """The bytes between up to which one dispatch is faster on this device: `expanded_bytes` of its
-        profile for each core. They hold for 3x3 kernels: a 5x5 one has ten words of taps, not three."""
-        known, p = profile(self.first.device.capabilities), self.problem
-        return known.expanded_bytes * known.multiprocessors * 3 // (p.kh * ceil4(p.kw))
-
-    @property
-    def is_worth(self) -> bool:
-        """Whether one dispatch is faster."""
-        return self.bytes_between <= self.most_bytes
+        tile = both.tile(p, Spec(x.shape, x.dtype, layout))
+        return None if tile is None else cls(first, second, both, p, layout, tile)
 
     @property
     def reason(self) -> str:
         """The reason for one dispatch, in words."""
-        most = self.most_bytes
-        return f"the {self.bytes_between} bytes between stay on chip; up to {most} that is faster here"
+        size, most = bytes_between(self.problem), most_bytes(self.first.device, self.problem)
+        return f"the image between ({size} bytes) stays in shared memory, which is faster up to {most} bytes"
 
     def build(self, b: Builder, x: Value) -> Value:
         """Add the dispatch to a plan."""
         x, _ = self.first._scheme.take(b, x, self.layout)
         y = b.new(self.second._scheme.result(self.problem.y_shape, self.layout))
-        self.kernel.build(b, self.problem, repacked(b, x, self.layout), y, self.tile)
+        self.kernel.build(b, self.problem, x, y, self.tile)
         return y
 
 
+def _operands(
+    first: Conv2d, second: Conv2d, x: Spec
+) -> tuple[Int8Gemm, Depthwise, Conv2dProblem] | None:  # fmt: skip
+    """Return the product, the depthwise kernel and its problem, if the layers have these and their methods
+    are not forced; else None."""
+    if not (first.method == second.method == "auto" and first.is_product) or x.shape[1] == 0:
+        return None
+    product, found = first.gemm, second.depthwise(first._problem_of(x.shape)[0].y_shape)
+    if product is None or found is None or product.arithmetic.out != "q8to":
+        return None
+    return (product, *found) if math.prod(found[1].y_shape) else None
+
+
+def bytes_between(p: Conv2dProblem) -> int:
+    """Return the bytes that two dispatches would write and read between them: the second one's images."""
+    return p.n * p.ic * p.h * p.w
+
+
+def most_bytes(device: Device, p: Conv2dProblem) -> int:
+    """Return the most bytes between two convolutions for which one dispatch is faster: `expanded_bytes` of
+    the device's profile for each core. That number is for 3x3 kernels. A 5x5 kernel has ten words of taps,
+    not three, so its limit is 3/10."""
+    known = profile(device.capabilities)
+    return known.expanded_bytes * known.multiprocessors * 3 // (p.kh * ceil4(p.kw))
+
+
 def applied(first: Conv2d, second: Conv2d, x: Tensor) -> Tensor:
-    """Return the result of both convolutions, in one dispatch where that is faster."""
+    """Return the result of both convolutions of 8-bit images, in one dispatch where that is faster."""
     b = Builder(first.device)
     given, found = b.input(x.spec), Expansion.of(first, second, x.spec)
-    y = found.build(b, given) if found and found.is_worth else second.build(b, first.build(b, given))
+    y = found.build(b, given) if found else second.build(b, first.build(b, given))
     return run(b.plan(y), (x,))

@@ -11,8 +11,9 @@ from .layers import conv_of, only_reader
 
 
 def expanded(context: Context, node: Node) -> Value | None:
-    """Add a 1x1 convolution and the depthwise convolution that alone reads its result as one dispatch, where
-    that is possible and faster, and return the second one's result, which is kept for it; else None."""
+    """Add two convolutions as one dispatch if that is possible and faster: this 1x1 convolution, and the
+    depthwise convolution that alone reads its result. Return the depthwise result, and keep it for that node.
+    Else return None."""
     x = context.value(node.inputs[0])
     if x.spec.dtype not in BYTES or node.input(3) or node.attributes["y"] is None:
         return None
@@ -21,7 +22,7 @@ def expanded(context: Context, node: Node) -> Value | None:
         return None
     spec = Spec(x.spec.shape, x.spec.dtype, x.spec.layout)
     found = Expansion.of(conv_of(context, node), conv_of(context, reader), spec)
-    if found is None or not found.is_worth:
+    if found is None:
         return None
     y = unnamed(context, found.build(context.builder, x))
     context.ahead[reader.outputs[0]] = y
