@@ -22,7 +22,7 @@ from vkq.runtime.plan import Resident
 
 from .test_layouts import network
 
-TOGETHER = (("expanded_bytes", 1 << 30),)
+TOGETHER = (("expanded_bytes", 1 << 30), ("form", "s8s8"))  # a form with a dot product, whatever was measured
 
 
 def pairs_in(executable: Executable) -> int:
