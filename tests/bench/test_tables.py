@@ -13,6 +13,7 @@ OTHERS = (
     "first-call-cpu",
     "h200-devices",
     "h200-doctor",
+    "h200-expansion",
     "h200-first-call",
     "h200-float-networks",
     "h200-grouped-half",
