@@ -352,7 +352,7 @@ def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -
     with little shared memory a small one."""
     large = doctored.capabilities(
         any_device, device_type="discrete", maxComputeSharedMemorySize=49152,
-        maxComputeWorkGroupInvocations=1024, choices=(),
+        maxComputeWorkGroupInvocations=1024,
     )  # fmt: skip
     gemm = floats.GEMM_STAGED
     for shader, tiles in floats.STAGED_TILES.items():

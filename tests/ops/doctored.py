@@ -34,9 +34,11 @@ def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
     """Return the device's capabilities with features, properties (by Vulkan's names) and fields of
     `vkq.Capabilities` replaced.
 
-    Matrix units are removed unless requested: they would be chosen everywhere.
+    Matrix units are removed unless requested: they would be chosen everywhere. What was measured on the real
+    device says nothing of this one.
     """
     real = of.capabilities
+    changes.setdefault("choices", ())
     changes.setdefault("cooperativeMatrix", False)
     features = {name: changes.pop(name) for name in list(changes) if name in real.features}
     properties = {name: changes.pop(name) for name in list(changes) if name in real.properties}

@@ -72,7 +72,7 @@ def test_an_adreno_never_gets_8x8_nor_4x16(m4: int, any_device: Device) -> None:
 
 @pytest.mark.parametrize("vendor", [MALI, VIDEOCORE])
 def test_a_mali_and_a_videocore_get_the_narrow_tile(vendor: int, any_device: Device) -> None:
-    facts = capabilities(any_device, vendor_id=vendor, choices=())
+    facts = capabilities(any_device, vendor_id=vendor)
     assert registers.default(facts, ProductShape("s8s8", "q8to", 100, 100, 9)) == Setting("4x4", 8, 8)
 
 
