@@ -74,6 +74,7 @@ layout(set = 0, binding = 5) writeonly buffer Y { ivec4 y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
+#include "byte_table.glslh"
 #include "dot4x8.glslh"
 #define OUT 1
 #define SUMS_ARE_SMALL SMALL_SUMS
@@ -137,15 +138,7 @@ void load_parameters() {
 struct Sums { ivec4 of[4], x; };
 Sums no_sums() { return Sums(ivec4[4](ivec4(0), ivec4(0), ivec4(0), ivec4(0)), ivec4(0)); }
 
-// Look up four expanded bytes.
-int through_table1(int word) {
-  uint q = uint(word) ^ 0x80808080u, found = 0u;
-  [[unroll]] for (uint shift = 0u; shift < 32u; shift += 8u) {
-    uint i = q >> shift & 255u;
-    found |= (uint(LOAD(channels1, i >> 4)[i >> 2 & 3u]) >> (8u * (i & 3u)) & 255u) << shift;
-  }
-  return int(found);
-}
+BYTE_TABLE(through_table1, channels1)
 
 // Requantize the sums of four pixels from `column` on. Return a word for each of four channels; pixels right
 // of the image are the padding value.
