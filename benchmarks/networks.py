@@ -1,6 +1,6 @@
 """Times whole ONNX models with float32 images in, beside ONNX Runtime's results.
 
-    python benchmarks/networks.py MODEL.onnx ... [--batch 1 8 32] [--device NAME] [--json FILE]
+    python benchmarks/networks.py MODEL.onnx ... [--batch 1 8 32] [--device NAME] [--json FILE] [--says F=N]
 
 Each model needs one input [N, C, H, W] whose first axis may be changed. A row gives: how many of the outputs
 are equal to ONNX Runtime's (on the CPU, with int8 kernels), gpu ms (device time between two marks around the
@@ -9,6 +9,7 @@ out), and the time of loading the model and of the first run. Medians, after 0.8
 """
 
 import argparse
+import dataclasses
 import json
 import statistics
 import time
@@ -106,8 +107,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--device")
     parser.add_argument("--json")
+    parser.add_argument(
+        "--says", nargs="+", default=[], metavar="FIELD=NUMBER",
+        help="replace whole numbers of the device's profile (vkq/device/profiles.yaml): expanded_bytes=0",
+    )  # fmt: skip
     options = parser.parse_args()
     device = vkq.Device(options.device)
+    pairs = (one.split("=") for one in options.says)
+    says = {**dict(device.capabilities.choices), **{field: int(number) for field, number in pairs}}
+    device.capabilities = dataclasses.replace(device.capabilities, choices=tuple(sorted(says.items())))
     rows = []
     for path in options.models:
         for batch in options.batch:
