@@ -28,9 +28,8 @@ MAX_DEPTH = 32
 MAX_DIGITS = 20  # most digits of a number; 2**64 has 20
 _SHOWN = 60  # most characters of a value in a message
 
-_INT = re.compile(
-    r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+"
-)  # the octal, binary and sexagesimal forms of YAML 1.1 are texts
+# The octal, binary and sexagesimal forms of YAML 1.1 are texts.
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
 _HALF = re.compile("[\ud800-\udfff]")
 _BOOL = {"true": True, "false": False}  # YAML 1.1's yes, no, on, off are texts
 _WORDS = {"str": "text", "int": "number", "float": "number", "bool": "truth value"}

@@ -1,7 +1,7 @@
 // Sums of the squares of an image's numbers over every window, along one axis at a time, in 64 bits:
 //
 //   AXIS 0   y[n, line, ox] = sum_{c, kx} x[n, c, line - pad_h, ox + kx - pad_w]^2
-//   AXIS 1   y[n, oy, ox]   = sum_ky x[n, oy + ky, ox], where x is the result of AXIS 0
+//   AXIS 1   y[n, oy, ox]   = sum_ky x[n, oy + ky, ox]; its input x is the y that AXIS 0 stored
 //
 // Memory    x: integer_numbers.glslh, or 64-bit numbers as (low, high). y: 64-bit numbers.
 // Threads   one invocation computes SEGMENT neighbouring sums: it adds one number to the previous sum and

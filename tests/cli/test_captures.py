@@ -74,13 +74,8 @@ COMMANDS = {
 }
 # Rates as the probe measures them; fixed here, because on a busy machine the probe skips some.
 RATES = {"s8s8": 1.4e10, "u8s8": 3.1e10, "u8u8": 1e10, "float": 1e10, "fma": 8.6e9, "copy": 3.2e8}
-BY_TIME = (
-    "bench-model",
-    "run-profile",
-    "run-profile-names",
-    "tune",
-    "tune-regret",
-)  # the order of these commands' lines depends on times
+# The order of these commands' lines depends on times.
+BY_TIME = ("bench-model", "run-profile", "run-profile-names", "tune", "tune-regret")
 FEW = """summary: two K, and another scheme
 cases:
   - {case: "linear[M=1,8,K=64,128,N=64]", reason: a sweep}

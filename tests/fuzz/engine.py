@@ -23,9 +23,8 @@ STEPS = 10_000_000  # bytecode instructions that an input may run, plus
 STEPS_A_BYTE = 2_000  # more for each byte of the input (PyYAML uses 1,300 a byte for lists of short numbers)
 MEGABYTES = 300  # of memory, in addition to what the process has before
 MOST_BYTES = 60_000  # largest size of an input
-MEMORY = next(
-    (path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None
-)  # readers of memory, which need no file
+# Readers of memory, which need no file.
+MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Tests of lookup tables: they are computed once for all sizes of inputs."""
+"""Tests that a graph computes each lookup table once and uses it for every input size."""
 
 from pathlib import Path
 from typing import Any

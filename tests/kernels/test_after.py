@@ -116,9 +116,8 @@ def test_blocks_of_channels(device: vkq.Device, name: str, path: str, kind: Kind
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize(
-    "ratio", [TIES, 1.37, 2.0**-12]
-)  # scales with many ties, with few, and scales for which only the table is exact
+# Scales with many ties, with few, and scales for which only the table is exact.
+@pytest.mark.parametrize("ratio", [TIES, 1.37, 2.0**-12])
 @pytest.mark.parametrize("kind", ["add", "sub"])
 def test_sums(any_device: vkq.Device, kind: Kind, ratio: float, first: bool, dtype: str) -> None:
     plan, tensors, want = planned(any_device, KERNELS[0][0], kind, "auto", "auto", dtype, first, ratio)

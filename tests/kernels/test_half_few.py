@@ -73,9 +73,8 @@ def test_a_row_of_few_outputs(
     activation; repeated runs give the same bytes, and infinities stay in place."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, half_few, multiprocessors=4, matrix_pairs=True)
-    monkeypatch.setattr(
-        half_few, "ROW_K", {1: 1024, 2: 2048, 4: 4096}
-    )  # half of it, because the device has at most 256 invocations
+    # Half of it, because the device has at most 256 invocations.
+    monkeypatch.setattr(half_few, "ROW_K", {1: 1024, 2: 2048, 4: 4096})
     rng = np.random.default_rng(k)
     w, x = rng.integers(-100, 101, (n, k), np.int8), rng.normal(size=(1, k)).astype(np.float16)
     w[0] = np.arange(k) % 100 + 1

@@ -318,10 +318,8 @@ def test_layout_and_method(
 ) -> None:
     layer = layer_of(costed_matrices, weight, **options)
     explained = layer.explain(x)
-    assert explained.method == method or (method, explained.method) == (
-        "im2col",
-        "implicit",
-    )  # the device is a GPU
+    # The device is a GPU.
+    assert explained.method == method or (method, explained.method) == ("im2col", "implicit")
     assert layer.input_layout(x) == taken
     if explained.variants:
         on_units = (taken == BLOCKED and method != "depthwise") or method == "stem"

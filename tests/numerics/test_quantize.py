@@ -90,9 +90,8 @@ def test_quantize_equals_onnx_runtime(scale, zero_point, dtype):
     x = floats(q.scale)
     got = quantize(x, q)
     expected = ort.run("QuantizeLinear", [x, np.float32(q.scale), np.array(zero_point, dtype)], dtype)
-    same = (
-        slice(None) if platform.machine() in ("x86_64", "AMD64") else ~np.isnan(x)
-    )  # on other processors NaN gives another q
+    # On other processors NaN gives another q.
+    same = slice(None) if platform.machine() in ("x86_64", "AMD64") else ~np.isnan(x)
     np.testing.assert_array_equal(got[same], expected[same], strict=True)
     np.testing.assert_array_equal(got[np.isnan(x)], q.qmin)
 
@@ -123,9 +122,8 @@ def test_quantize_divides_and_does_not_multiply_by_the_reciprocal():
     x = x[np.isfinite(x) & (np.abs(x) < 12)]
     reciprocal = np.rint(x * (np.float32(1) / np.float32(q.scale)))
     assert np.any(quantize(x, q) != reciprocal)
-    exact = np.rint(
-        (x.astype(np.float64) / q.scale).astype(np.float32)
-    )  # the quotient is float64 and then rounded again
+    # The quotient is float64 and then rounded again.
+    exact = np.rint((x.astype(np.float64) / q.scale).astype(np.float32))
     np.testing.assert_array_equal(quantize(x, q), exact)
 
 

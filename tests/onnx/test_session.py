@@ -383,7 +383,7 @@ def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:
     with pytest.raises(vkq.ModelError, match=r"\(1, 2, 4, 4\) has 32 elements and cannot become"):
         session.explain()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-    with pytest.raises(vkq.ModelError, match="cannot become"):  # reported at load if no size is open
+    with pytest.raises(vkq.ModelError, match="cannot become"):  # if the model fixes all sizes, loading raises
         vkq.onnx.InferenceSession(proto.SerializeToString(), any_device)
 
 

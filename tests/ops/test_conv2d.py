@@ -284,9 +284,8 @@ def test_auto_names_its_method_and_why(software_device, name, method):
 def test_a_method_that_does_not_apply_is_refused_with_its_reason(any_device, name, method, reason):
     data = random_data(parse(name), np.random.default_rng(10))
     with pytest.raises(vkq.ArgumentError, match=reason):
-        layer_of(
-            data, any_device, data.y_q, method=method, path="portable"
-        )  # matrix units read strided 1x1 convolutions
+        # Matrix units read strided 1x1 convolutions.
+        layer_of(data, any_device, data.y_q, method=method, path="portable")
 
 
 def test_int8_methods_refuse_float_activations(any_device):

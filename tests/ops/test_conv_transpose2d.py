@@ -109,9 +109,8 @@ def test_the_reference_is_the_definition(seed):
 def test_onnx_runtime_agrees_with_the_reference(seed):
     """ConvTranspose of integers held in float32 is exact below 2**24."""
     rng = np.random.default_rng([2, seed])
-    problems = iter(
-        lambda: random_transposed(rng), None
-    )  # ONNX Runtime requires output_padding below the stride
+    # ONNX Runtime requires output_padding below the stride.
+    problems = iter(lambda: random_transposed(rng), None)
     p = next(
         p
         for p in problems

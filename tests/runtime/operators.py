@@ -23,13 +23,8 @@ TABLES = RNG.integers(-128, 128, (256, 256), np.int8)
 Q = vkq.QParams(0.1, 3)
 QQ: dict[str, Any] = {"x_qparams": Q, "y_qparams": Q}
 AB: dict[str, Any] = {"y_qparams": Q, "a_qparams": Q, "b_qparams": Q}
-METHODS = (
-    "pointwise",
-    "depthwise",
-    "implicit",
-    "direct",
-    "im2col",
-)  # "matrix" and "stem" run only on matrix units
+# "matrix" and "stem" run only on matrix units.
+METHODS = ("pointwise", "depthwise", "implicit", "direct", "im2col")
 Call = Callable[[Any], Any]
 Make = Callable[[vkq.Device], Call]
 

@@ -202,9 +202,8 @@ def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setattr(select, "TABLE", (row, *select.TABLE))
     able = doctor(pipelineExecutableInfo=False)
-    monkeypatch.setattr(
-        able, "capabilities", capabilities(able, pipelineExecutableInfo=True)
-    )  # reported, but not enabled
+    # Reported, but not enabled.
+    monkeypatch.setattr(able, "capabilities", capabilities(able, pipelineExecutableInfo=True))
     assert (
         select.refusal(doctor(pipelineExecutableInfo=False), "imagined") == "pipelineExecutableInfo is false"
     )

@@ -38,7 +38,7 @@ class Peer(Protocol):
         """Its name for the option ``--peer``."""
 
     def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
-        """Return a case that has run once and is ready to be timed."""
+        """Run the case once with the peer, compare its result with *expected*, and return what times it."""
 
 
 def agreement(got: Array, expected: Expected) -> str:

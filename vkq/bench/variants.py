@@ -1,4 +1,4 @@
-"""Make a layer run a shader variant of a given name, by the choice of kernels that leads to it."""
+"""Makes a layer run the shader variant with a given name: finds the choice of kernels that selects it."""
 
 from __future__ import annotations
 

@@ -152,9 +152,8 @@ def _of_folders(model: Model, where: Path, options: argparse.Namespace) -> tuple
     folders = sorted((one for one in where.iterdir() if one.is_dir()), key=lambda one: one.name)
     if not folders:
         raise ArgumentError(f"{where} has no folders; it must be {FORM}")
-    numbers = all(
-        one.name.isdecimal() for one in folders
-    )  # such names are the classes themselves, because some classes may have no folder
+    # Such names are the classes themselves, because some classes may have no folder.
+    numbers = all(one.name.isdecimal() for one in folders)
     found: list[Labelled] = []
     for at, folder in enumerate(folders):
         label = int(folder.name) if numbers else at

@@ -27,10 +27,8 @@ from .._version import __version__
 FORMAT = 1  # version of the kept verdicts; to be raised when the trial changes
 TIMEOUT_S = 20.0
 MANIFEST_BYTES = 1 << 20
-NAMED = (
-    "VK_DRIVER_FILES",
-    "VK_ICD_FILENAMES",
-)  # the loader's variables that name all drivers; the second is the older one
+# The loader's variables that name all drivers; the second is the older one.
+NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ from .work import DigitArithmetic, Place, Range, Sizes
 SHADER = "integer_correlate__coopmat"
 RUN = 16  # window columns in a word of the tile, and k of a run of templates
 MOST_WORDS = 8  # most words in a line of a chunk
-MOST_AT_ONCE = 8  # most parts whose loads are in flight together (combine.comp)
+MOST_AT_ONCE = 8  # most parts that combine.comp loads before it adds them
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> DigitArithmetic:

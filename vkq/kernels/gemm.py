@@ -20,9 +20,8 @@ from ..shader.spec import Value as Constant
 from . import gemv
 from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, block_weights, ceil4
 
-FLOAT_WORDS = (
-    256  # words along k that float lanes add exactly: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh
-)
+# Words along k that float lanes add exactly: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh.
+FLOAT_WORDS = 256
 INVOCATIONS = 64  # of a workgroup: every device supports 64, and most schedule this number well
 
 

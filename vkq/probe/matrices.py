@@ -81,9 +81,8 @@ class Matrices:
         if not (down and across):
             return False
         sm, sn = rows // down, int(variant.sizes["BN"]) // across
-        at_once = (
-            16 * self.subgroup // sn
-        )  # rows of 16 channels that a subgroup stores at once (coopmat_epilogue.glslh)
+        # Rows of 16 channels that a subgroup stores at once (coopmat_epilogue.glslh).
+        at_once = 16 * self.subgroup // sn
         return sm % 16 == 0 and sn % 16 == 0 and sn % self.m == 0 and at_once > 0 and 16 % at_once == 0
 
 

@@ -35,8 +35,9 @@ class Context:
         default_factory=dict
     )  # results of nodes that are still to come
 
-    # Of each node its first dispatch, and the one after its last; what reports say of nodes, by first output.
+    # The nodes in order, each with the number of its first dispatch and the number after its last.
     steps: list[tuple[Node, int, int]] = dataclasses.field(default_factory=list)
+    # Why a node runs as it does, in words for reports; the key is the node's first output.
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

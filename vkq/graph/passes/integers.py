@@ -113,9 +113,8 @@ def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
         return False
     biases, why, floats = (attributes.pop(key, None) for key in ("biases", "why", "floats"))
     if (biases or why) and (floats or not _redundant(activation_range(attributes["activation"]), q)):
-        return biases is not None and _quantized_after(
-            sweep, node, made, biases[1]
-        )  # as float32 first: those sums do not wrap
+        # As float32 first: those sums do not wrap.
+        return biases is not None and _quantized_after(sweep, node, made, biases[1])
     if biases:
         inputs[2] = sweep.constant(biases[0], inputs[2])
     elif made.op in LAYERS and len(inputs) > 2:
