@@ -119,13 +119,31 @@ def test_they_are_made_while_the_block_goes_on() -> None:
         assert done.wait(10)
 
 
+def given(name: str, device: vkq.Device, **constants: int) -> tuple[Variant, dict[int, int]]:
+    """Return the variant, and the specialization constants that are left to the driver: its module has no
+    others."""
+    variant = catalog().variants[name]
+    module, others = code(variant, spirv(variant), variant.constants(constants), device.capabilities)
+    assert set(reflect(module).specialization) <= {number for number, _ in others}
+    return variant, dict(others)
+
+
 def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device) -> None:
     """Sizes are literals, but numbers of a problem are not: SwiftShader unrolls loops with a literal trip
     count, which took 90 seconds for 7 x 2 taps."""
     for name, own in (("conv2d_q8csw__depthwise:texels", "KW"), ("conv2d_q8csw__direct:4x4.float32", "KW")):
-        variant = catalog().variants[name]
-        module, constants = code(variant, spirv(variant), variant.constants({own: 7}), device.capabilities)
+        variant, others = given(name, device, **{own: 7})
         sizes = {c.id for c in variant.specialization.values() if c.declared is not None}
-        assert dict(constants)[variant.specialization[own].id] == 7
-        assert set(reflect(module).specialization) == {number for number, _ in constants}
-        assert sizes.isdisjoint(dict(constants))
+        assert others[variant.specialization[own].id] == 7
+        assert sizes.isdisjoint(others)
+
+
+def test_choices_are_literals(device: vkq.Device) -> None:
+    """SwiftShader compiles the code of every choice that is left to it."""
+    for name, left in (
+        ("gemm_q8ta_q8csw__tiled:float.q8to.8x8", {"LOCAL_X", "LOCAL_Y"}),
+        ("binary_q8__word:table.same", {"LOCAL_X", "LANE_AXIS"}),
+        ("max_pool_q8__pixels:4w4c", {"LOCAL_X", "ASIDE", "KERNEL", "STRIDE", "THREADS"}),
+    ):
+        variant, others = given(name, device)
+        assert {name for name, c in variant.specialization.items() if c.id in others} == left

@@ -19,7 +19,7 @@ from vkq.shader.catalog import catalog
 from vkq.shader.compile import spirv
 from vkq.shader.rules import check_module
 from vkq.shader.spec import Variant
-from vkq.shader.specialize import sizes_of, specialized
+from vkq.shader.specialize import literals_of, specialized
 
 from . import compiler
 
@@ -43,15 +43,15 @@ def validator() -> None:
 
 
 def given(variant: Variant, module: bytes) -> bytes:
-    """Return the module with the variant's sizes as literals, as a driver gets it."""
+    """Return the module with the variant's sizes and choices as literals, as a driver gets it."""
     packed = variant.pack_specialization(variant.constants())
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
-    sizes = sizes_of(variant, matrix_literals=True)
-    return specialized(module, {number: bits[number] for number in sizes}, bits)
+    literals = literals_of(variant, matrix_literals=True)
+    return specialized(module, {number: bits[number] for number in literals}, bits)
 
 
 def test_every_module_is_valid_for_vulkan_1_1(validator: None) -> None:
-    """Every module is valid as compiled, and with the sizes of each variant that shares it."""
+    """Every module is valid as compiled, and as a driver gets it for each variant that shares it."""
     made = [(each, spirv(each[0])) for each in modules(catalog().variants.values())]
     rules = [what for each, module in made for variant in each for what in check_module(variant, module)]
     assert not rules

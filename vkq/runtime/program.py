@@ -14,7 +14,7 @@ from ..device.profiles import profile
 from ..errors import DeviceError, PathError
 from ..shader.float_controls import with_float_controls
 from ..shader.spec import Value, Variant
-from ..shader.specialize import sizes_of, specialized
+from ..shader.specialize import literals_of, specialized
 from ..turns import FORKED, Turns
 
 
@@ -91,18 +91,19 @@ class Program:
 def code(
     variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities
 ) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return a variant as the driver gets it: its SPIR-V, with sizes as literals and with the float controls
-    that the device offers; and (``constant_id``, the 32 bits) of its other specialization constants. If the
-    device's profile says so (`matrix_literals`), shapes and strides of matrices are literals, too."""
+    """Return a variant as the driver gets it: its SPIR-V, with sizes and choices as literals and with the
+    float controls that the device offers; and (``constant_id``, the 32 bits) of its other specialization
+    constants. If the device's profile says so (`matrix_literals`), shapes and strides of matrices are
+    literals, too."""
     packed = variant.pack_specialization(constants)
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
-    sizes = sizes_of(variant, profile(capabilities).matrix_literals is not None)
+    literals = literals_of(variant, profile(capabilities).matrix_literals is not None)
     module = with_float_controls(
-        specialized(spirv, {number: bits[number] for number in sizes}, bits),
+        specialized(spirv, {number: bits[number] for number in literals}, bits),
         rte=bool(capabilities.properties["shaderRoundingModeRTEFloat32"]),
         denorm_preserve=bool(capabilities.properties["shaderDenormPreserveFloat32"]),
     )
-    return module, [(number, word) for number, word in bits.items() if number not in sizes]
+    return module, [(number, word) for number, word in bits.items() if number not in literals]
 
 
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vkq.shader.catalog import Catalog
 from vkq.shader.spec import Variant
-from vkq.shader.specialize import sizes_of, specialized
+from vkq.shader.specialize import literals_of, specialized
 from vkq.shader.spirv import (
     OP_ARRAY,
     OP_CONSTANT,
@@ -93,14 +93,13 @@ def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, s
 
 
 def check_module(variant: Variant, spirv: bytes) -> list[str]:
-    """Return the constructs in a module, with its sizes as literals, that drivers of phones are known to get
-    wrong."""
+    """Return the constructs in a module, as a driver gets it, that drivers of phones are known to get wrong."""
     packed = variant.pack_specialization(variant.constants())
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
 
     def got(matrix_literals: bool) -> bytes:
-        sizes = sizes_of(variant, matrix_literals)
-        return specialized(spirv, {number: bits[number] for number in sizes}, bits)
+        literals = literals_of(variant, matrix_literals)
+        return specialized(spirv, {number: bits[number] for number in literals}, bits)
 
     found = []
     if _has_chosen_length(got(matrix_literals=False)):

@@ -1,11 +1,13 @@
-"""Replaces a module's sizes by constants with their values.
+"""Replaces a module's sizes and choices by constants with their values.
 
 Some drivers (those of SwiftShader and VideoCore) decide which loops to unroll and which arrays to keep in
 registers before they fold specialization constants. So vkq folds sizes itself: every driver compiles literals
-well, and sizes need no SPIR-V modules of their own. Numbers of a problem (the height of a kernel) stay
-specialization constants: SwiftShader unrolls every loop with a literal number of turns, which takes up to a
-minute. Array lengths that a Select would choose are always literals: an Adreno 840's driver gets such lengths
-of shared memory wrong (Tencent/ncnn PR 6972, its observation A).
+well, and sizes need no SPIR-V modules of their own. Choices among a shader's code are literals, too:
+SwiftShader compiles all branches on specialization constants, which takes five to ten times as long. Numbers
+of a problem (the height of a kernel) stay specialization constants: SwiftShader unrolls every loop with a
+literal number of turns, which takes up to a minute. Array lengths that a Select would choose are always
+literals: an Adreno 840's driver gets such lengths of shared memory wrong (Tencent/ncnn PR 6972, its
+observation A).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Mapping
 
 from vkq.errors import CompileError
 from vkq.shader.operations import OPERATIONS
-from vkq.shader.spec import Variant
+from vkq.shader.spec import Constant, Variant
 from vkq.shader.spirv import (
     OP_ARRAY,
     OP_BOOL,
@@ -38,6 +40,7 @@ from vkq.shader.spirv import (
 
 # Trip counts depend on the problem: they are specialization constants, never literals.
 COUNTS = ("TRIPS", "CHUNKS")
+CHOICES = ("AFTER",)  # with all bools, and all ints (uints are numbers of a problem)
 _READ = {  # instruction -> its least number of words, the opcode's word included
     OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
     OP_SPEC_FALSE: 3, OP_SPEC_CONSTANT: 4, OP_SPEC_COMPOSITE: 3, OP_SPEC_OP: 4,
@@ -46,14 +49,19 @@ _SPEC_ID = array("I", [SPEC_ID])
 _SCALARS = {OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT}
 
 
-def sizes_of(variant: Variant, matrix_literals: bool) -> set[int]:
-    """Return the specialization constants whose values a driver gets as literals. *matrix_literals*: include
-    those of shaders for matrix units."""
-    whole = matrix_literals and "cooperativeMatrix" in variant.requires
-    return {
-        constant.id for name, constant in variant.specialization.items()
-        if constant.declared is not None or (whole and name not in COUNTS)
-    }  # fmt: skip
+def literals_of(variant: Variant, matrix_literals: bool) -> set[int]:
+    """Return the specialization constants whose values a driver gets as literals: sizes and choices.
+    *matrix_literals*: in shaders for matrix units all but trip counts; if not, these have sizes alone."""
+    matrices = "cooperativeMatrix" in variant.requires
+
+    def literal(name: str, constant: Constant) -> bool:
+        if constant.declared is not None:
+            return True
+        if matrices:
+            return matrix_literals and name not in COUNTS
+        return constant.type in ("bool", "int") or name in CHOICES
+
+    return {constant.id for name, constant in variant.specialization.items() if literal(name, constant)}
 
 
 def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int] | None = None) -> bytes:
