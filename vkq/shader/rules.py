@@ -93,7 +93,7 @@ def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, s
 
 
 def check_module(variant: Variant, spirv: bytes) -> list[str]:
-    """Return the constructs in a module, as a driver gets it, that drivers of phones are known to get wrong."""
+    """Return the constructs in a module, as a driver gets it, that phones' drivers are known to get wrong."""
     packed = variant.pack_specialization(variant.constants())
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
 
