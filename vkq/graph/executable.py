@@ -1,8 +1,7 @@
 """A graph on a device: planned and recorded once, run any number of times.
 
-This is the only module that turns a graph's nodes into work on the device. Weights and what is made of them
-are cached in ``layers``, which all executables of one model share, whatever the shapes of their inputs.
-"""
+This is the only module that turns a graph's nodes into device work. All executables of a model share one
+cache, ``layers``, of objects made from weights, whatever the shapes of their inputs."""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
-NAMED = 3  # nodes that are refused for the same reason, beside the first
-PACKING_THREADS = 4  # of weights: between copies they share the interpreter
+NAMED = 3  # refused nodes listed by name for one reason, besides the first
+PACKING_THREADS = 4  # few, because packing holds the interpreter lock between copies
 
 
 class RefusedNode(UnsupportedModelError):
-    """A node that a device cannot run, which only planning finds: its loops would be too long, its sums too
+    """A node that is refused only during planning, for example because its loops are too long or its sums too
     large."""
 
     def __init__(self, node: Node, why: str):
@@ -52,8 +51,8 @@ def refusals(graph: Graph) -> list[tuple[Node, str]]:
 
 
 def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None = None) -> str:
-    """Return refusals as text: a line for the first node of each operator and reason (sizes aside), with the
-    names of the others."""
+    """Return refusals as text: for each operator and reason (apart from the numbers in it) one line about the
+    first node, with the names of the others."""
     alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
     for node, why in refused:
         alike.setdefault((str(node).split()[0], re.sub(r"\d+", "", why)), []).append((node, why))
@@ -68,11 +67,10 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
 def add_nodes(
     graph: Graph, builder: Builder, layers: dict[Hashable, Any], values: dict[str, Value]
 ) -> Context:
-    """Add the steps of every node; *values* holds the inputs, and receives the nodes' results. Return the
-    state of planning, with the dispatches of each node (`Context.steps`).
+    """Add the steps of every node to *builder*. *values* holds the inputs, and receives the nodes' results.
+    Return the state of planning, which has the dispatches of each node (`Context.steps`).
 
-    Raises RefusedNode for a node that the device cannot run.
-    """
+    Raises RefusedNode for a node that the device cannot run."""
     context = Context(graph, builder, layers, values)
     for node in graph.nodes:
         first = builder.dispatches
@@ -85,7 +83,7 @@ def add_nodes(
 
 
 class Executable:
-    """A lowered graph, recorded on a device."""
+    """A lowered graph, planned for a device and recorded on it."""
 
     def __init__(
         self,
@@ -112,9 +110,11 @@ class Executable:
             # The plan returns each result once, although a model may name one twice.
             self.results = [name for name in dict.fromkeys(graph.outputs) if name not in constants]
             self.plan = builder.plan(*(values[name] for name in self.results))
-            self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
+            # First and last step of each value in shared memory.
+            self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))
             new = [x for x in self.plan.constants.values() if not x.uploaded]
-            if new:  # not while planning, which would wait for the interpreter at each turn of theirs
+            # After planning: packing threads would compete with it for the interpreter lock.
+            if new:
                 with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
                     for one in [begun(packing, functools.partial(getattr, x, "buffer")) for x in new]:
                         one.result()
@@ -142,7 +142,7 @@ class Executable:
         return recording
 
     def lane(self, outputs: tuple[str, ...]) -> Lane | None:
-        """Return a `Lane` in which a batch can run beside others, for these results alone; None if the batch
+        """Return a `Lane` for these results, in which a batch runs beside other batches; None if the batch
         must use `run`."""
         if not set(outputs) <= set(self.results) or not Lane.can(self.device, self.plan):
             return None
@@ -152,18 +152,18 @@ class Executable:
         return Lane(self.device, self.plan, [self.results.index(name) for name in outputs], idle)
 
     def shaders(self) -> list[tuple[str, ...]]:
-        """Return the shader variants of each node, in order of dispatch."""
+        """Return the shader variants of each node, in the order of their dispatches."""
         names = self.plan.variants
         return [names[first:end] for _, first, end in self.steps]
 
     def times_us(self) -> list[float]:
-        """Return the time of each node on the device in the last run, in microseconds (needs timestamps)."""
+        """Return each node's time on the device in the last run, in microseconds (needs timestamps)."""
         times = self.recording.gpu_times_us() if self.plan.steps else []
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
-        """Return as text the memory that intermediate values share, the sum of their sizes and the least that
-        any plan needs; and how much memory all dispatches together read and write."""
+        """Return a text with the bytes of intermediate values, of the memory that they share, and of the
+        lower bound of any plan; and the bytes that all dispatches read and write."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
         return (
@@ -173,8 +173,8 @@ class Executable:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return the bytes of intermediate values, inputs and results; and the constants, which others may
-        share."""
+        """Return the bytes of intermediate values, inputs and results, and the list of constants, which other
+        executables may share."""
         plan = self.plan
         values = sum(spec.nbytes for spec in (*plan.inputs, *plan.results))
         return plan.scratch_bytes + values, list(plan.constants.values())
@@ -196,7 +196,7 @@ class Executable:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the results by name. Threads take turns."""
-        self.device.queue.check_between()  # before any lock: a forked child has none of them
+        self.device.queue.check_between()  # before any lock, since a forked child cannot release its parent's
         with self._lock:
             self.start(inputs)
             return self.finish()
@@ -204,12 +204,11 @@ class Executable:
     def on_device(
         self, inputs: Mapping[str, Array | Tensor], targets: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """Return the results by name as tensors, each in its own memory, or in the tensor of *targets*, which
-        may be an input. Inputs that are tensors stay on the device, except those of `Graph.bounds`, whose
-        numbers are checked. The work is submitted, not waited for.
+        """Return the results as tensors by name. Each has its own memory, or is the tensor of *targets*,
+        which may be an input. Input tensors stay on the device, except the inputs in `Graph.bounds`: the host
+        checks their numbers. The work is submitted, not waited for.
 
-        Raises ArgumentError or DTypeError if a target cannot hold its result.
-        """
+        Raises ArgumentError or DTypeError if a target cannot hold its result."""
         graph, into = self.graph, dict(targets or {})
         graph.check_bounds({name: np.asarray(inputs[name]) for name in graph.bounds if name in inputs})
         specs = dict(zip(self.results, self.plan.results, strict=True))

@@ -1,10 +1,9 @@
 """A graph of operators: nodes in order, constants, and the spec of every value.
 
-There are two kinds of operators (`vkq.graph.operators.TABLE`): those of ONNX in its newest version (Conv,
-Relu, Reshape), on numbers of any type, and those of vkq (conv2d, add, lookup), on 8-bit numbers with their
-parameters as attributes. A model begins with the first kind; passes replace it by the second. Shapes are
-numbers: a model with symbolic sizes becomes one graph for each set of sizes.
-"""
+There are two kinds of operators (`vkq.graph.operators.TABLE`). Those of ONNX in its newest version (Conv,
+Relu, Reshape) work on numbers of any type. Those of vkq (conv2d, add, lookup) work on 8-bit numbers and have
+quantization parameters as attributes. A model begins with the first kind, and passes replace it by the
+second. Shapes are numbers: a model with symbolic sizes becomes one graph for each set of sizes."""
 
 from __future__ import annotations
 
@@ -21,12 +20,13 @@ import numpy.typing as npt
 from ..errors import ArgumentError, ModelError
 
 Array = npt.NDArray[Any]
-LARGEST_BYTES = 1 << 36  # of one value: a model that says more is broken, or meant to break something
+# Most bytes of one value. Larger ones come from broken or malicious models.
+LARGEST_BYTES = 1 << 36
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """The spec of a value: its dtype by NumPy's name, and its shape."""
+    """The dtype (NumPy's name) and the shape of a value."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class Spec:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def check(self, what: str) -> Spec:
-        """Return the spec; raises an error if no computer could hold the value."""
+        """Return the spec; raise an error if the value is too large for any computer."""
         if min(self.shape, default=0) < 0 or self.nbytes > LARGEST_BYTES:
             raise ModelError(
                 f"{what} would be {self}; its dims must be 0 or more, {LARGEST_BYTES} bytes at most"
@@ -53,7 +53,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node:
-    """One operator. An input "" is omitted. ``source`` names the model's node that it comes from."""
+    """One operator. An omitted input is "". ``source`` is the name of the node in the model."""
 
     op: str
     inputs: tuple[str, ...]
@@ -67,7 +67,7 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The operator, and that of its epilogue: ``conv2d+add``."""
+        """The operator with its epilogue: ``conv2d+add``."""
         return f"{self.op}+{self.attributes['after'].op}" if "after" in self.attributes else self.op
 
     def __str__(self) -> str:
@@ -77,8 +77,8 @@ class Node:
 
 @dataclasses.dataclass
 class Graph:
-    """Nodes in an order in which they can run. ``specs`` has inputs, constants and all results; ``bounds``
-    has the smallest and the largest number allowed in integer inputs."""
+    """Nodes in an executable order. ``specs`` has inputs, constants and all results; ``bounds`` has the
+    smallest and the largest allowed number of integer inputs."""
 
     inputs: list[str]
     outputs: list[str]
@@ -89,19 +89,18 @@ class Graph:
 
     @functools.cached_property
     def kinds(self) -> frozenset[str]:
-        """The operators of its nodes; passes skip graphs without operators of theirs."""
+        """The set of operators in the graph; passes use it to skip graphs that they cannot change."""
         return frozenset(node.op for node in self.nodes)
 
     def uses(self) -> dict[str, int]:
-        """Return for each value how many times nodes read it, plus how many times the graph names it as a
-        result."""
+        """Return the number of uses of each value: its readers, plus the graph results of that name."""
         count: dict[str, int] = dict.fromkeys(self.outputs, 0)
         for name in (*self.outputs, *(name for node in self.nodes for name in node.inputs if name)):
             count[name] = count.get(name, 0) + 1
         return count
 
     def check_bounds(self, inputs: Mapping[str, Array]) -> None:
-        """Raise an error for integer inputs out of bounds."""
+        """Raise an error for integer inputs out of their bounds."""
         for name, (low, high) in self.bounds.items():
             given = inputs.get(name)
             if given is not None and given.size and not (low <= given.min() and given.max() <= high):
@@ -132,7 +131,7 @@ class Graph:
 
 
 def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
-    """Return the nodes in an order in which each reads only existing values; raises an error for cycles and
+    """Return the nodes in an order in which each reads only existing values; raise an error for cycles and
     missing values."""
     made = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     have = set(known)
@@ -151,7 +150,8 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
     for i, needs in waiting.items():
         for need in needs:
             readers.setdefault(need, []).append(i)
-    ready = [i for i, needs in waiting.items() if not needs]  # a heap: the model's own order where it can be
+    # A heap, so that the model's order is kept where possible.
+    ready = [i for i, needs in waiting.items() if not needs]
     order: list[Node] = []
     while ready:
         i = heapq.heappop(ready)
@@ -167,9 +167,9 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
 
 
 def unused(hint: str, taken: set[str]) -> str:
-    """Return a name that is not in *taken*, and add it: *hint*, or *hint* with a number."""
+    """Return *hint* if *taken* does not contain it, else *hint* with a number; add the name to *taken*."""
     name = hint
-    if hint in taken:  # thousands may have one hint: not each number is tried
+    if hint in taken:  # binary search: thousands of values may have one hint
         last, free = 0, 1
         while f"{hint}_{free}" in taken:
             last, free = free, 2 * free

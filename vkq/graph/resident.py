@@ -1,4 +1,4 @@
-"""Runs a plan on tensors: inputs on the device stay there, and so do the results."""
+"""Runs a plan on tensors: inputs that are on the device stay there, and so do the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .graph import Array
 
 
 def placed(device: Device, spec: Spec, value: Array | Tensor) -> Tensor:
-    """Return an input in the layout of *spec*: an array is uploaded, a tensor is itself or is repacked."""
+    """Return an input as a tensor in the layout of *spec*. Arrays are uploaded, and tensors are repacked if
+    necessary."""
     if isinstance(value, Tensor):
         return to_layout(value, spec.layout)
     tensor = Tensor.of(device, spec)
@@ -39,13 +40,12 @@ def check_target(name: str, device: Device, spec: Spec, target: Tensor) -> None:
 def run(
     device: Device, plan: Plan, inputs: Sequence[Tensor], targets: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    """Return the plan's results, each in its own memory, or in its *target*, which may be an input.
+    """Return the plan's results, each in its own memory or in its *target*, which may be an input.
 
-    The work is submitted, not waited for.
-    """
+    The work is submitted, not waited for."""
     taken = {x.buffer for x in inputs}
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
-    shared: list[bool] = []  # with an input or an earlier result
+    shared: list[bool] = []  # whether the result shares memory with an input or an earlier result
     for slot, spec, target in zip(plan.outputs, plan.results, targets, strict=True):
         shared.append(slot in slots)
         if slot not in slots:
@@ -54,13 +54,14 @@ def run(
     if plan.steps:
         device.add(plan, [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs])
     found = [Tensor.of(device, s, slots[slot]) for slot, s in zip(plan.outputs, plan.results, strict=True)]
-    # Before any target is written: an input may be a target and a result.
+    # Copy before any target is written: an input may be both a target and a result.
     found = [_copied(y, Tensor.of(device, y.spec)) if s else y for y, s in zip(found, shared, strict=True)]
     return [y if target is None else _copied(y, target) for y, target in zip(found, targets, strict=True)]
 
 
 def _copied(x: Tensor, target: Tensor) -> Tensor:
-    """Copy the tensor's content into the target on the device, unless it is there; return the target."""
+    """Copy the tensor's content into the target on the device, unless they share memory; return the
+    target."""
     x = to_layout(x, target.layout)
     if x.nbytes and x.buffer is not target.buffer:
         with x.device.operation() as recording:

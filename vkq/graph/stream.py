@@ -1,4 +1,4 @@
-"""A plan for one batch after another: the device performs uploads and downloads itself, so that the host
+"""Runs a plan for one batch after another. The device performs uploads and downloads itself, and the host
 fills the next batch meanwhile."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .graph import Array
 
 
 def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return new tensors for a plan's results. A result that is an input stays there, and two results may
-    share one value."""
+    """Return new tensors for a plan's results. A result that is an input has the input's memory, and two
+    results may share memory."""
     slots = dict(enumerate(tensor.buffer for tensor in inputs))
     results = []
     for slot, spec in zip(plan.outputs, plan.results, strict=True):
@@ -30,15 +30,14 @@ def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Ten
 
 
 class Lane:
-    """Memory for a batch, and one recording: copy the inputs from host memory to the device and pack them;
-    run the plan; copy these *results*, as row-major arrays, into host memory.
+    """The memory and the recording for one batch. The recording copies the inputs from host memory to the
+    device and packs them, runs the plan, and copies these *results* into host memory as row-major arrays.
 
-    On a device whose memory the host sees, the host fills and reads that memory.
-    """
+    If the host can map device memory, it fills and reads that memory directly."""
 
     def __init__(self, device: Device, plan: Plan, results: Sequence[int], idle: deque[Lane]):
         self.device = device
-        self._idle = weakref.ref(idle)  # no circle: memory is free when the last reference goes
+        self._idle = weakref.ref(idle)  # weak, so that no reference cycle delays the release of memory
         self._given: list[Buffer] = []
         with device.record() as self.recording:
             inputs = [self._upward(spec) for spec in plan.inputs]
@@ -49,7 +48,7 @@ class Lane:
 
     @staticmethod
     def can(device: Device, plan: Plan) -> bool:
-        """Return True if there is work to do, and the device can do all of it."""
+        """Return True if the plan has steps, and the device can pack and unpack all inputs and results."""
         specs = (*plan.inputs, *plan.results)
         return bool(plan.steps) and all(
             spec.size and not (spec.packed and too_large(device, spec)) for spec in specs
@@ -77,14 +76,15 @@ class Lane:
         return host
 
     def start(self, batch: Sequence[Sequence[Array]]) -> None:
-        """Copy each input's arrays, contiguous, one after the other (they may be changed when this returns),
-        and submit the work."""
+        """Copy the arrays into host memory, one after the other for each input, and submit the work. Arrays
+        must be contiguous; later writes to them have no effect."""
         for target, arrays in zip(self._given, batch, strict=True):
             self.device.queue.gather(target, [x.reshape(-1).view(np.uint8) for x in arrays])
         self.recording.submit()
 
     def finish(self) -> list[Array]:
-        """Wait for the submitted work; return the results as new arrays. Then the next batch may start."""
+        """Wait for the submitted work, and return the results as new arrays. Then the lane is free for the
+        next batch."""
         found = []
         for spec, buffer in map(self._made.__getitem__, self._results):
             found.append(np.empty(spec.shape, NUMBERS.get(spec.dtype, spec.dtype)))
@@ -95,5 +95,5 @@ class Lane:
 
 
 def _bytes(spec: Spec) -> int:
-    """Return the bytes of a row-major array."""
+    """Return the size of a row-major array in bytes."""
     return spec.size * np.dtype(NUMBERS.get(spec.dtype, spec.dtype)).itemsize

@@ -14,13 +14,14 @@ from .context import Context, DeviceOperator, anything
 
 
 def _strides(shape: Sequence[int], axes: Axes) -> Strides:
-    """Return the strides of an array whose axes, put in the order *axes*, are (batch, heads, tokens,
-    numbers)."""
+    """Return (batch, heads, tokens, numbers) strides of an array; *axes* gives the position of each of these
+    axes."""
     return Strides(*moved(contiguous(tuple(shape)), axes))
 
 
 def _broadcast(shape: Sequence[int]) -> Strides:
-    """Return the strides of a bias: axes of one element, and missing ones, are repeated."""
+    """Return the strides of a bias that is broadcast: missing axes, and axes of one element, have stride
+    0."""
     own = [step if size > 1 else 0 for step, size in zip(contiguous(tuple(shape)), shape, strict=True)]
     return Strides(*[0] * (4 - len(own)), *own)
 

@@ -13,7 +13,7 @@ from .context import BYTES, Context, DeviceOperator, anything, unnamed
 
 
 def _as_numbers(dtype: str) -> QParams:
-    """Return the parameters with which bytes mean their own integer values."""
+    """Return the parameters (scale 1, zero point 0) with which bytes stand for their integer values."""
     return QParams.of(np.float32(1), np.zeros((), dtype)[()])
 
 

@@ -1,4 +1,4 @@
-"""The state of planning a graph for a device, shared by the rows of the table."""
+"""The state of planning a graph for a device, which all rows of the operator table share."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from ...schemes.base import COMPUTE
 from ..graph import Array, Graph, Node
 
 BYTES, WORDS = ("int8", "uint8"), ("float32", "int32", "float16")
-PRODUCTS = "compute"  # the key in ``layers`` of what products of floats are made of
-OF_LAYERS = (*BYTES, "float32", "float16")  # x and y of convolutions and linear layers
+PRODUCTS = "compute"  # the key in ``layers`` of the arithmetic of float products
+# Types of the input and the result of convolutions and linear layers.
+OF_LAYERS = (*BYTES, "float32", "float16")
 
 
 @dataclasses.dataclass
 class Context:
-    """A graph that is being planned for a device. ``layers`` caches what is made of weights, also for other
-    shapes."""
+    """A graph that is being planned for a device. ``layers`` caches objects made from weights; all input
+    shapes of a model share it."""
 
     graph: Graph
     builder: Builder
     layers: dict[Hashable, Any]
     values: dict[str, Value]
-    ahead: dict[str, Value] = dataclasses.field(
-        default_factory=dict
-    )  # results of nodes that are still to come
-
+    # Results of later nodes that were computed together with an earlier one.
+    ahead: dict[str, Value] = dataclasses.field(default_factory=dict)
     # The nodes in order, each with the number of its first dispatch and the number after its last.
     steps: list[tuple[Node, int, int]] = dataclasses.field(default_factory=list)
     # Why a node runs as it does, in words for reports; the key is the node's first output.
@@ -42,11 +41,11 @@ class Context:
 
     def __post_init__(self) -> None:
         self._place = {id(node): i for i, node in enumerate(self.graph.nodes)}
-        self._places: dict[str, list[int]] = {}  # of the readers of each value
+        self._places: dict[str, list[int]] = {}  # indices of the nodes that read each value
         for i, node in enumerate(self.graph.nodes):
             for name in dict.fromkeys(filter(None, node.inputs)):
                 self._places.setdefault(name, []).append(i)
-        self._names: dict[int, list[str]] = {}  # of the values in each slot
+        self._names: dict[int, list[str]] = {}  # names of the values in each slot
         for name, value in self.values.items():
             self._take(name, value)
 
@@ -62,7 +61,8 @@ class Context:
 
     @property
     def compute(self) -> str:
-        """The arithmetic of products of float activations with weights: the ``compute`` of `vkq.Linear`."""
+        """The arithmetic of products of float activations and weights: the argument ``compute`` of
+        `vkq.Linear`."""
         return str(self.layers.get(PRODUCTS, COMPUTE[0]))
 
     def places(self, name: str) -> list[int]:
@@ -90,7 +90,7 @@ class Context:
         return value
 
     def value(self, name: str) -> Value:
-        """Return a value without parameters: the nodes that read it say what its numbers mean."""
+        """Return a value without quantization parameters: its readers state the meaning of its numbers."""
         found = self.values.get(name)
         if found is None:
             found = self._take(name, self._constant(name))
@@ -101,7 +101,7 @@ class Context:
         spec = Spec(array.shape, array.dtype.name)
 
         def words() -> Array:
-            """Return the data as whole words; the last word of float16 numbers may be half used."""
+            """Return the data as 32-bit words; an odd number of float16 elements is padded with zeros."""
             data = np.ascontiguousarray(stored(array)).reshape(-1).view(np.uint8)
             return np.pad(data, (0, spec.nbytes - data.nbytes))
 
@@ -115,16 +115,17 @@ class Context:
         return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
-        """Return the cached *key*, or make it. It is made once for all shapes of the inputs, and again if its
-        sources *of* have changed with them: padding by ``auto_pad``, constants that hold a size."""
+        """Return the cached object of *key*, or make it. One object serves all input shapes, unless its
+        sources *of* change with the shape, such as padding by ``auto_pad`` or constants that hold a size;
+        then it is made again."""
         if key not in self.layers or not alike(self.layers["of", key], of):
             self.layers["of", key], self.layers[key] = of, make()
         return self.layers[key]
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Return True if two values are equal, arrays byte for byte. Most are the same object, which is tested
-    first."""
+    """Return True if two values are equal, arrays byte for byte. The identity is tested first, as most values
+    are the same object."""
     if a is b:
         return True
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -144,7 +145,7 @@ Refusal = Callable[[Graph, Node], "str | None"]
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOperator:
-    """How an operator runs on a device. types: those of its first input and first result."""
+    """How an operator runs on a device. types: the allowed types of its first input and its first result."""
 
     check: Refusal
     record: Record
@@ -152,7 +153,7 @@ class DeviceOperator:
 
 
 def unnamed(context: Context, x: Value) -> Value:
-    """Return the same numbers without parameters."""
+    """Return the same value without quantization parameters."""
     s = x.spec
     return x if s.qparams is None else context.builder.view(x, Spec(s.shape, s.dtype, s.layout))
 
@@ -177,8 +178,8 @@ def first_is_bytes(graph: Graph, node: Node) -> str | None:
 
 
 def same_type(graph: Graph, node: Node) -> str | None:
-    """Require that x and y have one 8-bit type, or are both float, and that the node has no attributes of its
-    own."""
+    """Require that x and y have one 8-bit type, or are both float, and that the node has no other
+    attributes."""
     if "why" in node.attributes:
         return str(node.attributes["why"])
     x: QParams | None = node.attributes["x"]

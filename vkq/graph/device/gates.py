@@ -1,4 +1,5 @@
-"""Squeeze-and-excite: two 1x1 convolutions of an image's means, in the dispatch that computes the means."""
+"""Squeeze-and-excite: the dispatch that computes an image's means also computes the two 1x1 convolutions of
+them."""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ from .layers import conv_of, only_reader
 
 @dataclasses.dataclass(frozen=True)
 class Gates:
-    """The kernel, and the nodes that it replaces."""
+    """A squeeze-and-excite kernel, and the nodes that it replaces."""
 
     excite: Excite
     nodes: tuple[Node, ...]
 
     def keep(self, context: Context, gates: Value) -> None:
-        """Store the result under the outputs of the replaced nodes: it is that of the last one, and no node
-        reads the others."""
+        """Store the kernel's result, which is the last node's, as the result of every replaced node; no other
+        node reads the earlier results."""
         context.ahead.update((node.outputs[0], gates) for node in self.nodes)
 
 
 def behind(context: Context, mean: Node) -> Gates | None:
-    """Return the two convolutions that are the only readers of a node's means, if one kernel can compute
-    them; else None."""
+    """Return the gates for the two successive convolutions of a node's means; None if the means have other
+    readers, or the kernel does not support them."""
     first = only_reader(context, mean)
     second = first and only_reader(context, first)
     if first is None or second is None or context.graph.specs[mean.outputs[0]].shape[0] > MOST_IMAGES:

@@ -42,7 +42,7 @@ def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
 
 
 def _of(context: Context, node: Node) -> tuple[Any, ...]:
-    """Return what a layer is made of and the shapes of the inputs may change."""
+    """Return the sources of a layer that may change with the shapes of the inputs."""
     constants = context.graph.constants
     return node.attributes, constants[node.inputs[1]], constants[node.inputs[2]] if node.input(2) else None
 
@@ -66,7 +66,7 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
     x, b = context.value(node.inputs[0]), context.builder
     last: Node | None = node.attributes.get("after")
     other = context.value(node.inputs[3]) if node.input(3) else None
-    # A sum is written over its other operand, unless another node reads that.
+    # The kernel writes a sum over its second operand, unless another node still reads that operand.
     alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
     apart = other is not None and (not alone or context.read_later(node, other) or _large(context, node))
     layer = conv_of(context, node, apart)
@@ -81,13 +81,13 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
 
 
 def _large(context: Context, node: Node) -> bool:
-    """Return True if a result uses the widest tile of matrix units, which has no registers left for a sum."""
+    """Return True if a result uses the widest matrix-unit tile, which leaves no registers for a residual."""
     size, known = context.graph.specs[node.outputs[0]].nbytes, profile(context.builder.device.capabilities)
     return size >= known.sum_apart_bytes and conv_of(context, node, True).choice().path == COOPMAT
 
 
 def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
-    """Return the layer of a conv2d; *apart*: without its epilogue."""
+    """Return the layer of a conv2d, with its epilogue unless *apart*."""
     a = node.attributes
     last: Node | None = a.get("after")
 
@@ -104,11 +104,11 @@ def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
 
 
 def only_reader(context: Context, node: Node) -> Node | None:
-    """Return the convolution that is the only reader of a node's result, as its image, and adds no residual;
-    else None."""
+    """Return the convolution that alone reads a node's result, as its image, and that adds no residual; else
+    None."""
     name = node.outputs[0]
     readers = context.readers(name)
-    if len(readers) != 1 or context.uses[name] != 1:  # a result of the graph is a use without a reader
+    if len(readers) != 1 or context.uses[name] != 1:  # a graph result has one more use than it has readers
         return None
     if readers[0].op != "conv2d" or readers[0].inputs[0] != name:
         return None
@@ -127,7 +127,7 @@ def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
 
 
 def prepare(graph: Graph) -> None:
-    """Compute the formulas and tables of sums in convolutions in advance; they are cached."""
+    """Compute formulas and tables of residual sums in advance; they are cached."""
     for node in graph.nodes:
         last: Node | None = node.attributes.get("after")
         if node.op == "conv2d" and last is not None and last.op != "lookup":

@@ -1,9 +1,8 @@
-"""The choice of one layout for each value: a value that can have several layouts gets that of its reader.
+"""The choice of a layout for each value: a value that can have several layouts gets the layout of its reader.
 
-Most convolutions and linear layers have a fixed layout, and the nodes between them keep that of their input
-(`vkq.layout.extent.PIXELS`). The choice remains for quantized numbers, means of whole images, reshaped
-values, and convolutions that read several layouts.
-"""
+Most convolutions and linear layers need a fixed layout, and the nodes between them keep the layout of their
+input (`vkq.layout.extent.PIXELS`). There is a choice only for quantized numbers, means of whole images,
+reshaped values, and the inputs of convolutions that read several layouts."""
 
 from __future__ import annotations
 
@@ -13,20 +12,20 @@ from ...layout.extent import MATRIX
 from .context import Context
 from .layers import conv_of, linear_of
 
-# Nodes that keep the layout of their first input, and nodes that keep that of the operand with the result's
-# shape.
+# KEEP: operators whose result has the layout of the first input. KEEP_WHOLE: operators whose result has the
+# layout of the operand that is not broadcast.
 KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat", "Transpose")
 KEEP_WHOLE = ("add", "sub", "mul")
-BOTH = (*KEEP_WHOLE, "matmul")  # those whose two operands are data
+BOTH = (*KEEP_WHOLE, "matmul")  # operators with two data operands
 
 
 def wanted(context: Context, name: str) -> str | None:
     """Return the layout that the first reader with a fixed layout needs; None if there is none."""
     graph, found = context.graph, {name}
-    waiting, last = context.places(name), -1  # a heap: of what reads the values found so far
+    waiting, last = context.places(name), -1  # a heap of the readers of all values in ``found``
     while waiting:
         place = heapq.heappop(waiting)
-        if place == last:  # it reads two of them
+        if place == last:  # this node reads two of the values
             continue
         node, last = graph.nodes[place], place
         reads = [one for one in node.inputs[: 2 if node.op in BOTH else 1] if one in found]
@@ -50,8 +49,8 @@ def wanted(context: Context, name: str) -> str | None:
 
 
 def wanted_means(context: Context, name: str) -> str | None:
-    """Return the layout in which means (N, C, 1, 1) are read; kPackedInt8_4H4W if they are read only as (N,
-    C)."""
+    """Return the layout in which means (N, C, 1, 1) are read; kPackedInt8_4H4W if their only reader reshapes
+    them to (N, C) for a matrix product."""
     graph = context.graph
     n, c, *_ = graph.specs[name].shape
     readers = context.readers(name)

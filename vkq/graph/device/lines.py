@@ -1,4 +1,4 @@
-"""Running sums, the largest numbers of lines, and scattered rows, on a device."""
+"""Running sums, top-k, and scattered rows on a device."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _axes(graph: Graph, node: Node) -> tuple[int, ...]:
 
 
 def _reduced(context: Context, node: Node) -> Value:
-    """Add a reduction; the reduced axes are moved last first."""
+    """Add a reduction; a transposition first moves the reduced axes to the end."""
     b, x, axes = context.builder, context.value(node.inputs[0]), _axes(context.graph, node)
     shape, own = x.spec.shape, contiguous(x.spec.shape)
     kept = [i for i in range(len(shape)) if i not in axes]
@@ -65,7 +65,7 @@ def _reduced(context: Context, node: Node) -> Value:
 
 
 def of_whole(row: DeviceOperator | None, op: str) -> DeviceOperator:
-    """Return the reduction of int32 numbers; that of other types is *row*."""
+    """Return a row that reduces int32 numbers itself, and leaves other types to *row*."""
 
     def check(graph: Graph, node: Node) -> str | None:
         dtype = graph.specs[node.inputs[0]].dtype

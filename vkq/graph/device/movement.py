@@ -1,4 +1,5 @@
-"""Movement operators on a device: by a kernel of their own, or by a list of each element's source."""
+"""Movement operators on a device: by kernels of their own, or by an index list with the source of each
+element."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ from .layouts import wanted
 
 
 def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
-    """Return a row that uses *direct* for 8-bit numbers; wider numbers, and more than four axes, are copied
-    element by element."""
+    """Return a row that uses *direct* for 8-bit numbers of at most four axes, and copies all others element
+    by element."""
 
     def record(context: Context, node: Node) -> Value:
         spec = context.graph.specs[node.inputs[0]]
@@ -46,7 +47,8 @@ def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
 def _by_strides(
     of: Callable[[Context, Node], tuple[tuple[int, ...], tuple[int, ...]]], otherwise: Record
 ) -> Record:
-    """Return a row that copies non-byte numbers by the strides of their axes: *of* gives (sizes, strides)."""
+    """Return a row that copies wider numbers by strides: *of* gives (sizes, strides). 8-bit numbers use
+    *otherwise*."""
 
     def record(context: Context, node: Node) -> Value | tuple[Value, ...]:
         x = context.value(node.inputs[0])
@@ -83,7 +85,7 @@ def _expanded(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _tiled(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return each axis as (repeat, size)."""
+    """Return (repeat, size) of each axis."""
     given = context.graph.specs[node.inputs[0]].shape
     repeats = context.graph.constants[node.inputs[1]].reshape(-1).tolist()
     pairs = list(zip(repeats, given, contiguous(given), strict=True))
@@ -98,13 +100,13 @@ def _slice(context: Context, node: Node) -> Value:
     return take.sliced(context.builder, x, parts)
 
 
-# Nodes whose result never shares memory with their input.
+# Operators whose result never shares memory with an input.
 READERS = ("conv2d", "MaxPool", "avg_pool2d", "global_avg_pool2d", "mean_lookup", "Concat")
 
 
 def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
-    """Concatenate along channels in kPackedInt8_16C without a copy: blocks of channels are contiguous, so the
-    inputs are written directly into the result. Return None if that is not possible."""
+    """Concatenate along channels in kPackedInt8_16C without a copy: the inputs are written directly into the
+    result, where blocks of channels are contiguous. Return None if that is not possible."""
     spec = context.graph.specs[node.outputs[0]]
     channels = len(spec.shape) == 4 and node.attributes["axis"] in (1, -3)
     whole = all(x.spec.layout == BLOCKED and x.spec.shape[1] % 16 == 0 for x in xs[:-1])
@@ -117,7 +119,7 @@ def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
 
 
 def _read_as_it_is(context: Context, name: str) -> bool:
-    """Return True if a value is no result of the graph, and no reader's result shares its memory."""
+    """Return True if a value is no graph result, and no reader's result shares its memory."""
     readers = context.readers(name)
     return name not in context.results and all(
         node.op in READERS and (node.op != "Concat" or len(node.inputs) > 1) for node in readers
@@ -157,12 +159,12 @@ def _resize(context: Context, node: Node) -> Value:
 
 
 def _resize_check(graph: Graph, node: Node) -> str | None:
-    """Refuse linear interpolation of non-bytes; every other mode is movement."""
+    """Refuse linear interpolation of wider numbers than 8 bits; every other mode is movement."""
     return first_is_bytes(graph, node) if node.attributes.get("mode", "nearest") == "linear" else None
 
 
 def _places(context: Context, node: Node) -> tuple[Array, float]:
-    """Return the source of each element of a movement's result, and the fill."""
+    """Return the index of the source of each element of a movement's result, and the fill value."""
     graph = context.graph
     shapes = [graph.specs[name].shape for name in (node.inputs[0], node.outputs[0])]
     numbers = take.numbers(context.builder, shapes[0], math.prod(shapes[1]))
@@ -181,7 +183,7 @@ def _places(context: Context, node: Node) -> tuple[Array, float]:
 
 
 def _taken(context: Context, node: Node) -> Value:
-    """Add any movement by the source of each element."""
+    """Add a movement that copies by an index list."""
     places, fill = _places(context, node)
     return take.gather(context.builder, context.value(node.inputs[0]), places, fill)
 

@@ -1,4 +1,4 @@
-"""A 1x1 convolution and the depthwise convolution behind it, in one dispatch."""
+"""A 1x1 convolution and the depthwise convolution that reads its result, in one dispatch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .layers import conv_of, only_reader
 
 
 def expanded(context: Context, node: Node) -> Value | None:
-    """Add two convolutions as one dispatch if that is possible and faster: this 1x1 convolution, and the
-    depthwise convolution that alone reads its result. Return the depthwise result, and keep it for that node.
-    Else return None."""
+    """Add this 1x1 convolution and the depthwise convolution that alone reads its result as one dispatch, if
+    that is possible and faster. Return the depthwise result, and store it for the second node. Else return
+    None."""
     x = context.value(node.inputs[0])
     if x.spec.dtype not in BYTES or node.input(3) or node.attributes["y"] is None:
         return None

@@ -1,5 +1,5 @@
-"""Other forms of quantization on a device: along an axis, in blocks, computed at run time; exact int32
-sums."""
+"""Other forms of quantization on a device: per axis, in blocks, and with parameters computed at run time;
+exact int32 sums."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def _each_check(graph: Graph, node: Node) -> str | None:
 
 
 def no_scale(scales: Array) -> str | None:
-    """Return which of a node's scales is missing, with the remedy; None if all are there."""
+    """Return an error text that names the scale that a node lacks, with the remedy; None if it has all
+    scales."""
     bad = np.argwhere(~are_scales(scales))
     if not len(bad):
         return None
@@ -62,8 +63,8 @@ def _dynamic(context: Context, node: Node) -> tuple[Value, ...]:
 
 
 def _zero_point(context: Context, node: Node, index: int) -> Value:
-    """Return the zero points of an operand of MatMulInteger or ConvInteger, constant or computed; 0 if none
-    are given."""
+    """Return the zero points of an operand of MatMulInteger or ConvInteger, constant or computed; 0 without
+    such an input."""
     if node.input(2 + index):
         return context.value(node.inputs[2 + index])
     dtype, device = context.graph.specs[node.inputs[index]].dtype, context.builder.device
@@ -96,8 +97,8 @@ def _matmul_integer(context: Context, node: Node) -> Value:
 
 
 def _conv_integer(context: Context, node: Node) -> Value:
-    """Add, for each group, a product of the weight with the pixels under the kernel, which are gathered.
-    Padding counts as the zero point, which is appended to the image."""
+    """Add one product for each group: the weight times the gathered pixels under the kernel. Padding counts
+    as the zero point, so the zero point is appended to the image as one more element."""
     b = context.builder
     x, w = (context.value(name) for name in node.inputs[:2])
     x_zero, w_zero = (_zero_point(context, node, i) for i in (0, 1))
@@ -117,8 +118,8 @@ def _conv_integer(context: Context, node: Node) -> Value:
 
 
 def pixels_under(p: Conv2dProblem) -> Array:
-    """Return (groups, k, N * OH * OW): the index in x of the element under each element of the kernel, -1 in
-    the padding."""
+    """Return (groups, K, N * OH * OW): the index in x of the element under each kernel tap; -1 in the
+    padding."""
     numbers = np.arange(p.n * p.ic * p.h * p.w).reshape(p.n, p.ic, p.h, p.w)
     top, left, bottom, right = p.padding
     numbers = np.pad(numbers, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-1)

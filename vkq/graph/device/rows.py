@@ -1,8 +1,7 @@
-"""The table of device operators: how each operator of a graph runs on a device, as steps of one plan.
+"""The table of device operators: how each operator of a graph becomes steps of a plan.
 
-A row checks a node (and returns the reason if it refuses it), and adds its steps. A node without a row, or
-refused by its row, cannot run on a device.
-"""
+A row checks a node, and returns a reason if it refuses the node; else it adds the steps. A node that has no
+row, or that its row refuses, cannot run on a device."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ from .context import (
 )
 from .layouts import wanted, wanted_means
 
-KNOWN = (*DeviceOperator.types, "int64", "bool")  # the last two where other reasons are told
+KNOWN = (*DeviceOperator.types, "int64", "bool")  # int64 and bool have more specific reasons
 WEIGHTED = "Conv", "ConvTranspose"
 
 

@@ -1,10 +1,9 @@
 """Attention as one operator (`vkq.numerics.attention`).
 
 attention: inputs q, k, v and an optional bias, which is added to scores; attributes ``scale``, ``seen``,
-``guarded`` (`vkq.numerics.attention.attention`). The axes of q, k and v, in the orders ``axes[0]``,
-``axes[1]`` and ``axes[2]``, are (batch, heads, tokens, numbers); ``axes[3]`` is the order for the result,
-which is float32. ``fused``: the reason for one node, for people.
-"""
+``guarded`` (`vkq.numerics.attention.attention`). ``axes`` has four permutations. ``axes[0]`` to ``axes[2]``
+bring the axes of q, k and v into the order (batch, heads, tokens, numbers). ``axes[3]`` is the order of the
+result's axes; the result is float32. ``fused``: why this node was fused, as a text for reports."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ Axes = tuple[int, ...]
 
 
 def moved(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
-    """Return a shape with its axes in this order."""
+    """Return a shape with its axes permuted."""
     return tuple(shape[a] for a in axes)
 
 
 def result_shape(node: Node, q: Sequence[int], v: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of the result for those of q and v."""
+    """Return the shape of the result for these shapes of q and v."""
     axes = node.attributes["axes"]
     first = (*moved(q, axes[0])[:3], moved(v, axes[2])[3])
     return tuple(first[axes[3].index(a)] for a in range(4))

@@ -1,5 +1,6 @@
-"""Chains of element-wise operators (`vkq.graph.passes.chains`): one node with the attributes ``chain`` (its
-computation), ``gives`` (the stored types of its results) and ``shape`` (their shape)."""
+"""Chains of element-wise operators (`vkq.graph.passes.chains`). A chain is one node with the attributes
+``chain`` (its computation), ``gives`` (the stored types of its results) and ``shape`` (the shape of all
+results)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Element-wise operators of ONNX on float32, float16, int32 and bool, in the steps that a device computes."""
+"""Element-wise operators of ONNX on float32, float16, int32 and bool, with the same rounding steps as on a
+device."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from .operator import Inputs, Operator, broadcast, one, same, there
 Computation = Callable[[Node, Sequence["Array | None"]], list[Array]]
 Unary = Callable[[Array, Mapping[str, Any]], Any]
 erf = np.vectorize(math.erf, otypes=[np.float64])
-SIXTH = np.float32(1 / 6)  # ONNX's HardSwish multiplies by it
+SIXTH = np.float32(1 / 6)  # the factor of ONNX's HardSwish
 
 
 def _sigmoid(x: Array) -> Any:
@@ -53,7 +54,7 @@ ROUNDED: dict[str, Unary] = {
     "Acosh": lambda x, a: np.arccosh(x),
     "Atanh": lambda x, a: np.arctanh(x),
 }
-# Computed in the input's own type, each step rounded; attributes have that type, too.
+# Computed in the input's own type, each step rounded; attributes have that type.
 STEPPED: dict[str, Unary] = {
     "Relu": lambda x, a: np.maximum(x, 0),
     "Identity": lambda x, a: x,
@@ -106,8 +107,9 @@ VARIADIC: dict[str, Callable[[Array, Array], Any]] = {"Max": np.maximum, "Min": 
 
 
 def _described(op: str, otherwise: Callable[[Node, list[Array]], Any], first: int = 0) -> Computation:
-    """Return the steps that a device computes for numbers of its types (`vkq.numerics.described`), else
-    NumPy's. *first*: the operand whose type is that of the arithmetic."""
+    """Return a computation that uses the device's steps for types that a device has
+    (`vkq.numerics.described`), and *otherwise*, in NumPy, for other types. *first*: the index of the first
+    operand that has the type of the arithmetic."""
 
     def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         given, attributes = [v for v in x if v is not None], dict(node.attributes)
@@ -171,7 +173,7 @@ def _is_infinite(node: Node, x: list[Array]) -> Any:
 
 
 def _clip(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Clip; a bound is one number, whatever its axes."""
+    """Clip. A bound counts as one number, whatever its shape."""
     bounds = [None if v is None else v.reshape(()) for v in x[1:]]
 
     def otherwise(node: Node, given: list[Array]) -> Any:
@@ -199,8 +201,8 @@ def _test(op: str, otherwise: Callable[[Node, list[Array]], Any], least: int = 1
 
 
 def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
-    """Return scale, bias, mean and variance as one factor and one addend a channel, in ONNX Runtime's
-    order."""
+    """Return scale, bias, mean and variance as one factor and one addend for each channel, rounded in ONNX
+    Runtime's order."""
     scale, bias, mean, variance = x
     epsilon = scale.dtype.type(node.attributes.get("epsilon", 1e-5))
     with np.errstate(all="ignore"):

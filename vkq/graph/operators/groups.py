@@ -12,11 +12,11 @@ from ...numerics.grouped import BITS, GROUPS, GroupedWeight, packed, unpacked
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator
 
-A, B, SCALES, ZERO_POINTS, G_IDX, BIAS = range(6)  # inputs
+A, B, SCALES, ZERO_POINTS, G_IDX, BIAS = range(6)  # indices of the inputs
 
 
 def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
-    """Return the weight of a node; raises VkqError with the numbers if vkq does not support such a weight."""
+    """Return the weight of a node; raise VkqError with the numbers if vkq does not support it."""
     codes, scales, points = (
         constants.get(node.input(i)) if node.input(i) else None for i in (B, SCALES, ZERO_POINTS)
     )
@@ -43,10 +43,10 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
 
 
 def _of_four_bits(node: Node, codes: Array, points: Array | None) -> list[Array]:
-    """Widen codes and zero points of 2 bits to 4; float zero points stay unchanged."""
+    """Widen 2-bit codes and zero points to 4 bits; float zero points stay unchanged."""
     n, blocks, _ = codes.shape
     if points is None:
-        points = np.full((n, -(-blocks // 4)), 0b10101010, np.uint8)  # the middle
+        points = np.full((n, -(-blocks // 4)), 0b10101010, np.uint8)  # code 2, the middle of 2 bits
     if points.dtype == np.uint8:
         if points.size != n * -(-blocks // 4):
             raise ModelError(
@@ -58,7 +58,7 @@ def _of_four_bits(node: Node, codes: Array, points: Array | None) -> list[Array]
 
 
 def sizes_of(node: Node) -> tuple[int, int, int, int]:
-    """Return N, K, block_size and bits (4 by default)."""
+    """Return the attributes N, K, block_size and bits (4 by default)."""
     for name in ("N", "K", "block_size"):
         if name not in node.attributes:
             raise ModelError(f"{node}: its attribute {name} is missing")
@@ -67,7 +67,8 @@ def sizes_of(node: Node) -> tuple[int, int, int, int]:
 
 
 def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:
-    """Divide larger blocks into groups that share scale and zero point; groups beyond K are removed."""
+    """Divide blocks larger than a group into groups with the block's scale and zero point; remove the groups
+    beyond K."""
     n, blocks, size = codes.shape
     if points is not None and points.dtype == np.uint8 and points.size == n * -(-blocks * bits // 8):
         points = unpacked(points.reshape(n, -1), bits)[:, :blocks].astype(scales.dtype)
@@ -86,7 +87,7 @@ def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, point
 
 
 def _neighbours(groups: Array | None, block: int) -> bool:
-    """Return True if the groups along K are consecutive blocks."""
+    """Return True if g_idx only says that the groups are consecutive blocks along K."""
     return groups is not None and np.array_equal(groups, np.arange(groups.size) // block)
 
 

@@ -53,7 +53,7 @@ def _image(x: Inputs) -> tuple[int, int, int, int]:
 
 
 def window(node: Node, shape: Sequence[int]) -> Window:
-    """Return the window of MaxPool and AveragePool (with ``auto_pad`` resolved)."""
+    """Return the window of MaxPool and AveragePool, with ``auto_pad`` resolved to numbers."""
     if len(shape) != 4:
         raise UnsupportedForm(f"{node}: the input has {len(shape)} axes; it must have 4: (N, C, H, W)")
     a = node.attributes
@@ -67,7 +67,7 @@ def window(node: Node, shape: Sequence[int]) -> Window:
 def padding(
     node: Node, shape: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return (top, left, bottom, right), from ``pads`` or ``auto_pad``."""
+    """Return (top, left, bottom, right) of ``pads`` or ``auto_pad``."""
     auto, rank = node.attributes.get("auto_pad", "NOTSET"), len(kernel)
     if not len(strides) == len(dilations) == rank == len(shape) - 2 or min(*strides, *dilations, *kernel) < 1:
         raise ModelError(
@@ -96,13 +96,13 @@ def _max_pool(x: Inputs) -> list[Spec]:
 
 
 def _given(arrays: Sequence[Array | None], index: int) -> Array | None:
-    """Return an input that exists and is not empty, else None."""
+    """Return an input that exists and is not empty; else None."""
     found = arrays[index] if index < len(arrays) else None
     return found if found is not None and found.size else None
 
 
 def resize_of(node: Node, shape: Sequence[int], given: Sequence[Array | None]) -> Resize:
-    """Return the parameters of a Resize with inputs x, roi, scales, sizes."""
+    """Return the parameters of a Resize. *given* has its constant inputs x, roi, scales, sizes."""
     a = node.attributes
     scales, sizes = (_given(given, i) for i in (2, 3))
     if (scales is None) == (sizes is None):
@@ -146,5 +146,5 @@ OPERATORS: dict[str, Operator] = {
     "DepthToSpace": Operator("movement", _depth_to_space, _depth_to_space_compute),
     "SpaceToDepth": Operator("movement", _space_to_depth, _space_to_depth_compute),
     "MaxPool": Operator("movement", _max_pool),
-    "Resize": Operator("movement", _resize),  # linear is none: see `moves`
+    "Resize": Operator("movement", _resize),  # except in linear mode: see `moves`
 }

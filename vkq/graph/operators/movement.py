@@ -1,4 +1,4 @@
-"""Movement operators of ONNX: their results are elements of their inputs in other places."""
+"""Movement operators of ONNX: each element of a result is an element of an input."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _permute_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def permutation(node: Node, rank: int) -> list[int]:
-    """Return the axes of a Transpose."""
+    """Return the permutation of a Transpose."""
     perm = [int(a) for a in node.attributes.get("perm", range(rank)[::-1])]
     if sorted(perm) != list(range(rank)):
         raise ModelError(f"{node}: perm is {perm} and the input has {rank} axes")
@@ -88,7 +88,7 @@ def permutation(node: Node, rank: int) -> list[int]:
 
 
 def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | None]) -> tuple[slice, ...]:
-    """Return starts, ends, axes, steps of a Slice as Python's slices, one for each axis."""
+    """Return a Slice (starts, ends, axes, steps) as one Python slice for each axis."""
     starts, ends = (list(each or ()) for each in (*given, None, None)[:2])
     axes = given[2] if len(given) > 2 and given[2] is not None else range(len(starts))
     steps = given[3] if len(given) > 3 and given[3] is not None else [1] * len(starts)
@@ -103,7 +103,7 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
         size = shape[axis]
         if step > 0:
             found[axis] = slice(start, end, step)
-        else:  # ONNX clamps the start to the data; Python's slices begin before it, with nothing
+        else:  # ONNX clamps the start to the axis; a Python slice with a start before the axis is empty
             first, last = (value + size if value < 0 else value for value in (start, end))
             found[axis] = slice(min(max(first, 0), size - 1), None if last < 0 else last, step)
     return tuple(found)
@@ -191,7 +191,7 @@ def _tile(x: Inputs) -> list[Spec]:
 
 
 def margins(node: Node, rank: int, pads: Sequence[int], axes: Sequence[int] | None) -> list[tuple[int, int]]:
-    """Return (before, after) of each axis of a Pad; negative numbers crop."""
+    """Return (before, after) for each axis of a Pad; negative numbers crop."""
     chosen = list(range(rank)) if axes is None else [a % max(rank, 1) for a in axes]
     if len(pads) != 2 * len(chosen):
         raise ModelError(f"{node}: pads {list(pads)} do not fit {len(chosen)} axes")
@@ -229,7 +229,7 @@ def _pad_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _cropped(x: Array, around: Sequence[tuple[int, int]]) -> Array:
-    """Return x cropped by the negative margins."""
+    """Return x without the elements that negative margins remove."""
     return x[
         tuple(slice(max(0, -b), max(0, d + min(0, a))) for d, (b, a) in zip(x.shape, around, strict=True))
     ]

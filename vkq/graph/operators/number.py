@@ -37,7 +37,7 @@ def conv_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> 
 
 
 def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> dict[str, Any]:
-    """Return the options of a ConvTranspose, with output_padding."""
+    """Return the options of a ConvTranspose, including output_padding."""
     _images(node, x_shape, w_shape)
     a, auto = node.attributes, node.attributes.get("auto_pad", "NOTSET")
     strides, dilations = tuple(a.get("strides", (1, 1))), tuple(a.get("dilations", (1, 1)))
@@ -56,7 +56,8 @@ def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int
             if total < 0:
                 raise UnsupportedForm(f"{node}: its output_shape {tuple(wanted)} is beyond what x reaches")
             less, more = total // 2, total - total // 2
-            before.append(less if auto == "SAME_UPPER" else more)  # ONNX: the odd one belongs to the start
+            # SAME_LOWER: an odd pixel is padded at the start.
+            before.append(less if auto == "SAME_UPPER" else more)
             after.append(more if auto == "SAME_UPPER" else less)
         pads = (*before, *after)
     return {
@@ -138,7 +139,7 @@ def _global_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(given.astype(np.float64).mean(axes, keepdims=True).astype(given.dtype))
 
 
-REAL = ("float32", "float16")  # computed in the steps of `vkq.numerics.rows`
+REAL = ("float32", "float16")  # computed with the rounding steps of `vkq.numerics.rows`
 
 
 def reduced(node: Node, rank: int, axes: Sequence[int] | None) -> tuple[int, ...]:
@@ -175,7 +176,7 @@ def _reduce_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _places(dtype: str) -> Callable[[Inputs], list[Spec]]:
-    """Return the shape inference of ArgMax and ArgMin with results of this type."""
+    """Return the shape inference of ArgMax and ArgMin for indices of this type."""
 
     def infer(x: Inputs) -> list[Spec]:
         shape = x.spec(0).shape
@@ -262,7 +263,7 @@ OPERATORS: dict[str, Operator] = {
         "number", lambda x: _int32(_product_shape(x, x.spec(0).shape, x.spec(1).shape))
     ),
     **{name: Operator("number", _reduce, _reduce_compute) for name in REDUCTIONS},
-    # ONNX's operators, and those on 8-bit numbers on a device.
+    # ArgMax and ArgMin are ONNX's operators; argmax and argmin read 8-bit numbers on a device.
     **{name: Operator("number", _places("int64"), _places_compute) for name in ("ArgMax", "ArgMin")},
     **{name: Operator("number", _places("int32"), _places_compute) for name in ("argmax", "argmin")},
     "Shape": Operator("shape", _shape, _shape_compute),
@@ -271,7 +272,7 @@ OPERATORS: dict[str, Operator] = {
     ),
     "ConstantOfShape": Operator("shape", _filled_shape, _filled),
     "Range": Operator("shape", _range, _range_compute),
-    # An operator unknown to vkq; the pass that made the node gives the specs of its results.
+    # An operator unknown to vkq. The pass that makes the node stores the specs of its results.
     "foreign": Operator(
         "number",
         lambda x: x.node.attributes["infer"](x),

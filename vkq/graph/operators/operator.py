@@ -17,8 +17,8 @@ class UnsupportedForm(ModelError):
 
 
 class OpenShape(ModelError):
-    """The shapes of a node's results depend on numbers that exist only at run time: those of *needed*, a
-    value of the graph or of the node itself.
+    """The shapes of a node's results depend on numbers that exist only at run time. *needed* names the value
+    that holds these numbers: an input of the node, or its result.
 
     >>> OpenShape("Range 'r': needs its limit", "limit").needed
     'limit'
@@ -29,14 +29,14 @@ class OpenShape(ModelError):
         self.needed = needed
 
 
-MOST_NUMBERS = 1 << 16  # of a shape, axes, pads, or the sizes of parts
+MOST_NUMBERS = 1 << 16  # limit for a constant that holds a shape, axes, pads, or the sizes of parts
 
 Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """A node's inputs: the spec of each (None if it is omitted), and its array if it is constant."""
+    """A node's inputs: the spec of each (None if it is omitted), and the array of each constant."""
 
     node: Node
     specs: Sequence[Spec | None]
@@ -50,8 +50,7 @@ class Inputs:
         return found
 
     def array(self, index: int) -> Array | None:
-        """Return the constant of an input, None if it is omitted; raises an error if it is computed at run
-        time."""
+        """Return a constant input, None if it is omitted; raise an error if it is computed at run time."""
         if index >= len(self.specs) or self.specs[index] is None:
             return None
         found = self.arrays[index]
@@ -81,12 +80,16 @@ Compute = Callable[[Node, Sequence["Array | None"]], "Sequence[Array] | None"]
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
-    """One row of the table. ``compute`` is None if only the oracle (`vkq.check.graph`) computes it.
+    """One row of the operator table. ``compute`` is None if only the oracle (`vkq.check.graph`) computes the
+    operator.
 
-    kind: "elementwise" (each element of the result depends on one element of each input, broadcast as in
-    NumPy), "movement" (each element of the result is an element of the inputs; also the maximum of several,
-    which commutes with any increasing function), "number" (sums and other functions of real numbers), "shape"
-    (depends only on shapes, or makes constants) or "quantized" (on 8-bit numbers with parameters).
+    kind:
+    - "elementwise": each element of the result depends on one element of each input, broadcast as in NumPy
+    - "movement": each element of the result is an element of an input, or the maximum of several elements,
+      which commutes with any increasing function
+    - "number": sums and other functions of real numbers
+    - "shape": depends only on shapes, or makes constants
+    - "quantized": works on 8-bit numbers with parameters
     """
 
     kind: Kind
@@ -95,12 +98,12 @@ class Operator:
 
 
 def same(x: Inputs) -> list[Spec]:
-    """The result has the first input's spec."""
+    """Return the first input's spec as the spec of the result."""
     return [x.spec(0)]
 
 
 def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]:
-    """Broadcast the shapes of all inputs, at least so many."""
+    """Return the result's spec for inputs that are broadcast; there must be at least *least* inputs."""
     shapes = [x.spec(i).shape for i in range(max(least, len(x.specs)))]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -110,18 +113,18 @@ def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]
 
 
 def one(result: Array) -> list[Array]:
-    """Return a list of one array."""
+    """Return a list that holds one array."""
     return [np.asarray(result)]
 
 
 def there(array: Array | None) -> Array:
-    """Return a required input (which `Inputs.spec` has checked)."""
+    """Return a required input. `Inputs.spec` has checked that it exists."""
     assert array is not None
     return array
 
 
 def axis_of(node: Node, rank: int, default: int | None = None, name: str = "axis") -> int:
-    """Return a non-negative axis from an attribute."""
+    """Return an attribute that names an axis as a non-negative number."""
     axis = int(node.attributes[name] if default is None else node.attributes.get(name, default))
     if not -rank <= axis < max(rank, 1):
         raise ModelError(f"{node}: {name} is {axis} and the input has {rank} axes")
@@ -129,5 +132,5 @@ def axis_of(node: Node, rank: int, default: int | None = None, name: str = "axis
 
 
 def like(x: Inputs, shape: Sequence[int]) -> list[Spec]:
-    """Return a result of the first input's type and of this shape."""
+    """Return the spec of a result with the first input's type and this shape."""
     return [Spec(x.spec(0).dtype, tuple(int(d) for d in shape)).check(str(x.node))]

@@ -1,7 +1,5 @@
-"""Quantization operators of ONNX, and vkq's operators on 8-bit numbers, with their parameters as attributes.
-
-The attributes x, a, b and y are QParams; if y is None, the result is float32.
-"""
+"""Quantization operators of ONNX, and vkq's operators on 8-bit numbers. Their attributes x, a, b and y are
+QParams; if y is None, the result is float32."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ from .operator import Inputs, Operator, broadcast, one, there
 
 
 def along(scale: Array, node: Node, shape: Sequence[int]) -> Array:
-    """Return a scale or zero point shaped for broadcasting: one number, one for each slice along ``axis``, or
-    blocks."""
+    """Return a scale or zero point in a shape that broadcasts: one number, one number for each slice along
+    ``axis``, or one for each block."""
     if scale.size == 1 and scale.ndim < 2:
         return scale.reshape(())
     axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
@@ -76,9 +74,9 @@ def _dequantize(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """DynamicQuantizeLinear: the range of the whole tensor without NaN, extended to contain 0, mapped to
-    uint8. The scale is at least 2**-126. An infinite range makes it infinite: then finite numbers become the
-    zero point, infinities 0."""
+    """DynamicQuantizeLinear: map the range of the whole tensor, without NaN and extended to contain 0, to
+    uint8. The scale is at least 2**-126. If the range is infinite, so is the scale: then finite numbers
+    become the zero point, and infinities become 0."""
     given = there(x[0])
     low, high = (np.float32(each(given.reshape(-1), initial=0)) for each in (np.fmin.reduce, np.fmax.reduce))
     with np.errstate(all="ignore"):
@@ -95,8 +93,8 @@ def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
-    """Return the spec of a result: 8-bit; or float32, or the type of x if that is not quantized (its
-    parameters are None)."""
+    """Return the spec of a result: 8-bit if it has parameters (attribute *key*); else the type of a float x,
+    or float32."""
     a = x.node.attributes
     y: QParams | None = a[key]
     real = x.spec(0).dtype if "x" in a and a["x"] is None else "float32"
@@ -108,22 +106,22 @@ TRANSPOSED = (*CONV, "output_padding")
 
 
 def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
-    """Return some of a node's attributes as keyword arguments."""
+    """Return the named attributes that a node has as keyword arguments."""
     return {name: node.attributes[name] for name in names if name in node.attributes}
 
 
-OWN = ""  # among the inputs of the node that is a convolution's ``after``: the convolution's own result
-LAYER = ("w_scale", "w_zero_point", "activation")  # and x, y
+# The name of the convolution's own result among the inputs of its ``after`` node.
+OWN = ""
+LAYER = ("w_scale", "w_zero_point", "activation")  # besides x and y
 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
-    """Return the row of conv2d, conv_transpose2d or linear: inputs x, weight, bias (constants). x is None for
-    float activations, float32 or float16; the result then has their type.
+    """Return the row of conv2d, conv_transpose2d or linear: inputs x, weight, bias (constants). The
+    parameters x are None for float32 or float16 activations; the result then has their type.
 
-    A conv2d may have ``after``, a node (add, sub, lookup) whose operand `OWN` is its result, and whose other
-    operand is the fourth input. A linear may have a dequantize, or a lookup, also with a table for each
-    channel.
-    """
+    A conv2d may have an epilogue ``after``: a node (add, sub, lookup) with the operand `OWN`, the
+    convolution's result; its other operand is the fourth input. The epilogue of a linear is a dequantize, or
+    a lookup, with one table or with one for each channel."""
 
     def infer(x: Inputs) -> list[Spec]:
         shape = problem(x.spec(0).shape, x.spec(1).shape, **options(x.node, names)).y_shape
@@ -159,7 +157,7 @@ def _where(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def pool_window(node: Node, shape: Sequence[int]) -> Window:
-    """Return the window of avg_pool2d."""
+    """Return the window of an avg_pool2d."""
     a = node.attributes
     return Window.of(node.op, shape, a["kernel"], a["stride"], a["padding"], 1, a["ceil_mode"])
 
@@ -169,7 +167,7 @@ def _by_table(x: Array, table: Array) -> Array:
 
 
 def _lookup(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Look up x in ``table``: (256,), or (C, 256) with one for each slice along ``axis``."""
+    """Look up x in ``table``: (256,), or (C, 256) with one table for each slice along ``axis``."""
     table: Array = node.attributes["table"]
     index = there(x[0]).astype(np.int32) + (128 if there(x[0]).dtype == np.int8 else 0)
     if table.ndim == 1:

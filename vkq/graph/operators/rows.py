@@ -1,10 +1,10 @@
 """Functions of rows (`vkq.numerics.rows`) in a graph.
 
-rows: ``function`` of ``count`` axes from ``axis`` on, taken as one; a reduction removes them. It may read
-8-bit numbers (``x``), apply a ``chain`` to its results, whose other operands are further inputs
-(``operands``: `vkq.kernels.rows`), and quantize them (``y``). Normalization: ``function`` (normalize,
-normalize_root) of all axes from ``axis`` on: LayerNormalization and similar operators without scale and bias.
-"""
+rows: ``function`` of rows that consist of ``count`` axes from ``axis`` on; a reduction removes these axes.
+The node may read 8-bit numbers (``x``), apply a ``chain`` to its results, and quantize them (``y``). Other
+operands of the chain are further inputs (``operands``: `vkq.kernels.rows`). Normalization: ``function``
+(normalize, normalize_root) of all axes from ``axis`` on; LayerNormalization and similar operators, without
+scale and bias."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .operator import Inputs, Operator, axis_of, one, same, there
 
 
 def along(x: Array, function: str, axes: Sequence[int], epsilon: float = 0.0) -> Array:
-    """Return a function of these axes of an array, taken as one; float16 numbers are computed as float32."""
+    """Return a function of rows that consist of these axes of an array; float16 numbers are computed as
+    float32."""
     kept = [i for i in range(x.ndim) if i not in axes]
     moved = x.astype(np.float32).transpose(*kept, *axes)
     length = math.prod(x.shape[i] for i in axes)

@@ -1,10 +1,9 @@
-"""Lines of numbers in order: running sums, the largest numbers of a line, scattered rows.
+"""Running sums, top-k, scattered rows, and weighted sums along an axis.
 
 scatter: inputs (rows, inner), ids (count,) and updates (count, inner); ``reduction`` says how a row is
 combined with its updates, one after the other. topk: the ``k`` largest (or smallest) numbers of each line of
-(lines, length) in order, the first of equal ones first, and their indices. taps: weighted sums of the
-elements in ``index`` along ``axis``.
-"""
+(lines, length), sorted, the first of equal numbers first, and their indices. taps: weighted sums of the
+elements in ``index`` along ``axis``."""
 
 from __future__ import annotations
 

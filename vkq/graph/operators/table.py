@@ -1,4 +1,4 @@
-"""The table of a graph's operators."""
+"""The table of all graph operators."""
 
 from __future__ import annotations
 

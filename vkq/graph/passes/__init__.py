@@ -43,7 +43,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     to_float_layers,
     join_transposes,
     simplify,
-    to_tables,  # of tables whose values in between nobody reads any more
+    to_tables,  # again: removes tables whose intermediate values no node reads any more
     quantize_in_convolutions,
     side_by_side,
     into_convolutions,
@@ -54,7 +54,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 def lower(graph: Graph) -> Graph:
-    """Lower a model's graph, with its constants folded, to vkq's operators as far as possible."""
+    """Lower a model's graph with folded constants to vkq's operators as far as possible."""
     for one in PASSES:
         graph = one(graph)
     graph.verify()

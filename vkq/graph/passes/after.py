@@ -1,8 +1,7 @@
-"""Fuses epilogues. Into a convolution: the addition of another value (a residual), or a table. Into a linear
-layer: a table, a table for each channel, or float32 results.
+"""Fuses epilogues. A convolution gets the addition of another value (a residual), or a table; a linear layer
+gets a table, a table for each channel, or float32 results.
 
-This is exact: the kernel requantizes its result first, and continues with the bytes.
-"""
+This is exact: the kernel requantizes its result first, and continues with the bytes."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from .sweep import Sweep, swept
 
 
 def into_convolutions(graph: Graph) -> Graph:
-    """Fuse sums and tables into the layers before them, and the dequantization of linear layers' results,
-    where nothing else reads the value between."""
+    """Fuse sums and tables into the layers before them, and dequantize into linear layers, if no other node
+    reads the layer's result."""
     if graph.kinds.isdisjoint(("conv2d", "linear")):
         return graph
     sums = ("add", "sub") if "conv2d" in graph.kinds else ()
@@ -40,8 +39,8 @@ class _LastSteps:
         return True
 
     def _looked_up(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """Return the value that indexes a table, and the layer that makes it; a table for each channel needs
-        a linear layer."""
+        """Return the value that a lookup reads, and the layer that makes the value. Only linear layers take a
+        table for each channel."""
         own, table = node.inputs[0], node.attributes["table"]
         columns = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
         ops = ("conv2d", "linear") if table.ndim == 1 else ("linear",) if columns else ()
@@ -49,15 +48,16 @@ class _LastSteps:
         return own, self._layer(sweep, own, *ops) if plain else None
 
     def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """Return the operand of a sum that a convolution makes: the later of the two, when the other one
-        exists."""
+        """Return the operand of a sum that a convolution computes last, and that convolution: at that time
+        the other operand exists."""
         made = {name: self._layer(sweep, name, "conv2d") for name in node.inputs}
         own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
         alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
         return own, made[own] if alike and len(made) == 2 else None
 
     def _layer(self, sweep: Sweep, name: str, *ops: str) -> Node | None:
-        """Return the layer that makes a value with a single reader, and has no epilogue yet."""
+        """Return the layer that makes a value, if the value has one reader and the layer has no epilogue
+        yet."""
         made = sweep.producer(name, *ops)
         if made is None or (made.op == "linear" and not isinstance(made.attributes["x"], QParams)):
             return None
@@ -66,7 +66,7 @@ class _LastSteps:
 
 
 def _as_numbers(sweep: Sweep, node: Node) -> bool:
-    """Make the linear layer before a dequantize, if there is one, store dequantized numbers."""
+    """If a linear layer makes the input of this dequantize, let the layer store dequantized numbers."""
     made = sweep.producer(node.inputs[0], "linear")
     if made is None or "after" in made.attributes or made.attributes["y"] != node.attributes["x"]:
         return False

@@ -1,4 +1,4 @@
-"""The inputs of attention: the layout of queries, keys and values in memory, and masks."""
+"""The inputs of attention: masks, and the memory layout of queries, keys and values."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from ..operators.attention import Axes
 from ..operators.movement import permutation
 from .sweep import Sweep
 
-LEAST = -1e30  # what hides a key: with a score it is itself, and its weight is zero
+# Mask values up to this hide a key: a score is lost in rounding beside it, and its weight is zero.
+LEAST = -1e30
 ONE_BY_ONE: Axes = (0, 1, 2, 3)
 FLOATS = ("float32", "float16")
 
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """A change of scores: a value is added; or scores stay where flags are set (not set, if *inverted*), and
-    others become ``low``."""
+    """One change of scores. Either the value is added; or scores whose flag is not set (or set, if
+    *inverted*) are replaced by ``low``."""
 
     name: str
     low: float | None = None
@@ -31,22 +32,22 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True)
 class Laid:
-    """The layout of a value in memory: ``name`` with its axes in the order ``axes`` is the value."""
+    """The memory layout of a value: it is the stored value ``name`` with its axes permuted by ``axes``."""
 
     name: str
     axes: Axes
 
 
 def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
-    """Return the layout of queries of *shape* (batch, heads, queries); heads that share keys may be rows of
-    one matrix."""
+    """Return the layout of queries, whose first axes must be *shape* (batch, heads, queries); heads that
+    share keys may be stored as rows of one matrix."""
     own = sweep.specs[name].shape
     return _followed(sweep, name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1])))
 
 
 def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
-    """Return the layout of a value of three or four axes, as four, without its Transposes, which need not
-    run. last: the axis that stays last in memory, if any."""
+    """Return the layout of a value of three or four axes as one of four axes. Its Transposes are skipped:
+    they need not run. last: an axis that must stay last in memory, if any."""
     own = sweep.specs[name].shape
     if len(own) == 3:
         parts = (batch, own[0] // batch) if batch and own[0] % batch == 0 else (1, own[0])
@@ -55,7 +56,7 @@ def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
 
 
 def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
-    """Return the layout of keys from their transposed form (batch, heads, numbers, keys)."""
+    """Return the layout of keys, given their transposed form (batch, heads, numbers, keys)."""
     found = laid(sweep, name, batch, None)
     b, h, d, t = found.axes
     return Laid(found.name, (b, h, t, d))
@@ -71,7 +72,8 @@ def _followed(sweep: Sweep, name: str, last: int | None = 3) -> Laid:
 
 
 def _before(sweep: Sweep, laid: Laid) -> Laid | None:
-    """Return the input of a Transpose, of a repetition of heads, or of a Cast from float16; else None."""
+    """Return the input of the Transpose, of the repetition of heads, or of the Cast from float16 that makes a
+    value; else None."""
     made = sweep.producer(laid.name, "Transpose", "Reshape", "Cast", "Identity")
     if made is None:
         return None
@@ -85,8 +87,8 @@ def _before(sweep: Sweep, laid: Laid) -> Laid | None:
 
 
 def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> str:
-    """Return the heads before their repetition, (batch, heads, 1, tokens, numbers), or a value of the same
-    shape; else ""."""
+    """Return the heads before they were repeated, (batch, heads, tokens, numbers), or a value that already
+    has this shape; else ""."""
     if sweep.specs[name].shape == shape:
         return name
     repeated = sweep.producer(name, "Expand")
@@ -101,7 +103,8 @@ def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> 
 
 
 def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
-    """Return a value with another shape: the one before a Reshape, if that has it."""
+    """Return a value in another shape: the input of its Reshape if that has the shape, else the result of a
+    new Reshape."""
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]
@@ -113,7 +116,8 @@ def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
 
 
 def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[Seen, str]:
-    """Return which keys queries see by position, and what else is added to the scores ("": nothing)."""
+    """Return which keys each query sees by position, and the name of a bias that is added to the scores ("":
+    none)."""
     seen, bias = Seen(), ""
     for one in added:
         name, array = one.name, sweep.array(one.name)
@@ -132,7 +136,8 @@ def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[
 
 
 def _shown(array: Array, mask: Mask) -> Array | None:
-    """Return the flags of a constant mask that only hides keys; None for another constant."""
+    """Return the flags of visible keys for a constant mask that only hides keys; None for any other
+    constant."""
     if mask.low is not None:
         return array.astype(np.bool_) ^ mask.inverted
     hidden = array <= LEAST
@@ -140,7 +145,8 @@ def _shown(array: Array, mask: Mask) -> Array | None:
 
 
 def causal(shown: Array, queries: int, keys: int) -> Seen | None:
-    """Return the rule by which queries see keys up to their own position, if the flags follow one."""
+    """Return the rule by which a query sees the keys up to its own position, if the flags follow such a
+    rule."""
     if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
         return None
     flags = shown.reshape(queries, keys)
@@ -148,8 +154,9 @@ def causal(shown: Array, queries: int, keys: int) -> Seen | None:
         return None
     if flags.all():
         return Seen()
-    last = keys - 1 - int(np.argmax(flags[0, ::-1]))  # that the first query sees
-    wide = keys - int(np.argmax(flags[-1])) - int(np.argmax(flags[-1, ::-1]))  # how many the last one sees
+    last = keys - 1 - int(np.argmax(flags[0, ::-1]))  # the last key that the first query sees
+    # The number of keys that the last query sees.
+    wide = keys - int(np.argmax(flags[-1])) - int(np.argmax(flags[-1, ::-1]))
     for window in (0, wide):
         found = Seen(True, last, window)
         if np.array_equal(found.flags(queries, keys), flags):

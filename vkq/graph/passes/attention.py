@@ -1,9 +1,8 @@
-"""Fuses attention that is written out (MatMul, scale, masks, Softmax, MatMul) into one node, if there are
-many scores.
+"""Fuses attention that is written as MatMul, scale, masks, Softmax, MatMul into one node if its score matrix
+is large.
 
-The sizes alone decide, so that results have the same bits on every device: attention is fused if it has
-SCORES_BYTES or more of scores and ROWS rows or more, or more scores than a device should hold.
-"""
+Only the sizes decide, so that results have the same bits on every device. Attention is fused if it has
+SCORES_BYTES or more of scores and ROWS rows or more, or more scores than a device should hold."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ from .attended import FLOATS, LEAST, ONE_BY_ONE, Mask, laid, laid_keys, laid_row
 from .sweep import Sweep, scalar, swept
 
 SCORES_BYTES, ROWS, MOST_BYTES = 1 << 24, 16, 1 << 26
-MOST_TURNS = 65_000  # a driver may let loops have so many rounds
+MOST_TURNS = 65_000  # iterations that every driver accepts in a loop
 BETWEEN = ("Add", "Where", "Mul", "Div", "MatMul")
 
 
 @dataclasses.dataclass(frozen=True)
 class Softmaxed:
-    """The input of Softmax: a MatMul's result times ``scale``, and what was added then, in order. guarded:
-    NaN became 0."""
+    """The input of Softmax: a MatMul's result times ``scale``, then the masks that are added, in order.
+    guarded: NaN results of Softmax are replaced by 0."""
 
     product: Node
     scale: float
@@ -39,7 +38,7 @@ class Softmaxed:
 
 
 def fuse_attention(graph: Graph) -> Graph:
-    """Fuse each large attention into one node."""
+    """Fuse each attention with a large score matrix into one node."""
     return swept(graph, _visit, "MatMul", "Transpose") if "Softmax" in graph.kinds else graph
 
 
@@ -57,7 +56,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
-    """Return the Softmax that makes weights, and whether its NaN become 0, as PyTorch exports attention."""
+    """Return the Softmax that makes weights, and True if NaN weights are replaced by 0, as PyTorch's export
+    does."""
     guard = _alone(sweep, name, "Softmax", "Where")
     if guard is None or guard.op == "Softmax":
         return guard, False
@@ -70,8 +70,8 @@ def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Return the node of these operators that makes a value (or the value before its Reshape) with no other
-    reader."""
+    """Return the node of these operators that makes a value, or makes the input of the value's Reshape, if it
+    has no other reader."""
     while sweep.uses.get(name, 1) == 1:
         made = sweep.producer(name)
         if made is None or made.op in ops or made.op != "Reshape":
@@ -87,7 +87,7 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
         if made.op == "MatMul":
             return Softmaxed(made, scale, tuple(added[::-1]), guarded)
         if scale != 1.0 or sweep.specs[made.outputs[0]].shape != shape:
-            return None  # sums below the factor, or a broadcast
+            return None  # a sum before the factor, or a broadcast
         if made.op in ("Mul", "Div"):
             name, factor = _apart(sweep, made)
             if factor is None or not np.isfinite(factor) or factor == 0:
@@ -103,7 +103,7 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
 
 
 def _sum(sweep: Sweep, node: Node, shape: tuple[int, ...]) -> tuple[str, Mask] | None:
-    """Return the scores and what is added to them."""
+    """Return the scores, and the mask that is added to them."""
     own = [x for x in node.inputs if sweep.specs[x].shape == shape and sweep.array(x) is None]
     own.sort(key=lambda x: _alone(sweep, x, *BETWEEN) is None)
     if not own:
@@ -112,7 +112,7 @@ def _sum(sweep: Sweep, node: Node, shape: tuple[int, ...]) -> tuple[str, Mask] |
 
 
 def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
-    """Return the scores and the mask that hides some of them."""
+    """Return the scores, and the mask that replaces some of them."""
     flags, *both = node.inputs
     for inverted, (name, other) in enumerate((both, both[::-1])):
         low = scalar(sweep.array(other))
@@ -122,7 +122,7 @@ def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
 
 
 def _apart(sweep: Sweep, node: Node) -> tuple[str, float | None]:
-    """Split a product or quotient into its operand and its constant number."""
+    """Split a product or quotient into its variable operand and its constant factor."""
     first, second = node.inputs
     factor = scalar(sweep.array(second))
     if factor is None and node.op == "Mul":
@@ -159,7 +159,7 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
 
 
 def gains(sizes: AttentionSizes) -> bool:
-    """Return True if attention of these sizes is fused."""
+    """Return True if attention of these sizes is to be fused."""
     held = 4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys
     if not held or not sizes.depth * sizes.groups or sizes.heads % sizes.groups:
         return False
@@ -170,7 +170,7 @@ def gains(sizes: AttentionSizes) -> bool:
 
 
 def _as(sweep: Sweep, y: str, node: Node) -> None:
-    """Give the old node's shape and type to the result."""
+    """Convert the result to the shape and the type of the old node's result."""
     old = sweep.old.specs[node.outputs[0]]
     if old.dtype != "float32":
         y = sweep.emit("Cast", [y], "", node.source, to=old.dtype)
@@ -179,7 +179,7 @@ def _as(sweep: Sweep, y: str, node: Node) -> None:
 
 
 def _quantized(sweep: Sweep, name: str) -> bool:
-    """Return True if a value was 8-bit: then integer operators compute with it."""
+    """Return True if a value was quantized to 8 bits: then integer operators compute with it."""
     made = sweep.producer(name)
     while made is not None and moves(made):
         made = sweep.producer(made.inputs[0])
@@ -190,7 +190,7 @@ def _quantized(sweep: Sweep, name: str) -> bool:
 
 
 def _result_as_read(sweep: Sweep, node: Node) -> bool:
-    """Fuse the Transpose that is the only reader of an attention's result."""
+    """Fuse a Transpose that alone reads an attention's result into it."""
     made = _alone(sweep, node.inputs[0], "attention")
     rank = len(sweep.specs[node.inputs[0]].shape)
     if made is None or rank != 4 or sweep.specs[made.outputs[0]].shape != sweep.specs[node.inputs[0]].shape:

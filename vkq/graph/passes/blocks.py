@@ -13,9 +13,9 @@ from .sweep import Sweep
 
 
 def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
-    """Replace a MatMul or Gemm by MatMulNBits if its constant matrix, (N, K) if *transposed*, else (K, N), is
-    in blocks that vkq supports: along K, of sizes in `GROUPS` or multiples of the largest. Return False
-    otherwise."""
+    """Replace a MatMul or Gemm by MatMulNBits if vkq supports the blocks of its constant matrix, (N, K) if
+    *transposed*, else (K, N). Blocks must lie along K, and have a size in `GROUPS`, or a multiple of the
+    largest. Return False otherwise."""
     made = sweep.producer(node.inputs[1], "DequantizeLinear")
     block = int(made.attributes.get("block_size", 0)) if made is not None else 0
     if made is None or not block or node.inputs[0] in sweep.constants:
@@ -28,7 +28,7 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     if data.dtype.name not in ("int8", "uint8") or (zero is not None and zero.shape != scale.shape):
         return False
     if scale.shape != (n, -(-k // block)) or block % GROUPS[0] or block > max(k, GROUPS[-1]):
-        return False  # of longer blocks as many zeros would be kept
+        return False  # K would be padded with zeros up to the block size
     product = _product(sweep, node, data, scale, zero, block)
     try:
         weight_of(product, sweep.constants)
@@ -39,7 +39,7 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
 
 
 def _product(sweep: Sweep, node: Node, data: Array, scale: Array, zero: Array | None, block: int) -> Node:
-    """Return MatMulNBits for *node*, with 4 bits if that is enough."""
+    """Return a MatMulNBits that replaces *node*; it has 4 bits if all codes fit."""
     points, signed = np.zeros(scale.shape, data.dtype) if zero is None else zero, data.dtype == np.int8
     least = -8 if signed else 0
     small = all(((each >= least) & (each < least + 16)).all() for each in (data, points))

@@ -1,9 +1,8 @@
-"""Interleaves independent branches: there is no barrier between their nodes, so that small ones share a
-device.
+"""Interleaves independent branches. There is no barrier between their nodes, so small nodes of several
+branches run on a device at the same time.
 
-Nodes are ordered by level, the length of the longest path from an input: first the first nodes of all
-branches, then the second ones.
-"""
+Nodes are ordered by level, the length of the longest path from an input: the first nodes of all branches come
+first, then the second ones."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Fuses neighbouring element-wise operators on floats, integers and flags into chains, which a device
-computes in one dispatch (`vkq.kernels.chain`); then fuses chains with their neighbours (`joined`).
+computes in one dispatch (`vkq.kernels.chain`). Then it fuses chains with their neighbours (`joined`).
 
-A chain grows while no node outside reads its intermediate values, so it can take the place of its last node.
-All of its results have one shape, to which its inputs broadcast.
-"""
+A chain grows only while no node outside reads its intermediate values; so it can be placed at its last node.
+All results of a chain have one shape, to which its inputs broadcast."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ from .sweep import Sweep, scalar, swept
 
 VARIADIC = ("Max", "Min", "Sum")
 MOST_LINKS = 64
-MORE = 2  # buffers that a growing chain may have beyond a kernel's
+# A growing chain may exceed a kernel's buffers by this number; it is split later.
+MORE = 2
 
 
 def chain_elements(graph: Graph) -> Graph:
@@ -32,8 +32,8 @@ def chain_elements(graph: Graph) -> Graph:
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
-    """Split operators of several operands into binary ones, BatchNormalization into a product and a sum, and
-    common powers into products."""
+    """Rewrite operators with several operands as binary ones, BatchNormalization as a product and a sum, and
+    common powers as products."""
     dtype = sweep.specs[node.inputs[0]].dtype if node.input(0) else ""
     if node.op in (*VARIADIC, "Mean") and len(node.inputs) > 2 and takes(node.op, dtype):
         total = node.inputs[0]
@@ -94,8 +94,8 @@ class _Group:
 class _Chains:
     def __init__(self, graph: Graph):
         self.graph, self.uses = graph, graph.uses()
-        self.group_of: dict[str, _Group] = {}  # by the name of each value of a chain
-        self.constants: dict[str, Array] = {}  # new ones
+        self.group_of: dict[str, _Group] = {}  # the chain that makes each value
+        self.constants: dict[str, Array] = {}  # constants that this pass adds
 
     def run(self) -> Graph:
         place = {id(node): i for i, node in enumerate(self.graph.nodes)}
@@ -106,14 +106,15 @@ class _Chains:
                 group.members.sort(key=lambda one: place[id(one.node)])
                 for name in group.made:
                     self.group_of[name] = group
-            for name in node.inputs:  # what reads a chain from outside closes it
+            for name in node.inputs:  # a reader outside a chain closes it
                 other = self.group_of.get(name)
                 if other is not None and other is not group:
                     other.open = False
         return self._written()
 
     def _joined(self, element: Element) -> _Group | None:
-        """Return the chain for a node: the chains that it reads and itself, or as many of them as fit."""
+        """Return the chain with a new node: all chains that the node reads and the node itself, or as many of
+        them as fit."""
         shape = self.graph.specs[element.node.outputs[0]].shape
         before: list[_Group] = []
         for name in element.node.inputs:
@@ -130,7 +131,7 @@ class _Chains:
         return alone
 
     def _parts(self, members: list[Element]) -> list[_Group]:
-        """Split a chain that has too many buffers."""
+        """Split a chain that has too many buffers into parts that fit."""
         for count in range(len(members), 0, -1):
             group = _Group(self.graph.specs[members[0].node.outputs[0]].shape, members[:count])
             if count == 1 or self._fits(group):
@@ -138,8 +139,8 @@ class _Chains:
         raise AssertionError("one member always fits")
 
     def _fits(self, group: _Group, more: int = 0) -> bool:
-        """Return True if a kernel has room for these buffers, and for *more*: later operators may read the
-        last result."""
+        """Return True if a chain fits a kernel that had *more* additional buffers. Later operators may remove
+        buffers, since they may be the last readers of a result."""
         inputs, results = self._ends(group)
         shapes = [self.graph.specs[name].shape for name in inputs]
         if len(inputs) + len(results) > MOST_BUFFERS + more or len(group.members) > MOST_LINKS or not inputs:
@@ -147,7 +148,7 @@ class _Chains:
         return fits(shapes, group.shape)
 
     def _ends(self, group: _Group) -> tuple[list[str], list[str]]:
-        """Return what a chain reads from memory, and what it writes there."""
+        """Return the values that a chain reads from memory, and those that it writes to memory."""
         made, inside = group.made, Counter(name for one in group.members for name in one.node.inputs if name)
         inputs = [name for name in inside if name not in made and not self._number(name)]
         results = [
@@ -158,7 +159,7 @@ class _Chains:
         return inputs, results
 
     def _number(self, name: str) -> bool:
-        """Return True if a value is one constant number, which the kernel holds."""
+        """Return True if a value is a single constant number, which the kernel stores as a literal."""
         array = self.graph.constants.get(name)
         return array is not None and array.size == 1
 
@@ -181,12 +182,12 @@ class _Chains:
                 held = zip(node.outputs, node.attributes["gives"], strict=True)
                 specs.update((name, Spec(dtype, node.attributes["shape"])) for name, dtype in held)
             elif any(specs[name].dtype == "bool" for name in node.outputs if name):
-                for name in node.outputs:  # found anew: what it reads may be bytes now
+                for name in node.outputs:  # infer again: the inputs may be bytes now
                     specs.pop(name, None)
         specs.update((name, Spec.of(array)) for name, array in self.constants.items())
         constants = {**self.graph.constants, **self.constants}
         graph = dataclasses.replace(self.graph, nodes=nodes, constants=constants, specs=specs)
-        return join(graph)  # which finds their specs anew, too
+        return join(graph)  # join infers these specs again
 
     def _node(self, group: _Group) -> Node:
         inputs, results = self._ends(group)
@@ -204,14 +205,15 @@ class _Chains:
         return Node("chain", tuple(stored), tuple(results), attributes, group.members[-1].node.source)
 
     def _held(self, name: str) -> str:
-        """Return the type in which a chain reads a value: bytes are read as their integer values."""
+        """Return the type in which a chain reads a value. Bytes are read as float32 numbers with their
+        integer values."""
         dtype = self.graph.specs[name].dtype
         return (
             "float32" if dtype in BYTES or (dtype == "bool" and name not in self.graph.constants) else dtype
         )
 
     def _stored(self, name: str) -> str:
-        """Store constant flags as int32."""
+        """Return the name under which a chain reads a value: constant flags are stored as int32."""
         array = self.graph.constants.get(name)
         if array is None or array.dtype != bool:
             return name

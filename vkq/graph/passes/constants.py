@@ -1,8 +1,7 @@
-"""Constant folding: nodes that depend only on constants and shapes are computed at once.
+"""Constant folding: nodes that depend only on constants and shapes are computed in advance.
 
-DequantizeLinear of a constant stays: quantized operators need its integers. This is the first walk that knows
-the shapes, so lines become images here (`lines`).
-"""
+DequantizeLinear of a constant stays, because quantized operators need its integers. This is the first pass
+that knows all shapes, so it also rewrites lines as images (`lines`)."""
 
 from __future__ import annotations
 
@@ -19,20 +18,20 @@ from .lines import as_image
 from .plain import in_plain_words
 from .sweep import Sweep
 
-LARGEST_FOLDED_BYTES = 1 << 28  # of the results of one node
-HELD = {"bool": "uint8"}  # types that a device holds otherwise
+LARGEST_FOLDED_BYTES = 1 << 28  # limit for the results of one node
+HELD = {"bool": "uint8"}  # types that a device stores as another type
 Otherwise = Callable[[Node, str], Node]
 
 
 @dataclasses.dataclass
 class Rest:
-    """The part of a graph that cannot be planned yet: ``found`` are nodes whose results' shapes are known
-    only at run time, ``later`` those that read such results, or the numbers of values in ``needed``."""
+    """The part of a graph that cannot be planned yet. ``found`` are nodes whose result shapes are known only
+    at run time. ``later`` are nodes that read such results, or need the numbers of values in ``needed``."""
 
     found: list[Node] = dataclasses.field(default_factory=list)
     later: list[Node] = dataclasses.field(default_factory=list)
     needed: set[str] = dataclasses.field(default_factory=set)
-    why: str = ""  # of the first
+    why: str = ""  # the reason of the first node
 
     @property
     def nodes(self) -> list[Node]:
@@ -40,18 +39,17 @@ class Rest:
 
 
 def fold_constants(graph: Graph, otherwise: Otherwise | None = None) -> Graph:
-    """Remove Shape and Size, and nodes whose inputs are all constant.
+    """Remove Shape and Size, and nodes with only constant inputs.
 
-    otherwise: replaces a node in an unsupported form, given the reason. Raises OpenShape if a shape depends
-    on numbers that exist only at run time.
-    """
+    otherwise: makes the replacement of a node in an unsupported form, from the node and the reason. Raises
+    OpenShape if a shape depends on numbers that exist only at run time."""
     sweep = Sweep(graph)
     return sweep.run(lambda sweep, node: _visit(sweep, node, otherwise))
 
 
 def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph, Rest]:
-    """Fold what can be planned now, and return it with the rest, whose inputs are further results of the
-    graph."""
+    """Fold the part that can be planned now, and return it with the rest. Inputs of the rest become further
+    results of the graph."""
     sweep, rest, unknown = Sweep(graph), Rest(), set[str]()
 
     def visit(sweep: Sweep, node: Node) -> bool:
@@ -69,7 +67,7 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
 
     sweep.walk(visit)
     read = read_by(rest.later)
-    # Dequantize in the rest: integers cross the border.
+    # The rest dequantizes again, so that integers cross the border.
     again = [n for n in graph.nodes if n.op == "DequantizeLinear" and not read.isdisjoint(n.outputs)]
     rest.later = [*(node for node in again if unknown.isdisjoint(node.outputs)), *rest.later]
     made, found = {name for node in rest.nodes for name in node.outputs}, read_by(rest.found)
@@ -81,7 +79,7 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
 
 
 def read_by(nodes: Sequence[Node]) -> set[str]:
-    """Return the values that nodes read."""
+    """Return the names of all values that nodes read."""
     return {name for node in nodes for name in node.inputs if name}
 
 
@@ -93,7 +91,8 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
     try:
         if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
             return True
-    except UnsupportedForm as error:  # as an image: others may say the line
+    # Refused as an image; another rule may support the line.
+    except UnsupportedForm as error:
         refused = error
     if _in_others(sweep, node, otherwise):
         return True
@@ -111,8 +110,8 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """Replace a node by others (`plain`, or its definition). If one of these has an open shape, the node
-    stays."""
+    """Replace a node by simpler ones (`plain`, or its own definition). If one of them has an open shape, keep
+    the node."""
     count = len(sweep.nodes)
     try:
         plain = in_plain_words(sweep, node, lambda one: _visit(sweep, one, otherwise))
@@ -123,7 +122,8 @@ def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """Replace a node by others for these shapes, if its reader can (``expand``)."""
+    """Replace an operator by its definition for these shapes, if the model's reader provides one
+    (``expand``)."""
     expand = node.attributes.get("expand")
     if expand is None:
         return False
@@ -140,7 +140,8 @@ def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _settled(sweep: Sweep, node: Node) -> Node:
-    """Return an unknown operator's node with fixed types of inputs and results: a device may store others."""
+    """Return the node of an unknown operator with its types fixed: a device may store inputs and results in
+    other types."""
     if "takes" in node.attributes:
         return node
     takes = tuple(sweep.specs[name].dtype if name else "" for name in node.inputs)
@@ -154,7 +155,7 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def fold_weights(graph: Graph) -> Graph:
-    """Fold constants, and DequantizeLinear of those that no quantized operator used."""
+    """Fold constants, and each DequantizeLinear of a constant that no quantized operator has used."""
     return Sweep(graph).run(_fold)
 
 
@@ -171,7 +172,7 @@ def _fold(sweep: Sweep, node: Node) -> bool:
         return _fold_foreign(sweep, node, arrays)
     if node.op in TABLE and TABLE[node.op].compute is None:
         return False
-    sweep.keep(node)  # refused here, with its sizes, before anything is computed
+    sweep.keep(node)  # checks the node with its sizes, before anything is computed
     size = sum(sweep.specs[name].nbytes for name in node.outputs if name)
     if size > min(LARGEST_FOLDED_BYTES, sweep.room_bytes):
         return True
@@ -181,8 +182,8 @@ def _fold(sweep: Sweep, node: Node) -> bool:
 
 
 def _fold_foreign(sweep: Sweep, node: Node, arrays: Sequence[Array | None]) -> bool:
-    """Compute an unknown operator with any available implementation. If the sizes of its results are known,
-    they are checked first to be small enough."""
+    """Compute an unknown operator with any available implementation. If its result sizes are known, they are
+    limited before the computation."""
     specs = [sweep.specs[name] if name else None for name in node.inputs]
     with contextlib.suppress(OpenShape):
         if sum(spec.nbytes for spec in infer(node, specs, arrays)) > LARGEST_FOLDED_BYTES:

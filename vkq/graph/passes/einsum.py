@@ -1,5 +1,5 @@
-"""Rewrites Einsum as matrix products: axes are put in order; axes of both operands that the result has are a
-batch, and those that it does not have are summed."""
+"""Rewrites Einsum as matrix products. Axes of both operands become a batch if the result has them, and are
+summed if it does not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def einsum(w: Words) -> bool:
 
 
 def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
-    """Return the axes of each operand and of the result, a letter each; None for an invalid form."""
+    """Return the axes of each operand and of the result, one letter for each axis; None for an invalid
+    equation."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     operands = left.split(",")
     if len(operands) != len(ranks):
@@ -60,7 +61,7 @@ def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
 
 
 def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
-    """Return the diagonal of an operand that names an axis twice."""
+    """Return the diagonal of an operand whose term has an axis twice."""
     for axis in axes:
         while axes.count(axis) > 1:
             i = axes.index(axis)
@@ -75,7 +76,7 @@ def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
 
 
 def _without(w: Words, x: str, axes: str, kept: set[str]) -> tuple[str, str]:
-    """Sum over axes that no later term names."""
+    """Sum over the axes that are not in *kept*: no later term has them."""
     gone = [i for i, axis in enumerate(axes) if axis not in kept]
     if gone:
         x = w.emit("ReduceSum", [x, w.constant(gone, "int64")], keepdims=0)
@@ -85,12 +86,12 @@ def _without(w: Words, x: str, axes: str, kept: set[str]) -> tuple[str, str]:
 def _product(
     w: Words, one: tuple[str, str], two: tuple[str, str], later: set[str], sizes: dict[str, int]
 ) -> tuple[str, str]:
-    """Multiply two operands: MatMul of (batch, rows, summed) and (batch, summed, columns)."""
+    """Multiply two operands by a MatMul of (batch, rows, summed) and (batch, summed, columns)."""
     a, b = _without(w, *one, later | set(two[1])), _without(w, *two, later | set(one[1]))
     both = [axis for axis in a[1] if axis in b[1]]
     batch, added = ("".join(x for x in both if (x in later) == kept) for kept in (True, False))
     rows, columns = ("".join(x for x in axes if x not in both) for axes in (a[1], b[1]))
-    if not added:  # element by element
+    if not added:  # no axis is summed: multiply element by element
         axes = batch + rows + columns
         left = _aligned(w, a, axes, sizes, batch + rows)
         right = _aligned(w, b, axes, sizes, batch + columns)
@@ -109,7 +110,7 @@ def _shape(axes: str, sizes: dict[str, int]) -> tuple[int, ...]:
 
 
 def _turned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]) -> str:
-    """Return an operand with its axes in this order, each in its whole size."""
+    """Return an operand with its axes in this order; axes of length 1 are repeated to their full size."""
     x, own = value
     if own != axes:
         x = w.emit("Transpose", [x], perm=tuple(own.index(axis) for axis in axes))
@@ -118,7 +119,7 @@ def _turned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]) 
 
 
 def _aligned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int], own: str) -> str:
-    """Return an operand that broadcasts to these axes."""
+    """Return an operand reshaped so that it broadcasts to these axes."""
     x = _turned(w, value, own, sizes)
     return w.reshape(x, [sizes[axis] if axis in own else 1 for axis in axes])
 

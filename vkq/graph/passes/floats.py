@@ -1,9 +1,7 @@
-"""Replaces convolutions and products of floats with constant float weights by layers of the schemes f32 and
-f16.
+"""Replaces float convolutions and products with constant float weights by layers of the schemes f32 and f16.
 
-These are the ones that no quantized operator took. Weights that are dequantized in a way that vkq's layers do
-not support have been folded to floats before.
-"""
+The pass runs after those that make quantized operators. Weights whose quantization vkq's layers do not
+support have been folded to floats by then."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from .sweep import Sweep, swept
 
 
 def to_float_layers(graph: Graph) -> Graph:
-    """Replace them by such layers, with Relu and Clip as their bounds."""
+    """Replace float convolutions and products by layers, and fuse Relu and Clip as their bounds."""
     return swept(graph, _visit, "Relu", "Clip", "Conv", "ConvTranspose", "MatMul", "Gemm")
 
 

@@ -1,4 +1,5 @@
-"""Rewrites GridSample of images as four rows of a Gather, weighted, or as the nearest one."""
+"""Rewrites GridSample of images as a Gather: of the nearest pixel, or of four neighbouring pixels with
+weights."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ MODES = ("linear", "bilinear", "nearest")
 
 
 def grid_sample(w: Words) -> bool:
-    """Sample x (N, C, H, W) at the points of a grid (N, H', W', 2) from -1 to 1; outside are zeros, or the
-    border."""
+    """Sample x (N, C, H, W) at grid points (N, H', W', 2) from -1 to 1. Pixels outside are zeros, or equal to
+    the border."""
     a, x, grid = w.attributes, w.spec(0), w.spec(1)
     mode, padding = a.get("mode", "linear"), a.get("padding_mode", "zeros")
     known = mode in MODES and padding in ("zeros", "border") and x.dtype == grid.dtype == "float32"
@@ -29,7 +30,7 @@ def grid_sample(w: Words) -> bool:
 
 
 def _place(w: Words, index: int, size: int, border: bool) -> str:
-    """Return the row or column of each point, a real number."""
+    """Return the row or the column of each point as a real number."""
     shape = w.spec(1).shape[:3]
     own = w.reshape(w.part(w.node.inputs[1], 3, index, index + 1), shape)
     shifted = w.emit("Add", [own, w.constant(1.0, "float32")])

@@ -1,5 +1,5 @@
-"""Removes guards that never apply: ``Where(IsNaN(p), 0, p)``, which PyTorch exports with attention, is p if
-no number of p is NaN."""
+"""Removes guards against NaN that never apply. PyTorch exports attention with ``Where(IsNaN(p), 0, p)``,
+which is p if p contains no NaN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .sweep import Sweep, swept
 
 
 def without_guards(graph: Graph) -> Graph:
-    """Remove selections by ``IsNaN`` of finite numbers."""
+    """Remove each Where that replaces NaN in a value without NaN."""
     return swept(graph, _visit, "Where")
 
 
@@ -20,7 +20,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     x, spec = node.inputs[2], sweep.specs[node.inputs[2]]
     sweep.keep(node)
     whole = sweep.specs[node.outputs[0]] == spec
-    if whole:  # else it is repeated, too
+    if whole:  # if not, the Where also broadcasts p
         sweep.nodes.pop()
         del sweep.made[node.outputs[0]]
         sweep.alias(node.outputs[0], x)
@@ -28,7 +28,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _finite(sweep: Sweep, name: str) -> bool:
-    """Return True if a value was quantized, or is a softmax or a movement of finite numbers."""
+    """Return True if a value is a dequantized value, a softmax, or a movement of finite numbers."""
     made = sweep.producer(name)
     while made is not None and (made.op == "Softmax" or (moves(made) and made.op not in ("Concat", "Pad"))):
         made = sweep.producer(made.inputs[0])

@@ -1,9 +1,8 @@
-"""Keeps quantized float16 graphs in float32 behind DequantizeLinear, as far as possible.
+"""Keeps values behind DequantizeLinear in float32 in quantized float16 graphs, as far as possible.
 
-Values computed only from dequantized ones and constants become float32, so that float16 graphs get the
-quantized operators of float32 graphs. Where such a value meets float16 numbers it is rounded to float16. A
-quantized network then has the bits of its float32 form, whereas ONNX Runtime rounds between its operators.
-"""
+Values computed only from dequantized values and constants become float32, so that float16 graphs get the
+quantized operators of float32 graphs. A value is rounded to float16 where it meets other float16 numbers. A
+quantized network then has the bits of its float32 form, whereas ONNX Runtime rounds between its operators."""
 
 from __future__ import annotations
 
@@ -19,18 +18,19 @@ LINEAR = ("QuantizeLinear", "DequantizeLinear")
 
 
 def widen_dequantized(graph: Graph) -> Graph:
-    """Make dequantized values and scales float32."""
+    """Make dequantized values and their scales float32."""
     if not any(node.op in LINEAR and graph.specs[node.inputs[1]].dtype == HALF for node in graph.nodes):
         return graph
     return _Halves(graph).run()
 
 
 class _Halves:
-    """``wide``: the float32 value that replaces a float16 one."""
+    """``wide``: the float32 replacement of each float16 value."""
 
     def __init__(self, graph: Graph):
         self.sweep, self.wide = Sweep(graph), dict[str, str]()
-        self.rounded: dict[str, str] = {}  # wide values that were rounded to float16, by their old names
+        # The float16 form of wide values that were rounded, by the old names.
+        self.rounded: dict[str, str] = {}
 
     def run(self) -> Graph:
         self.sweep.walk(self._visit)
@@ -63,7 +63,7 @@ class _Halves:
         return True
 
     def _passed(self, node: Node, wide: str) -> bool:
-        """Remove a Cast of a wide value to float32, or a repeated one to float16."""
+        """Replace a Cast of a wide value by the wide value itself."""
         if node.attributes["to"] == SINGLE:
             self.sweep.alias(node.outputs[0], wide)
         else:
@@ -78,7 +78,7 @@ class _Halves:
             if node.inputs[1] not in sweep.constants:
                 return self._kept(node)
             if node.inputs[0] in sweep.constants:
-                sweep.keep(node)  # of a weight: layers of float16 take it so
+                sweep.keep(node)  # a weight: float16 layers read this node
             self.wide[node.outputs[0]] = sweep.fresh(f"{node.outputs[0]}/wide")
             result = self.wide[node.outputs[0]]
         else:
@@ -101,13 +101,13 @@ class _Halves:
         return self.sweep.emit("Cast", [name], to=SINGLE)
 
     def _kept(self, node: Node) -> bool:
-        """Keep the node on float16 numbers."""
+        """Keep a node that computes in float16."""
         inputs = tuple(self._rounded(name) if name in self.wide else name for name in node.inputs)
         self.sweep.keep(node if inputs == node.inputs else dataclasses.replace(node, inputs=inputs))
         return True
 
     def _rounded(self, name: str) -> str:
-        if name in self.sweep.made:  # a weight, which is there in float16 too
+        if name in self.sweep.made:  # a weight: its float16 form was kept
             return name
         if name not in self.rounded:
             self.rounded[name] = self.sweep.emit("Cast", [self.wide[name]], to=HALF)

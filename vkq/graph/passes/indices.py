@@ -1,9 +1,8 @@
-"""Rewrites operators that read or write elements by indices as index arithmetic and one Gather or one scatter
+"""Rewrites operators that read or write elements by index as index arithmetic and one Gather, or one scatter
 of rows.
 
-Run-time indices beyond an axis read its nearest element. Constant ones are refused, and inputs that are such
-indices are checked when they are given (``within``: `types`).
-"""
+A run-time index beyond an axis reads the nearest element. Constant indices beyond an axis are refused. If a
+model input is such an index, it is checked when it is given (``within``: `types`)."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ from .words import FLOATS, WHOLE, Words
 
 
 def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Return indices into axes of these sizes, counted from the start; the last axis of *ids* selects the
-    size (or one for all)."""
+    """Return non-negative indices into axes of these sizes. The last axis of *ids* selects the size, unless
+    there is one size for all."""
     dtype = w.of(ids).dtype
     size = np.asarray(sizes if len(sizes) > 1 else sizes[0])
     known = w.sweep.array(ids)
@@ -36,8 +35,8 @@ def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
 
 
 def _flat(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Return one flat index for each tuple of indices along the last axis of *ids*, into axes of these
-    sizes."""
+    """Return one flat index into axes of these sizes for each tuple of indices along the last axis of
+    *ids*."""
     at, lead, k = _positions(w, ids, sizes), w.of(ids).shape[:-1], len(sizes)
     total = ""
     for j in range(k):
@@ -75,8 +74,8 @@ def gather_elements(w: Words) -> bool:
 
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
-    """Return the flat index, in an array of this shape, of each index along an axis, with its own other
-    coordinates."""
+    """Return, for each index along an axis, the flat index of its element in an array of this shape; the
+    other coordinates are those of the index itself."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])
@@ -105,7 +104,7 @@ def scatter_nd(w: Words) -> bool:
 
 
 def _scattered(w: Words, flat: str, inner: int) -> bool:
-    """Scatter rows of *inner* elements to the indices *flat*."""
+    """Scatter rows of *inner* elements to the flat indices *flat*."""
     x, reduction = w.spec(0), str(w.attributes.get("reduction", "none"))
     if reduction not in REDUCTIONS or x.dtype not in (*TYPES, "int64", "bool"):
         return False
@@ -127,8 +126,8 @@ def _scattered(w: Words, flat: str, inner: int) -> bool:
 
 
 def _placed(w: Words, rows: str, updates: str, ids: np.ndarray) -> bool:
-    """If indices are constants, replace the scatter by a Gather of both operands that takes the last update
-    of each place."""
+    """If the indices are constants, replace the scatter by a Gather from rows and updates that takes the last
+    update of each row."""
     count, _ = w.of(rows).shape
     places = np.arange(count)
     places[ids] = count + np.arange(ids.size)
@@ -139,7 +138,7 @@ def _placed(w: Words, rows: str, updates: str, ids: np.ndarray) -> bool:
 
 
 def tensor_scatter(w: Words) -> bool:
-    """Write rows of a cache at a position for each batch."""
+    """TensorScatter: write rows into a cache, at one position for each batch."""
     x, u = w.spec(0), w.spec(1)
     axis = axis_of(w.node, len(x.shape), int(w.attributes.get("axis", -2)), "")
     if 0 in (*x.shape, *u.shape) or not axis:
@@ -174,7 +173,8 @@ def one_hot(w: Words) -> bool:
 
 
 def reverse_sequence(w: Words) -> bool:
-    """Along ``time_axis``, reverse the first elements, as many as each batch's length says."""
+    """ReverseSequence: along ``time_axis``, reverse the first elements of each batch, as many as its
+    length."""
     x, lengths = w.spec(0), w.node.inputs[1]
     time, batch = int(w.attributes.get("time_axis", 0)), int(w.attributes.get("batch_axis", 1))
     rank, dtype = len(x.shape), w.of(lengths).dtype
@@ -196,7 +196,7 @@ def reverse_sequence(w: Words) -> bool:
 
 
 def trilu(w: Words) -> bool:
-    """Keep the elements on one side of a diagonal; the rest is zero."""
+    """Trilu: keep the elements on one side of a diagonal, and set the others to zero."""
     x, k = w.spec(0), w.node.input(1)
     if x.dtype not in (*FLOATS, *WHOLE, "bool") or len(x.shape) < 2:
         return False

@@ -1,10 +1,9 @@
 """Replaces an operator between dequantize and quantize by vkq's operator on 8-bit numbers.
 
-The conditions are those of ONNX Runtime's selectors: activations and result of one type, weights constant and
-quantized per tensor or per output channel, an int32 bias with the scale x * w (within 1 %; another bias
-becomes ``round(bias / (x_scale * w_scale))``). Relu and Clip become bounds of the result. Without a quantize
-after it, a convolution, product or softmax gives float32.
-"""
+The conditions are those of ONNX Runtime's selectors: activations and result have one type; weights are
+constant, and quantized per tensor or per output channel; the bias is int32 with the scale x * w (within 1 %;
+any other bias becomes ``round(bias / (x_scale * w_scale))``). Relu and Clip become bounds of the result. A
+convolution, product or softmax without a quantize after it returns float32."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ Bounds = tuple[float, float]
 
 
 def to_integers(graph: Graph) -> Graph:
-    """Use quantized operators wherever possible."""
+    """Replace operators between dequantize and quantize wherever possible."""
     return swept(graph, _visit, *FLOAT_RESULTS, "Relu", "Clip", "quantize")
 
 
@@ -56,11 +55,12 @@ def _bounds(sweep: Sweep, node: Node) -> Bounds | None:
 
 
 def bounded_layer(sweep: Sweep, node: Node) -> bool:
-    """Fuse a Relu or Clip of a layer's float32 result as the layer's bounds."""
+    """Fuse a Relu or Clip of a layer's float32 result into the layer as bounds."""
     layer, bounds = sweep.producer(node.inputs[0], *LAYERS), _bounds(sweep, node)
     if layer is None or bounds is None or layer.attributes["y"] is not None:
         return False
-    if layer.attributes["x"] is None and sweep.uses[node.inputs[0]] > 1:  # floats would be computed twice
+    # The other readers would need the layer a second time.
+    if layer.attributes["x"] is None and sweep.uses[node.inputs[0]] > 1:
         return False
     low, high = activation_range(layer.attributes["activation"])
     both = (max(low, bounds[0]), max(bounds[0], min(high, bounds[1])))
@@ -71,8 +71,8 @@ def bounded_layer(sweep: Sweep, node: Node) -> bool:
 
 
 def _redundant(bounds: Bounds, q: QParams) -> bool:
-    """Return True if ONNX Runtime drops a Relu or Clip before this quantize, because its bounds are outside
-    the range of q."""
+    """Return True if ONNX Runtime drops a Relu or Clip before this quantize, because q cannot represent
+    numbers outside its bounds."""
     low, high = (np.float32(q.scale) * np.float32(limit - q.zero_point) for limit in (q.qmin, q.qmax))
     slack = np.finfo(np.float32).eps
     return not (slack < bounds[0] - low or slack < high - bounds[1])
@@ -93,7 +93,7 @@ def _quantized(sweep: Sweep, node: Node) -> bool:
         if _redundant(bounds, q):
             return ONE_STEP[before.op](sweep, node, before, q, node.outputs[0])
         if before.op in ("Add", "Mul") or not ONE_STEP[before.op](sweep, node, before, q, ""):
-            return False  # element by element: a table says it exactly
+            return False  # element-wise operators become a table, which is exact
         return _clamped(sweep, sweep.nodes[-1].outputs[0], q, bounds, node)
     return made.op in ONE_STEP and ONE_STEP[made.op](sweep, node, made, q, node.outputs[0])
 
@@ -106,14 +106,15 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """Fuse quantize(layer) into one step, with an int32 bias. A result of another type is float32 first."""
+    """Fuse a layer and the quantize of its result into one step with an int32 bias. If the types of x and the
+    result differ, keep both."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
     x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
     if x is None or x.dtype != q.dtype:
         return False
     biases, why, floats = (attributes.pop(key, None) for key in ("biases", "why", "floats"))
     if (biases or why) and (floats or not _redundant(activation_range(attributes["activation"]), q)):
-        # As float32 first: those sums do not wrap.
+        # Float32 sums do not wrap: keep a float32 result, and quantize it.
         return biases is not None and _quantized_after(sweep, node, made, biases[1])
     if biases:
         inputs[2] = sweep.constant(biases[0], inputs[2])
@@ -133,7 +134,7 @@ def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
 
 
 def _quantized_after(sweep: Sweep, node: Node, made: Node, bias: Array) -> bool:
-    """Emit a layer with float32 result and this bias, then the quantize."""
+    """Emit a layer with a float32 result and this bias, and a quantize after it."""
     real = [*made.inputs[:2], sweep.constant(bias, f"{made.inputs[2]}/real")]
     result = sweep.emit(made.op, real, source=made.source, **made.attributes)
     sweep.emit("quantize", [result], node.outputs[0], node.source, **node.attributes)
@@ -155,7 +156,7 @@ def _average(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> b
     how = window(made, sweep.specs[x[0]].shape)
     if how.whole:
         return _global_average(sweep, node, made, q, output)
-    if how.dilation != (1, 1):  # avg_pool2d has none
+    if how.dilation != (1, 1):  # avg_pool2d has no dilation
         return False
     sweep.emit(
         "avg_pool2d", [x[0]], output, made.source, x=x[1], y=q, kernel=how.kernel, stride=how.stride,
@@ -174,7 +175,8 @@ def _global_average(sweep: Sweep, node: Node, made: Node, q: QParams, output: st
 
 
 def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Replace a linear Resize, with ONNX Runtime's floats, if none of their products can be subnormal."""
+    """Replace a linear Resize. It uses ONNX Runtime's float arithmetic if none of the products can be
+    subnormal."""
     x = parameters(sweep, made.inputs[0])
     usual = x is not None and all(2.0**-60 < scale < 2.0**60 for scale in (x[1].scale, q.scale))
     if x is None or x[1].dtype != q.dtype or not (usual or x[1] == q):
@@ -185,8 +187,8 @@ def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bo
 
 
 def _where(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Select elements of both operands, which are first requantized to the result's parameters. A constant
-    selection is movement."""
+    """Select elements from two operands that are first requantized to the result's parameters. A selection by
+    constant flags becomes movement."""
     chosen = sweep.array(made.inputs[0])
     shape = sweep.specs[made.outputs[0]].shape
     if chosen is None:

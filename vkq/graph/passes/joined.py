@@ -1,6 +1,8 @@
-"""Fuses neighbours once chains are made: the kernel of a function of rows takes the chain and the
-QuantizeLinear behind it; a Transpose of 8-bit rows and a neighbouring Reshape become one movement
-(permute), and none where they join the heads of a product, which writes them side by side."""
+"""Fuses chains and functions of rows with their neighbours.
+
+The kernel of a function of rows also computes the chain and the QuantizeLinear after it. A Transpose of 8-bit
+rows and a neighbouring Reshape become one movement (permute). They vanish where they merge the heads of a
+product, because a product can write its heads side by side."""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from .links import BYTES
 from .rows import by_last_axis, whole_words
 from .sweep import Sweep
 
-OTHERS = MOST_BUFFERS - 1  # operands of a chain beside the result
+OTHERS = MOST_BUFFERS - 1  # operands of a chain besides the row function's result
 
 
 def join(graph: Graph) -> Graph:
-    """Fuse such neighbours if nothing else reads the value between."""
+    """Fuse such neighbours if no other node reads the value between them."""
     ops = {"chain", "quantize"} if "rows" in graph.kinds else set()
     if any(spec.dtype in BYTES for spec in graph.specs.values()):
         ops |= {"Transpose", "Reshape"}
@@ -37,13 +39,14 @@ class _Joined:
         return _quantized(sweep, node, made) if node.op == "quantize" else _chained(sweep, node, made)
 
     def _rows(self, sweep: Sweep, name: str) -> Node | None:
-        """Return the function of rows that makes a value with a single reader, and has no quantization behind
-        it."""
+        """Return the function of rows that makes a value, if the value has one reader and the function does
+        not quantize yet."""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
         return made if made is not None and "y" not in made.attributes and by_last_axis(sweep, made) else None
 
     def _moved(self, sweep: Sweep, node: Node) -> bool:
-        """Fuse the splitting or merging of attention heads. Images have their own kernels."""
+        """Fuse a Transpose and a Reshape that split or merge attention heads. Images have their own
+        kernels."""
         source = node.inputs[0]
         made = sweep.producer(source, "Reshape" if node.op == "Transpose" else "Transpose")
         spec = sweep.specs[source]
@@ -61,7 +64,7 @@ class _Joined:
         return True
 
     def _put_together(self, sweep: Sweep, node: Node, source: str, perm: tuple[int, ...]) -> bool:
-        """Let a product write its heads side by side."""
+        """Let the product before a merge of heads write its heads side by side."""
         made, shape = sweep.producer(source, "matmul"), sweep.specs[source].shape
         if made is None or self.uses[source] > 1 or perm != SWAPPED or shape[1] == 1:
             return False
@@ -81,7 +84,7 @@ def _quantized(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
-    """Fuse the chain behind a function of rows into it."""
+    """Fuse the chain after a function of rows into the function."""
     chain, shape, result = node.attributes["chain"], sweep.specs[made.outputs[0]].shape, made.outputs[0]
     others = [name for name in node.inputs if name != result]
     ways = [
@@ -97,10 +100,10 @@ def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _way(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return how another operand of a chain is placed relative to rows of this shape; None if a kernel cannot
+    """Return how the kernel addresses another operand of a chain for rows of this shape; None if it cannot
     read it."""
     own = sweep.specs[name]
-    if own.dtype != dtype:  # flags or bytes, which are made numbers first
+    if own.dtype != dtype:  # flags or bytes, which must be converted to numbers first
         return None
     if own.shape == shape:
         return LIKE

@@ -2,13 +2,12 @@
 results.
 
 Weights are constants, quantized per tensor or per output channel. An int32 bias has the scale x * w (within 1
-%); any other stays in real numbers, and is rounded to that scale if a quantize follows (`integers`).
+%). Any other bias stays float, and is rounded to that scale if a quantize follows (`integers`).
 
-Where int32 sums may overflow, they wrap if ONNX Runtime computes them in int32: those of linear layers whose
-weight has zero points, and of convolutions with a quantize behind. ONNX Runtime computes the others in floats
-(``floats``: always): then a bias that is too large is added in real numbers (``biases`` has both), and
-convolutions whose products are too large are refused (``why``).
-"""
+int32 sums that overflow must wrap where ONNX Runtime computes them in int32: in linear layers whose weight
+has zero points, and in convolutions with a quantize after them. ONNX Runtime computes all others in floats
+(attribute ``floats``: in every case). There a bias that is too large is added to the float result (``biases``
+has the int32 and the float form), and convolutions with too large products are refused (``why``)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ FLOATS = ("float32", "float16")
 
 
 def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
-    """Return the 8-bit value behind a dequantized one (a constant too), and its parameters."""
+    """Return the 8-bit value that a value was dequantized from (also a constant), and its parameters."""
     made = sweep.producer(name, "dequantize")
     if made is not None:
         return made.inputs[0], made.attributes["x"]
@@ -99,8 +98,8 @@ def _layer(
     x: tuple[str, QParams] | None = None,
     **options: Any,
 ) -> bool:
-    """Emit a layer with float32 result for a node with inputs x, weight, bias. x: the 8-bit value and its
-    parameters, if they are not those of the first input."""
+    """Emit a layer with a float32 result for a node with inputs x, weight, bias. x: the 8-bit activations and
+    their parameters, if they are not found from the first input."""
     x = x or parameters(sweep, node.inputs[0])
     if weight is None or weight[0].dtype.name not in ("int8", "uint8"):
         return False
@@ -138,8 +137,8 @@ def of_floats(
     channels: int,
     **options: Any,
 ) -> bool:
-    """Emit a layer of float activations with a float32 bias: q8csw; f32 or f16 for a float weight without
-    scales and zero points."""
+    """Emit a layer of float activations with a float32 bias, in the scheme q8csw, or in f32 or f16 if the
+    weight is float and has no scales."""
     if node.inputs[0] in sweep.constants or sweep.specs[node.inputs[0]].dtype not in FLOATS:
         return False
     data, scale, zero = weight
@@ -158,7 +157,7 @@ def of_floats(
 
 
 def _rows(op: str, weight: Array, channels: int) -> Array:
-    """Return a weight with its output channels first."""
+    """Return a weight with its output channels on the first axis."""
     if op != "conv_transpose2d":
         return weight
     groups = channels // weight.shape[1]
@@ -180,10 +179,11 @@ def _conv(sweep: Sweep, node: Node) -> bool:
 
 
 def _each_channel(sweep: Sweep, name: str, channels: int) -> tuple[str, Array, Any] | None:
-    """Return (8-bit value, scales, zero point) of a value dequantized with one scale for each channel.
+    """Return (8-bit value, scales, zero point) of a value that was dequantized with one scale for each
+    channel.
 
-    A depthwise sum reads one channel, so its scale is the product of the channel's and the weight's.
-    """
+    A depthwise convolution sums within one channel, so its scale is the product of this channel's scale and
+    the weight's."""
     made = sweep.producer(name, "DequantizeLinear")
     if made is None or made.inputs[0] in sweep.constants or sweep.specs[name].dtype != "float32":
         return None
@@ -205,7 +205,7 @@ def _conv_transpose(sweep: Sweep, node: Node) -> bool:
     weight = _weight(sweep, node.inputs[1], 1)
     if weight is None or len(shapes[0]) != 4:
         return False
-    if weight[1].size > 1:  # a channel of every group has one scale
+    if weight[1].size > 1:  # one scale for each channel of a group, repeated for all groups
         weight = weight[0], np.tile(weight[1], groups), np.tile(weight[2], groups)
     return _layer(
         sweep, node, "conv_transpose2d", weight, shapes[1][1] * groups, **transposed_options(node, *shapes)
@@ -217,7 +217,7 @@ def _linear_weight(weight: tuple[Array, Array, Array], transposed: bool) -> tupl
 
 
 def _matmul(sweep: Sweep, node: Node) -> bool:
-    """With a constant matrix on the right, emit a linear layer, else the product of two activations."""
+    """Emit a linear layer if the right matrix is constant, else a product of two activations."""
     a_shape, b_shape = (sweep.specs[name].shape for name in node.inputs)
     weight = _weight(sweep, node.inputs[1], 1)
     if weight is not None and len(b_shape) == 2 and len(a_shape) > 1:
@@ -234,7 +234,7 @@ def _product(sweep: Sweep, node: Node) -> bool:
 
 
 def _gemm(sweep: Sweep, node: Node) -> bool:
-    """Emit a linear layer for a Gemm with a constant matrix on the right (`products`)."""
+    """Emit a linear layer for a Gemm, whose right matrix is constant (`products`)."""
     transposed = bool(node.attributes.get("transB", 0))
     weight = _weight(sweep, node.inputs[1], 0 if transposed else 1)
     if weight is None:
@@ -258,7 +258,7 @@ def _sum(sweep: Sweep, node: Node) -> bool:
 
 
 def _place(sweep: Sweep, node: Node) -> bool:
-    """Compute ArgMax and ArgMin before dequantize: it keeps the order."""
+    """Compute ArgMax and ArgMin on the bytes before dequantize, which keeps their order."""
     made, x = sweep.producer(node.inputs[0], "dequantize"), node.inputs[0]
     if made is None and sweep.specs[x].dtype not in ("int8", "uint8"):
         return False

@@ -1,4 +1,4 @@
-"""Reshapes lines (N, C, L) to images one pixel high for operators that take only images."""
+"""Rewrites operators on lines (N, C, L) that exist only for images: Reshapes make images one pixel high."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW = (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_paddin
 
 
 def as_image(sweep: Sweep, node: Node) -> bool:
-    """Replace an operator on a line by one on an image between two Reshapes. Return False for all others."""
+    """Replace an operator on lines by one on images between two Reshapes. Return False for any other node."""
     known = node.op in (*WEIGHTED, *POOLS) or (node.op == "Resize" and "axes" not in node.attributes)
     if not known or len(sweep.specs[node.inputs[0]].shape) != 3 or len(node.outputs) > 1:
         return False
@@ -42,7 +42,7 @@ def _reshaped(sweep: Sweep, name: str, shape: tuple[int, ...], node: Node, outpu
 
 
 def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
-    """Return the inputs with a row added; None if they are not those of a line."""
+    """Return the inputs with an axis for the height added; None if the operator is not on lines."""
     n, c, length = sweep.specs[node.inputs[0]].shape
     inputs, rest = [node.inputs[0]], list(node.inputs[1:])
     if node.op in WEIGHTED:
@@ -62,7 +62,7 @@ def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
 
 
 def _weight(sweep: Sweep, node: Node, name: str) -> str:
-    """Return a weight with a row added: a constant, a dequantized one, or a computed one."""
+    """Return a weight with an axis for the height added; it may be a constant, dequantized or computed."""
     first, second, length = sweep.specs[name].shape
     weight, made = sweep.array(name), sweep.producer(name, "DequantizeLinear")
     if weight is not None:

@@ -1,4 +1,4 @@
-"""Element-wise nodes as parts of a chain, and the links for them (`vkq.kernels.chain`)."""
+"""Turns element-wise nodes into links of a chain (`vkq.kernels.chain`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES = ("int8", "uint8")
 
 @dataclasses.dataclass(frozen=True)
 class Element:
-    """An element-wise node: the type of its arithmetic, the types of its operands, and that of its result."""
+    """An element-wise node with the types of its arithmetic, its operands and its result."""
 
     node: Node
     dtype: str
@@ -24,7 +24,7 @@ class Element:
 
 
 class Writer:
-    """Writes a chain's links: a number for each value, constants before the links' results."""
+    """Writes a chain's links. Values are numbered: constants first, then the results of the links."""
 
     def __init__(self, graph: Graph, inputs: Sequence[str], types: Sequence[str]):
         self.graph, self.inputs = graph, tuple(types)
@@ -43,7 +43,7 @@ class Writer:
         if node.op == "Clip":
             bounds = zip(("min", "max"), (node.input(1), node.input(2)), strict=True)
             attributes["bounds"] = tuple(which for which, name in bounds if name)
-        if node.op == "Cast" and element.result in BYTES:  # a whole number, kept as bytes
+        if node.op == "Cast" and element.result in BYTES:  # a whole number, stored as bytes
             whole = self._link("Cast", operands, element.dtype, "int32", {"to": "int32"})
             made = self._link("Cast", [whole], "int32", "float32", {"to": "float32"})
         else:
@@ -71,7 +71,7 @@ class Writer:
         return "link", len(self.links) - 1
 
     def result(self, name: str) -> tuple[tuple[str, int], str]:
-        """Return a value as it is stored, and its stored type: flags are bytes."""
+        """Return the number and the stored type of a result: flags are stored as bytes."""
         number, dtype = self.values[name]
         if dtype == "bool":
             return self._link("Cast", [number], "bool", "float32", {"to": "float32"}), "uint8"
@@ -92,7 +92,7 @@ class Writer:
 
 
 def element_of(graph: Graph, node: Node) -> Element | None:
-    """Return an element-wise node as a part of a chain; None for other nodes."""
+    """Return a node as an element of a chain; None if it is not an element-wise node."""
     names = [name for name in node.inputs if name]
     if len(node.outputs) != 1 or not names or node.op == "Identity" or "why" in node.attributes:
         return None

@@ -1,9 +1,7 @@
-"""Fuses GlobalAveragePool of a table of an 8-bit value, then quantize, into one operator: the mean of a
-function.
+"""Fuses a table of an 8-bit value, GlobalAveragePool and quantize into one operator, the mean of a function.
 
-MobileNetV3's HardSwish before its squeeze, and DenseNet's last BatchNormalization, have no QuantizeLinear
-between. The sum is exact; ONNX Runtime adds floats.
-"""
+The cases are the HardSwish before MobileNetV3's squeeze, and DenseNet's last BatchNormalization: no
+QuantizeLinear follows them. The sum is exact, whereas ONNX Runtime adds floats."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from .sweep import Sweep, swept
 
 
 def to_means(graph: Graph) -> Graph:
-    """Emit ``mean_lookup``."""
+    """Emit ``mean_lookup`` for each such mean."""
     return swept(graph, _visit, "quantize") if "GlobalAveragePool" in graph.kinds else graph
 
 

@@ -1,9 +1,8 @@
-"""Moves movement operators into 8 bits: dequantize sinks below them, quantize rises above them.
+"""Lets movement operators work on 8-bit numbers: dequantize moves behind them, and quantize before them.
 
 Both are exact, because movement (also the maximum of a window) commutes with an increasing function of each
-element. A quantize that meets a dequantize with the same parameters cancels it. Between two kinds of
-parameters a table remains (`tables`).
-"""
+element. A quantize cancels a dequantize with the same parameters. If the parameters differ, a table remains
+(`tables`)."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def _replace(sweep: Sweep, name: str, found: str) -> None:
 
 
 def _moved(node: Node) -> int:
-    """Return how many of the first inputs are data (the others say how they move)."""
+    """Return how many inputs of a node are data; the others are parameters of the movement."""
     return len(node.inputs) if node.op == "Concat" else 1
 
 
@@ -61,7 +60,7 @@ def _sink(sweep: Sweep, node: Node) -> bool:
 
 
 def _rows(sweep: Sweep, node: Node) -> bool:
-    """Gather rows of a quantized constant at run time: an embedding."""
+    """Let an embedding gather rows of a quantized constant instead of its floats."""
     made = sweep.producer(node.inputs[0], "DequantizeLinear")
     if made is None or made.inputs[0] not in sweep.constants:
         return False
@@ -77,8 +76,8 @@ def _rows(sweep: Sweep, node: Node) -> bool:
 
 
 def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) -> tuple[str, ...] | None:
-    """Return the inputs, for Pad with its value as an 8-bit number; None if no number is exactly that
-    value."""
+    """Return the inputs of a node; a Pad gets its fill value as an 8-bit number. None if no 8-bit number has
+    exactly that value."""
     if node.op != "Pad" or node.attributes.get("mode", "constant") != "constant":
         return inputs
     fill = np.float32(0)
@@ -94,7 +93,8 @@ def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) ->
 
 
 def quantized(sweep: Sweep, name: str, q: QParams, output: str = "", source: str = "") -> str:
-    """Return the name of quantize(value), made as far up as possible. *output* is used if a node is made."""
+    """Return the name of quantize(value), computed as early in the graph as possible. *output* is its name if
+    a node is made."""
     constant = sweep.array(name)
     if constant is not None and constant.dtype == np.float32:
         return sweep.constant(quantize(constant, q), f"{name}/quantized")

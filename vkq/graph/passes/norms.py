@@ -1,4 +1,4 @@
-"""Normalizations with more than one result, or along other axes."""
+"""Rewrites normalizations that have several results, or work along other axes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .words import FLOATS, Words
 
 
 def dropout(w: Words) -> bool:
-    """Replace Dropout by its inference form, with its mask."""
+    """Replace Dropout that also returns its mask by its inference form."""
     names = w.node.outputs
     training = w.given(2)
     on = w.node.input(2) and (training is None or bool(training.any()))
@@ -23,7 +23,7 @@ def dropout(w: Words) -> bool:
 
 
 def layer_normalization(w: Words) -> bool:
-    """Layer normalization with the mean and the inverse deviation as further results."""
+    """Rewrite layer normalization that also returns the mean and the inverse deviation."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank = len(spec.shape)
     axis = axis_of(w.node, rank, int(w.attributes.get("axis", -1)), "")
@@ -49,7 +49,7 @@ def layer_normalization(w: Words) -> bool:
 
 
 def lp_normalization(w: Words) -> bool:
-    """x divided by its norm along an axis; zero if that is zero."""
+    """LpNormalization: x divided by its norm along an axis; zero if the norm is zero."""
     x, spec, p = w.node.inputs[0], w.spec(0), int(w.attributes.get("p", 2))
     if spec.dtype not in FLOATS or p not in (1, 2) or not spec.shape or 0 in spec.shape:
         return False

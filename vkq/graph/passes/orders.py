@@ -1,4 +1,4 @@
-"""Indices and orders of float numbers: ArgMax, ArgMin, Hardmax, TopK."""
+"""Rewrites operators that find or sort the largest floats: ArgMax, ArgMin, Hardmax, TopK."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..operators.movement import moves
 from ..operators.operator import axis_of
 from .words import FLOATS, Words
 
-MOST_EXACT = 1 << 24  # whole numbers that float32 has
+MOST_EXACT = 1 << 24  # float32 represents whole numbers up to this one
 
 
 def _dequantized(w: Words, name: str) -> bool:
-    """Return True if a value is a movement of dequantized ones, whose bytes can be compared."""
+    """Return True if a value is a movement of a dequantized value: then bytes can be compared instead."""
     made = w.sweep.producer(name)
     while made is not None and moves(made):
         made = w.sweep.producer(made.inputs[0])
@@ -25,8 +25,8 @@ def _dequantized(w: Words, name: str) -> bool:
 
 
 def _place(w: Words, axis: int, smallest: bool, last: bool) -> str:
-    """Return the first (or last) index of the largest (or smallest) number along an axis, which stays with
-    one element: float32. If a number is NaN, the first (or last) index."""
+    """Return the first (or last) index of the largest (or smallest) number along an axis, as float32; the
+    axis keeps length 1. If one of the numbers is NaN, the index is the first (or last) of the axis."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
     x = w.cast(x, "float32") if spec.dtype != "float32" else x
@@ -61,11 +61,12 @@ def arg_max(w: Words) -> bool:
 
 
 def hardmax(w: Words) -> bool:
-    """1 at the first of the largest numbers, else 0."""
+    """Hardmax: 1 at the first of the largest numbers, else 0."""
     spec = w.spec(0)
     earlier = w.node.op == "foreign" and (w.node.attributes["opset"] or 13) < 13
     axis = axis_of(w.node, len(spec.shape), int(w.attributes.get("axis", 1 if earlier else -1)), "")
-    if not _can(w, axis) or (earlier and axis + 1 < len(spec.shape)):  # the axes from there on were one
+    # Before opset 13, Hardmax works on all axes from *axis* on as one.
+    if not _can(w, axis) or (earlier and axis + 1 < len(spec.shape)):
         return False
     line = w.along(np.arange(spec.shape[axis]), axis, len(spec.shape), "float32")
     same = w.emit("Equal", [line, _place(w, axis, False, False)])
@@ -74,7 +75,7 @@ def hardmax(w: Words) -> bool:
 
 
 def top_k(w: Words) -> bool:
-    """TopK with lines moved last, each in order."""
+    """TopK: move the axis last, and take the largest numbers of each line."""
     spec, count = w.spec(0), w.given(1)
     if count is None or spec.dtype not in FLOATS or not spec.shape or 0 in spec.shape:
         return False

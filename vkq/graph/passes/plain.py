@@ -1,8 +1,7 @@
-"""Rewrites operators that the graph does not support as others, once shapes are known.
+"""Rewrites operators that the graph does not support as other operators, once shapes are known.
 
-A rule takes a node (`words.Words`) and emits nodes in its place. If it returns False, the node stays: it is
-refused, or left to a fallback.
-"""
+A rule gets a node (`words.Words`) and emits its replacement. If the rule returns False, the node stays, and
+is refused or left to a fallback."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
 
 
 def in_plain_words(sweep: Sweep, node: Node, visit: Callable[[Node], object]) -> bool:
-    """Replace a node by others; return False if there is no rule for it, or for its form."""
+    """Replace a node by others; return False if there is no rule for its operator or its form."""
     a = node.attributes
     foreign = node.op == "foreign"
     rule = RULES.get(a["op"] if foreign and not a["domain"] else node.op)

@@ -1,9 +1,9 @@
-"""Normalizes MatMul and Gemm with one constant matrix: the matrix on the right, a vector as the bias.
+"""Normalizes MatMul and Gemm with one constant matrix: the matrix stands on the right, and the bias is a
+vector.
 
-A constant matrix is a constant, or a DequantizeLinear of constants. Its Transpose is computed at once. A
-matrix on the left changes sides between two Transposes. transA, alpha, beta, and an addend of another shape
-become nodes of their own.
-"""
+A constant matrix is a constant, or a DequantizeLinear of constants; its Transpose is computed in advance. A
+matrix on the left moves to the right, between two Transposes. transA, alpha, beta, and an addend of another
+shape become nodes of their own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def real(sweep: Sweep, name: str) -> Array | None:
-    """Return a constant of floats, stored or dequantized; None for other values."""
+    """Return a float constant, stored or dequantized; None for other values."""
     made = sweep.producer(name, "DequantizeLinear")
     if made is None:
         return sweep.array(name)
@@ -68,13 +68,13 @@ def _transposed_weight(sweep: Sweep, node: Node) -> bool:
 
 def _moved(sweep: Sweep, name: str, perm: Sequence[int]) -> str:
     array: Array = sweep.constants[name]
-    if array.ndim < 2:  # one number for each slice of a line
+    if array.ndim < 2:  # one number for each slice
         return name
     return sweep.constant(np.ascontiguousarray(array.transpose(perm)), f"{name}/transposed")
 
 
 def _turned(sweep: Sweep, name: str, node: Node, output: str = "") -> str:
-    """Swap the last two axes."""
+    """Emit a Transpose of the last two axes."""
     rank = len(sweep.specs[name].shape)
     perm = (*range(rank - 2), rank - 1, rank - 2)
     turned = output or sweep.fresh(f"{name}/Transpose")
@@ -111,7 +111,7 @@ def _of_activations(sweep: Sweep, node: Node) -> bool:
 
 
 def _in_turn(node: Node, x: str, steps: Sequence[Callable[[str, str], str]]) -> bool:
-    """Emit steps (input, output), the last of which makes the node's result."""
+    """Call *steps* with (input, output) in order; the last one makes the node's result."""
     for step in steps[:-1]:
         x = step(x, "")
     steps[-1](x, node.outputs[0])
@@ -125,12 +125,12 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
     width = sweep.specs[two].shape[0 if turn_two else 1]
     vector = not added or _is_vector(sweep, added, width)
     single = bool(added) and int(np.prod(sweep.specs[added].shape)) != width
-    single = single and sweep.producer(one, "dequantize") is None  # else its integers are the bias
+    single = single and sweep.producer(one, "dequantize") is None  # else the bias becomes int32
     if not left and not turn_one and alpha == beta == 1.0 and vector and not single:
         return False
     if left:  # (A B).T = B.T A.T
         one, two, turn_one, turn_two = two, one, not turn_two, not turn_one
-    whole = not left and alpha == beta == 1.0 and vector  # the bias stays the layer's
+    whole = not left and alpha == beta == 1.0 and vector  # the bias can stay in the Gemm
     more = [_vector(sweep, added, width)] if whole and added else []
     steps: list[Callable[[str, str], str]] = [
         lambda x, y: sweep.emit("Gemm", [x, two, *more], y, node.source, transB=int(turn_two))
@@ -147,14 +147,14 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
 
 
 def _is_vector(sweep: Sweep, name: str, width: int) -> bool:
-    """Return True if an addend is a constant, one number for all columns or one for each."""
+    """Return True if an addend is a constant with one number for all columns, or one for each."""
     shape = sweep.specs[name].shape
     size = int(np.prod(shape))
     return _is_constant(sweep, name) and size in (1, width) and shape[-1:] in ((), (size,))
 
 
 def _vector(sweep: Sweep, name: str, width: int) -> str:
-    """Return a bias of one number as one for each column."""
+    """Return a constant bias with one number for each column."""
     found = real(sweep, name)
     if found is None or found.size == width:
         return name

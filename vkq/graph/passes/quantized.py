@@ -1,5 +1,5 @@
-"""Convolutions of float32 images: a QuantizeLinear with no other reader is fused into the convolution, which
-quantizes while it loads, or quantizes into the layout of the kernel."""
+"""Fuses a QuantizeLinear of a float32 image into the convolution that alone reads it. The convolution
+quantizes while it loads, or writes the bytes in its kernel's layout first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .sweep import Sweep, swept
 
 
 def quantize_in_convolutions(graph: Graph) -> Graph:
-    """Fuse such QuantizeLinear into convolutions."""
+    """Fuse each QuantizeLinear that only a convolution reads."""
     uses = graph.uses()
 
     def visit(sweep: Sweep, node: Node) -> bool:

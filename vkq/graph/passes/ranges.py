@@ -1,4 +1,4 @@
-"""Range inference for integers: the range of an operator's results from those of its operands."""
+"""Range inference for integers: the range of a result from the ranges of the operands."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ INT32: Range = (-(1 << 31), (1 << 31) - 1)
 
 
 def fits(found: Range) -> bool:
-    """Return True if all numbers of a range are int32."""
+    """Return True if int32 holds all numbers of a range."""
     return INT32[0] <= found[0] and found[1] <= INT32[1]
 
 
 def hull(ranges: Sequence[Range]) -> Range:
-    """Return the smallest range that contains all of them."""
+    """Return the smallest range that contains all given ranges."""
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def result_range(node: Node, given: Sequence[Range], specs: Mapping[str, Spec]) -> Range | None:
-    """Return the range of an operator's integer results, for those of its operands in order; None if it is
-    not known."""
+    """Return the range of an operator's integer result; *given* has the ranges of its operands in order. None
+    if the range is unknown."""
     op = node.op
     if op in ("Add", "Sum"):
         return sum(low for low, _ in given), sum(high for _, high in given)
     if op in ("Sub", "Mul", "Div") and len(given) == 2:
         return _of_two(op, *given)
     if op == "Mod" and not node.attributes.get("fmod", 0) and len(given) == 2:
-        end = max(map(abs, given[1]))  # of the sign of the divisor
+        end = max(map(abs, given[1]))  # the result has the sign of the divisor
         return (0 if given[1][0] > 0 else -end), end
     if op == "Neg":
         return -given[0][1], -given[0][0]

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN step by step: the products of all inputs at once, then for each step the product of the
+"""Rewrites LSTM, GRU and RNN: one product for the inputs of all steps, then for each step a product with the
 state and a chain of its gates."""
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ import numpy as np
 
 from .words import FLOATS, Words
 
-MOST_STEPS = 512  # each is some nodes of the plan
+MOST_STEPS = 512  # each step adds several nodes to the plan
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
 }  # fmt: skip
-ALONE = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")  # activations without numbers of their own
-Step = Callable[[str, list[str]], list[str]]  # (product of a step's input, state) -> the state after it
+# Activations that have no parameters.
+ALONE = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
+# (Product of a step's input, state) -> the next state.
+Step = Callable[[str, list[str]], list[str]]
 
 
 def recurrent(w: Words) -> bool:
@@ -41,13 +43,13 @@ def recurrent(w: Words) -> bool:
 
 
 def _whole(w: Words, steps: int) -> bool:
-    """Return True if every line of the batch has all steps."""
+    """Return True if all sequences of the batch have the full length."""
     lengths = w.given(4)
     return not w.node.input(4) or (lengths is not None and bool((lengths == steps).all()))
 
 
 class _Direction:
-    """One direction of the operator."""
+    """The computation of one direction."""
 
     def __init__(
         self, w: Words, x: str, d: int, count: int, activations: Sequence[str], backwards: bool
@@ -73,7 +75,7 @@ class _Direction:
         return w.reshape(w.part(name, 1, self.d, self.d + 1), shape)
 
     def run(self) -> tuple[str, list[str]]:
-        """Return the line of hidden states, (steps, 1, batch, hidden), and the last state."""
+        """Return the hidden states of all steps, (steps, 1, batch, hidden), and the last state."""
         w, gates = self.w, GATES[self.op] * self.hidden
         weight = w.emit("Transpose", [self._own(1, (gates, self.inner))], perm=(1, 0))
         self.r = w.emit("Transpose", [self._own(2, (gates, self.hidden))], perm=(1, 0))
@@ -133,7 +135,7 @@ class _Direction:
 
 
 def _results(w: Words, lines: list[str], states: list[list[str]]) -> None:
-    """Emit Y of all steps, then the last states; the batch is first with ``layout``."""
+    """Emit Y with all steps, and the last states; with ``layout`` the batch is the first axis."""
     first = bool(w.attributes.get("layout", 0))
     values = [w.emit("Concat", lines, axis=1) if len(lines) > 1 else lines[0]]
     for i in range(len(states[0])):

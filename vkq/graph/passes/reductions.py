@@ -1,8 +1,7 @@
-"""Reductions along any axes: a mean or a maximum becomes a pool of images whose pixels are those axes, a sum
-a product with ones.
+"""Rewrites reductions along any axes. A mean or a maximum becomes a pool of images whose pixels are the
+reduced axes, and a sum becomes a product with ones.
 
-A mean without a quantize behind it is such a product, too: an exact sum, times x_scale / count in float32.
-"""
+A mean without a quantize after it is such a product, too: an exact sum, times x_scale / count in float32."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ REAL = ("float32", "int8", "uint8")
 
 
 def as_pool(sweep: Sweep, node: Node) -> bool:
-    """Replace ReduceMean by GlobalAveragePool, ReduceMax by MaxPool of whole images."""
+    """Replace ReduceMean by GlobalAveragePool, and ReduceMax by MaxPool of the whole image."""
     spec, axes = sweep.specs[node.inputs[0]], _axes(sweep, node)
     if not axes or spec.dtype not in REAL or 0 in spec.shape:
         return False
@@ -38,7 +37,7 @@ def as_pool(sweep: Sweep, node: Node) -> bool:
 
 
 def _axes(sweep: Sweep, node: Node) -> tuple[int, ...] | None:
-    """Return the axes of a reduction, None if they are computed at run time."""
+    """Return the axes of a reduction; None if they are computed at run time."""
     listed = sweep.array(node.input(1)) if node.input(1) else None
     if node.input(1) and listed is None:
         return None
@@ -57,7 +56,7 @@ def _reshape(sweep: Sweep, x: str, shape: Sequence[int], node: Node, output: str
 
 
 def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
-    """Return x as (1, everything else, 1, these axes)."""
+    """Return x as images of one row, (1, kept axes, 1, reduced axes)."""
     shape = sweep.specs[x].shape
     kept = [i for i in range(len(shape)) if i not in axes]
     perm = (*kept, *axes)
@@ -68,7 +67,7 @@ def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
 
 
 def summed(sweep: Sweep, node: Node, x: str, q: QParams) -> bool:
-    """Replace ReduceSum of the dequantized *x* by a product with ones."""
+    """Replace ReduceSum of a dequantized value by a product of *x* with ones."""
     axes = _axes(sweep, node)
     if not axes or 0 in sweep.specs[x].shape:
         return False
@@ -89,7 +88,7 @@ def _product(sweep: Sweep, node: Node, x: str, q: QParams, axes: Sequence[int], 
 
 
 def to_sums(graph: Graph) -> Graph:
-    """Replace means of dequantized values that stay float32 by products."""
+    """Replace means of dequantized values that stay float32 by products with ones."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
         made = sweep.producer(node.inputs[0], "dequantize")

@@ -1,9 +1,15 @@
-"""Normalizes nodes: of equivalent forms one remains.
+"""Normalizes nodes: replaces equivalent forms by one form.
 
-Identity, Dropout and Cast to the same type vanish; Flatten, Squeeze and Unsqueeze become Reshape; Split
-becomes Slices; Gather of neighbours a Slice; GlobalMaxPool, means and maxima become pools; pools of float16
-those of float32; Sum an Add; QuantizeLinear and DequantizeLinear with one constant scale become quantize and
-dequantize.
+| from | to |
+| --- | --- |
+| Identity, Dropout, Cast to the same type | nothing |
+| Flatten, Squeeze, Unsqueeze | Reshape |
+| Split | Slices |
+| Gather of neighbours | Slice |
+| GlobalMaxPool, means, maxima | pools |
+| pools of float16 | pools of float32 |
+| Sum | Add |
+| QuantizeLinear, DequantizeLinear with one constant scale | quantize, dequantize |
 """
 
 from __future__ import annotations
@@ -59,7 +65,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _window(sweep: Sweep, node: Node) -> bool:
-    """Compute a pool of float16 numbers as ONNX Runtime does: as float32, then rounded."""
+    """Compute a pool of float16 numbers as ONNX Runtime does: in float32, then rounded."""
     if sweep.specs[node.inputs[0]].dtype != "float16" or len(node.outputs) > 1:
         return False
     wide = sweep.emit("Cast", node.inputs, source=node.source, to="float32")
@@ -73,7 +79,7 @@ def _keeps_its_type(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """Replace successive Reshapes by one with constant sizes, or by none if the shape stays."""
+    """Replace successive Reshapes by one with constant sizes; remove it if the shape stays the same."""
     given = sweep.specs[node.inputs[0]].shape
     sweep.keep(node)
     shape = sweep.specs[node.outputs[0]].shape
@@ -96,7 +102,7 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
     zero = scalar(sweep.array(zero_name)) if zero_name else np.uint8(0)
     if scale is None or zero is None or zero.dtype.name not in ("int8", "uint8") or scale.dtype != np.float32:
         return False
-    if not are_scales(scale):  # ONNX takes any number
+    if not are_scales(scale):  # ONNX allows any number as a scale
         return False
     q = _parameters(float(scale), int(zero), zero.dtype.name)
     if node.op == "QuantizeLinear" and sweep.specs[node.inputs[0]].dtype == "float32":
@@ -112,7 +118,7 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
 
 @functools.lru_cache(4096)
 def _parameters(scale: float, zero: int, dtype: QDType) -> QParams:
-    """Return the parameters; one cached object serves all sizes of a model."""
+    """Return quantization parameters. The cached object is shared by all input sizes of a model."""
     return QParams(scale, zero, dtype)
 
 
@@ -134,7 +140,7 @@ def slice_of(sweep: Sweep, node: Node, x: str, y: str, axis: int, first: int, en
 
 
 def _gather(sweep: Sweep, node: Node) -> bool:
-    """Replace a Gather of neighbours, or of one slice, by a Slice."""
+    """Replace a Gather of one slice, or of neighbouring slices, by a Slice."""
     index, shape = sweep.array(node.inputs[1]), sweep.specs[node.inputs[0]].shape
     if index is None or index.ndim > 1 or not index.size:
         return False

@@ -1,5 +1,5 @@
-"""Replaces a Resize of floats, or of a form that the graph's own Resize does not support, by a Gather or a
-weighted sum (``taps``) along each resized axis in turn."""
+"""Rewrites a Resize of floats, or a Resize in a form that the graph does not support: one Gather or weighted
+sum (``taps``) for each resized axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .words import FLOATS, Words
 
 
 def other_resize(w: Words) -> bool:
-    """Rewrite an unsupported Resize."""
+    """Rewrite a Resize in an unsupported form."""
     shape = w.spec(0).shape
     given = [None, *(w.given(i) for i in (1, 2, 3))]
     if given[2] is None and given[3] is None:
@@ -28,7 +28,7 @@ def other_resize(w: Words) -> bool:
 
 
 def to_taps(graph: Graph) -> Graph:
-    """Replace linear Resize of floats by weighted sums."""
+    """Replace each linear Resize of floats by weighted sums."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
         linear = node.attributes.get("mode", "nearest") == "linear"
@@ -67,7 +67,7 @@ def resized(w: Words) -> bool:
 
 
 def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
-    """Return the resize of each axis that is named."""
+    """Return the resize parameters of each axis that the node resizes."""
     shape, a = w.spec(0).shape, w.attributes
     roi, scales, sizes = (w.given(i) for i in (1, 2, 3))
     numbers = [int(v) % len(shape) for v in a.get("axes", range(len(shape)))]
@@ -96,7 +96,7 @@ def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
 
 
 def _outside(w: Words, x: str, axes: dict[int, ResizedAxis]) -> str:
-    """Fill points whose coordinate is beyond an axis."""
+    """Write the fill value to points whose coordinate is beyond an axis."""
     rank = len(w.of(x).shape)
     outside = np.zeros((1,) * rank, bool)
     for number, axis in axes.items():

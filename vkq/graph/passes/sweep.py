@@ -1,5 +1,5 @@
-"""The walk of every pass over the nodes in order: each node is kept or replaced, with access to the nodes
-that make its inputs."""
+"""The walk over the nodes in order that every pass makes. A pass keeps or replaces each node, and can look up
+the nodes that make its inputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..graph import Array, Graph, Node, Spec, unused
 from ..operators.table import infer
 
 BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
-# The most that may be computed in advance: a multiple of the model's own constants, or so many bytes.
-# Otherwise a small model could ask for any amount, a node at a time.
+# Limit of constant folding: this multiple of the model's own constants, or so many bytes if that is more.
+# Without a limit, a small model could fill any memory, node by node.
 MOST_FOLDED, LEAST_ROOM_BYTES = 4, 1 << 30
 
 
@@ -23,22 +23,23 @@ Visit = Callable[["Sweep", Node], bool]
 
 
 class Sweep:
-    """A new graph in the making. ``made`` has the node that makes each value, as far as the walk has come."""
+    """A new graph under construction. ``made`` has the node that makes each value visited so far."""
 
     def __init__(self, graph: Graph):
         self.old = graph
         self.constants, self.specs = dict(graph.constants), dict(graph.specs)
         self.nodes: list[Node] = []
         self.made: dict[str, Node] = {}
-        self.same: dict[str, str] = {}  # a value that is another one
+        self.same: dict[str, str] = {}  # values that are aliases of other values
         self._own = set(map(id, graph.nodes))
         self._outputs = {name for node in graph.nodes for name in node.outputs if name}
-        self._changed = self._outputs - graph.specs.keys()  # values that are not what the old graph knows
+        # Values whose spec differs from the old graph's, or is not in it.
+        self._changed = self._outputs - graph.specs.keys()
         self._texts: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
 
     @functools.cached_property
     def room_bytes(self) -> int:
-        """The bytes that may still be computed in advance."""
+        """The number of bytes that constant folding may still fill."""
         own = sum(array.nbytes for array in self.old.constants.values())
         return max(MOST_FOLDED * own, LEAST_ROOM_BYTES)
 
@@ -50,7 +51,7 @@ class Sweep:
 
     @functools.cached_property
     def uses(self) -> dict[str, int]:
-        """The number of times the old graph reads each of its values."""
+        """The number of uses of each value in the old graph."""
         return self.old.uses()
 
     def array(self, name: str) -> Array | None:
@@ -65,7 +66,7 @@ class Sweep:
     # -------------------------------------------------------------------------------------------- new things
 
     def constant(self, array: Array, hint: str = "constant") -> str:
-        """Return the name of a constant; equal constants share one."""
+        """Return the name of a constant; small equal constants share one name."""
         key = (array.dtype.str, array.tobytes(), array.shape) if array.size <= 64 else ("", b"", ())
         if array.size <= 64 and key in self._texts:
             return self._texts[key]
@@ -81,13 +82,13 @@ class Sweep:
     def emit(
         self, op: str, inputs: Sequence[str], output: str = "", source: str = "", **attributes: Any
     ) -> str:
-        """Emit a node with one result; return the result's name: the given one, or a new one."""
+        """Emit a node with one result; return the result's name, which is *output* or a new name."""
         name = output or self.fresh(f"{inputs[0]}/{op}")
         self.keep(Node(op, tuple(inputs), (name,), attributes, source))
         return name
 
     def keep(self, node: Node) -> None:
-        """Keep a node in the new graph."""
+        """Add a node to the new graph."""
         if not self._as_before(node):
             arrays = [self.constants.get(name) for name in node.inputs]
             found = infer(node, [self.specs[name] if name else None for name in node.inputs], arrays)
@@ -100,7 +101,7 @@ class Sweep:
                 self.made[name] = node
 
     def _as_before(self, node: Node) -> bool:
-        """Return True if a node is the old graph's, with unchanged inputs."""
+        """Return True if a node is from the old graph and its inputs have not changed."""
         if id(node) not in self._own:
             return False
         changed = self._changed
@@ -113,7 +114,7 @@ class Sweep:
         self.specs[name] = spec
 
     def fold(self, name: str, array: Array) -> None:
-        """Make the value *name* a constant."""
+        """Make the value *name* a constant with these elements."""
         self.made.pop(name, None)
         self._changed.add(name)
         self.constants[name], self.specs[name] = array, Spec.of(array)
@@ -125,13 +126,14 @@ class Sweep:
     # ---------------------------------------------------------------------------------------------- the walk
 
     def run(self, visit: Visit, ops: Container[str] | None = None) -> Graph:
-        """Visit nodes (`walk`); if *visit* returns False the node is kept."""
+        """Call *visit* for the nodes (`walk`), and return the new graph."""
         self.walk(visit, ops)
         return self.finish(list(self.old.outputs))
 
     def walk(self, visit: Visit, ops: Container[str] | None = None) -> None:
-        """Visit the nodes of these operators, or all; the others are kept."""
-        with np.errstate(all="ignore"):  # a broken model's scales are anything
+        """Visit the nodes of these operators (all by default). Keep a node if *visit* returns False, and all
+        other nodes."""
+        with np.errstate(all="ignore"):  # a broken model may have any scales
             for node in self.old.nodes:
                 if self.same and not self.same.keys().isdisjoint(node.inputs):
                     inputs = tuple(self.same.get(name, name) for name in node.inputs)
@@ -141,11 +143,12 @@ class Sweep:
                         self.keep(node)
                 except ModelError:
                     raise
-                except BROKEN as error:  # attributes of wrong types, scales below 0, shapes that do not fit
+                # Attributes of wrong types, scales below 0, shapes that do not match.
+                except BROKEN as error:
                     raise ModelError(f"{node}: {type(error).__name__}: {error}") from error
 
     def finish(self, outputs: list[str]) -> Graph:
-        """Return the new graph with these results, which keep their names."""
+        """Return the new graph with these results; they keep their names."""
         for name in outputs:
             if name in self.same and name not in self.made:
                 self._named(name, self.same[name])
@@ -165,14 +168,14 @@ class Sweep:
 
 
 def swept(graph: Graph, visit: Visit, *ops: str) -> Graph:
-    """Return the graph after a visit of its nodes of these operators, or the graph itself if it has none."""
+    """Return the graph after a visit of its nodes of these operators; the same graph if it has none."""
     if graph.kinds.isdisjoint(ops):
         return graph
     return Sweep(graph).run(visit, frozenset(ops))
 
 
 def without_dead(graph: Graph) -> Graph:
-    """Remove nodes and constants that no result needs."""
+    """Remove nodes and constants on which no result depends."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):
@@ -187,7 +190,7 @@ def without_dead(graph: Graph) -> Graph:
 
 
 def scalar(array: Array | None) -> Any:
-    """Return the one element of a constant, or None."""
+    """Return the element of a constant with one element; else None."""
     return None if array is None or array.size != 1 else array.reshape(-1)[0]
 
 

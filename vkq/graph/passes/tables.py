@@ -1,10 +1,9 @@
-"""Replaces a connected set of element-wise operators between two 8-bit values by a table of 256 numbers.
+"""Replaces connected element-wise operators between two 8-bit values by a table of 256 numbers.
 
-HardSwish, SiLU, GELU, BatchNormalization, chains with constants: any such set is computed once for all 256
-inputs, in NumPy, step by step. A constant for each channel makes a table for each channel. A function of two
-8-bit values (a - b, a / b, max(a, b)) is a table of 256 x 256. A float value that a result or an operator
-that sums needs is a table of 256 float32.
-"""
+HardSwish, SiLU, GELU, BatchNormalization, chains with constants: all of them are computed once for all 256
+inputs, in NumPy, step by step. If a constant differs between channels, so does the table. A function of two
+8-bit values (a - b, a / b, max(a, b)) becomes a table of 256 x 256. A float value becomes a table of 256
+float32 if it is a graph result, or an operator that sums reads it."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ from .cones import evaluated
 from .sweep import Sweep, swept
 
 BYTES = ("int8", "uint8")
-PAIRS = ("add", "sub", "mul", "where", "lookup2")  # faster by their formula than by a table of two
+# Two operands: their formula is faster than a table of 256 x 256.
+PAIRS = ("add", "sub", "mul", "where", "lookup2")
 
 ELEMENTWISE = frozenset(name for name, operator in TABLE.items() if operator.kind == "elementwise")
 
@@ -35,14 +35,15 @@ def to_tables(graph: Graph) -> Graph:
 
 @dataclasses.dataclass
 class Tables:
-    """``needed``: values that some node other than an element-wise operator reads. ``roots``: the 8-bit
-    values of which each value is an element-wise function (none for a constant)."""
+    """``needed``: values that are graph results, or that other operators than element-wise ones read.
+    ``roots``: the one or two 8-bit values of which each value is an element-wise function (none for a
+    constant)."""
 
     needed: set[str]
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def visit(self, sweep: Sweep, node: Node) -> bool:
-        if node.op == "Identity" or len(node.outputs) != 1:  # a result by another name, if there is one
+        if node.op == "Identity" or len(node.outputs) != 1:  # an Identity here names a graph result
             return False
         found = [self._of(sweep, name) for name in node.inputs if name]
         name = node.outputs[0]
@@ -61,7 +62,7 @@ class Tables:
             return True
         done = self._one(sweep, node, *roots) if len(roots) == 1 else self._two(sweep, node, *sorted(roots))
         if not done:
-            del self.roots[name]  # it is a root itself
+            del self.roots[name]  # make it a root
         return True
 
     def _of(self, sweep: Sweep, name: str) -> frozenset[str] | None:
@@ -112,7 +113,7 @@ class Tables:
         numbers = _all_numbers(specs[0].dtype, 1, -1, ())
         try:
             table = evaluated(cone, name, {a: numbers[:, None], b: numbers[None, :]}, sweep.constants)
-        except ModelError:  # its result needs more than a pair: a computed bound or zero point
+        except ModelError:  # the result also depends on a third value, such as a computed bound or zero point
             return False
         sweep.nodes.pop()
         sweep.emit(
@@ -126,12 +127,12 @@ class Tables:
 
 
 def _stored(table: Array) -> Array:
-    """Return flags as uint8, their type on a device."""
+    """Return a table of flags as uint8, which is how a device stores flags."""
     return table.astype(np.uint8) if table.dtype == bool else table
 
 
 def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
-    """Return the nodes between the roots and a value, in topological order."""
+    """Return the nodes between the roots and a value in topological order."""
     found: dict[int, Node] = {}
     waiting = [(name, False)]
     while waiting:
@@ -147,8 +148,7 @@ def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
 
 
 def _channel_axis(sweep: Sweep, cone: list[Node], rank: int) -> int | None:
-    """Return the one axis along which the constants change: -1 if there is none, None if there are
-    several."""
+    """Return the one axis along which constants differ; -1 if there is none, None if there are several."""
     axes: set[int] = set()
     for node in cone:
         if node.op == "lookup" and "axis" in node.attributes:
@@ -179,8 +179,7 @@ def _with(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
 
 
 def _all_numbers(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
-    """Return all 256 numbers of a type: in a row, or along an axis of *rank* that is not that of the
-    channels."""
+    """Return all 256 numbers of a type, as a line or along an axis of *rank* other than the channel axis."""
     info = np.iinfo(dtype)
     numbers = np.arange(info.min, info.max + 1).astype(dtype)
     if axis < 0:

@@ -1,6 +1,7 @@
-"""Transposes that cancel or join, and those that move no element. Products of two 8-bit activations read the
-columns of the second as rows, which is one more Transpose that cancels or joins, and operands whose heads lie
-side by side as they are."""
+"""Joins or cancels Transposes, and removes those that move no element.
+
+A product of two 8-bit activations can read the columns of its second operand as rows: this is one more
+Transpose to join or cancel. It can also read an operand whose heads lie side by side."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from .sweep import Sweep, swept
 
 
 def join_transposes(graph: Graph) -> Graph:
-    """Join successive Transposes, and remove those that undo each other; one that moves only axes of length 1
-    becomes a Reshape."""
+    """Join successive Transposes, and remove pairs that undo each other. A Transpose that moves only axes of
+    length 1 becomes a Reshape."""
     return swept(graph, _visit, "Transpose", "matmul")
 
 
@@ -41,8 +42,8 @@ def _columns(sweep: Sweep, node: Node) -> bool:
 
 
 def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
-    """Return the value that has the heads of an operand side by side, and how many; the operand and 1 if none
-    does."""
+    """Return the value in which an operand's heads lie side by side, and the number of heads; else the
+    operand and 1."""
     turned = sweep.producer(name, "Transpose")
     made = sweep.producer(turned.inputs[0], "Reshape") if turned else None
     if turned is None or made is None:
@@ -55,7 +56,7 @@ def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
 
 
 def _turned(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:
-    """Return the name of a value's transposition; *output* if a node is made for it."""
+    """Return the name of a transposed value, which is *output* if this emits a node."""
     before = sweep.producer(source, "Transpose")
     if before is not None:
         first = permutation(before, len(perm))

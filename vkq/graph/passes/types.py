@@ -1,10 +1,10 @@
-"""Types that a device stores instead of the model's: flags are bytes, 64-bit integers have 32 bits.
+"""Replaces the model's types by those that a device stores: flags are bytes, and 64-bit integers have 32
+bits.
 
-Integers known only at run time (ids, positions, lengths, masks) are int32 if their range proves that nothing
-is lost. Inputs have a range that is checked when they are fed (``Graph.bounds``), and the range of every
+Integers known only at run time (ids, positions, lengths, masks) become int32 if their range proves that
+nothing is lost. The range of inputs is checked when they are given (``Graph.bounds``), and the range of every
 result follows from it. Arithmetic that could leave int32 stays int64, between Casts that state the reason; a
-device refuses these.
-"""
+device refuses these."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from .constants import HELD
 from .ranges import INT32, Range, fits, result_range
 from .sweep import Sweep
 
-# Ranges of inputs, tried in this order: the first for which all arithmetic stays in int32.
+# Half ranges of inputs, from the widest: the first for which all arithmetic stays in int32 is used.
 WIDEST = (1 << 31, 1 << 24, 1 << 16, 1 << 15)
 CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
 
 def hold_types(graph: Graph) -> Graph:
-    """Replace types by those that a device stores. (Results of operators unknown to vkq have them
-    already.)"""
+    """Replace types by those that a device stores. Results of operators unknown to vkq already have them."""
     made = (name for node in graph.nodes if node.op != "foreign" for name in node.outputs if name)
     if not any(graph.specs[name].dtype in (*HELD, "int64") for name in (*graph.inputs, *made)):
         return graph
@@ -41,14 +40,14 @@ def hold_types(graph: Graph) -> Graph:
 
 
 class _Types:
-    """One walk, with inputs in [-half, half). ``wide`` are nodes that could leave int32."""
+    """One attempt, with inputs in [-half, half). ``wide`` has the nodes whose results could leave int32."""
 
     def __init__(self, graph: Graph, half: int):
         self.sweep = Sweep(graph)
         self.wide: list[Node] = []
-        self.bounds: dict[str, Range] = {}  # of inputs
+        self.bounds: dict[str, Range] = {}  # ranges of inputs
         self.ranges: dict[str, Range] = {}
-        self.origin: dict[str, str] = {}  # values whose numbers are those of an input
+        self.origin: dict[str, str] = {}  # the input from which a value's numbers come unchanged
         for name in graph.inputs:
             spec = graph.specs[name]
             if spec.dtype in ("int64", "int32"):
@@ -60,7 +59,7 @@ class _Types:
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op == "foreign":
             return False
-        if "range" in node.attributes:  # of the last result, an int32
+        if "range" in node.attributes:  # the range of the last result, an int32
             self.sweep.keep(node)
             self.ranges[node.outputs[-1]] = node.attributes["range"]
             return True
@@ -77,7 +76,7 @@ class _Types:
         gives = sweep.old.specs[node.outputs[0]].dtype
         if gives == "int64" and (found is None or not fits(found)):
             return self._stays_wide(node, found)
-        if any(r is None for r in ranges):  # of numbers that have 64 bits
+        if any(r is None for r in ranges):  # an operand has 64 bits
             return self._stays_wide(node, None)
         self._keep(node, whole)
         if gives in ("int64", "int32") and found is not None:
@@ -86,7 +85,7 @@ class _Types:
         return True
 
     def _byte(self, name: str) -> str:
-        """Return flags as bytes, the type of those of inputs and tables."""
+        """Convert flags to bytes, as inputs and tables store them."""
         if self.sweep.specs[name].dtype != "bool":
             return name
         array = self.sweep.array(name)
@@ -95,8 +94,8 @@ class _Types:
         return self.sweep.constant(array.astype(HELD["bool"]), f"{name}/bytes")
 
     def _whole(self, node: Node) -> list[str]:
-        """Return the inputs whose integers an operator computes with; its other integer inputs say how
-        elements move."""
+        """Return the integer inputs that an operator computes with. Its other integer inputs are parameters
+        of a movement."""
         every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather", "scatter")
         names = node.inputs[1:] if node.op == "Where" else node.inputs if every else node.inputs[:1]
         kinds = ("int64", "int32")
@@ -109,7 +108,7 @@ class _Types:
         return self.ranges.get(name)
 
     def _keep(self, node: Node, whole: Sequence[str]) -> None:
-        """Keep the node on int32 numbers."""
+        """Keep a node, which now computes in int32."""
         names = {name: self._held(name) for name in whole}
         inputs = tuple(names.get(name, name) for name in node.inputs)
         self.sweep.keep(dataclasses.replace(node, inputs=inputs))
@@ -121,7 +120,7 @@ class _Types:
         return self.sweep.constant(array.astype(np.int32), f"{name}/int32")
 
     def _cast(self, node: Node, whole: Sequence[str]) -> bool:
-        """Cast without int64: flags and shorter integers fit int32; floats may not."""
+        """Replace a Cast to int64 by one to int32. Flags and shorter integers fit; floats may not."""
         name, dtype = node.inputs[0], self.sweep.specs[node.inputs[0]].dtype
         limits = {
             "bool": (0, 1),
@@ -142,7 +141,7 @@ class _Types:
         return True
 
     def _stays_wide(self, node: Node, found: Range | None) -> bool:
-        """Put Casts to int64 around the node."""
+        """Keep a node in int64, between Casts."""
         self.wide.append(node)
         said = f"from {found[0]} to {found[1]}" if found else "of a range that is not known"
         why = f"{node}: its results, {said}, may leave int32, and a device has no int64"
@@ -156,7 +155,8 @@ class _Types:
         return True
 
     def _note(self, node: Node) -> None:
-        """Follow the numbers of an input through movement to the Gather that uses them as indices."""
+        """Narrow the bounds of an input whose numbers reach, through movement, a Gather that uses them as
+        indices."""
         first = node.inputs[0]
         if node.op in CARRIED and first in self.origin and node.outputs[0] in self.ranges:
             self.origin[node.outputs[0]] = self.origin[first]

@@ -1,8 +1,8 @@
-"""Volumes (N, C, D, H, W): rewrites their convolutions and pools as those of images.
+"""Rewrites convolutions and pools of volumes (N, C, D, H, W) as those of images.
 
-A convolution's taps along the depth become channels: one convolution of images sums all of them, exactly for
-integers. A maximum, and a mean whose counts are products, is computed along height and width first.
-"""
+The taps along the depth of a convolution become channels: one convolution of images then sums over all of
+them, exactly for integers. A maximum, and a mean whose counts are products, is computed along height and
+width first, then along depth."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..operators.images import padding
 from ..operators.operator import axis_of
 from .words import Words
 
-AXES = 3  # of a window
+AXES = 3  # the spatial axes of a volume
 LISTS = ("strides", "dilations", "output_padding")
 
 
 def convolution(w: Words) -> bool:
-    """Conv: a slice of the result reads slices of x, stored in channels (c, tap)."""
+    """Conv: each slice of the result reads several slices of x, which are stored as channels (c, tap)."""
     shape, kernel = w.spec(0).shape, w.spec(1).shape[2:]
     if not _is_volume(w) or tuple(w.attributes.get("kernel_shape", kernel)) != kernel:
         return False
@@ -36,7 +36,7 @@ def convolution(w: Words) -> bool:
 
 
 def transposed_convolution(w: Words) -> bool:
-    """ConvTranspose: a tap of a slice of the result reads at most one slice of x."""
+    """ConvTranspose: each tap of a result slice reads at most one slice of x."""
     shape, kernel = w.spec(0).shape, w.spec(1).shape[2:]
     given = w.attributes.get("output_shape"), w.attributes.get("auto_pad", "NOTSET")
     if not _is_volume(w) or given != (None, "NOTSET"):
@@ -53,7 +53,7 @@ def transposed_convolution(w: Words) -> bool:
 
 
 def pool(w: Words) -> bool:
-    """MaxPool and AveragePool: along height and width, then along depth."""
+    """MaxPool and AveragePool: pool along height and width, then along depth."""
     shape, kernel = w.spec(0).shape, w.attributes.get("kernel_shape", ())
     if not _is_volume(w, kernel) or (len(w.node.outputs) > 1 and w.node.outputs[1]):
         return False
@@ -79,7 +79,7 @@ def whole(w: Words) -> bool:
 
 
 def _is_volume(w: Words, kernel: Sequence[int] | None = None) -> bool:
-    """Return True if x has a depth, and the window has one, too."""
+    """Return True if x is a volume, and the kernel has three axes."""
     shape = w.spec(0).shape
     rank = len(w.spec(1).shape) - 2 if kernel is None else len(kernel)
     lists = [w.attributes[name] for name in LISTS if name in w.attributes]
@@ -92,14 +92,15 @@ def _list(w: Words, name: str) -> tuple[int, ...]:
 
 
 def _image(w: Words, pads: Sequence[int]) -> dict[str, Any]:
-    """Return a node's attributes for height and width."""
+    """Return the node's attributes reduced to height and width."""
     kept = {k: v for k, v in w.attributes.items() if k not in ("auto_pad", "kernel_shape", "pads", *LISTS)}
     lists = {name: _list(w, name)[1:] for name in LISTS if name in w.attributes}
     return {**kept, **lists, "pads": (*pads[1:AXES], *pads[AXES + 1 :])}
 
 
 def _slices(w: Words, index: Array) -> str:
-    """Return (N * slices, C * taps, H, W) of x: the slice of each (tap, slice), zeros beyond the ends."""
+    """Return slices of x as (N * slices, C * taps, H, W). *index* has the slice for each (tap, slice), with
+    zeros for slices beyond the ends."""
     n, c, d, *image = w.spec(0).shape
     x, (taps, count) = w.node.inputs[0], index.shape
     outside = (index < 0) | (index >= d)
@@ -111,7 +112,7 @@ def _slices(w: Words, index: Array) -> str:
 
 
 def _weight(w: Words, axis: int, perm: Sequence[int] | None, shape: Sequence[int]) -> str:
-    """Return a weight rearranged; if it is dequantized with one scale, or one along *axis*, rearrange its
+    """Return a rearranged weight. If it is dequantized with one scale, or one along *axis*, rearrange the
     integers."""
 
     def arranged(name: str) -> str:
