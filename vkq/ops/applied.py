@@ -1,4 +1,4 @@
-"""The functional forms of layers: make a layer, apply it once, and forget it."""
+"""The functional forms of layers: each call makes a layer, applies it once, and frees it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ P = ParamSpec("P")
 
 
 class Applied(Protocol[P]):
-    """The type of a functional form, for type checkers: x, the layer's parameters, and *out* as in a layer's
-    call."""
+    """The type of a functional form for type checkers. The arguments are x, the layer's parameters, and *out*
+    as in a layer's call."""
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
@@ -29,13 +29,12 @@ class Applied(Protocol[P]):
 
 
 def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Applied[P]]:
-    """Return a decorator that makes the functional form of a layer; it has the decorated function's name and
-    docstring.
+    """Return a decorator that makes the functional form of a layer; the function keeps the decorated
+    function's name and docstring.
 
     Its signature is ``(x, <the parameters of the layer>, out=None)``, also for `inspect`, help() and the
-    manual; arguments are checked as the layer's are. Without a device argument, the device is that of x or
-    *out*.
-    """
+    manual. Arguments are checked as the layer's are. Without a device argument, the device is that of x or
+    *out*."""
 
     def form(named: Callable[..., Any]) -> Applied[P]:
         def call(x: Any, *operands: Any, out: Tensor | None = None, **options: Any) -> Any:
@@ -54,7 +53,7 @@ def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Ap
         types = {name: p.annotation for name, p in parameters.items()}
         call.__annotations__ = types | {"x": npt.ArrayLike | Tensor, "out": Tensor | None}
         found: Any = checked(call)
-        # Tools that read the types must look up the names in the module of the function.
+        # Without this, tools that read the types would look up their names in the wrong module.
         del found.__wrapped__
         return cast("Applied[P]", found)
 

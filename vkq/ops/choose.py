@@ -1,4 +1,4 @@
-"""Selections by 8-bit numbers and searches among them: ONNX Where, ArgMax and ArgMin in a graph."""
+"""Selections by flags, and ArgMax and ArgMin of 8-bit numbers, for graphs."""
 
 from __future__ import annotations
 

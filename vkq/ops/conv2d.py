@@ -44,8 +44,8 @@ class Conv2d(Layer[Conv2dProblem]):
             the value zero: it is filled with x's zero point.
         groups: divides IC and OC.
         method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "stem",
-            "matrix", "direct", "implicit", "im2col". Integers have the same bits by all of them; one that
-            cannot take the convolution is refused. ``explain`` says which is taken, and why.
+            "matrix", "direct", "implicit", "im2col". All give integers with the same bits. A method that
+            cannot compute the convolution is refused. ``explain`` names the chosen method and the reason.
         x_qparams, y_qparams, bias, w_zero_point, activation, path, compute, overflow, device: as for
             `Linear`, with OC for N.
 
@@ -97,7 +97,7 @@ class Conv2d(Layer[Conv2dProblem]):
         )
         self._kernels: dict[Hashable, Kernel] = {}
         self._methods: dict[Hashable, tuple[Method, str]] = {}
-        # Checked now, not at the first call: what the method needs does not depend on the image.
+        # Check now, not at the first call: the method's conditions do not depend on the image.
         if method != "auto":
             self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
 
@@ -140,7 +140,7 @@ class Conv2d(Layer[Conv2dProblem]):
         return self._method(problem)[0].takes
 
     def finish(self, after: After) -> None:
-        """Give every result an epilogue; packed weights are made again."""
+        """Give the layer an epilogue for every result; the weights will be packed again."""
         self._scheme.after = after
         self._convolution = dataclasses.replace(self._convolution)
         self._kernels.clear()
@@ -148,15 +148,14 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @property
     def gemm(self) -> Int8Gemm | None:
-        """The product of integers that the convolution is, with the weight packed for the kernels of a dot
-        form."""
+        """The integer product that computes the convolution, with the weight packed for a dot form."""
         found = self._convolution.gemm
         return found if isinstance(found, Int8Gemm) else None
 
     @property
     def is_product(self) -> bool:
-        """Whether each pixel of the result is a product of the same pixel of the input: a 1x1 convolution of
-        one group, stride 1 and no padding."""
+        """True for a 1x1 convolution of one group, stride 1 and no padding: each pixel of the result is a
+        product with the same pixel of the input."""
         o = self._options
         return o.kernel == (1, 1) and o.groups == 1 and o.stride == (1, 1) and not any(o.padding)
 

@@ -113,7 +113,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         return MatrixPhases(self.device, weight, cast(Arithmetic, arithmetic), kernel)
 
     def _takes(self, p: TransposedConv2dProblem) -> MatrixPhases | None:
-        """Return the kernel on matrix units if it pays for this problem."""
+        """Return the kernel on matrix units if it is faster for this problem; else None."""
         return self._matrix if self._matrix and self._matrix.gemm.worth(p.n * p.h * p.w) else None
 
     def _layout_for(self, problem: TransposedConv2dProblem) -> str:

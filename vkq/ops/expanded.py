@@ -22,8 +22,8 @@ from .conv2d import Conv2d
 
 @dataclasses.dataclass(frozen=True)
 class Expansion:
-    """Both convolutions, their kernel, the second one's problem, the layout of x and y, and the tile. Made by
-    `of`."""
+    """Two convolutions in one dispatch: the layers, their kernel, the second layer's problem, the layout of x
+    and y, and the tile. `of` makes it."""
 
     first: Conv2d
     second: Conv2d
@@ -76,14 +76,15 @@ def _operands(
 
 
 def bytes_between(p: Conv2dProblem) -> int:
-    """Return the bytes that two dispatches would write and read between them: the second one's images."""
+    """Return the bytes that two dispatches would write and read between them: the input images of the second
+    one."""
     return p.n * p.ic * p.h * p.w
 
 
 def most_bytes(device: Device, p: Conv2dProblem) -> int:
-    """Return the most bytes between two convolutions for which one dispatch is faster: `expanded_bytes` of
-    the device's profile for each core. That number is for 3x3 kernels. A 5x5 kernel has ten words of taps,
-    not three, so its limit is 3/10."""
+    """Return the limit on the bytes between two convolutions up to which one dispatch is faster:
+    `expanded_bytes` of the device's profile for each core. The profile's number is for 3x3 kernels. A 5x5
+    kernel has ten words of taps instead of three, so its limit is 3/10 of that."""
     known = profile(device.capabilities)
     return known.expanded_bytes * known.multiprocessors * 3 // (p.kh * ceil4(p.kw))
 

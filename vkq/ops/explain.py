@@ -16,7 +16,8 @@ from ..runtime.tensor import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """The dispatches of an operator in order: the shader ``variants`` by name, and their multiply-adds."""
+    """The dispatches of an operator in order: the names of the shader ``variants``, and the number of
+    multiply-adds."""
 
     device: str
     variants: tuple[str, ...]

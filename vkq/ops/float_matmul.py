@@ -46,13 +46,13 @@ def multiplied(b: Builder, x: Value, z: Value) -> Value:
 
 
 def _matrix(b: Builder, x: Value, otherwise: tuple[int, ...]) -> Value:
-    """Return a vector as a matrix of this shape."""
+    """Return a vector as a matrix of shape *otherwise*, and a matrix unchanged."""
     return reshaped(b, x, otherwise) if len(x.spec.shape) == 1 else x
 
 
 def _spread(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> tuple[Value, int]:
-    """Return the matrices and the distance from one to the next: 0 if all are one, which is then stored
-    once."""
+    """Return the matrices, and the distance from one matrix to the next: 0 if all are the same matrix, which
+    is then stored once."""
     own = x.spec.shape[:-2]
     if math.prod(own) == 1:
         return x, 0

@@ -1,4 +1,4 @@
-"""The base of linear layers and convolutions: a scheme, cached plans, explanations."""
+"""The base of linear layers and convolutions: the scheme, cached plans, explanations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def as_tuned(build: Build) -> Build:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """The execution of a layer for an input: ``path`` and ``method`` with their reasons, the shader variants
+    """How a layer is executed for an input: ``path`` and ``method`` with their reasons, the shader variants
     in order of dispatch, and sizes."""
 
     problem: str
@@ -80,7 +80,7 @@ class Explanation:
 
     @property
     def wrapping(self) -> str:
-        """The output channels whose sums may wrap, in words; "" if none may."""
+        """A text that names the output channels whose sums may wrap; "" if none may."""
         few = ", ".join(map(str, self.overflowing[:NAMED])) + ", ..." * (len(self.overflowing) > NAMED)
         return f"sums may leave int32, and wrap, in output channels {few}" if self.overflowing else ""
 
@@ -96,11 +96,11 @@ class Explanation:
 
 
 class Layer(OfOneProcess, Generic[P]):
-    """A weight with its scheme, on a device. ``Linear`` and ``Conv2d`` define the operation; P is their
-    problem type."""
+    """A weight with its scheme on a device. ``Linear`` and ``Conv2d`` define the operation; P is the type of
+    their problem."""
 
     _op: str
-    _rank: int  # number of the weight's axes
+    _rank: int  # number of axes of the weight
     _by_rows = False  # True for x_qparams="dynamic"
     weight_shape: tuple[int, ...]
 
@@ -190,8 +190,8 @@ class Layer(OfOneProcess, Generic[P]):
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> Explanation:
-        """Return the layer's execution for an input of this shape, in the layout of its kernels, without
-        running it."""
+        """Return how the layer is executed for an input of this shape, in the layout of its kernels. Nothing
+        runs."""
         problem, layout = self._problem_of(tuple(x_shape))
         dtype = self._scheme.inputs[0]
         plan = self.plan(self._spec_of(x_shape, dtype, layout))
@@ -205,19 +205,19 @@ class Layer(OfOneProcess, Generic[P]):
 
     @property
     def device_bytes(self) -> int:
-        """The layer's bytes on the device now, for all shapes that it was called with: the weight in each
-        order that its kernels read (few and many rows may need different ones), scales and tables."""
+        """The bytes that the layer uses on the device now, for all input shapes so far: scales, tables, and
+        the weight in each order that its kernels read (few rows and many rows may need different orders)."""
         found = dict.fromkeys(one for plan in self._plans.copy().values() for one in plan.constants.values())
         return sum(one.bytes for one in found if one.uploaded)
 
     def choice(self) -> Choice:
-        """The path on this device, and the reason."""
+        """The path of this layer on its device, with the reason."""
         return self._choice
 
     @checked
     def input_layout(self, x_shape: Sequence[int]) -> str:
-        """Return the packed layout in which int8 inputs of this shape are read without a copy; others are
-        repacked first."""
+        """Return the packed layout in which int8 inputs of this shape are read without a copy; inputs in
+        other layouts are repacked first."""
         return self._problem_of(tuple(x_shape))[1]
 
     @staticmethod
@@ -226,7 +226,7 @@ class Layer(OfOneProcess, Generic[P]):
         return Spec(x_shape, dtype, layout if dtype in BYTES else None)
 
     def _problem_of(self, x_shape: tuple[int, ...]) -> tuple[P, str]:
-        """Return the problem for an input's shape, and the layout in which its kernels read and write
+        """Return the problem for an input's shape, and the layout in which the layer's kernels read and write
         int8."""
         key = x_shape, preference()
         found = self._problems.get(key)
@@ -238,7 +238,7 @@ class Layer(OfOneProcess, Generic[P]):
 
     @property
     def problems(self) -> list[str]:
-        """Return the problems of the shapes that it was planned for, as `vkq tune` accepts them."""
+        """Return the problems of all input shapes so far, as `vkq tune` accepts them."""
         names = (f"{problem.name}/scheme={self.scheme}" for problem, _ in self._problems.copy().values())
         return list(dict.fromkeys(names))
 

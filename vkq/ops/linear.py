@@ -50,24 +50,24 @@ class Linear(Layer[LinearProblem]):
             is added to a float32 result and rounded to int32 (``round_half_even(bias / (x_scale *
             w_scale))``) for an 8-bit one of quantized activations.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
-        activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result. Of a float result that
-            is NaN a device makes a bound.
+        activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result. A device replaces NaN
+            in a float result by one of the bounds.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
             give the same bits. With float activations "auto", or "portable", which makes float32 products
             without matrix units.
-        compute: what products of float activations with an int8 or float weight are made of: "float32", or
+        compute: the arithmetic of products of float activations with an int8 or float weight: "float32", or
             "float16" (schemes q8csw_f16, f32_f16, f16_f16), with which x and a float weight are rounded to
             float16. Where the device has matrix units and they pass its self-test, they multiply and sum in
             float32; a GPU without them adds up 16 products at a time in float16, if that passes; elsewhere,
             and for few rows of int8 weights, it is float32 (``explain`` says so).
-        overflow: "refuse" raises AccumulatorOverflowError where the int32 accumulator could overflow with
+        overflow: "refuse" raises AccumulatorOverflowError if the int32 accumulator could overflow with
             these weights; "wrap" sums modulo 2**32, as ONNX Runtime's integer kernels do, and ``explain``
             names the channels where that can happen. For integer activations.
-        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to
+        method: "auto", "gemv" (threads share the sum over k; "auto" chooses it for up to
             `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (through shared
             memory). Integer results have the same bits; a float sum of the weight-only scheme is made in
             another order.
-        device: a ``vkq.Device``; the default device where None.
+        device: a ``vkq.Device``; None: the default device.
 
     With acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
         float32: ``float(acc) * (x_scale * w_scale)  [+ bias]``
@@ -177,7 +177,7 @@ class Linear(Layer[LinearProblem]):
     @as_tuned
     def build(self, b: Builder, x: Value) -> Value:
         p, layout = self._problem_of(x.spec.shape)
-        # In this layout the words are blocks of channels, but the product needs rows.
+        # Words of this layout are blocks of channels of an image, but the product needs rows.
         image = layout == BLOCKED and len(x.spec.shape) == 4
         if image and x.spec.dtype in BYTES:
             x = reshaped(b, x, (p.m, p.k), BLOCKED)

@@ -112,7 +112,8 @@ def multiplied(
 def _whole_blocks(
     device: Device, x: tuple[int, ...], z: tuple[int, ...], heads: Heads, yq: QParams | None
 ) -> bool:
-    """Return whether blocks of four rows and columns are of one matrix, also where heads lie side by side."""
+    """Return True if each block of four rows or columns belongs to one matrix, also for heads side by
+    side."""
     (*leading, m, k), (*others, n, _) = apart(x, heads[0]), apart(z, heads[1])
     halves = [many for many, size in zip(heads, (k, k, n), strict=True) if many > 1 and size % 4]
     same = leading == others and len(leading) == 2
@@ -120,8 +121,8 @@ def _whole_blocks(
 
 
 def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
-    """Return an operand, and how many of its heads lie side by side. Heads may lie side by side if each is
-    whole blocks of a matrix."""
+    """Return an operand, and how many of its heads stay side by side: this is possible if each head is whole
+    blocks of a matrix. Else the heads are moved apart."""
     if heads == 1 or (whole and x.spec.layout == MATRIX):
         return x, heads
     n, rows, columns = x.spec.shape
@@ -132,9 +133,8 @@ def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
     """Add the product's int32 sums, modulo 2**32, to a plan: ONNX MatMulInteger.
 
-    x_zero, z_zero: zero points of the operands' types, on the device: one for all, or one for each row of x
-    (of each matrix, or of all matrices one after the other) and for each column of z.
-    """
+    x_zero, z_zero: zero points on the device, of the operands' types: one for all rows or columns, or one for
+    each row of x (of each matrix, or of all matrices one after the other) and each column of z."""
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
     kernel = catalog().find("matmul_q8_int32__row"), push
@@ -157,8 +157,8 @@ def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Varia
 
 
 def _tiled(device: Device, batch: int, m: int, n: int) -> bool:
-    """Return whether blocks of four rows and four columns are of one matrix, and the device has a dot product
-    for them."""
+    """Return True if each block of four rows and four columns belongs to one matrix, and the device has a dot
+    product for such blocks."""
     return without_matrices(device).form != "float" and (batch == 1 or m % 4 == n % 4 == 0)
 
 
@@ -171,8 +171,8 @@ def _product(
     more: Sequence[Value],
     heads: Heads = ONE_EACH,
 ) -> Value:
-    """Add a product with (..., N, K), in the layout of matrices. kernel: returns the kernel of a batch of m x
-    n products, given (batch, m, n). *more* are bindings after the operands and the result."""
+    """Add a product of x and z (..., N, K) to a plan, in the matrix layout. *kernel* returns the shader for
+    (batch, m, n). *more*: bindings after the operands and the result."""
     columns = apart(z.spec.shape, heads[1])
     leading, m, n, k = _sizes(apart(x.spec.shape, heads[0]), (*columns[:-2], *columns[:-3:-1]))
     shape = together((*leading, m, n), heads[2])
@@ -192,7 +192,7 @@ def _product(
 
 
 def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:
-    """Return (leading axes of the result, M, N, K). Raises ArgumentError for shapes that do not fit."""
+    """Return (leading axes of the result, M, N, K). Raises ArgumentError for shapes that do not match."""
     if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
         raise ArgumentError(
             f"matmul: a has shape {a} and b {b}; a's last axis must be as long as b's last but one"
@@ -208,8 +208,8 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
 
 
 def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int], heads: int = 1) -> Value:
-    """Return (batch * rows, K) in the layout of matrices, repeated where the leading axes are broadcast. With
-    *heads* side by side the shape is (batch / heads * rows, heads * K)."""
+    """Return (batch * rows, K) in the matrix layout, repeated where leading axes are broadcast. With *heads*
+    side by side the shape is (batch / heads * rows, heads * K)."""
     shape = x.spec.shape
     if heads > 1:
         return reshaped(b, x, (shape[0] * shape[1], shape[2]), MATRIX)

@@ -65,8 +65,8 @@ def hashable(value: Any) -> Hashable:
 
 
 def device_of(op: str, operands: Sequence[Operand | None], device: Device | int | str | None) -> Device:
-    """Return the device of the tensors among the operands, which must be one; without tensors the given or
-    the default device."""
+    """Return the device of the tensors among the operands; they must agree. Without tensors, return the given
+    or the default device."""
     devices = [x.device for x in operands if isinstance(x, Tensor)]
     if device is not None:
         devices.insert(0, opened(device))
@@ -80,7 +80,7 @@ def device_of(op: str, operands: Sequence[Operand | None], device: Device | int 
 
 
 def take(op: str, name: str, x: Operand, device: Device, dtypes: tuple[str, ...] = BYTES) -> Tensor:
-    """Return an operand as a Tensor; a NumPy array is copied to the device in its default layout."""
+    """Return an operand as a Tensor; a NumPy array is uploaded in its default layout."""
     if isinstance(x, Tensor):
         if x.dtype not in dtypes:
             raise DTypeError(f"{op}: {name} has dtype {x.dtype}; it must be {_words(dtypes)}")
@@ -96,7 +96,8 @@ def _words(dtypes: tuple[str, ...]) -> str:
 
 
 def meaning(op: str, name: str, x: Spec, q: QParams | None) -> QParams:
-    """Return the parameters of an operand: its own, or the given ones, which must not contradict them."""
+    """Return the parameters of an operand: its own, or the given ones, which must be equal to its own if it
+    has some."""
     found = q or x.qparams
     if found is None:
         raise ArgumentError(f"{op}: {name} carries no qparams; give {name}_qparams")
@@ -120,8 +121,8 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 
 def axes_layout(name: str, rank: int) -> str:
-    """Return the layout for work along axes: rows have no blocks of channels, because their extent is not
-    that of `folded`."""
+    """Return the layout for operators along axes. Rows do not use blocks of channels, because the axes of a
+    folded array are not those of its extent."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 
@@ -135,10 +136,10 @@ def normal_axis(op: str, axis: int, rank: int) -> int:
 
 
 def named(prefix: str, sizes: Sequence[int]) -> dict[str, int | float]:
-    """Return four numbers as push constants ``prefix_n``, ``_c``, ``_h``, ``_w``."""
+    """Return four numbers as push constants named ``prefix_n``, ``_c``, ``_h``, ``_w``."""
     return {f"{prefix}_{axis}": size for axis, size in zip("nchw", sizes, strict=True)}
 
 
 def four(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape of at most four axes with ones in front."""
+    """Return a shape of at most four axes as four, with leading ones."""
     return (1,) * (4 - len(shape)) + tuple(shape)

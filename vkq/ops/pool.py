@@ -34,15 +34,15 @@ from .operand import Operand
 # An average of scales in this range has only normal numbers in its float32 steps.
 SCALES = (2.0**-100, 2.0**100)
 MOST_TABLE_PIXELS = (1 << 16) - 1  # most pixels of a mean by a table: both halves of the sum then fit int32
-# Neighbouring blocks of channels that a workgroup takes: 32 bytes, and more if an image has few pixels.
+# Neighbouring blocks of channels for one workgroup: at least 32 bytes, and more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
-MANY = 1 << 17  # from this number of vectors on, a global average takes the most invocations
+MANY = 1 << 17  # from this number of vectors on, a global average uses the largest number of invocations
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
-# For a global average: fewest invocations, and loads of an invocation that are issued together.
+# Of a global average: the fewest invocations, and the number of loads that an invocation issues together.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
 LEAST_BLOCKED = 32  # fewest invocations if vectors are pixels, because a small image has few of them
 MOST_VECTORS = 256  # for a global average: 16 bits hold the sum of this number of bytes
-MEANS_IN = {IMAGE: 1, MATRIX: 2}  # layouts of y that differ from that of x: the shader's constant TO
+MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO, for a layout of y that differs from that of x
 MOST_PIXELS = 1 << 23  # for a global average: int32 holds the sum of this number of pixels
 
 

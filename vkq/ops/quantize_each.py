@@ -1,5 +1,5 @@
-"""Quantization with several scales and zero points: along an axis, in blocks, or computed at run time; as
-steps of plans."""
+"""Steps of plans that quantize with several scales and zero points: along an axis, in blocks, or computed at
+run time."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> V
 
 
 def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """Add (uint8, its scale, its zero point) to a plan, from the range of float32 x extended to contain 0:
-    ONNX DynamicQuantizeLinear. The scale is at least 2**-126, and infinite if the range is; NaN does not
-    count."""
+    """Add a quantization of float32 x to uint8 to a plan, and return (result, scale, zero point). The range
+    of x, extended to contain 0, decides the parameters; NaN does not count. The scale is at least 2**-126,
+    and infinite if the range is. As ONNX DynamicQuantizeLinear."""
     packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX, infinities=True)
     y = reshaped(b, b.view(packed, Spec((1, x.spec.size), "uint8", MATRIX)), x.spec.shape)
     zero = Spec((), "uint8")  # a word whose lowest byte is the zero point, as int8

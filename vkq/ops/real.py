@@ -16,10 +16,10 @@ from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .choose import broadcast_to
 
-SHARED = 128  # fewest numbers of a sum that invocations share
+SHARED = 128  # from this number of elements on, several invocations share a sum
 # From LARGEST elements of a window on, SHARERS_OF_LARGEST invocations share the window.
 LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128
-PART = 4096 * SHARERS  # numbers that the sharing invocations add up in one dispatch
+PART = 4096 * SHARERS  # elements that the sharing invocations add up in one dispatch
 
 RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 
@@ -55,8 +55,9 @@ def number(b: Builder, value: npt.ArrayLike) -> Value:
 
 
 def summed(b: Builder, x: Value, kept: int) -> Value:
-    """Add the sums over all axes but the first *kept* to a plan, float32: within 2^-23 of the sum of
-    magnitudes, or 2^-22 for more than `PART` numbers. The order depends only on their count."""
+    """Add float32 sums over all axes except the first *kept* to a plan. The error is within 2^-23 of the sum
+    of magnitudes, or 2^-22 for more than `PART` numbers. The order of additions depends only on their
+    number."""
     shape = x.spec.shape[:kept]
     _require("sum", x, "float32")
     y = b.new(Spec(shape, "float32"))

@@ -59,7 +59,8 @@ def to_layout(x: Tensor, layout: str) -> Tensor:
 
 
 def resolved(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dims with -1 replaced. Raises ArgumentError if they do not hold as many elements."""
+    """Return the dims with -1 replaced. Raises ArgumentError if the shapes have different numbers of
+    elements."""
     size = math.prod(shape)
     free = [i for i, d in enumerate(dims) if d == -1]
     known = math.prod(d for d in dims if d != -1)

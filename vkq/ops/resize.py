@@ -101,7 +101,8 @@ def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] 
 
 
 def _table(how: Resize) -> npt.NDArray[np.int32]:
-    """Return (OH + OW, 4): first, second, and the distances' bits of each row, then of each column."""
+    """Return an int32 array (OH + OW, 4): for each row, then for each column, the first and the second source
+    index and the bits of both distances."""
     parts = []
     for axis in (0, 1):
         part = np.zeros((how.size[axis], 4), np.int32)

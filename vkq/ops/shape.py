@@ -171,8 +171,8 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
 def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
-    """Add to a plan: reshape x to *shape*, transpose it with *axes*, and reshape the result to *to*, in the
-    given layout or else the default one."""
+    """Add to a plan: reshape x to *shape*, transpose it with *axes*, and reshape the result to *to*. *layout*
+    is that of the result, by default the usual one for its shape."""
     if x.spec.layout in PIXELS and not x.spec.folded:  # images have their own kernels
         return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
     return permuted(b, x, shape, axes, to, layout)
@@ -191,8 +191,8 @@ def _check_concat(xs: Sequence[Spec], axis: int) -> None:
 def _common_parameters(
     b: Builder, xs: list[Value], yq: QParams | None, given: Sequence[QParams | None] | None
 ) -> list[Value]:
-    """Return the inputs with common parameters: requantized to yq, or unchanged if they have the same
-    parameters (or none are known)."""
+    """Return the inputs with common parameters: requantized to yq, or unchanged if all have the same
+    parameters, or none has any."""
     if given is not None and len(given) != len(xs):
         raise ArgumentError(
             f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each"

@@ -28,13 +28,14 @@ from .shape import transposed
 from .take import gather, numbers
 
 INVOCATIONS = 128
-LONGEST = 1 << 17  # from this number of elements of a row on, twice as many invocations share the row
-# From this number of elements of a row on, a table gives the results: there are at most half as many.
+LONGEST = 1 << 17  # from this length of a row on, twice as many invocations share the row
+# From this length of a row on, a table has the results: it is then at most half as long as the row.
 LONG = 512
-THREADS = 32  # most invocations of a row: kPackedInt8_4H4W has four rows side by side
-CHANNELS, COLUMNS = 1, 3  # axes of a layout's extent along which its words may lie
-FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))  # layouts and axes for which a vector holds four rows
-KEPT = 8  # most vectors of an invocation for such rows
+THREADS = 32  # most invocations for one row: in kPackedInt8_4H4W four rows lie side by side
+CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may lie
+# Layouts and axes for which each vector holds elements of four rows.
+FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))
+KEPT = 8  # most vectors of such rows in one invocation
 MOST = 4 * KEPT * INVOCATIONS  # most elements of such a row
 
 
@@ -118,7 +119,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, ste
 
 
 def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> Value:
-    """Add the softmax along an axis of the extent that the words of x follow."""
+    """Add a softmax along the axis of the extent along which the words of x lie."""
     s = x.spec
     y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:
@@ -146,7 +147,7 @@ def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> V
 
 
 def _fours(b: Builder, x: Value, y: Value, size: int, xq: QParams, yq: QParams) -> None:
-    """Add the softmax of rows of *size* elements, four of which are in each vector of x."""
+    """Add a softmax of rows of *size* elements; each vector of x holds elements of four rows."""
     vectors, threads = ceil4(size), THREADS
     while vectors > KEPT * threads:
         threads *= 2

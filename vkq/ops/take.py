@@ -1,4 +1,5 @@
-"""Arbitrary copies of elements: each element of the result is one of x, or a fill value; slices; splits."""
+"""Copies of elements by index, where each element of the result is an element of x or a fill value; slices;
+splits."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def gather(b: Builder, x: Value, places: Places, fill: npt.ArrayLike = 0) -> Val
 
 def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
     """Add ``np.take(x, ids, axis)`` to a plan, for int32 *ids* on the device. Negative ids count from the
-    end; beyond the axis the nearest element is read: the caller checks their range."""
+    end. The caller checks the range of ids; an id beyond the axis reads the nearest element."""
     shape, at = x.spec.shape, ids.spec
     if at.dtype != "int32":
         raise DTypeError(f"gather: the indices are {at.dtype}; they must be int32")
@@ -90,7 +91,7 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
 
 
 def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
-    """Return the elements of x, in this shape, whose places are in a slot."""
+    """Return the elements of x whose indices are in a slot, in this shape."""
     s = x.spec
     if s.dtype == "float16":
         return halves_taken(b, x, index, shape, int(held.view(np.uint16)))
@@ -106,12 +107,13 @@ def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: np
     return y
 
 
-MOST_PLACES = 1 << 27  # most elements that one operation moves: for each, the host needs 4 bytes, and a copy
+# Most elements that one operation copies. The host needs 4 bytes for each, and makes a copy of them.
+MOST_PLACES = 1 << 27
 
 
 def check_places(b: Builder, size: int, count: int) -> None:
-    """Raise ArgumentError if a copy of *size* elements to *count* places needs more than `MOST_PLACES`, or
-    more than a binding holds. Called before any place is computed."""
+    """Raise ArgumentError if a copy of *size* elements to *count* places exceeds `MOST_PLACES` or the size of
+    a binding. It is called before any index is computed."""
     most = min(MOST_PLACES, int(b.device.capabilities.properties["maxStorageBufferRange"]) // 4)
     if max(size, count) > most:
         raise ArgumentError(
@@ -121,14 +123,14 @@ def check_places(b: Builder, size: int, count: int) -> None:
 
 
 def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
-    """Return the numbered elements of an array of shape *x*, for `gather` with *count* places, after all
+    """Return the array of indices 0, 1, ... with shape *x*, for `gather` with *count* places, after all
     checks."""
     check_places(b, math.prod(x), count)
     return np.arange(math.prod(x), dtype=np.int32).reshape(tuple(x))
 
 
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a number in x's type. It is part of the plan's key, where 0.0 is not -0.0."""
+    """Return a number in x's type. The number is part of the plan's key, in which 0.0 and -0.0 differ."""
     real, value = dtype.startswith("float"), fill.item()
     if not real and fill != np.rint(fill):  # true for NaN too
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
@@ -139,7 +141,7 @@ def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _list(b: Builder, name: str, places: Places) -> Resident:
-    """Return places on the device."""
+    """Return a list of indices as a value on the device."""
     array = np.ascontiguousarray(places, np.int32)
     return b.device.constant((name, array.shape, array.tobytes()), array.nbytes, lambda: array)
 
@@ -242,7 +244,7 @@ def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
 
 
 def _concatenated_halves(b: Builder, xs: Sequence[Value], axis: int) -> Value:
-    """Concatenate float16 arrays: two numbers a word if no word holds numbers of two arrays, else as
+    """Concatenate float16 arrays: as words of two numbers if no word contains numbers of two arrays, else as
     float32."""
     rank = len(xs[0].spec.shape)
     inner = math.prod(xs[0].spec.shape[axis % rank + 1 :])

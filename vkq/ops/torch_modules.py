@@ -1,5 +1,5 @@
-"""Layers from PyTorch's modules, and results as its tensors. This module never imports PyTorch before the
-caller has."""
+"""Layers from PyTorch's modules, and results as PyTorch tensors. This module imports PyTorch only if the
+caller has imported it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def is_torch(value: Any, *names: str) -> bool:
 
 
 def plain_array(value: Any) -> Any:
-    """Return a PyTorch tensor as an array that shares its memory if possible; other values unchanged."""
+    """Return a PyTorch tensor as an array that shares its memory if possible; return other values
+    unchanged."""
     return value.detach().cpu().numpy() if is_torch(value, "Tensor") else value
 
 
