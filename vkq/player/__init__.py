@@ -1,1 +1,2 @@
-"""Models as files: `vkq export` writes one, libvkq (native/) runs it without Python, `vkq.load` from it."""
+"""Exported models: `vkq export` writes a file, libvkq (native/) runs it without Python, and `vkq.load` runs
+it from Python."""

@@ -1,4 +1,5 @@
-"""From a model to a file: the graph is planned for each kind of device, and run once for the known answer."""
+"""From a model to a file. The graph is planned for each kind of device, and run once to record a known
+answer, which libvkq compares with its own results."""
 
 from __future__ import annotations
 
@@ -26,14 +27,12 @@ from ..shader.spec import TEXEL_BYTES
 from .file import TYPES, Array, FilePlan, FileProgram, FileStep, Shaped, written
 from .kinds import LEAST, PortableDevice, described
 
-REPEATED = 1021  # numbers of an input of the known answer
+REPEATED = 1021  # most different numbers in a random input
 PORTABLE, THIS = "portable", "this"
-# What libvkq knows of a device; more is known where it is the very same device.
+# Limits that libvkq can compare on any device. A plan with other needs runs only on the same device.
 KNOWN_LIMITS = (*LEAST, "vendorID", "deviceID", "subgroupSize")
-CONTROLS = (
-    "shaderRoundingModeRTEFloat32",
-    "shaderDenormPreserveFloat32",
-)  # of floats, as `code` asks for them
+# Properties of float arithmetic that `code` relies on.
+CONTROLS = ("shaderRoundingModeRTEFloat32", "shaderDenormPreserveFloat32")
 FEATURES = (
     "shaderIntegerDotProduct", "maintenance4", "subgroupSizeControl", "computeFullSubgroups",
     "storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderFloat16", "shaderInt8",
@@ -44,16 +43,15 @@ FEATURES = (
 def exported(
     graphs: Sequence[Graph], device: Device, kinds: Sequence[str] = (THIS,)
 ) -> tuple[bytes, list[Shaped]]:
-    """A model as a file, and what is in it. *graphs*: the lowered graph for each set of shapes, of which the
-    first is the one that libvkq loads. Each has a plan for each of *kinds*, and always the portable one,
-    last.
+    """Return a model as a file, and the file's content. *graphs*: the lowered graph for each set of shapes;
+    libvkq loads the first one. Each graph is planned for each of *kinds*, and last for the portable device.
 
-    kinds: "this" (the device at hand), a name of `vkq.device.reported`, or a path of what `vkq devices
-    --json` wrote on another device. Plans that ask for more stand first: libvkq takes the first that fits.
-    The known answer of random inputs is what *device* computes, and of the portable plan what that plan
-    computes: float sums depend on the kernels.
-    Raises ArgumentError for a kind that is neither a name nor such a file.
-    """
+    kinds: "this" (the device at hand), a name of `vkq.device.reported`, or the path of a file that `vkq
+    devices --json` wrote on another device. Plans with more needs come first, because libvkq takes the first
+    plan whose needs are met. The known answer to random inputs is computed by *device*, and for the portable
+    plan by that plan, because float sums depend on the kernels.
+
+    Raises ArgumentError for a kind that is neither a name nor such a file."""
     sets = [_shaped(graph, device, kinds) for graph in graphs]
     return written(f"vkq {__version__}", sets), sets
 
@@ -90,8 +88,8 @@ def _shaped(graph: Graph, device: Device, kinds: Sequence[str]) -> Shaped:
 
 
 def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
-    """Random inputs: normal floats, whole numbers within their bounds. Large ones repeat numbers, so that a
-    file can hold them in few bytes: a prime count of them, so that rows and channels differ."""
+    """Return random inputs: normal floats, and integers within their bounds. Large inputs repeat a prime
+    count of numbers. So they compress well, and rows and channels still differ."""
     random = np.random.default_rng(0)
     feed: dict[str, npt.NDArray[Any]] = {}
     for name in graph.inputs:
@@ -118,7 +116,7 @@ def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
 def _planned(
     graph: Graph, device: Device, kind: str, names: Sequence[str], answers: tuple[bytes, ...]
 ) -> FilePlan:
-    """The plan of a graph whose inputs and outputs are dense arrays."""
+    """Return the plan of a graph whose inputs and outputs are row-major arrays."""
     b = Builder(device)
     with device.programs.together():
         values = {name: _dense_in(b, graph.specs[name]) for name in graph.inputs}
@@ -138,7 +136,7 @@ def _planned(
 
 
 def _dense_in(b: Builder, spec: Any) -> Value:
-    """An input whose bytes are those of a dense array, in the layout that *spec* has on a device."""
+    """Return an input that is a row-major array, repacked into the layout that *spec* has on a device."""
     bare = Spec(spec.shape, spec.dtype)
     if bare.layout == CONTIGUOUS:
         return b.input(bare)
@@ -190,19 +188,19 @@ def _step(step: Step, programs: Mapping[int, tuple[int, Program]]) -> FileStep:
 
 
 def _asks(plan: FilePlan) -> tuple[int, int]:
-    """How much of a device must be the same, and how many features it must have."""
+    """Return how many of a plan's needs ask for equal numbers, and how many ask for features."""
     names = [name for name, _ in plan.needs]
     return sum(name[0] == "=" for name in names), sum(name in FEATURES for name in names)
 
 
 def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -> tuple[tuple[str, int], ...]:
-    """What a device must have to run the plan, as libvkq looks for it."""
+    """Return what libvkq must find on a device before it runs the plan."""
     needs: dict[str, int] = {}
 
     def need(name: str, value: int) -> None:
         needs[name] = max(needs.get(name, 0), value)
 
-    known = kind != THIS  # whether libvkq can see all that the shaders rely on
+    known = kind != THIS  # whether libvkq can check everything that the shaders rely on
     for program in programs:
         variant, constants = program.variant, program.constants
         for name, value in variant.requires.items():
@@ -227,13 +225,14 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
     if kind != PORTABLE:
         same["=vendorID"] = c.vendor_id
         needs |= {name: int(c.properties[name]) for name in CONTROLS if programs}
-    if not known:  # not sizes of matrices, nor of subgroups
+    # Sizes of matrices and of subgroups cannot be checked, so the device must be the same.
+    if not known:
         same |= {"=deviceID": c.device_id, "=subgroupSize": int(c.properties["subgroupSize"])}
     return (*same.items(), *((name, value) for name, value in needs.items() if value))
 
 
 def _need_sizes(plan: Plan, need: Callable[[str, int], None]) -> None:
-    """Workgroups, buffers and texel buffers."""
+    """Add the needed limits on workgroup counts, buffers and texel buffers."""
     sizes = {slot: size for slot, (_, size) in plan.scratch.items()}
     sizes |= {slot: resident.bytes for slot, resident in plan.constants.items()}
     sizes |= {slot: spec.nbytes for slot, spec in zip(plan.outputs, plan.results, strict=True)}
@@ -244,6 +243,6 @@ def _need_sizes(plan: Plan, need: Callable[[str, int], None]) -> None:
             need("maxComputeWorkGroupCount_x", x)
             need("maxComputeWorkGroupCount_y", y)
         bindings = step.program.variant.bindings if step.program else ()
-        for slot, binding in zip(step.slots, bindings, strict=False):  # a fill has none
+        for slot, binding in zip(step.slots, bindings, strict=False):  # a fill has no bindings
             if binding.texels:
                 need("maxTexelBufferElements", sizes[slot] // TEXEL_BYTES)

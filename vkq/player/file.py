@@ -1,18 +1,18 @@
-"""A model's file as bytes: what native/file.cpp reads. All numbers are little-endian.
+"""The bytes of a model's file, which native/file.cpp reads. All numbers are little-endian.
 
-| at | what |
+| offset | content |
 | --- | --- |
 | 0 | ``VKQFILE5`` |
-| 8 | bytes of the head |
-| 16 | bytes of the file, a multiple of 8 |
-| 24 | checksum of all after byte 40 |
+| 8 | size of the head in bytes |
+| 16 | size of the file in bytes, a multiple of 8 |
+| 24 | checksum of all bytes from 40 on |
 | 32 | 0 |
 | 40 | the head: producer, blobs (`BLOB`), and for each set of shapes inputs, outputs, plans (`Head`) |
-| at multiples of 64 | the blobs: shaders, weights, the known answer |
+| multiples of 64 | the blobs: shaders, weights, the known answer |
 
-A text is its length in bytes (uint32) and its UTF-8, a list its count (uint32) and its items. A constant is
-a blob, or the words of a blob in another order (`vkq.player.order`). Shaders, and what else gets smaller than
-half, are packed (`vkq.player.packed`); weights can be read where they lie.
+A text is its length in bytes (uint32) and its UTF-8. A list is its length (uint32) and its items. A constant
+is a blob, or the words of another blob in another order (`vkq.player.order`). Shaders are compressed
+(`vkq.player.packed`), and so are other parts that shrink to less than half. Weights are read in place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import order
 from .packed import AS_IT_IS, in_columns, packed
 
 MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE5", 40, 64
-BLOB = "QQQI"  # offset, bytes in the file, bytes unpacked, how it is packed
+BLOB = "QQQI"  # offset, stored bytes, unpacked bytes, compression
 TYPES = {"int8": 1, "uint8": 2, "int32": 3, "float32": 4, "float16": 5}
 GOLDEN, MIXER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 INT32 = np.iinfo(np.int32)
@@ -36,8 +36,8 @@ INT32 = np.iinfo(np.int32)
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An input or output: a dense array in C order. bounds: the least and largest number of an int32 input.
-    answer: an input's content in the known answer."""
+    """An input or output: a row-major array. bounds: the smallest and the largest number of an int32 input.
+    answer: the bytes of an input in the known answer."""
 
     name: str
     dtype: str
@@ -48,7 +48,8 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class FileProgram:
-    """A program: SPIR-V, its specialization constants (id, bits), and the bindings that are texel buffers."""
+    """A program: SPIR-V, specialization constants (id, bits), and a bit set of the bindings that are texel
+    buffers."""
 
     name: str
     spirv: bytes
@@ -61,8 +62,8 @@ class FileProgram:
 
 @dataclasses.dataclass(frozen=True)
 class FileStep:
-    """A dispatch of a program, or (program None) a fill of the only slot with *value*. busy_ns: how long it
-    is estimated to take on a device that shares a screen; libvkq splits submissions by that."""
+    """A dispatch of a program, or (program None) a fill of the only slot with *value*. busy_ns: the estimated
+    time on a device that also drives a screen; libvkq splits submissions by it."""
 
     program: int | None
     slots: tuple[tuple[int, int], ...]  # slot, access: 1 reads, 2 writes
@@ -75,12 +76,13 @@ class FileStep:
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """A plan for a kind of device. needs: features (1), limits (at least), "=name": equal numbers.
+    """A plan for one kind of device. needs: features (1), limits (minimum values), and "=name" for numbers
+    that must be equal.
 
-    results: for each output its slot, or its bytes where they are the same for all inputs.
-    answers: the bytes of each output in the known answer: float sums depend on the kernels of the plan.
-    scratch: (slot, offset, bytes); constants: (slot, bytes of it).
-    """
+    results: for each output its slot, or its bytes if they are the same for all inputs.
+    answers: the bytes of each output in the known answer. Each plan has its own, because float sums depend on
+    the kernels.
+    scratch: (slot, offset, bytes); constants: (slot, data)."""
 
     kind: str
     about: str
@@ -98,7 +100,7 @@ class FilePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Shaped:
-    """A model for one set of its inputs' shapes. Names, types and ranks are the same in all of a file."""
+    """A model for one set of input shapes. Names, types and ranks are the same in all sets of a file."""
 
     inputs: Sequence[Array]
     outputs: Sequence[Array]
@@ -109,17 +111,17 @@ Packer = Callable[[bytes], tuple[int, bytes]]
 
 
 def as_it_is(data: bytes) -> tuple[int, bytes]:
-    """The packer of what libvkq reads where it lies."""
+    """Store data uncompressed, so that libvkq can read it in place."""
     return AS_IT_IS, data
 
 
 class Head:
-    """Writes the head; blobs of the same bytes are one."""
+    """Writes the head. Blobs with equal bytes are stored once."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.blobs: dict[tuple[Packer, bytes], int] = {}
-        self._weights: dict[tuple[int, int], list[bytes]] = {}  # blobs that are constants
+        self._weights: dict[tuple[int, int], list[bytes]] = {}  # the blobs of constants, by `order.key`
 
     def pack(self, layout: str, *numbers: int) -> None:
         self.parts.append(struct.pack("<" + layout, *numbers))
@@ -204,9 +206,11 @@ class Head:
 
 
 def checksum(data: npt.NDArray[np.uint8]) -> int:
-    """The sum, modulo 2^64, of the 64-bit words, each with its place mixed in: word[i] + (i + 1) * GOLDEN is
-    multiplied by MIXER twice, its upper half added (xor) to its lower one before, between and after. So
-    changes of several words do not cancel."""
+    """Return the sum modulo 2^64 of all 64-bit words after mixing each with its position, so that changes of
+    several words do not cancel.
+
+    Mixing starts from word[i] + (i + 1) * GOLDEN and multiplies by MIXER twice. Before each multiplication,
+    and at the end, it adds (xor) the upper half to the lower half."""
     words = data.view("<u8")
     mixed = words + np.arange(1, words.size + 1, dtype=np.uint64) * GOLDEN
     half = np.uint64(32)
@@ -216,7 +220,7 @@ def checksum(data: npt.NDArray[np.uint8]) -> int:
 
 
 def written(producer: str, sets: Sequence[Shaped]) -> bytes:
-    """The file. The same arguments give the same bytes."""
+    """Return the bytes of the file. Equal arguments give equal bytes."""
     body = Head()
     body.pack("I", len(sets))
     for one in sets:

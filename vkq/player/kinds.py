@@ -1,4 +1,5 @@
-"""Devices that a model is planned for and that are not here: any device, or one that is described."""
+"""Devices for which a model is planned although they are absent: any Vulkan device, or one from a
+description."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from ..runtime.device import Device
 from ..runtime.program import Program, require
 from ..shader.spec import Value, Variant
 
-ALIGNMENT = 256  # the largest that Vulkan lets a device ask of the offset of a buffer's range
-# The least that Vulkan 1.1 promises of what shaders use; SPIR-V's features are all absent.
+# The largest alignment of a buffer's offset that Vulkan allows a device to require.
+ALIGNMENT = 256
+# Vulkan 1.1's guaranteed limits that shaders depend on. No optional SPIR-V feature is guaranteed.
 LEAST = {
     "maxComputeSharedMemorySize": 16384,
     "maxComputeWorkGroupInvocations": 128,
@@ -34,16 +36,15 @@ LEAST = {
     "minStorageBufferOffsetAlignment": ALIGNMENT,
     "minTexelBufferOffsetAlignment": ALIGNMENT,
 }
-LLVMPIPE_ROUNDS = 65_535  # after which it ends the loops of an invocation
+LLVMPIPE_ROUNDS = 65_535  # llvmpipe ends the loops of an invocation after so many iterations
 KEPT = ("maxMemoryAllocationCount", "maxMemoryAllocationSize", "maxBufferSize", "timestampPeriod")
-MOST_BYTES = 1 << 22  # of a file that describes devices
+MOST_BYTES = 1 << 22  # limit for a file that describes devices
 
 
 class AbsentDevice(Device):
-    """A device for planning alone: what is believed of it is given, and nothing runs on it.
+    """A device on which plans are made but not run. Its capabilities are given.
 
-    real: a device that is here, whose driver serves for what planning opens.
-    """
+    real: the capabilities of an available device, which is opened because planning needs a driver."""
 
     def __init__(self, real: Capabilities, believed: Capabilities, verdict: Verdict):
         super().__init__(real.index, tune="off", capabilities=least(real))
@@ -53,7 +54,7 @@ class AbsentDevice(Device):
     def program(
         self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
     ) -> Program:
-        """The program, without a pipeline."""
+        """Return a program without a pipeline."""
         given = dict(constants or {})
         if "SOFT_FLOAT" in variant.specialization:
             given.setdefault("SOFT_FLOAT", self.soft_float)
@@ -64,7 +65,7 @@ class AbsentDevice(Device):
 
 
 class PortableDevice(Device):
-    """A device that is here, with nothing but what Vulkan 1.1 promises: a plan for it runs on any."""
+    """An available device reduced to Vulkan 1.1's guarantees, so that its plans run on any Vulkan device."""
 
     verdict = Verdict({}, soft_float=True, loop_limit=LLVMPIPE_ROUNDS)
 
@@ -72,23 +73,21 @@ class PortableDevice(Device):
         super().__init__(real.index, tune="off", capabilities=least(real))
 
     def close(self) -> None:
-        """Frees everything. The driver's cache belongs to the device that it is, and is not written."""
+        """Free everything. The driver's cache is not written: it belongs to the full device."""
         self.programs.clear()
         super().close()
 
 
 def described(real: Capabilities, kind: str) -> AbsentDevice:
-    """A device by its name in `vkq.device.reported`, or the first one of a file that `vkq devices --json`
-    wrote, with its rates. What its self-test found is not known; the known answer sees what would be wrong.
+    """Return a device by its name in `vkq.device.reported`, or the first one of a file that `vkq devices
+    --json` wrote, with its rates. The findings of its self-test are unknown; the known answer detects wrong
+    results.
 
-    Raises ArgumentError for another file, or none.
-    """
+    Raises ArgumentError if *kind* is neither a name nor such a file."""
     if kind in NAMES:
         c = reported(kind)
-        properties = {
-            **c.properties,
-            "minStorageBufferOffsetAlignment": ALIGNMENT,
-        }  # other drivers ask for more
+        # Drivers for this kind of device may require more than the one in the report.
+        properties = {**c.properties, "minStorageBufferOffsetAlignment": ALIGNMENT}
         return AbsentDevice(
             real, dataclasses.replace(c, properties=properties), Verdict({}, soft_float=False)
         )
@@ -108,7 +107,7 @@ def described(real: Capabilities, kind: str) -> AbsentDevice:
 
 
 def capabilities_of(data: Mapping[str, Any]) -> Capabilities:
-    """What `Capabilities.as_dict` became in JSON."""
+    """Return the capabilities that `Capabilities.as_dict` wrote as JSON."""
     fields = {field.name for field in dataclasses.fields(Capabilities)}
     if set(data) != fields:
         raise ValueError(f"its fields differ from {sorted(fields)}")
@@ -127,7 +126,7 @@ def _frozen(value: Any) -> Any:
 
 
 def least(c: Capabilities) -> Capabilities:
-    """A device with no more than Vulkan 1.1 promises."""
+    """Return a device's capabilities reduced to Vulkan 1.1's guarantees."""
     properties = {name: LEAST.get(name, value if name in KEPT else 0) for name, value in c.properties.items()}
     return dataclasses.replace(
         c, name="any Vulkan 1.1 device", device_uuid="00" * 16,

@@ -1,4 +1,4 @@
-"""Runs a file of `vkq export` from Python, by libvkq (native/vkq.h says what each call does)."""
+"""Runs an exported model from Python through libvkq; native/vkq.h documents each call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Array(ctypes.Structure):
 
 @functools.cache
 def library() -> Any:
-    """libvkq, which is built and installed beside the extension."""
+    """Return libvkq, which is built and installed beside the extension."""
     folder = Path(str(importlib.import_module("vkq._kompute").__file__)).parent
     path = folder / "libvkq.so"
     if not path.exists():
@@ -57,26 +57,28 @@ def library() -> Any:
 
 
 def check(status: int) -> None:
-    """Raises the error of a status that is not VKQ_OK."""
+    """Raise the error for a status other than VKQ_OK."""
     if status:
         raise ERRORS[status](library().vkq_error().decode(errors="replace"))
 
 
-Arrays = dict[str, tuple[str, tuple[int, ...]]]  # type and shape by name
+Arrays = dict[str, tuple[str, tuple[int, ...]]]  # (type, shape) by name
 
 
 class PlayedModel(OfOneProcess):
-    """A file of `vkq export`, open on a device. A context manager; `close` may be called twice.
+    """An exported model on a device. A context manager; `close` may be called twice.
 
-    `inputs` and `outputs` are those of the file's first set of shapes, `shapes` has all sets. `run` takes the
-    set that its inputs have; each is loaded, and gives its known answer, when it is first used.
+    `inputs` and `outputs` are those of the file's first set of shapes; `shapes` lists all sets. `run` chooses
+    the set by the shapes of its inputs. On its first use, each set is loaded and compared with its known
+    answer.
 
     Args:
         path: the file.
-        which: a device by index or part of its name; None: what VKQ_DEVICE says, else the best.
-        cache: a path for the driver's pipeline cache, read and written; None keeps none.
+        which: a device by index or part of its name; None: the one that VKQ_DEVICE names, else the best one.
+        cache: a path for the driver's pipeline cache, which is read and written; None: no cache.
 
-    Raises ModelError for a file that is damaged or none, DeviceError where no plan of it runs.
+    Raises ModelError if the file is damaged or not an exported model, and DeviceError if none of its plans
+    runs here.
     """
 
     @checked
@@ -97,7 +99,7 @@ class PlayedModel(OfOneProcess):
             raise
 
     def _shapes(self, number: int) -> dict[str, tuple[int, ...]]:
-        """The inputs' shapes in a set of the file."""
+        """Return the shapes of the inputs in one set of the file."""
         one, found = _Array(), {}
         for i in range(len(self.inputs)):
             check(library().vkq_shape(self._model, number, i, ctypes.byref(one)))
@@ -105,7 +107,7 @@ class PlayedModel(OfOneProcess):
         return found
 
     def _shaped(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[ctypes.c_void_p, Arrays]:
-        """The model for these shapes of the inputs, loaded, and its outputs."""
+        """Return the loaded model for these input shapes, and its outputs."""
         key = tuple(shapes.values())
         if key in self._loaded:
             return self._loaded[key]
@@ -121,8 +123,8 @@ class PlayedModel(OfOneProcess):
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-        """The plan that runs, why those before it in the file do not, and all sets of shapes where there are
-        several. *shapes*: of the inputs by name, for another set than the first."""
+        """Return a text: the plan that runs, the reasons against earlier plans in the file, and all sets of
+        shapes if there are several. *shapes*: input shapes by name, to choose another set than the first."""
         self._usable()
         wanted = {name: tuple(shapes[name]) for name in self.inputs} if shapes else self.shapes[0]
         return str(library().vkq_describe(self._shaped(wanted)[0]).decode())
@@ -137,8 +139,9 @@ class PlayedModel(OfOneProcess):
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, npt.ArrayLike]
     ) -> list[npt.NDArray[Any]]:
-        """The outputs of these names (all where None), as `vkq.onnx.InferenceSession.run`. Whole numbers are
-        given in any integer type and checked against the input's bounds. Threads take turns."""
+        """Return the outputs of these names (None: all), as `vkq.onnx.InferenceSession.run` does. int32
+        inputs may be given in any integer type; their numbers are checked against the input's bounds. Threads
+        take turns."""
         self._usable()
         names = list(self.outputs) if output_names is None else list(output_names)
         if unknown := [name for name in names if name not in self.outputs]:
@@ -169,7 +172,7 @@ class PlayedModel(OfOneProcess):
             raise DeviceError("the model is closed; load its file again")
 
     def close(self) -> None:
-        """Frees the model and its device."""
+        """Free the model and its device."""
         if self._model:
             library().vkq_unload(self._model)
         if self._device:
@@ -190,7 +193,7 @@ class PlayedModel(OfOneProcess):
 
 
 def _described(model: ctypes.c_void_p) -> tuple[Arrays, Arrays]:
-    """Inputs and outputs."""
+    """Return the inputs and the outputs of a model."""
     one, found = _Array(), dict[str, Arrays]()
     for kind in ("input", "output"):
         arrays = found.setdefault(kind, {})
@@ -211,5 +214,5 @@ def _pointers(arrays: Sequence[npt.NDArray[Any]]) -> Any:
 def load(
     path: str | os.PathLike[str], which: int | str | None = None, cache: str | None = None
 ) -> PlayedModel:
-    """`PlayedModel`: a file of `vkq export`, ready to run."""
+    """Load an exported model and return it, ready to run: `PlayedModel`."""
     return PlayedModel(path, which, cache)

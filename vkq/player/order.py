@@ -1,9 +1,9 @@
-"""Finds how one kernel's order of weights can be read from another's, so that a file holds them once.
+"""Finds out how one kernel's weights can be read from another kernel's, so that a file stores them once.
 
-A word is four k of a channel n. Kernels of a dot form read words ``[k][n]`` (kPackedInt8_4N4K), those of
-matrix units ``[k/4][n][k%4]`` (kPackedInt8_16K) or ``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K). Where k of
-the first is (tap, channel), that of a convolution on matrix units is (chunk of channels, tap, channel in it).
-"""
+A word holds four consecutive k of a channel n. Kernels of a dot form read words ``[k][n]``
+(kPackedInt8_4N4K). Kernels of matrix units read ``[k/4][n][k%4]`` (kPackedInt8_16K) or
+``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K). In a convolution, k is (tap, channel) for dot kernels, and
+(chunk of channels, tap, channel in the chunk) for matrix units."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint32]
-Order = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, and strides in words of what is read
+# Sizes, and strides in words, of the stored words that are read.
+Order = tuple[tuple[int, ...], tuple[int, ...]]
 AS_IT_IS: Order = ((), ())
-LOOKED_AT = 512  # words that tell most wrong orders
+# Words that are compared first; they rule out most orders.
+LOOKED_AT = 512
 
 
 def reordered(words: Words, order: Order) -> Words:
-    """A view of the words in *order*, without a copy. The order must not read beyond the words."""
+    """Return a view of the words in *order*, without a copy. The order must not read beyond the words."""
     sizes, strides = order
     if not sizes:
         return words
@@ -28,7 +30,8 @@ def reordered(words: Words, order: Order) -> Words:
 
 
 def found(wanted: bytes, given: bytes) -> Order | None:
-    """The order in which *given* must be read to give *wanted*, of equal length; None if there is none."""
+    """Return the order in which *given* must be read to equal *wanted*, which has the same length; None if
+    there is none."""
     if wanted == given:
         return AS_IT_IS
     to, words = np.frombuffer(wanted, np.uint32), np.frombuffer(given, np.uint32)
@@ -40,7 +43,7 @@ def found(wanted: bytes, given: bytes) -> Order | None:
 
 
 def _places(order: Order) -> npt.NDArray[np.int64]:
-    """Of the first words that are read."""
+    """Return the positions of the first words that the order reads."""
     rest, at = np.arange(min(LOOKED_AT, math.prod(order[0]))), np.int64(0)
     for size, stride in zip(reversed(order[0]), reversed(order[1]), strict=True):
         at, rest = at + rest % size * stride, rest // size
@@ -48,12 +51,12 @@ def _places(order: Order) -> npt.NDArray[np.int64]:
 
 
 def key(data: bytes) -> tuple[int, int]:
-    """Equal for the same words in any order."""
+    """Return a key that is equal for the same words in any order."""
     return len(data), int(np.frombuffer(data, np.uint32).sum(dtype=np.uint64))
 
 
 def _of_matrices(lines: Words, matrices: Words) -> Iterator[Order]:
-    """4N4K of 16K and of 32K."""
+    """Yield orders that read 16K and 32K weights as 4N4K."""
     for n, k in _channels(lines, matrices):
         for taps, chunks in _chunks(k // 4):
             run = k // taps // chunks * n
@@ -63,7 +66,7 @@ def _of_matrices(lines: Words, matrices: Words) -> Iterator[Order]:
 
 
 def _of_lines(matrices: Words, lines: Words) -> Iterator[Order]:
-    """16K and 32K of 4N4K."""
+    """Yield orders that read 4N4K weights as 16K and 32K."""
     for n, k in _channels(lines, matrices):
         for taps, chunks in _chunks(k // 4):
             run = k // taps // chunks * n
@@ -73,14 +76,14 @@ def _of_lines(matrices: Words, lines: Words) -> Iterator[Order]:
 
 
 def _channels(lines: Words, matrices: Words) -> Iterator[tuple[int, int]]:
-    """(n, k) that the first four words allow."""
+    """Yield each (n, k) that is consistent with the first four words."""
     for n in _divisors(lines.size // 4):
         if np.array_equal(matrices[:4], lines[: 4 * n : n][:4]):
             yield n, lines.size // n
 
 
 def _chunks(k: int) -> Iterator[tuple[int, int]]:
-    """(taps, chunks); (1, 1) first."""
+    """Yield (taps, chunks) for this k; (1, 1) comes first."""
     yield 1, 1
     for taps in _divisors(k)[1:]:
         for chunks in _divisors(k // taps)[1:]:

@@ -1,11 +1,10 @@
-"""Parts of a file in fewer bytes: deflate, before which the words of a shader are sorted into columns.
+"""Compresses parts of a file by deflate. The words of a shader are first sorted into columns.
 
-The columns of SPIR-V are the first, second and third words of all instructions, and then what is left of
-each. Third words are mostly results, which count upward, and later ones mostly results a little before. So a
-third word is stored less the third word before it, and a later one less the third of its own instruction,
-the sign in the lowest bit. Of all words the lowest bytes come first, then the second ones. native/packed.cpp
-undoes it.
-"""
+The columns of SPIR-V are the first, second and third words of all instructions, and then the remaining words.
+Third words are mostly results, which count upward; later words mostly refer to recent results. So each third
+word is stored as its difference from the previous third word, and each later word as its difference from the
+third word of its own instruction. The sign is in the lowest bit. All lowest bytes of the words come first,
+then all second bytes, and so on. native/packed.cpp reverses this."""
 
 from __future__ import annotations
 
@@ -18,27 +17,27 @@ import numpy.typing as npt
 from ..errors import ModelError
 
 AS_IT_IS, DEFLATED, IN_COLUMNS = 0, 1, 2
-PAYS = 2  # how many times smaller deflate must make what could be read where it lies
-MOST_TIMES = 1032  # larger: what deflate makes of one byte
-HEAD, LAST = 5, 3  # words before the first instruction; the last column
+PAYS = 2  # data is compressed only if it shrinks by this factor; else it can be read in place
+MOST_TIMES = 1032  # upper bound of the bytes that deflate unpacks from one byte
+HEAD, LAST = 5, 3  # words before the first instruction; number of the last column
 Words = npt.NDArray[np.uint32]
 ONE = np.uint32(1)
 
 
 def deflated(data: bytes) -> bytes:
-    """At the highest level, without a head."""
+    """Return data compressed at the highest level, without a header."""
     stream = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
     return stream.compress(data) + stream.flush()
 
 
 def packed(data: bytes) -> tuple[int, bytes]:
-    """How the bytes are stored, and what is."""
+    """Return how bytes are stored, and the stored bytes."""
     smaller = deflated(data)
     return (DEFLATED, smaller) if PAYS * len(smaller) < len(data) else (AS_IT_IS, data)
 
 
 def in_columns(spirv: bytes) -> tuple[int, bytes]:
-    """As `packed`, of a shader."""
+    """Return the same as `packed` for a shader, whose words are sorted into columns."""
     words = np.frombuffer(spirv, np.uint32)
     body, lengths = words[HEAD:], list[int]()
     firsts, at = (body >> 16).tolist(), 0
@@ -55,7 +54,7 @@ def in_columns(spirv: bytes) -> tuple[int, bytes]:
 
 
 def unpacked(stored: bytes, size: int, packing: int) -> bytes:
-    """What was stored, of *size* bytes. Raises ModelError where it is damaged."""
+    """Return the original data of *size* bytes. Raises ModelError if *stored* is damaged."""
     if packing == AS_IT_IS:
         return stored
     stream = zlib.decompressobj(-15)
@@ -90,8 +89,8 @@ def _of_columns(data: bytes) -> bytes:
 
 
 def _columns(lengths: list[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Of each word its place in its instruction and where the third word of that stands; and the order of
-    columns."""
+    """Return for each word its position in its instruction, and the position of its instruction's third word;
+    and the order of the words in columns."""
     counts = np.asarray(lengths, np.int64)
     starts = np.repeat(np.cumsum(counts) - counts, counts)
     place = np.arange(starts.size) - starts

@@ -30,13 +30,14 @@ from .file import (
 from .packed import IN_COLUMNS, MOST_TIMES, unpacked
 
 ROLES = SHADERS, WEIGHTS, ANSWER = "shaders", "weights", "known answer"
-MOST_AXES = 5  # of the order of a constant
-MOST_UNPACKED = 1 << 32  # bytes: what a small file unpacks to has an end
+MOST_AXES = 5  # of the order in which a constant is read
+# Limit for all parts together, so that a small file cannot fill the memory.
+MOST_UNPACKED = 1 << 32
 NAMES = {number: name for name, number in TYPES.items()}
 
 
 class _Cursor:
-    """Reads the head's numbers and texts in order, none beyond its end."""
+    """Reads numbers and texts from the head in order, and checks that each is inside the head."""
 
     def __init__(self, data: bytes):
         self.data, self.at = data, 0
@@ -49,7 +50,7 @@ class _Cursor:
         return struct.unpack_from("<" + layout, self.data, self.at - size)
 
     def count(self, least: int) -> int:
-        """Of items that take at least so many bytes each."""
+        """Read a count of items that take at least *least* bytes each."""
         n = int(self.take("I")[0])
         if n * least > len(self.data) - self.at:
             raise ModelError("the file is damaged: it counts more than its head holds")
@@ -65,12 +66,13 @@ class _Cursor:
 
 
 class _Body(_Cursor):
-    """The head behind its list of blobs."""
+    """The head after its list of blobs."""
 
     def __init__(self, data: bytes):
         super().__init__(data)
         self.blobs: list[bytes] = []
-        self.roles: dict[int, str] = {}  # of each blob by number: weights, code, an answer
+        # How each blob is used, by its number: weights, a shader or an answer.
+        self.roles: dict[int, str] = {}
 
     def blob(self, role: str) -> bytes:
         i = int(self.take("I")[0])
@@ -141,15 +143,15 @@ class _Body(_Cursor):
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a file holds."""
+    """The content of a file."""
 
     producer: str
     sets: Sequence[Shaped]
-    parts: Mapping[str, tuple[int, int, int]]  # of each role: blobs, bytes in the file, bytes unpacked
+    parts: Mapping[str, tuple[int, int, int]]  # for each role: number of blobs, stored bytes, unpacked bytes
 
 
 def is_played(path: str) -> bool:
-    """Whether a file begins as those of `vkq export`, of any version."""
+    """Return True if a file begins as `vkq export` writes it, in any version."""
     try:
         return read_start(Path(path), len(MAGIC))[:7] == MAGIC[:7]
     except (OSError, VkqError):
@@ -157,7 +159,7 @@ def is_played(path: str) -> bool:
 
 
 def contents(data: bytes) -> Contents:
-    """Reads a file. Raises ModelError where it is damaged or none."""
+    """Read a file. Raises ModelError if it is damaged or not an exported model."""
     if len(data) >= HEAD_AT and data[:7] == MAGIC[:7] and data[:8] != MAGIC:
         raise ModelError("the file is of another version of vkq: export the model again")
     if len(data) < HEAD_AT or data[:8] != MAGIC:
@@ -194,5 +196,5 @@ def contents(data: bytes) -> Contents:
 
 
 def _alike(one: Shaped) -> tuple[object, ...]:
-    """What is the same in all sets of a file."""
+    """Return the facts that must be equal in all sets of a file."""
     return tuple(tuple((a.name, a.dtype, len(a.shape)) for a in some) for some in (one.inputs, one.outputs))
