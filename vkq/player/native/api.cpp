@@ -1,4 +1,4 @@
-// The C functions of vkq.h: no exception leaves them.
+// The C functions of vkq.h. They catch all exceptions.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@ struct vkq_device {
   explicit vkq_device(const char *which) : gpu(which) {}
 };
 struct Loaded;
-// A loaded model for one set of shapes; that of the first set is what vkq_load gives and vkq_unload takes.
+// A loaded model for one set of shapes. vkq_load returns that of the first set, and vkq_unload takes it.
 struct vkq_model {
   Loaded *of;
   size_t number;

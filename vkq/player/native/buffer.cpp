@@ -35,7 +35,7 @@ void Buffer::release() {
   if (memory) gpu.vkFreeMemory(gpu.device, memory, nullptr);
 }
 
-// The type with most of the flags that are wished for, in this order.
+// Returns the memory type that has the most of these flags; earlier flags are more important.
 uint32_t Buffer::type(uint32_t allowed, bool host) const {
   const VkMemoryPropertyFlags must =
       host ? VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT : 0;

@@ -11,8 +11,8 @@ namespace vkq::player {
 static constexpr char MAGIC[9] = "VKQFILE5";
 static constexpr uint64_t HEAD_AT = 40, BLOB_ALIGNMENT = 64, MOST_BYTES = uint64_t(1) << 40;
 static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16;
-static constexpr uint64_t PART = uint64_t(1) << 19;  // words of the checksum that one thread adds at a time
-static constexpr uint64_t MOST_TIMES = 1032;  // deflate makes of one byte at most so many
+static constexpr uint64_t PART = uint64_t(1) << 19;  // words of the checksum for each thread at a time
+static constexpr uint64_t MOST_TIMES = 1032;  // upper bound of the bytes that deflate unpacks from one byte
 
 static constexpr char DIFFERENT[] = "its sets of shapes are of different models, or none";
 
@@ -56,7 +56,7 @@ struct Cursor {
   }
   uint32_t u32() { return number<uint32_t>(); }
   uint64_t u64() { return number<uint64_t>(); }
-  // How many of what takes at least `least` bytes each.
+  // Reads a count of items that take at least `least` bytes each.
   uint32_t count(uint64_t least) {
     const uint32_t n = u32();
     if (n > uint64_t(end - at) / least) throw damaged("it counts more than its head holds");
@@ -240,12 +240,12 @@ struct Reader {
     if (of.plans.empty()) throw damaged("it has no plan");
     return of;
   }
-  // Every slot that a step names lies in exactly one place.
+  // Every slot that a step uses must lie in exactly one place.
   static void checkFilled(const Plan &p, const Shapes &of) {
     std::vector<uint8_t> filled(p.slots, 0);
     for (size_t i = 0; i < of.inputs.size(); i++) filled[i]++;
     for (const Result &one : p.results)
-      if (one.slot >= int64_t(of.inputs.size())) filled[one.slot] = 1;  // two may be the same
+      if (one.slot >= int64_t(of.inputs.size())) filled[one.slot] = 1;  // two results may share a slot
     for (const Part &one : p.scratch) filled[one.slot]++;
     for (const auto &one : p.constants) filled[one.slot]++;
     for (const Step &one : p.steps)

@@ -1,4 +1,4 @@
-// A model's file: read from memory, every number in it checked before it is used.
+// A model's file, parsed from memory. Every number is checked before it is used.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -16,18 +16,18 @@ struct Error : std::runtime_error {
   Error(vkq_status s, const std::string &text) : std::runtime_error(text), status(s) {}
 };
 
-// How a blob's bytes are stored; those of a shader in columns are deflated, too.
+// How the bytes of a blob are stored. Shaders in columns are deflated, too.
 enum Packing : uint32_t { AS_IT_IS = 0, DEFLATED = 1, IN_COLUMNS = 2 };
 
-// A part of the file. Blobs begin at multiples of 64 bytes.
+// A part of the file. Each blob begins at a multiple of 64 bytes.
 struct Blob {
   const uint8_t *data = nullptr;
-  uint64_t stored = 0, bytes = 0;  // in the file, and unpacked
+  uint64_t stored = 0, bytes = 0;  // stored size, unpacked size
   Packing packing = AS_IT_IS;
 
   using Key = std::tuple<const uint8_t *, uint64_t, uint64_t, Packing>;
   Key key() const { return {data, stored, bytes, packing}; }
-  // Unpacked. Throw Error (VKQ_FILE) where it is damaged; `shader` also where it is no SPIR-V.
+  // Returns the unpacked bytes. Throws Error (VKQ_FILE) for a damaged blob; `shader` also if not SPIR-V.
   std::vector<uint8_t> whole() const;
   std::vector<uint32_t> shader() const;
 };
@@ -37,12 +37,12 @@ struct Array {
   vkq_type type;
   std::vector<uint64_t> shape;
   int64_t low, high;
-  uint64_t bytes;   // of the array
-  uint64_t stored;  // of its buffer: whole words, at least one
-  Blob answer;      // an input's content in the known answer
+  uint64_t bytes;   // bytes of the array
+  uint64_t stored;  // bytes of the array's buffer: whole words, at least one
+  Blob answer;      // content of an input in the known answer
 };
 
-// "integrated", a feature (1), a limit (at least so much), or a number that must be equal ("=vendorID").
+// A feature (1), a limit (minimum), "integrated", or a number that must be equal ("=vendorID").
 struct Need {
   std::string name;
   uint64_t value;
@@ -55,7 +55,7 @@ struct Program {
   std::vector<std::pair<uint32_t, uint32_t>> constants;  // id, bits
 };
 
-static constexpr uint32_t MOST_AXES = 5;  // of the order of a constant
+static constexpr uint32_t MOST_AXES = 5;  // of the order in which a constant is read
 
 enum Access : uint8_t { READ = 1, WRITE = 2 };
 using Grid = std::array<uint32_t, 3>;  // first workgroup, x, y
@@ -63,12 +63,12 @@ using Grid = std::array<uint32_t, 3>;  // first workgroup, x, y
 struct Step {
   int64_t program;  // -1: fill the only slot with `value`
   std::vector<uint32_t> slots;
-  std::vector<uint8_t> access;  // of each slot
+  std::vector<uint8_t> access;  // one for each slot
   std::string push;
-  int32_t firstGroupAt;  // where in `push` a dispatch's first workgroup stands; -1: nowhere
+  int32_t firstGroupAt;  // offset of the first workgroup's number in `push`; -1: the program does not take it
   std::vector<Grid> grids;
   uint32_t value;
-  uint64_t busyNs;  // how long it is estimated to take on a device that shares a screen
+  uint64_t busyNs;  // estimated time on a device that also drives a screen
 };
 
 struct Part {
@@ -77,12 +77,12 @@ struct Part {
 };
 
 struct Result {
-  int64_t slot;  // -1: it is the same for all inputs
+  int64_t slot;  // -1: the result is the same for all inputs
   Blob constant;
 };
 
-// Words of a blob: all of them, in the order of `sizes` with `strides` in words; no sizes: as they are.
-// Throws as Blob::whole.
+// Words of a blob, read with these `sizes` and `strides` (in words); without sizes, in their stored order.
+// `copy` throws as Blob::whole does.
 struct Constant {
   uint32_t slot;
   Blob blob;
@@ -95,10 +95,10 @@ struct Plan {
   std::string kind, about;
   std::vector<Need> needs;
   std::vector<Program> programs;
-  uint32_t slots;  // the inputs, then everything else
+  uint32_t slots;  // the inputs come first
   uint64_t alignment;
   std::vector<Result> results;
-  std::vector<Blob> answers;  // of each output
+  std::vector<Blob> answers;  // one for each output
   uint64_t scratchBytes;
   std::vector<Part> scratch;
   std::vector<Constant> constants;
@@ -119,7 +119,7 @@ struct File {
 // The checksum of whole 64-bit words (vkq/player/file.py has the formula).
 uint64_t checksum(const uint8_t *data, uint64_t bytes);
 
-// Throws Error (VKQ_FILE) where the bytes are no such file. The result points into them.
+// Throws Error (VKQ_FILE) if the bytes are not such a file. The result refers to the bytes.
 File read(const uint8_t *data, uint64_t bytes);
 
 }  // namespace vkq::player

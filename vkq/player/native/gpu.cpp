@@ -48,12 +48,13 @@ static PFN_vkGetInstanceProcAddr loader() {
   return found;
 }
 
-// Features that plans ask for: the structure, the extension before it was core, its first VkBool32.
+// Features that plans may need: the structure, the extension that had it before it was core, its first
+// VkBool32.
 struct Feature {
   VkStructureType type;
-  uint32_t core;  // version since which it is core; 0: never
+  uint32_t core;  // the version that made it core; 0: none
   const char *extension;
-  std::vector<const char *> names;  // its members in order; "": one that is not asked for
+  std::vector<const char *> names;  // the members in order; "": not needed
 };
 
 static const std::vector<Feature> &features() {
@@ -113,7 +114,7 @@ void Gpu::openInstance() {
   const char *portability = "VK_KHR_portability_enumeration";
   VkInstanceCreateInfo info{VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO};
   info.pApplicationInfo = &app;
-  info.flags = 1;  // VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR: else MoltenVK is hidden
+  info.flags = 1;  // VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR: the loader hides MoltenVK otherwise
   info.enabledExtensionCount = 1;
   info.ppEnabledExtensionNames = &portability;
   VkResult result;
@@ -166,7 +167,7 @@ void Gpu::choose(const char *which) {
   vkGetPhysicalDeviceMemoryProperties(physical, &memory);
 }
 
-// Enables every feature of the table that the device has, and notes features and limits.
+// Enables every feature of the table that the device has, and stores features and limits in `facts`.
 void Gpu::openDevice() {
   uint32_t count = 0;
   VKQ_CALL(*this, vkEnumerateDeviceExtensionProperties, physical, nullptr, &count, nullptr);
@@ -198,7 +199,7 @@ void Gpu::openDevice() {
     for (size_t k = 0; k < features()[i].names.size(); k++)
       if (structs[i].members[k]) facts[features()[i].names[k]] = 1;
   VkPhysicalDeviceFeatures2 wanted{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
-  wanted.pNext = asked.pNext;  // other members of these structures are enabled, too, where they are there
+  wanted.pNext = asked.pNext;  // also enables the other supported members of these structures
   wanted.features.shaderInt64 = asked.features.shaderInt64;
   wanted.features.shaderInt16 = asked.features.shaderInt16;
   if (wanted.features.shaderInt64) facts["shaderInt64"] = 1;

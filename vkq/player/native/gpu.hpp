@@ -1,4 +1,4 @@
-// An open Vulkan device: the loader's functions, what the device can do, buffers.
+// An open Vulkan device: the loader's functions, the device's features and limits, buffers.
 #pragma once
 #define VK_NO_PROTOTYPES 1
 #include <vulkan/vulkan_core.h>
@@ -42,14 +42,14 @@ struct Gpu {
   VkDevice device = VK_NULL_HANDLE;
   VkQueue queue = VK_NULL_HANDLE;
   uint32_t family = 0;
-  std::map<std::string, uint64_t> facts;  // enabled features and limits, by Vulkan's names
-  std::mutex turn;                        // a queue takes one thread at a time
+  std::map<std::string, uint64_t> facts;  // enabled features and limits, under Vulkan's names
+  std::mutex turn;                        // only one thread may use a queue at a time
   bool lost = false;
 
   explicit Gpu(const char *which);  // see vkq_open
   Gpu(const Gpu &) = delete;
   ~Gpu();
-  // Does some work with `turn` held, unless the device is lost; remembers where it gets lost.
+  // Calls `work` with `turn` held, unless the device is lost. Remembers if the device is lost meanwhile.
   template <typename Work>
   void guard(Work work) {
     if (lost) throw Error(VKQ_LOST, "the device is lost; unload its models, close it and open it again");
@@ -69,13 +69,13 @@ struct Gpu {
   void close();
 };
 
-// The result of a Vulkan call: throws Error where it is negative, or says that something is not done yet.
+// Returns the result of a Vulkan call. Throws Error if it is negative, VK_NOT_READY or VK_TIMEOUT.
 void check(VkResult result, const char *call);
-// True where a test wants this call to fail with *result* (vkq_inject).
+// Returns true if a test wants this call to fail with *result* (vkq_inject).
 bool injected(VkResult *result);
 uint32_t inject(uint32_t nth, int32_t result);  // see vkq_inject
 
-// One call that can fail.
+// Makes one Vulkan call that can fail.
 #define VKQ_CALL(gpu, name, ...)                                                                         \
   do {                                                                                                   \
     VkResult result_;                                                                                    \
@@ -83,7 +83,7 @@ uint32_t inject(uint32_t nth, int32_t result);  // see vkq_inject
     ::vkq::player::check(result_, #name);                                                                \
   } while (0)
 
-// A buffer with memory of its own; mapped where the host sees it.
+// A buffer with its own memory, which is mapped if it is host-visible.
 struct Buffer {
   Gpu &gpu;
   VkBuffer handle = VK_NULL_HANDLE;
@@ -91,7 +91,7 @@ struct Buffer {
   uint8_t *mapped = nullptr;
   uint64_t bytes;
 
-  // host: memory for copies, which the host reads and writes; else the device's own.
+  // host: memory for copies, which the host reads and writes; else device memory.
   Buffer(Gpu &gpu, uint64_t bytes, bool host);
   Buffer(const Buffer &) = delete;
   ~Buffer();

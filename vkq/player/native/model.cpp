@@ -34,7 +34,7 @@ Model::~Model() {
   if (cache) gpu.vkDestroyPipelineCache(gpu.device, cache, nullptr);
 }
 
-// A cache of another driver, or a damaged one, is ignored: drivers check the header that Vulkan prescribes.
+// A damaged cache, or one of another driver, is ignored: drivers check the header that Vulkan prescribes.
 void Model::openCache() {
   std::vector<char> known;
   if (FILE *stream = cachePath.empty() ? nullptr : std::fopen(cachePath.c_str(), "rb")) {
@@ -53,7 +53,8 @@ void Model::openCache() {
   VKQ_CALL(gpu, vkCreatePipelineCache, gpu.device, &info, nullptr, &cache);
 }
 
-// Written whole or not at all, where pipelines came to it; a cache that cannot be written costs only time.
+// Writes the cache if it has grown, as a whole or not at all. An error while writing is ignored: it costs
+// only time.
 void Model::saveCache() {
   size_t size = 0;
   if (cachePath.empty()) return;
@@ -70,7 +71,7 @@ void Model::saveCache() {
     cached = size;
 }
 
-// As `vkq export --shape` writes them.
+// Returns shapes as text, in the form of `vkq export --shape`.
 static std::string told(const Shapes &shapes) {
   std::string text;
   for (const Array &one : shapes.inputs) {
@@ -80,7 +81,7 @@ static std::string told(const Shapes &shapes) {
   return text;
 }
 
-// All sets of the file's shapes; `taken` is marked.
+// Returns all sets of shapes of the file as text; `taken` is marked.
 static std::string told(const File &file, const Shapes *taken) {
   std::string text;
   for (const Shapes &one : file.sets)
@@ -129,7 +130,7 @@ void Model::takePlan(Variant &of) {
 
 using Content = std::vector<std::vector<uint8_t>>;
 
-// Zeros, or the lowest number that it takes.
+// Returns the lowest allowed number for each element: 0, or the bound of an int32 input.
 static std::vector<uint8_t> lowest(const Array &one) {
   std::vector<uint8_t> content(one.bytes);
   if (one.type != VKQ_INT32) return content;
@@ -138,7 +139,7 @@ static std::vector<uint8_t> lowest(const Array &one) {
   return content;
 }
 
-// Inputs of the known answer, or others.
+// Returns the inputs of the known answer, or other inputs.
 static Content given(const Shapes &shapes, bool others) {
   Content content;
   for (const Array &one : shapes.inputs) content.push_back(others ? lowest(one) : one.answer.whole());
@@ -151,14 +152,15 @@ static std::vector<const void *> pointers(const Content &content) {
   return found;
 }
 
-// Some drivers of GPUs go wrong from the second run on: texels are then those that the first run read.
+// Some GPU drivers compute wrong results from the second run on: their texels are still those of the first
+// run. So the known answer is not the first run.
 static bool playsOthersFirst(const Gpu &gpu, const Plan &plan) {
   bool texels = false;
   for (const Program &one : plan.programs) texels = texels || one.texels;
   return texels || gpu.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU;
 }
 
-// Null where the known answer comes out with other bytes.
+// Returns null if the plan does not reproduce the known answer.
 std::unique_ptr<Playing> Model::played(const Shapes &shapes, const Plan &plan) {
   Content results;
   std::vector<void *> outputs;

@@ -1,4 +1,4 @@
-// A loaded model: for each set of shapes the plan that runs, recorded once and submitted for each run.
+// A loaded model. For each set of shapes it has the chosen plan, recorded once and submitted in each run.
 #pragma once
 #include <map>
 #include <memory>
@@ -10,33 +10,34 @@
 
 namespace vkq::player {
 
-// Where constants lie on the device: for as long as a plan holds their buffer, all others read them there.
+// The place of constants on the device. All plans share the buffer as long as one of them holds it.
 struct Weight {
   std::weak_ptr<Buffer> buffer;
   uint64_t at = 0;
 };
-using Words = std::tuple<Blob::Key, std::vector<uint32_t>, std::vector<uint32_t>>;  // and their order
+// A blob with the order of its words.
+using Words = std::tuple<Blob::Key, std::vector<uint32_t>, std::vector<uint32_t>>;
 using Weights = std::map<Words, Weight>;
 
-// A plan on a device: its pipelines, memory and recorded commands. All with gpu.turn held.
+// A plan on a device: its pipelines, memory and recorded commands. Each call must hold gpu.turn.
 class Playing {
  public:
-  // Runs on `first`, too: its first steps while pipelines of later ones are made. Throws Error (VKQ_DEVICE)
-  // where the device does not meet the plan's needs.
+  // Also runs the plan on `first`: the first steps run while later pipelines are compiled. Throws Error
+  // (VKQ_DEVICE) if the device does not meet the plan's needs.
   Playing(Gpu &gpu, const Shapes &shapes, const Plan &plan, VkPipelineCache cache, Weights &known,
           const void *const *first);
   Playing(const Playing &) = delete;
   ~Playing();
-  // Each input's bytes up, what is submitted, each output's bytes down.
+  // Uploads the inputs, submits the recorded commands, and downloads the outputs.
   void run(const void *const *inputs, void *const *outputs);
-  void read(void *const *outputs) const;  // each output's bytes down, of the last run
+  void read(void *const *outputs) const;  // downloads the outputs of the last run
 
  private:
   struct Place {
     VkBuffer buffer = VK_NULL_HANDLE;
     uint64_t offset = 0, bytes = 0;
   };
-  // SPIR-V that programs share: the first thread that needs it unpacks it.
+  // SPIR-V that several programs share. The first thread that needs it unpacks it.
   struct Code {
     std::mutex turn;
     std::vector<uint32_t> words;
@@ -51,18 +52,18 @@ class Playing {
   const Shapes &shapes;
   const Plan &plan;
   std::vector<std::shared_ptr<Buffer>> weights;
-  std::unique_ptr<Buffer> scratch, arrays, host;  // host: where the host does not see `arrays`
-  std::vector<Place> places;                      // of each slot
-  std::vector<uint64_t> arrayAt;                  // of inputs, then outputs, in `arrays`
+  std::unique_ptr<Buffer> scratch, arrays, host;  // host: needed if `arrays` is not host-visible
+  std::vector<Place> places;                      // one for each slot
+  std::vector<uint64_t> arrayAt;                  // offsets of the inputs, then of the outputs, in `arrays`
   std::vector<Compiled> programs;
   std::vector<VkBufferView> views;
   VkDescriptorPool sets = VK_NULL_HANDLE;
   VkCommandPool pool = VK_NULL_HANDLE;
   using Submission = std::vector<VkCommandBuffer>;
-  std::vector<Submission> submissions;        // of a run, in their order
-  VkCommandBuffer commands = VK_NULL_HANDLE;  // what is being recorded
+  std::vector<Submission> submissions;        // of one run, in order
+  VkCommandBuffer commands = VK_NULL_HANDLE;  // the command buffer being recorded
   VkFence fence = VK_NULL_HANDLE;
-  bool busy = false;                          // something is submitted that was not waited for
+  bool busy = false;                          // work was submitted and not yet waited for
   std::vector<Place> reads, writes;           // since the last barrier
 
   void checkNeeds() const;
@@ -92,13 +93,13 @@ class Playing {
   void release();
 };
 
-// The bytes of a file, for as long as someone holds them.
+// The bytes of a file, which are freed with the last reference.
 struct Bytes {
   std::shared_ptr<const uint8_t> data;
   uint64_t count;
 };
 
-// The model for one set of shapes, which is loaded when it is first asked for.
+// The model for one set of shapes. Its first use loads it.
 struct Variant {
   const Shapes &shapes;
   std::string described;
@@ -107,23 +108,24 @@ struct Variant {
 
 struct Model {
   Gpu &gpu;
-  Bytes bytes;  // of the file
+  Bytes bytes;  // the file's content
   File file;
   VkPipelineCache cache = VK_NULL_HANDLE;
-  std::vector<Variant> variants;  // of each set of shapes
+  std::vector<Variant> variants;  // one for each set of shapes
 
-  // The first variant is loaded.
+  // Loads the first variant.
   Model(Gpu &gpu, Bytes bytes, const char *cachePath);
   ~Model();
-  // The number of the variant whose inputs have these sizes. Throws Error (VKQ_ARGUMENT) where there is none.
+  // Returns the number of the variant whose inputs have these sizes. Throws Error (VKQ_ARGUMENT) if there is
+  // none.
   size_t find(const uint64_t *const *sizes) const;
-  // Its plan, which has given the known answer.
+  // Loads a plan that has reproduced the known answer.
   void load(size_t number);
   void run(size_t number, const void *const *inputs, void *const *outputs);
 
  private:
-  std::string cachePath;  // "": none
-  size_t cached = 0;      // bytes of the cache as it was read or written
+  std::string cachePath;  // "": no cache
+  size_t cached = 0;      // size of the cache when it was last read or written
   Weights known;
 
   void openCache();

@@ -1,4 +1,4 @@
-// Parts of a file that are stored in fewer bytes: deflate (RFC 1951), and the words of a shader in columns
+// Unpacks parts of a file: deflate (RFC 1951), and shaders whose words are sorted into columns
 // (vkq/player/packed.py writes both).
 #include <array>
 #include <cstring>
@@ -7,21 +7,21 @@
 
 namespace vkq::player {
 
-static constexpr unsigned MOST_LENGTH = 15;  // of a code, in bits
-static constexpr size_t COLUMNS = 4;         // the fourth has what is left of an instruction
+static constexpr unsigned MOST_LENGTH = 15;  // most bits of a code
+static constexpr size_t COLUMNS = 4;         // the last column has all further words of an instruction
 static constexpr size_t SHADER_HEAD = 5;     // words before the first instruction
 
 static Error damaged(const char *what) {
   return Error(VKQ_FILE, std::string("the file is damaged: a packed part ") + what);
 }
 
-// Reads bits, the lowest of each byte first.
+// Reads bits, the lowest bit of each byte first.
 struct Bits {
   const uint8_t *at, *end;
   uint64_t held = 0;
   unsigned count = 0;
 
-  uint32_t peek(unsigned n) {  // zeros beyond the end
+  uint32_t peek(unsigned n) {  // returns zeros beyond the end
     while (count < n && at < end) {
       held |= uint64_t(*at++) << count;
       count += 8;
@@ -40,7 +40,7 @@ struct Bits {
   }
 };
 
-// A canonical Huffman code, by the lengths of its symbols' codes.
+// A canonical Huffman code, made from the code lengths of its symbols.
 class Code {
  public:
   Code(const uint8_t *lengths, size_t symbols) {
@@ -70,10 +70,10 @@ class Code {
 
  private:
   unsigned longest = 0;
-  std::vector<uint16_t> found;  // symbol * 16 + length, by the next bits
+  std::vector<uint16_t> found;  // symbol * 16 + length, indexed by the next bits
 };
 
-using Codes = std::pair<Code, Code>;  // of bytes and lengths, and of distances
+using Codes = std::pair<Code, Code>;  // (literals and lengths, distances)
 
 static Codes fixedCodes() {
   std::array<uint8_t, 288> lengths{};
@@ -108,7 +108,7 @@ static Codes readCodes(Bits &bits) {
   return {Code(all.data(), symbols), Code(all.data() + symbols, distances)};
 }
 
-// One block of bytes and of earlier bytes repeated, written at `done`.
+// Unpacks one block, literal bytes and repetitions of earlier bytes, to `done`.
 static void readBlock(Bits &bits, const Codes &codes, std::vector<uint8_t> &out, size_t &done) {
   static constexpr uint16_t LENGTHS[]{3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
                                       31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
@@ -159,8 +159,9 @@ static std::vector<uint8_t> inflated(const Blob &blob) {
   return out;
 }
 
-// The words of a shader: the first, second and third words of its instructions, then what is left of each;
-// third ones less the third one before, later ones less the third one of their own, and of the sign last.
+// Restores the words of a shader. Stored are the first, second and third words of all instructions, then the
+// other words. A third word is stored as its difference from the previous third word, a later one as its
+// difference from the third word of its instruction, with the sign in the lowest bit.
 static std::vector<uint32_t> inRows(const std::vector<uint8_t> &planes) {
   const size_t size = planes.size() / 4;
   std::vector<uint32_t> out(size);

@@ -1,4 +1,4 @@
-// How a plan gets its memory and pipelines; record.cpp has its commands.
+// Gives a plan its memory and pipelines; record.cpp records its commands.
 #include <algorithm>
 #include <cstring>
 
@@ -6,8 +6,8 @@
 
 namespace vkq::player {
 
-static constexpr uint64_t CHUNK = uint64_t(1) << 28;  // of weights in one buffer, where they are smaller
-static constexpr uint64_t BETWEEN = 256;              // arrays begin at multiples of it
+static constexpr uint64_t CHUNK = uint64_t(1) << 28;  // most bytes of weights that share a buffer
+static constexpr uint64_t BETWEEN = 256;              // alignment of arrays in a buffer
 
 static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -87,8 +87,8 @@ void Playing::placeArrays() {
 
 static Words words(const Constant &one) { return {one.blob.key(), one.sizes, one.strides}; }
 
-// Each once however many slots read it, where the plan for other shapes reads it, too. What a step writes (a
-// counter) is a slot's own.
+// Stores each constant once, even if several slots or the plans for other shapes read it. A constant that a
+// step writes (a counter) is stored for each slot.
 void Playing::placeWeights(Weights &known) {
   std::vector<uint8_t> written(plan.slots, 0);
   for (const Step &step : plan.steps)
@@ -116,7 +116,7 @@ void Playing::placeWeights(Weights &known) {
   }
 }
 
-// In few buffers; says where each lies.
+// Uploads constants into few buffers, and calls `placed` for each.
 template <typename Placed>
 void Playing::uploadWeights(const std::vector<const Constant *> &fresh, Placed placed) {
   std::vector<std::pair<uint64_t, const Constant *>> parts;

@@ -1,4 +1,4 @@
-// The commands of a plan, and their submission.
+// Records the commands of a plan and submits them.
 #include <algorithm>
 #include <cstring>
 
@@ -6,9 +6,9 @@
 
 namespace vkq::player {
 
-static constexpr uint64_t LONGEST_NS = 100'000'000;  // of what may take longer, vkq splits submissions, too
+static constexpr uint64_t LONGEST_NS = 100'000'000;  // limit of the estimated time of a submission
 
-// How long each command of a step is estimated to take.
+// Returns the estimated time of each command of a step.
 static std::vector<uint64_t> estimates(const Step &step) {
   if (step.program < 0) return {step.busyNs};
   double groups = 0;
@@ -19,8 +19,8 @@ static std::vector<uint64_t> estimates(const Step &step) {
   return found;
 }
 
-// Whether a command begins a submission, so that no watchdog of a driver ends what takes long. Adds to what
-// the submission takes.
+// Returns true if a command must begin a new submission, so that no driver's watchdog ends long work. Adds
+// the command's time to `busyNs`, the time of the submission.
 static bool begins(uint64_t ns, uint64_t &busyNs) {
   const bool another = busyNs && ns > LONGEST_NS - std::min(busyNs, LONGEST_NS);
   busyNs = (another ? 0 : busyNs) + std::min(ns, LONGEST_NS);
@@ -52,7 +52,7 @@ void Playing::makeSets() {
   VKQ_CALL(gpu, vkCreateDescriptorPool, gpu.device, &info, nullptr, &sets);
 }
 
-// A command buffer of another submission, or of the last one.
+// Begins a command buffer in a new submission, or in the last one.
 void Playing::begin(bool submission) {
   VkCommandBufferAllocateInfo a{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
   a.commandPool = pool;
@@ -76,7 +76,8 @@ void Playing::barrier() {
   writes.clear();
 }
 
-// A barrier where the step meets what steps since the last barrier wrote, or writes what they read.
+// Records a barrier if the step reads or writes a range that was written since the last barrier, or writes a
+// range that was read since then.
 void Playing::order(const Step &step) {
   const auto meets = [](const Place &a, const std::vector<Place> &others) {
     for (const Place &b : others)
@@ -100,17 +101,17 @@ void Playing::next(bool submission) {
   begin(submission);
 }
 
-// Barriers order all that is submitted to the queue before and after: a submission needs none of its own.
-// Each command buffer is sent as soon as it is recorded, which is the first run. CPU devices take about as
-// long for a run as for the pipelines, so there the first step of each pipeline begins a command buffer, and
-// the steps before it run while the pipeline is made.
+// Records and runs the plan. Barriers order all work of a queue, so a new submission needs no barrier. Each
+// command buffer is submitted as soon as it is recorded, which is the first run. On CPU devices a run takes
+// about as long as the compilation of the pipelines. So there the first step of each pipeline begins a
+// command buffer, and the steps before it run while the pipeline is compiled.
 void Playing::record(Together &pipelines) {
   const bool cpu = gpu.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
   uint64_t busyNs = 0;
   std::vector<bool> used(programs.size());
   VKQ_CALL(gpu, vkResetFences, gpu.device, 1, &fence);
   begin(true);
-  barrier();  // what the host wrote
+  barrier();  // for the host's writes
   if (host) copyArrays(true);
   barrier();
   for (const Step &step : plan.steps) {
@@ -136,7 +137,7 @@ void Playing::record(Together &pipelines) {
   wait();
 }
 
-// Inputs to the device, or what becomes results to the host.
+// Copies the inputs to the device, or the results to the host.
 void Playing::copyArrays(bool up) {
   const size_t n = shapes.inputs.size();
   for (size_t i = 0; i < (up ? n : plan.results.size()); i++) {
@@ -154,7 +155,7 @@ void Playing::fill(const Step &step) {
   gpu.vkCmdFillBuffer(commands, place.buffer, place.offset, place.bytes, step.value);
 }
 
-// What a step's program reads and writes.
+// Writes the buffers of a step's program into a descriptor set.
 VkDescriptorSet Playing::makeSet(const Step &step) {
   const Program &p = plan.programs[step.program];
   VkDescriptorSetAllocateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
@@ -173,7 +174,7 @@ VkDescriptorSet Playing::makeSet(const Step &step) {
     if (texels) {
       VkBufferViewCreateInfo view{VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO};
       view.buffer = place.buffer;
-      view.format = VK_FORMAT_R32G32B32A32_SINT;  // which every device has for this
+      view.format = VK_FORMAT_R32G32B32A32_SINT;  // every device supports this format here
       view.offset = place.offset;
       view.range = place.bytes / 16 * 16;
       VKQ_CALL(gpu, vkCreateBufferView, gpu.device, &view, nullptr, &seen[i]);
@@ -200,7 +201,7 @@ void Playing::dispatch(const Step &step, VkDescriptorSet set, const Grid &grid) 
   gpu.vkCmdDispatch(commands, x, y, 1);
 }
 
-// Whatever was submitted before must end before its memory goes, also where the rest is not submitted.
+// Waits for all submitted work before its memory is freed, even if the rest was not submitted.
 void Playing::settle() {
   if (busy) gpu.vkDeviceWaitIdle(gpu.device);
   busy = false;
@@ -217,7 +218,7 @@ void Playing::submit() {
   wait();
 }
 
-// `last`: the fence signals when these commands and all before have ended.
+// `last`: the fence signals when these commands and all earlier ones have ended.
 void Playing::send(const Submission &one, bool last) {
   VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO};
   info.commandBufferCount = static_cast<uint32_t>(one.size());
@@ -230,10 +231,10 @@ void Playing::wait() {
   const VkResult waited = gpu.vkWaitForFences(gpu.device, 1, &fence, VK_TRUE, UINT64_MAX);
   busy = false;
   VkResult result;
-  check(injected(&result) ? result : waited, "vkWaitForFences");  // a test's fault comes after the wait
+  check(injected(&result) ? result : waited, "vkWaitForFences");  // an injected failure comes after the wait
 }
 
-// To where the host sees them.
+// Copies the inputs to host-visible memory.
 void Playing::write(const void *const *inputs) {
   uint8_t *seen = host ? host->mapped : arrays->mapped;
   for (size_t i = 0; i < shapes.inputs.size(); i++)

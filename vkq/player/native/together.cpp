@@ -7,12 +7,13 @@ namespace vkq::player {
 
 static constexpr size_t MOST_THREADS = 8;
 
-// Who waits for a part leaves the processor to a thread for it: there are as many as processors.
+// A thread that waits for a part leaves its processor to the others, so there are as many threads as
+// processors.
 Together::Together(size_t n, std::function<void(size_t)> p) : count(n), part(std::move(p)), done(n) {
   const size_t most = std::min({MOST_THREADS, count, size_t(std::thread::hardware_concurrency())});
   try {
     while (most > 1 && others.size() < most) others.emplace_back([this] { work(); });
-  } catch (const std::system_error &) {  // no more threads: those that there are suffice
+  } catch (const std::system_error &) {  // the system has no more threads: continue with fewer
   }
 }
 

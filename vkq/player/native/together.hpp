@@ -1,4 +1,4 @@
-// Work in parts, on several threads.
+// Divides work among several threads.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -10,21 +10,21 @@
 
 namespace vkq::player {
 
-// Parts 0 to count - 1 in this order, begun on other threads at once. Both waits throw what the first part
-// threw that failed.
+// Starts parts 0 to count - 1 at once, in this order, on other threads. `wait` and `finish` throw the
+// exception of the first part that failed.
 class Together {
  public:
   Together(size_t count, std::function<void(size_t)> part);
   Together(const Together &) = delete;
-  ~Together();  // ends once the parts do that were begun
-  void wait(size_t i);  // until this part is done
-  void finish();        // until all are; does on its own what the threads have not begun
+  ~Together();  // waits for the parts that have started
+  void wait(size_t i);  // returns when this part is done
+  void finish();        // returns when all parts are done; runs parts that no thread has started
 
  private:
   const size_t count;
   const std::function<void(size_t)> part;
   std::atomic<size_t> next{0};
-  std::mutex turn;  // of what follows
+  std::mutex turn;  // protects the following members
   std::condition_variable changed;
   std::vector<bool> done;
   std::exception_ptr failed;

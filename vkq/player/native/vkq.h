@@ -1,8 +1,8 @@
 /* libvkq: runs a model that `vkq export` wrote, on any Vulkan 1.1 device, without Python.
  *
- * A file holds the model's plan for one or more kinds of devices, the shaders, the packed weights and a known
- * answer: inputs and the bytes that must come out. `vkq_load` takes the first plan whose needs the device
- * meets, plays the known answer, and takes the next plan where a byte differs.
+ * A file has the model's plans for one or more kinds of devices, the shaders, the packed weights and a known
+ * answer: inputs, and the bytes of the correct outputs. `vkq_load` chooses the first plan whose needs the
+ * device meets, and runs it on the known answer's inputs. If an output byte differs, it tries the next plan.
  *
  *   vkq_device *device;  vkq_model *model;
  *   if (vkq_open(NULL, &device) || vkq_load(device, "model.vkq", NULL, &model)) puts(vkq_error());
@@ -10,8 +10,8 @@
  *   if (vkq_run(model, inputs, outputs)) puts(vkq_error());
  *   vkq_unload(model);  vkq_close(device);
  *
- * A file is code for the GPU: load files that you trust. Damage is seen (a checksum, then the known answer),
- * malice is not.
+ * A file is code for the GPU: load only files that you trust. Damage is detected (by a checksum, then by the
+ * known answer), malice is not.
  *
  * Threads: all functions may be called from any thread. Runs on one device take turns. A model must not be
  * unloaded, nor a device closed, while another thread uses it.
@@ -35,66 +35,68 @@ typedef struct vkq_model vkq_model;
 typedef enum {
   VKQ_OK = 0,
   VKQ_ARGUMENT = 1, /* a null pointer, an index or a number out of bounds */
-  VKQ_FILE = 2,     /* missing, damaged, of another version, or nothing that this library reads */
-  VKQ_DEVICE = 3,   /* no Vulkan, no device, no plan that the device runs rightly, a failed Vulkan call */
+  VKQ_FILE = 2,     /* missing, damaged, of another version, or of another format */
+  VKQ_DEVICE = 3,   /* no Vulkan, no device, no plan that this device runs correctly, or a failed call */
   VKQ_MEMORY = 4,   /* host or device memory is exhausted; the device stays usable */
   VKQ_LOST = 5      /* the device is lost: unload its models, close it, open it again */
 } vkq_status;
 
 typedef enum { VKQ_INT8 = 1, VKQ_UINT8 = 2, VKQ_INT32 = 3, VKQ_FLOAT32 = 4, VKQ_FLOAT16 = 5 } vkq_type;
 
-/* An input or output: a dense array in C order. Valid as long as its model. */
+/* An input or output: a row-major array without gaps. Valid until its model is unloaded. */
 typedef struct {
   const char *name;
   vkq_type type;
   uint32_t rank;
   const uint64_t *shape;
-  uint64_t bytes; /* of the array */
-  int64_t low, high; /* the numbers that an input of type VKQ_INT32 may hold; else without meaning */
+  uint64_t bytes; /* size of the array */
+  int64_t low, high; /* allowed range of an input of type VKQ_INT32; unused for other types */
 } vkq_array;
 
-/* The text of this thread's last error, "" where there was none. */
+/* Returns the text of this thread's last error; "" if there was none. */
 VKQ_API const char *vkq_error(void);
 
-/* Opens a device. which: an index, a part of the device's name, or NULL: what VKQ_DEVICE says, else the best:
- * discrete before integrated before virtual before CPU. */
+/* Opens a device. which: an index, or a part of the device's name. NULL: the device that VKQ_DEVICE names,
+ * else the best one: discrete before integrated before virtual before CPU. */
 VKQ_API vkq_status vkq_open(const char *which, vkq_device **device);
 VKQ_API const char *vkq_device_name(const vkq_device *device);
-VKQ_API void vkq_close(vkq_device *device); /* after its models; NULL does nothing */
+VKQ_API void vkq_close(vkq_device *device); /* unload its models first; NULL does nothing */
 
-/* Loads a file, which is mapped into memory: it must not be written to before `vkq_unload` (replace it by a
- * rename). cache: a path for the driver's pipeline cache, read and written; or NULL.
- * vkq_load_memory reads `bytes` at `data`, which may be freed afterwards. */
+/* Loads a file, which is mapped into memory: nobody may write to it before `vkq_unload` (a rename may
+ * replace it). cache: a path for the driver's pipeline cache, which is read and written; or NULL.
+ * vkq_load_memory reads `bytes` bytes at `data`, which may be freed afterwards. */
 VKQ_API vkq_status vkq_load(vkq_device *device, const char *path, const char *cache, vkq_model **model);
 VKQ_API vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_t bytes, const char *cache,
                                    vkq_model **model);
 VKQ_API void vkq_unload(vkq_model *model); /* NULL does nothing */
 
-/* A file may hold a model for several sets of shapes of its inputs (vkq export --batch 1 8), which share
- * their weights. What vkq_load gives is the model for the first set. vkq_shapes says how many there are, vkq_shape
- * what input `index` is in set `number`, in the file's order.
- * vkq_shaped gives the model whose inputs have these shapes: shapes[i] points to as many sizes as input i has
- * axes. It is loaded when it is first asked for, with its known answer, and belongs to the file: vkq_unload
- * of the first unloads all, and of others does nothing. VKQ_ARGUMENT where the file has no such set. */
+/* A file may have a model for several sets of input shapes (vkq export --batch 1 8), which share weights.
+ * vkq_load returns the model for the first set. vkq_shapes returns the number of sets, and vkq_shape
+ * describes input `index` in set `number`, in the file's order.
+ * vkq_shaped returns the model for these input shapes: shapes[i] points to the sizes of all axes of input i.
+ * The first call loads the model and checks its known answer. The model belongs to the file: vkq_unload of
+ * the first set's model unloads all, and vkq_unload of another one does nothing. Returns VKQ_ARGUMENT if the
+ * file has no such set. */
 VKQ_API uint32_t vkq_shapes(const vkq_model *model);
 VKQ_API vkq_status vkq_shape(const vkq_model *model, uint32_t number, uint32_t index, vkq_array *array);
 VKQ_API vkq_status vkq_shaped(vkq_model *model, const uint64_t *const *shapes, vkq_model **shaped);
 
-/* How many inputs and outputs there are, and what each is, by its number in the file. */
+/* The number of inputs and outputs, and the description of each, by its index in the file. */
 VKQ_API uint32_t vkq_inputs(const vkq_model *model);
 VKQ_API uint32_t vkq_outputs(const vkq_model *model);
 VKQ_API vkq_status vkq_input(const vkq_model *model, uint32_t index, vkq_array *array);
 VKQ_API vkq_status vkq_output(const vkq_model *model, uint32_t index, vkq_array *array);
-/* The plan that runs ("this", "portable", a file's name), a line for each rejected plan: the reason, and
- * where the file has several sets of shapes, a line with all of them. */
+/* Returns as text: the plan that runs ("this", "portable", a file's name), a line with the reason for each
+ * rejected plan, and a line with all sets of shapes if the file has several. */
 VKQ_API const char *vkq_describe(const vkq_model *model);
 
-/* Runs the model and returns when the outputs are written. inputs[i] points to vkq_input(i)'s bytes,
- * outputs[i] to room for vkq_output(i)'s. */
+/* Runs the model and returns when the outputs are complete. inputs[i] points to the data of vkq_input(i),
+ * outputs[i] to memory for the data of vkq_output(i). */
 VKQ_API vkq_status vkq_run(vkq_model *model, const void *const *inputs, void *const *outputs);
 
-/* Fault injection, for tests: the nth fallible Vulkan call from now on returns `result` and is not executed;
- * 0 disables it. Returns how many calls were left until the fault of the call before: 0 where it came. */
+/* Fault injection, for tests: the nth Vulkan call that can fail, from now on, returns `result` and is not
+ * executed; 0 disables it. Returns the number of calls that were left until the previous fault; 0 if it has
+ * happened. */
 VKQ_API uint32_t vkq_inject(uint32_t nth, int32_t result);
 #ifdef __cplusplus
 }

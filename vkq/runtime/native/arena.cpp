@@ -40,7 +40,7 @@ Arena::Arena(std::shared_ptr<Core> c, uint32_t memoryType, bool map, uint64_t al
 }
 
 PiecePtr Arena::allocate(uint64_t bytes, uint64_t limit) {
-  if (core->closed || core->lost || core->forked()) Use use(*core);  // which says so
+  if (core->closed || core->lost || core->forked()) Use use(*core);  // throws the error
   if (bytes > MOST_BYTES) throw VulkanError(VK_ERROR_OUT_OF_DEVICE_MEMORY, "vkAllocateMemory");
   bytes = (std::max<uint64_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   std::unique_lock<std::mutex> lock(mutex);
@@ -54,7 +54,7 @@ PiecePtr Arena::allocate(uint64_t bytes, uint64_t limit) {
     const uint64_t size = std::min({std::max(bytes, blockBytes), std::max(largest, bytes), MOST_BYTES});
     if (held > limit || size > limit - held) return nullptr;
     held += size;
-    lock.unlock();  // the driver may take long, and the validation layer calls into Python
+    lock.unlock();  // unlocked, because the driver may be slow, and the validation layer calls Python
     std::shared_ptr<Memory> memory;
     try {
       memory = std::make_shared<Memory>(core, size, type, mapped);
@@ -87,7 +87,7 @@ std::optional<std::pair<Block *, uint64_t>> Arena::takeRecent(uint64_t bytes) {
   return found;
 }
 
-// The smallest free range that holds it, in the first block that has one.
+// Takes the smallest free range that is large enough, in the first block that has one.
 std::optional<std::pair<Block *, uint64_t>> Arena::take(uint64_t bytes) {
   for (auto &block : blocks) {
     auto best = block->free.end();
@@ -103,7 +103,7 @@ std::optional<std::pair<Block *, uint64_t>> Arena::take(uint64_t bytes) {
 }
 
 void Arena::give(Block *block, uint64_t offset, uint64_t bytes) {
-  std::vector<std::shared_ptr<Memory>> dropped;  // freed after the lock
+  std::vector<std::shared_ptr<Memory>> dropped;  // freed after the lock is released
   std::unique_lock<std::mutex> lock(mutex);
   used -= bytes;
   block->used -= bytes;
@@ -120,7 +120,7 @@ void Arena::give(Block *block, uint64_t offset, uint64_t bytes) {
   lock.unlock();
 }
 
-// Puts what came back among the free ranges of its block, joined with its neighbours.
+// Returns recent ranges to the free ranges of their blocks, joined with their neighbours.
 void Arena::join() {
   for (auto &[bytes, list] : recent)
     for (auto &[block, offset] : list) {

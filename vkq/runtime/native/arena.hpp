@@ -1,4 +1,4 @@
-// Device memory in large blocks, of which ranges are handed out and taken back.
+// Allocates device memory in large blocks, and manages ranges of these blocks.
 #pragma once
 #include <deque>
 #include <map>
@@ -9,13 +9,13 @@
 
 namespace vkq {
 
-// Why a range does not hold what it should: the submission that computes it was lost.
+// The reason why the content of a range was not computed: its submission failed.
 struct Failure {
   VkResult result;
   const char *call;
 };
 
-// What reading such a range raises: vkq.errors of the failure's kind.
+// Thrown when such a range is read; it becomes the error of vkq.errors for this failure.
 struct NeverComputed : std::exception {
   Failure failure;
   explicit NeverComputed(Failure f) : failure(f) {}
@@ -25,20 +25,20 @@ struct Arena;
 
 struct Block {
   std::shared_ptr<Memory> memory;
-  std::map<uint64_t, uint64_t> free;  // offset -> bytes, never adjacent
+  std::map<uint64_t, uint64_t> free;  // offset -> bytes; adjacent ranges are joined
   uint64_t used = 0;
-  bool large;  // made for one request
+  bool large;  // made for a single request
 };
 
-// A range that is handed out; it returns to its arena when nothing refers to it any more.
+// An allocated range. It returns to its arena when the last reference is gone.
 struct Piece {
   const std::shared_ptr<Arena> arena;
   Block *const block;
   const std::shared_ptr<Memory> memory;
   const uint64_t offset, bytes;
-  bool scratch = false;  // written before it is read by whoever uses it: nothing can be lost in it
+  bool scratch = false;  // each user writes it before it reads it, so a lost submission does not matter
   std::optional<Failure> failure;
-  // Its entry in the recording of this serial number, so that it is kept once.
+  // Its entry in the recording with this serial number, so that the recording keeps it only once.
   uint64_t keptBy = 0;
   size_t keptAt = 0;
 
@@ -51,23 +51,23 @@ struct Piece {
 };
 using PiecePtr = std::shared_ptr<Piece>;
 
-// Hands out aligned ranges of blocks of `blockBytes`; a larger request gets a block of its own. Thread-safe.
+// Allocates aligned ranges from blocks of `blockBytes`. A larger request gets its own block. Thread-safe.
 struct Arena : std::enable_shared_from_this<Arena> {
-  // Above what any device has, and far from where sums of sizes overflow.
+  // More than any device has, and small enough for sums of sizes not to overflow.
   static constexpr uint64_t MOST_BYTES = uint64_t{1} << 60, MOST_ALIGNMENT = uint64_t{1} << 24;
   const std::shared_ptr<Core> core;
   const uint32_t type;
   const bool mapped;
   const uint64_t alignment, blockBytes, largest;
-  const uint64_t keepBytes;  // of large blocks that nothing uses: the next request may want one
+  const uint64_t keepBytes;  // of unused large blocks that are kept for later requests
 
   Arena(std::shared_ptr<Core> c, uint32_t memoryType, bool map, uint64_t align, uint64_t block, uint64_t most,
         uint64_t keep);
-  // At least so many bytes (never 0: Vulkan has no empty buffers), or null where that takes more than `limit`
-  // bytes of blocks in all.
+  // Returns a range of at least `bytes` bytes, and never an empty one, as Vulkan has no empty buffers.
+  // Returns null if all blocks together would exceed `limit` bytes.
   PiecePtr allocate(uint64_t bytes, uint64_t limit = UINT64_MAX);
   void give(Block *block, uint64_t offset, uint64_t bytes);
-  void trim();  // gives every block back of which nothing is handed out
+  void trim();  // frees all unused blocks
   uint64_t allocatedBytes();
   uint64_t usedBytes();
   uint64_t peakBytes();
@@ -76,8 +76,7 @@ struct Arena : std::enable_shared_from_this<Arena> {
  private:
   std::mutex mutex;
   std::deque<std::unique_ptr<Block>> blocks;
-  // Ranges that came back, by size, and not yet joined with their neighbours: the next request of that size
-  // takes one.
+  // Returned ranges by size, not yet joined with their neighbours. The next request of that size takes one.
   std::unordered_map<uint64_t, std::vector<std::pair<Block *, uint64_t>>> recent;
   uint64_t held = 0, used = 0, peak = 0, unusedLarge = 0;
 
@@ -87,8 +86,8 @@ struct Arena : std::enable_shared_from_this<Arena> {
   void drop(Block *block, std::vector<std::shared_ptr<Memory>> &dropped);
 };
 
-// An array of Python's that lies in a mapped piece: its bytes stay there as long as it does, also when the
-// device is closed before.
+// A NumPy array in a mapped range. The memory stays until the array is gone, even if the device is closed
+// first.
 struct View {
   const PiecePtr piece;
   explicit View(PiecePtr shown);
@@ -96,7 +95,7 @@ struct View {
   View(const View &) = delete;
 };
 
-// Python's hold of a piece.
+// Python's reference to a range.
 struct Buffer {
   PiecePtr piece;
 };

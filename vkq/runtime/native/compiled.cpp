@@ -7,7 +7,7 @@ namespace vkq {
 
 namespace {
 
-// Makes objects of a device, and destroys them in reverse order.
+// Creates Vulkan objects, and destroys them in reverse order.
 class Making {
   const Instance &instance;
   const VkDevice device;
@@ -135,7 +135,7 @@ void addTexts(Making &making, const VkPipelineExecutableInfoKHR &info, Executabl
   uint32_t count = static_cast<uint32_t>(found.size());
   Making::check(making.call<Query>(call, &info, &count, found.data()), call);
   for (size_t i = 0; i < found.size(); ++i)
-    if (found[i].isText) out.texts.emplace_back(found[i].name, texts[i].c_str());  // up to its NUL
+    if (found[i].isText) out.texts.emplace_back(found[i].name, texts[i].c_str());  // up to the first NUL
 }
 
 }  // namespace

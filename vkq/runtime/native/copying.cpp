@@ -9,13 +9,13 @@
 
 namespace vkq {
 
-// One thread copies 3 to 12 GB/s. On 16 cores beside an H200, up to 16 threads on chunks of 16 MiB bring
-// 40 GB/s, 8 threads on chunks of 4 MiB 13 (benchmarks/README.md).
+// One thread copies 3 to 12 GB/s. On the 16 cores beside an H200, up to 16 threads with chunks of 16 MiB copy
+// 40 GB/s; 8 threads with chunks of 4 MiB copy 13 GB/s (benchmarks/README.md).
 static constexpr uint64_t MOST_THREADS = 16;
 static constexpr uint64_t BYTES_PER_THREAD = 1 << 20;
 
-// The helpers live as long as the process: they are detached and the pool is never destroyed, so that no
-// order of destruction at the process's end matters.
+// Helpers run until the process ends. They are detached, and the pool is never destroyed, so that the order
+// of destruction at the end does not matter.
 class Pool {
   std::mutex mutex;
   std::condition_variable wake;
@@ -47,7 +47,7 @@ class Pool {
   }
 };
 
-// What the helpers of one call share; the last of them to end tells the caller.
+// Shared by the helpers of one call. The last helper notifies the caller.
 struct Ended {
   std::mutex mutex;
   std::condition_variable all;
@@ -83,7 +83,7 @@ void copyParts(uint8_t *to, const std::vector<Part> &parts) {
   for (const Part &one : parts) bytes += one.bytes;
   inParallel(bytes, BYTES_PER_THREAD, [&](uint64_t begin, uint64_t end) {
     uint64_t at = 0;
-    for (const Part &one : parts) {  // what of it lies in [begin, end)
+    for (const Part &one : parts) {  // copy the part of it in [begin, end)
       const uint64_t from = std::max(begin, at), until = std::min(end, at + one.bytes);
       if (from < until) std::memcpy(to + from, one.data + (from - at), until - from);
       at += one.bytes;

@@ -1,4 +1,4 @@
-// Work on host memory, divided among several threads where there is enough of it.
+// Work on host memory, divided among several threads if there is enough of it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace vkq {
 
-// Calls `body(begin, end)` for parts of [0, total) that together are all of it, each at least `least` long.
+// Calls `body(begin, end)` for parts of [0, total) that together cover it. Each part has at least `least`
+// elements.
 void inParallel(uint64_t total, uint64_t least, const std::function<void(uint64_t, uint64_t)> &body);
 
 void copyBytes(uint8_t *to, const uint8_t *from, size_t bytes);
@@ -16,7 +17,7 @@ struct Part {
   const uint8_t *data;
   uint64_t bytes;
 };
-// One behind the other.
+// Copies the parts to consecutive addresses.
 void copyParts(uint8_t *to, const std::vector<Part> &parts);
 
 }  // namespace vkq

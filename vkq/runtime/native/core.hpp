@@ -1,4 +1,4 @@
-// An open device: what it is made of, who uses it, and the order in which everything of it is released.
+// An open device: its Vulkan objects, its users, and the order in which they are released.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -19,17 +19,17 @@ namespace vkq {
 
 struct Core;
 
-// Something that holds Vulkan handles: released when Python drops it, or when its device is closed, whichever
-// comes first; what is shown then, when it is no more.
+// An object with Vulkan handles. It is released when Python drops it or when its device is closed, whichever
+// is first. Memory that Python still views is released with its last view.
 struct Resource {
   std::shared_ptr<Core> core;
   explicit Resource(std::shared_ptr<Core> c) : core(std::move(c)) {}
   virtual ~Resource() = default;
-  virtual void release() = 0;  // with core->mutex held: Vulkan handles only, nothing of Python's
-  // Whether the host reads it without asking the device: it outlives the device's end. With core->mutex held.
+  virtual void release() = 0;  // with core->mutex held; releases Vulkan handles, and no Python objects
+  // True if Python views its memory, which then outlives the device. With core->mutex held.
   virtual bool shown() const { return false; }
-  void adopt();                // at the end of each constructor: from here on closing the device releases it
-  void dispose();              // in each destructor
+  void adopt();  // called at the end of each constructor: closing the device then releases the object
+  void dispose();              // called in each destructor
 };
 
 struct Core {
@@ -40,34 +40,36 @@ struct Core {
   bool wideBarriers = false;
   uint64_t maxBinding = 0;  // maxStorageBufferRange, in bytes
   uint64_t maxTexels = 0;   // maxTexelBufferElements
-  // Work that is estimated to take longer is several submissions, so that no watchdog of a driver ends it.
+  // Work with a longer estimate is split into several submissions, so that no driver's watchdog ends it.
   std::atomic<uint64_t> longestNs{UINT64_MAX};
   std::string name;  // for errors
   VkPipelineCache cache = VK_NULL_HANDLE;
   FencePool fences;
   std::set<Resource *> resources;
-  std::shared_mutex life;  // shared by every call that uses the device; close() takes it alone
-  std::mutex mutex;        // resources, ended
-  std::mutex queueMutex;   // a VkQueue takes one thread at a time
+  std::shared_mutex life;  // each call that uses the device holds it shared; close() holds it alone
+  std::mutex mutex;        // protects `resources` and `ended`
+  std::mutex queueMutex;   // only one thread may use a VkQueue at a time
   std::atomic<bool> closed{false}, lost{false};
-  bool ended = false;  // all is released but what is shown; the VkDevice goes with the last of that
+  // Everything is released except viewed memory; the VkDevice is destroyed after the last view.
+  bool ended = false;
 
-  // A device that only compiles may be one without hardware, whose driver cannot wait.
+  // A device that never submits, for compilation only, may lack hardware; its driver then cannot wait.
   std::atomic<bool> submitted{false};
   const int pid = static_cast<int>(getpid());
 
   ~Core() { close(); }
   VkDevice handle() const { return static_cast<VkDevice>(*device); }
-  // A forked child has the handles but not the driver's threads: it touches nothing, not even a mutex.
+  // A forked child has the handles but not the driver's threads, so it must not use them, nor any mutex.
   bool forked() const { return pid != static_cast<int>(getpid()); }
-  void checkProcess() const;  // throws in a forked child; before any lock is taken, whose holder may be gone
-  void check();  // throws what is pending
+  // Throws in a forked child; called before any lock, whose holder may not exist in the child.
+  void checkProcess() const;
+  void check();  // throws this thread's pending failure
   void waitIdle();
   void close();
   void destroyUnused();  // with `mutex` held
 };
 
-// Held by every call that uses the device: it is open, and stays so until the call ends.
+// Held by each call that uses the device: the device stays open until the call ends.
 struct Use {
   std::shared_lock<std::shared_mutex> lock;
   explicit Use(Core &core);

@@ -1,4 +1,4 @@
-// What the extension throws; bindings.cpp says which Python exception each becomes.
+// Exceptions of the extension; bindings.cpp maps each to a Python exception.
 #pragma once
 #include <vulkan/vulkan_core.h>
 
@@ -13,7 +13,7 @@ struct VulkanError : std::exception {
   VulkanError(VkResult r, const char *c) : result(r), call(c) {}
 };
 
-// What the caller may not do now; becomes vkq.errors.DeviceError.
+// Wrong use, such as a call on a closed device; becomes vkq.errors.DeviceError.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -11,8 +11,8 @@ static F *symbol(const char *name) {
   return reinterpret_cast<F *>(dlsym(RTLD_DEFAULT, name));
 }
 
-// The state of the thread that has the GIL; from 3.12 on of the calling one, where it has it. The first name
-// is that of 3.13.
+// Returns the state of the thread that has the GIL; from CPython 3.12 on, that of the calling thread if it
+// has the GIL. 3.13 renamed the function.
 using State = PyThreadState *();
 static State *const public_ = symbol<State>("PyThreadState_GetUnchecked");
 static State *const current = public_ ? public_ : symbol<State>("_PyThreadState_UncheckedGet");
@@ -22,7 +22,7 @@ static int holds() {
   return state && state == PyGILState_GetThisThreadState();
 }
 
-// PyGILState_Check says yes to every thread once there was a sub-interpreter.
+// PyGILState_Check returns 1 in every thread once a sub-interpreter has existed.
 int (*const gilHeld)() = current ? holds : symbol<int()>("PyGILState_Check");
 
 static std::atomic<std::thread::id> mainThread{};

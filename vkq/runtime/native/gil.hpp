@@ -1,4 +1,4 @@
-// The GIL, let go of and taken again so that a process can end.
+// Releases and reacquires the GIL so that the process can end at any time.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -10,15 +10,15 @@ namespace vkq {
 
 namespace nb = nanobind;
 
-// A thread that may not go on while the interpreter ends. It dies with the process.
+// Stops a thread that must not continue while the interpreter ends. The thread ends with the process.
 [[noreturn]] inline void park() {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// PyEval_RestoreThread, which a thread that CPython ends there does not leave (restore.cpp).
+// Calls PyEval_RestoreThread. If CPython ends the thread there, it does not return (restore.cpp).
 void restoreThread(PyThreadState *state);
 
-// Lets go of the GIL while it lives.
+// Releases the GIL during its lifetime.
 class Unlocked {
   PyThreadState *state;
 
@@ -28,11 +28,11 @@ class Unlocked {
   Unlocked(const Unlocked &) = delete;
 };
 
-// Whether the calling thread has the GIL. Every CPython exports what tells it, and the headers of the stable
-// ABI leave it out.
+// Returns nonzero if the calling thread has the GIL. Every CPython exports the needed function, but the
+// headers of the stable ABI omit it.
 extern int (*const gilHeld)();
 
-// Lets go of the GIL where the calling thread has it.
+// Releases the GIL during its lifetime if the calling thread has it.
 class MaybeUnlocked {
   alignas(Unlocked) unsigned char place[sizeof(Unlocked)];
   bool held = gilHeld();
@@ -46,12 +46,12 @@ class MaybeUnlocked {
   }
 };
 
-// The thread that the process ends in goes on; every other is parked, without the GIL.
+// Returns in the main thread, in which the process ends. Stops every other thread, without the GIL.
 void parkUnlessMain();
-void noteMain();  // called by the thread that ends the process
+void noteMain();  // called by the thread in which the process ends
 
-// Takes a lock without keeping the GIL from whoever holds it: the validation layer calls into Python from
-// inside Vulkan.
+// Takes a lock, and releases the GIL while it waits: the validation layer calls Python from inside Vulkan, so
+// the holder of the lock may need the GIL.
 template <typename Lock>
 void lockPolitely(Lock &lock) {
   if (lock.try_lock()) return;

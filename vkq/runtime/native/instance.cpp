@@ -59,7 +59,7 @@ std::vector<std::string> Chain::bytes() const {
   return out;
 }
 
-// The two-call idiom: how many there are, then all of them. *query* takes a count and an array.
+// The two-call idiom: get the count, then all elements. *query* takes a count and an array.
 template <typename T, typename Query>
 static std::vector<T> all(const char *call, const T &empty, Query query) {
   uint32_t count = 0;
@@ -72,7 +72,7 @@ static std::vector<T> all(const char *call, const T &empty, Query query) {
 
 // ---------------------------------------------------------------------------------------------- the instance
 
-// Never destroyed: the layer calls back as long as the process lives.
+// Never destroyed, because the layer calls back until the process ends.
 static struct Said {
   std::mutex mutex;
   std::vector<std::string> messages;
@@ -133,7 +133,7 @@ Instance::Instance(const std::vector<std::string> &layers, const std::vector<std
 }
 
 uint32_t loaderVersion() {
-  uint32_t version = VK_API_VERSION_1_0;  // a loader of Vulkan 1.0 has no function to ask
+  uint32_t version = VK_API_VERSION_1_0;  // a Vulkan 1.0 loader lacks the function
   const char *call = "vkEnumerateInstanceVersion";
   const auto ask = reinterpret_cast<PFN_vkEnumerateInstanceVersion>(loaderEntry()(nullptr, call));
   if (ask) check(ask(&version), call);

@@ -1,5 +1,5 @@
-// What is asked of Vulkan before a device is open: the loader, the VkInstance, and what each physical device
-// can do. It needs the headers of Vulkan alone, not Kompute.
+// Vulkan before a device is open: the loader, the VkInstance, and the capabilities of physical devices. It
+// needs only the Vulkan headers, not Kompute.
 #pragma once
 #ifndef VK_NO_PROTOTYPES
 #define VK_NO_PROTOTYPES 1
@@ -14,21 +14,21 @@
 
 namespace vkq {
 
-// Opens the first of these libraries that there is, once for the process. Returns what the linker said where
-// there is none, or "".
+// Opens the first of these libraries that exists, once for the process. Returns "", or the linker's error if
+// none exists.
 std::string loadVulkan(const std::vector<std::string> &names);
-PFN_vkGetInstanceProcAddr loaderEntry();  // of loadVulkan
+PFN_vkGetInstanceProcAddr loaderEntry();  // the entry point of the library that loadVulkan opened
 
-// A struct of a pNext chain by its sType: what follows the sType and pNext. Structs newer than the headers at
-// hand are asked for in the same way.
+// A struct of a pNext chain: its sType, and the bytes after sType and pNext. So structs that are newer than
+// the headers can be used, too.
 struct Chained {
   uint32_t type;
   std::string bytes;
 };
 
-// The structs of a chain in memory of their own, and the bytes that Vulkan wrote in them.
+// A chain of structs in its own memory. `bytes` returns what Vulkan wrote into them.
 class Chain {
-  std::vector<std::vector<uint64_t>> structs;  // sType and pNext are the first two words
+  std::vector<std::vector<uint64_t>> structs;  // the first two words are sType and pNext
   std::vector<size_t> sizes;
 
  public:
@@ -40,8 +40,8 @@ class Chain {
 struct Instance {
   VkInstance handle = VK_NULL_HANDLE;
 
-  // Throws VulkanError. *validation*: VkValidationFeatureEnableEXT to turn on; *severities* of the messages
-  // to keep, 0 for none.
+  // Throws VulkanError. *validation*: the VkValidationFeatureEnableEXT to turn on. *severities*: those of the
+  // messages to keep; 0: no messages.
   Instance(const std::vector<std::string> &layers, const std::vector<std::string> &extensions, uint32_t flags,
            const std::vector<uint32_t> &validation, uint32_t severities);
 
@@ -54,21 +54,22 @@ struct Instance {
 };
 
 uint32_t loaderVersion();
-std::vector<std::string> messages();  // what the validation layer has said in this process
-void forgetMessages(size_t kept);     // all but the first *kept*
+std::vector<std::string> messages();  // the messages of the validation layer in this process
+void forgetMessages(size_t kept);     // removes all messages except the first *kept*
 
 std::vector<VkPhysicalDevice> physicalDevices(const Instance &instance);
 std::vector<std::string> deviceExtensions(const Instance &instance, VkPhysicalDevice physical);
 VkPhysicalDeviceProperties properties(const Instance &instance, VkPhysicalDevice physical);
 std::vector<std::string> moreProperties(const Instance &instance, VkPhysicalDevice physical,
                                         const std::vector<Chained> &structs);
-// The bytes of VkPhysicalDeviceFeatures, then those of the structs, which a Vulkan 1.0 device does not take.
+// Returns the bytes of VkPhysicalDeviceFeatures, then those of the structs, which a Vulkan 1.0 device
+// ignores.
 std::vector<std::string> features(const Instance &instance, VkPhysicalDevice physical,
                                   const std::vector<Chained> &structs);
 std::vector<VkQueueFamilyProperties> queueFamilies(const Instance &instance, VkPhysicalDevice physical);
 VkPhysicalDeviceMemoryProperties memory(const Instance &instance, VkPhysicalDevice physical);
 
-// VkCooperativeMatrixPropertiesKHR, which is newer than the headers of Debian 12.
+// Has the fields of VkCooperativeMatrixPropertiesKHR, which Debian 12's headers lack.
 struct MatrixProperties {
   uint32_t type;
   void *next;
@@ -76,7 +77,8 @@ struct MatrixProperties {
 };
 std::vector<MatrixProperties> cooperativeMatrices(const Instance &instance, VkPhysicalDevice physical);
 
-// A device with one queue of this family: (device, queue). *core*: the bytes of VkPhysicalDeviceFeatures.
+// Opens a device with one queue of this family; returns (device, queue). *core*: the bytes of
+// VkPhysicalDeviceFeatures.
 std::pair<VkDevice, VkQueue> createDevice(const Instance &instance, VkPhysicalDevice physical,
                                           uint32_t family, const std::vector<std::string> &extensions,
                                           const std::string &core, const std::vector<Chained> &structs);

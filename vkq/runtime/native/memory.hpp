@@ -1,10 +1,10 @@
-// One VkDeviceMemory with one VkBuffer over all of it; the arena (buffer.py) hands out ranges.
+// A VkDeviceMemory with one VkBuffer that covers it. The arena (arena.hpp) manages its ranges.
 #pragma once
 #include "core.hpp"
 
 namespace vkq {
 
-// A buffer without memory, and what memory it needs.
+// A buffer without memory, and its memory requirements.
 VkMemoryRequirements makeBuffer(Core &core, uint64_t bytes, VkBuffer *buffer);
 
 struct Memory : Resource, std::enable_shared_from_this<Memory> {
@@ -12,7 +12,7 @@ struct Memory : Resource, std::enable_shared_from_this<Memory> {
   VkDeviceMemory memory = VK_NULL_HANDLE;
   void *mapped = nullptr;
   uint64_t bytes;
-  size_t views = 0;  // arrays of Python's that lie in it; with core->mutex held
+  size_t views = 0;  // number of NumPy arrays in it; with core->mutex held
 
   Memory(std::shared_ptr<Core> c, uint64_t n, uint32_t type, bool map);
   ~Memory() override { dispose(); }
@@ -20,7 +20,7 @@ struct Memory : Resource, std::enable_shared_from_this<Memory> {
   bool shown() const override { return views; }
 };
 
-// A part of a memory, as operations use it.
+// A range of a buffer.
 struct Range {
   VkBuffer buffer;
   uint64_t offset, bytes;

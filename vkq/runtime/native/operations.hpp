@@ -1,4 +1,4 @@
-// What a recording holds, as Kompute's operations: each writes its commands into the command buffer.
+// The operations of a recording, as Kompute's operations. Each writes its commands into the command buffer.
 #pragma once
 #include "memory.hpp"
 #include "program.hpp"
@@ -6,22 +6,21 @@
 namespace vkq {
 
 struct Operation : kp::OpBase {
-  uint64_t busyNs = 0;  // how long the device is estimated to take; 0 where nobody minds
+  uint64_t busyNs = 0;  // estimated time on the device; 0: unknown, or not needed
   void preEval(const vk::CommandBuffer &) override {}
   void postEval(const vk::CommandBuffer &) override {}
 };
 
-// Everything that was written before, against everything that comes after. Named exactly, that is what
-// shaders and copies read and write; `wide` names all kinds of access, for drivers that drop exact
-// compute-to-compute barriers, and makes others invalidate caches that vkq does not use (2.6 us a barrier on
-// an H200).
+// Orders all earlier writes before all later accesses. Normally it names the accesses of shaders and copies
+// exactly. `wide` names all accesses: this is for drivers that drop exact compute-to-compute barriers. On
+// other drivers it also invalidates caches that vkq does not use (2.6 us for each barrier on an H200).
 struct Barrier : Operation {
   bool wide;
   explicit Barrier(bool w) : wide(w) {}
   void record(const vk::CommandBuffer &commands) override;
 };
 
-// Everything that was written, against the host's reading and writing.
+// Orders all earlier writes before accesses of the host.
 struct HostBarrier : Operation {
   void record(const vk::CommandBuffer &commands) override;
 };

@@ -24,7 +24,7 @@ Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>
       throw std::invalid_argument("Packing: a table has another length than its axis");
     last += table[axis].empty() ? 0 : *std::max_element(table[axis].begin(), table[axis].end());
   }
-  // Sums of the tables are 32-bit numbers, and sizes in bytes 64-bit ones.
+  // Sums of table entries have 32 bits, and sizes in bytes 64 bits.
   uint64_t count = 1;
   for (uint32_t size : extent) {
     if (size && count > MOST_ELEMENTS / size) throw std::invalid_argument("Packing: too many elements");
@@ -36,7 +36,7 @@ Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>
 
 uint64_t Packing::elements() const { return uint64_t{extent[0]} * extent[1] * extent[2] * extent[3]; }
 
-// Four words, each of four lanes, as the words of each lane, and back.
+// Transposes four words of four lanes into one word for each lane, and back.
 static inline void transpose(uint32_t x[4]) {
   constexpr uint32_t EVEN = 0x00ff00ff, ODD = 0xff00ff00;
   const uint32_t t[4] = {(x[0] & EVEN) | (x[1] & EVEN) << 8, (x[0] >> 8 & EVEN) | (x[1] & ODD),
@@ -49,7 +49,8 @@ static inline void transpose(uint32_t x[4]) {
 
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
-#define VKQ_VECTORS  // GCC from 12 on and Clang; elsewhere fours alone are a quarter as fast
+// Needs GCC 12 or Clang; other compilers use the code for fours, at a quarter of the speed.
+#define VKQ_VECTORS
 #endif
 #endif
 
@@ -69,7 +70,7 @@ static inline Vector loaded(const void *from, uint8_t flip) {
   return found ^ flip;
 }
 
-// Sixteen bytes of four rows as words of four lanes, and back.
+// Transposes sixteen bytes of four rows into words of four lanes, and back.
 static inline void transpose16(Vector x[4]) {
   const Vector ab[2] = {MIXED(x[0], x[1], LOW_BYTES), MIXED(x[0], x[1], HIGH_BYTES)},
                cd[2] = {MIXED(x[2], x[3], LOW_BYTES), MIXED(x[2], x[3], HIGH_BYTES)};
@@ -89,15 +90,15 @@ static inline void separate16(Vector x[4]) {
 }
 #endif
 
-// Whether each four words of a line that begin at a multiple of four lie side by side.
+// Returns true if each group of four words of a line, from a multiple of four on, is contiguous.
 static bool inFours(const std::vector<uint32_t> &last) {
   for (size_t i = 0; i < last.size() / 4 * 4; i++)
     if (last[i] != last[i / 4 * 4] + i % 4) return false;
   return true;
 }
 
-// A line: what varies with the last axis alone. `rows` are where the elements of the four lanes begin (one,
-// where the last axis is the lane), `valid` how many of them there are.
+// One line along the last axis. `row` has the offset of each lane's elements (of one, if the last axis is the
+// lane), and `valid` is the number of these offsets.
 struct Line {
   uint64_t row[4];
   uint32_t valid;
@@ -114,7 +115,8 @@ void Packing::lines(Visit visit) const {
   inParallel(total, std::max<uint64_t>(1, (1 << 18) / (4 * uint64_t{extent[3]} + 1)),
              [&](uint64_t begin, uint64_t end) {
                for (uint64_t i = begin; i < end; i++) {
-                 // Groups of channels in turn, where they are the lanes: their words lie beside each other.
+                 // If channels are the lanes, visit their groups last: the words of neighbouring groups are
+                 // adjacent.
                  const uint64_t image = uint64_t{counts[1]} * counts[2], inner = counts[lane == 1 ? 1 : 2];
                  uint64_t at[3] = {i / image, i % image / inner, i % inner};
                  if (lane == 1) std::swap(at[1], at[2]);
@@ -136,7 +138,7 @@ void Packing::lines(Visit visit) const {
 }
 
 void Packing::pack(uint32_t *out, const uint8_t *array, uint8_t flip, uint8_t fill) const {
-  if (words != elements() / 4 || elements() % 4) {  // some words or lanes hold no element
+  if (words != elements() / 4 || elements() % 4) {  // some words or lanes have no element
     inParallel(words, 1 << 16,
                [&](uint64_t begin, uint64_t end) { std::fill(out + begin, out + end, broadcast(fill)); });
   }

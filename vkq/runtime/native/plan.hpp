@@ -1,4 +1,4 @@
-// What an operator records, ready for any buffers: steps on numbered slots.
+// The recorded form of an operator: steps on numbered slots, for any buffers.
 #pragma once
 #include <array>
 
@@ -7,28 +7,29 @@
 
 namespace vkq {
 
-// PART: a write that leaves some of the range as it was. KEPT: one that leaves all as it was in the end.
+// PART: the step writes only a part of the range. KEPT: the range has its old content at the end of the step.
 enum Access : uint8_t { READ = 1, WRITE = 2, PART = 4, KEPT = 8 };
 
-// One dispatch on slots (a program), or a fill of the only slot with `value` (none).
+// A dispatch of a program, or, without a program, a fill of the only slot with `value`.
 struct PlanStep {
   std::shared_ptr<Program> program;
   std::vector<uint16_t> slots;
-  std::vector<uint8_t> access;  // of each slot: bits of Access
+  std::vector<uint8_t> access;  // for each slot a set of Access bits
   std::string push;
-  int firstGroupAt = -1;  // where in `push` a dispatch's first workgroup stands; -1: nowhere
+  // Offset of the first workgroup's number in `push`; -1: the program does not take it.
+  int firstGroupAt = -1;
   std::vector<std::array<uint32_t, 3>> grids;  // (first workgroup, x, y)
   uint32_t value = 0;
-  uint64_t busyNs = 0;  // how long all grids together are estimated to take; 0 where nobody minds
+  uint64_t busyNs = 0;  // estimated time of all grids together; 0: unknown, or not needed
 
-  // The same for one of the grids.
+  // The estimated time of one of the grids.
   uint64_t busyNsOf(const std::array<uint32_t, 3> &grid) const;
 };
 
-// What lies in a slot: a piece, or a part of one.
+// The content of a slot: a range, or a part of a range.
 struct Slot {
   const PiecePtr *piece = nullptr;
-  uint64_t offset = 0, bytes = 0;  // in the piece's memory
+  uint64_t offset = 0, bytes = 0;  // relative to the memory of the range
 
   Slot() = default;
   explicit Slot(const PiecePtr &p) : piece(&p), offset(p->offset), bytes(p->bytes) {}
@@ -42,14 +43,14 @@ struct ScratchSlot {
   uint64_t offset, bytes;
 };
 
-// Slots are the inputs, then everything else; an output may be an input's own.
-// A binding larger than the device's maxStorageBufferRange.
+// A binding exceeds the device's maxStorageBufferRange.
 struct BindingTooLarge : std::exception {
   std::string message;
   BindingTooLarge(const std::string &program, size_t binding, uint64_t bytes, uint64_t most);
   const char *what() const noexcept override { return message.c_str(); }
 };
 
+// The first slots are the inputs; an output may have the slot of an input.
 struct Plan : std::enable_shared_from_this<Plan> {
   std::vector<PlanStep> steps;
   size_t slots, inputs;
@@ -60,10 +61,11 @@ struct Plan : std::enable_shared_from_this<Plan> {
 
   Plan(std::vector<PlanStep> s, size_t slotCount, size_t inputCount, std::vector<uint16_t> results,
        std::vector<ScratchSlot> parts, uint64_t scratchSize);
-  // What lies in a constant's slot; steps that write it keep it (counters that are zero before and after).
+  // Sets the content of a constant's slot. Steps that write it restore it (counters that are zero before and
+  // after).
   void bind(size_t slot, PiecePtr piece);
-  // Throws where a step would read what was lost, and where a slot is empty, of another device than `core`,
-  // or larger than a binding may be.
+  // Throws if a step would read lost data, or if a slot is empty, belongs to another device than `core`, or
+  // exceeds the limit of a binding.
   void check(const Slot *filled, const Core &core) const;
 };
 

@@ -1,4 +1,4 @@
-// A compute pipeline with its layouts; shared by every dispatch of the same variant and constants.
+// A compute pipeline with its layouts. All dispatches of the same variant and constants share it.
 #pragma once
 #include <utility>
 
@@ -16,7 +16,7 @@ struct Program : Resource, std::enable_shared_from_this<Program> {
   VkPipelineLayout layout = VK_NULL_HANDLE;
   VkPipeline pipeline = VK_NULL_HANDLE;
   uint32_t bindings, pushBytes;
-  uint32_t texels;  // a bit for each binding that is a uniform texel buffer; the others are storage buffers
+  uint32_t texels;  // a bit for each binding: set for a uniform texel buffer, else it is a storage buffer
 
   Program(std::shared_ptr<Core> c, std::string name, nb::bytes spirv, uint32_t bindingCount, uint32_t push,
           const Constants &constants, uint32_t subgroupSize, uint32_t texelBindings);

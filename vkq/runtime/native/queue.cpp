@@ -40,7 +40,7 @@ std::shared_ptr<Recording> Queue::newChain() {
   while (!idle.empty() && !found) {
     auto one = std::move(idle.back());
     idle.pop_back();
-    // Whoever still waits for it must not find another's work in it.
+    // A thread that still waits for the chain must not find other work in it.
     if (one.use_count() == 1 && one->reuse()) found = std::move(one);
   }
   if (!found) found = std::make_shared<Recording>(core, 0, 0, false);
@@ -120,7 +120,7 @@ void Queue::flush() {
     MaybeUnlocked unlocked;
     pendingChain->submit();
   } catch (...) {
-    if (pendingChain->broken) {  // else nothing is lost: the next call submits it again
+    if (pendingChain->broken) {  // if it is not broken, the next call submits it again
       lost.insert(lost.end(), pendingChain->uploads.begin(), pendingChain->uploads.end());
       pendingChain.reset();
     }
@@ -147,7 +147,7 @@ std::vector<std::shared_ptr<Recording>> Queue::inFlight() {
   return {flying.begin(), flying.end()};
 }
 
-// What was submitted before it has ended, too, and lets go of its memory.
+// Earlier submissions have ended, too, so their memory is released.
 void Queue::landed(const std::shared_ptr<Recording> &recording) {
   Lock lock = hold();
   auto found = std::find(flying.begin(), flying.end(), recording);
@@ -157,7 +157,7 @@ void Queue::landed(const std::shared_ptr<Recording> &recording) {
     try {
       MaybeUnlocked unlocked;
       (*it)->waitBriefly(false);
-    } catch (...) {  // whoever waits for it is told
+    } catch (...) {  // the thread that waits for it gets the error
     }
     if ((*it)->running)
       left.push_back(*it);
@@ -169,7 +169,7 @@ void Queue::landed(const std::shared_ptr<Recording> &recording) {
 }
 
 void Queue::waitUnlocked(const std::shared_ptr<Recording> &recording) {
-  const auto kept = recording;  // the caller's may be a reference into `flying`
+  const auto kept = recording;  // the argument may refer to an element of `flying`
   try {
     MaybeUnlocked unlocked;
     kept->waitUninterrupted();

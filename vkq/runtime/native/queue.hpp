@@ -1,5 +1,5 @@
-// The order of a device's work: the chain that is being recorded, what is in flight, and the copies between
-// host and device.
+// The order of a device's work: the chain being recorded, the submissions in flight, and copies between host
+// and device.
 #pragma once
 #include <functional>
 #include <map>
@@ -13,58 +13,59 @@ using Lock = std::unique_lock<std::recursive_mutex>;
 
 struct Queue : std::enable_shared_from_this<Queue> {
   const std::shared_ptr<Core> core;
-  // Who records, submits, or writes device memory that the host sees. Taken before any recording's own lock,
-  // never while one is held.
+  // Held while a thread records, submits, or writes host-visible device memory. Lock order: this one comes
+  // before the lock of any recording.
   std::recursive_mutex mutex;
-  // More operations begin a new chain; more chains in flight are waited for: what is in flight keeps its
-  // memory.
+  // A chain with more operations is followed by a new one. If more chains are in flight, the oldest is waited
+  // for, because chains in flight hold memory.
   uint32_t operationsPerChain = 256, chainsInFlight = 4;
 
   explicit Queue(std::shared_ptr<Core> c) : core(std::move(c)) {}
-  // Where host memory for copies comes from, in chunks, of at most `limit` bytes in all.
+  // Sets the arena for staging memory, which is allocated in chunks and up to `limit` bytes in all.
   void setStaging(std::shared_ptr<Arena> arena, uint64_t limit, uint64_t chunk);
   void setScratch(std::shared_ptr<Arena> arena, uint64_t keep);
 
-  // The lock, unless this process was forked: whoever held it then is not there to release it.
+  // Takes the lock. Throws in a forked child, in which the holder of the lock may not exist.
   Lock hold();
-  // The same for what submits or reads: not inside of this thread's own operation (in a signal handler), of
-  // which some steps are not recorded yet.
+  // Does the same for calls that submit or read. They must not come from inside this thread's own operation
+  // (for example in a signal handler), because some of its steps are not recorded yet.
   Lock holdBetween();
-  void checkOwn(const Core *other, const char *what) const;  // throws for what is on another device
+  void checkOwn(const Core *other, const char *what) const;  // throws for an object of another device
 
-  // The chain that the next submission takes. With the lock held.
+  // The chain of the next submission. With the lock held.
   std::shared_ptr<Recording> chain();
-  // An operation's dispatches stay together: nothing is submitted while a thread holds the queue.
+  // Keep the dispatches of an operation together: nothing is submitted between `enter` and `leave`.
   void enter();
   void leave();
 
-  // Memory for what lies between the steps of plans: one for all, ordered by barriers; large ones have their
-  // own.
+  // Scratch memory for a plan. All plans share one range, ordered by barriers; larger plans get their own
+  // range.
   PiecePtr scratchOf(uint64_t bytes);
-  // Records a plan, into the chain where no recording is given. `slots`: what lies where, by number; those of
-  // constants and scratch memory may be empty.
+  // Records a plan into a recording, or into the chain without one. `given`: the ranges of the first slots;
+  // ranges of constants and scratch memory may be empty.
   void add(Recording *into, const std::shared_ptr<Plan> &plan, const PiecePtr *given, size_t count,
            const PiecePtr *outputs, size_t outputCount, const PiecePtr &scratch);
   void flush();
   void submit(const std::shared_ptr<Recording> &recording);
   std::vector<std::shared_ptr<Recording>> inFlight();
   void synchronize();
-  // In slices, so that Ctrl-C is seen, and with no lock held while Python's signal handlers run. The work
-  // still ends before anything is freed: the interrupt is raised at the end. Called with the GIL.
+  // Waits in slices, so that Ctrl-C is noticed; no lock is held while Python's signal handlers run. An
+  // interrupt is raised after the work has ended, because the work still uses memory. Called with the GIL.
   void wait(const std::shared_ptr<Recording> &recording);
-  void trim();   // makes room: waits for what runs, and frees what it and earlier work no longer use
-  void close();  // lets go of everything
+  void trim();   // waits for all work, and frees memory that is no longer used
+  void close();  // drops all references
 
-  // The host's bytes are copied when `upload` returns, and all there when `download` does. With the GIL.
+  // `upload` returns when the data has been copied from host memory, `download` when it is complete. With the
+  // GIL.
   void upload(const PiecePtr &target, const uint8_t *data, uint64_t bytes);
   void download(const PiecePtr &source, uint8_t *data, uint64_t bytes);
-  // Arrays one behind the other into memory that the host sees, while nothing on the device uses it.
+  // Copies arrays one after the other into host-visible memory, when the device does not use it.
   void gather(const PiecePtr &target, const std::vector<Part> &parts);
-  // For memory that the host sees: `access` reads or writes it while nothing on the device uses it, without
-  // the GIL.
+  // Calls `access`, which reads or writes host-visible memory, when the device does not use this memory, and
+  // without the GIL.
   void write(const PiecePtr &target, const std::function<void(uint8_t *)> &access);
   void read(const PiecePtr &source, const std::function<void(const uint8_t *)> &access);
-  // Host memory that the device copies from and to by itself.
+  // Allocates host memory that the device itself reads and writes.
   PiecePtr pin(uint64_t bytes);
 
  private:
@@ -75,8 +76,8 @@ struct Queue : std::enable_shared_from_this<Queue> {
   };
   std::shared_ptr<Recording> pendingChain;
   std::deque<std::shared_ptr<Recording>> flying;
-  std::vector<std::shared_ptr<Recording>> idle;  // finished chains, recorded anew
-  std::vector<Upload> lost;                      // of a chain that could not be recorded to its end
+  std::vector<std::shared_ptr<Recording>> idle;  // finished chains, which are recorded again
+  std::vector<Upload> lost;                      // uploads of a chain that could not be recorded completely
   int entered = 0;
   std::shared_ptr<Arena> staging, scratchArena;
   uint64_t stagingLimit = 0, chunkBytes = 1, scratchKeep = 0;

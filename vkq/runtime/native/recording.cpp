@@ -41,18 +41,18 @@ Recording::Recording(std::shared_ptr<Core> c, uint32_t timestamps, uint32_t mark
 
 void Recording::begin() {
   if (queryCount) record<ResetQueries>(queries, queryCount);
-  record<Barrier>(core->wideBarriers);  // against everything submitted before
+  record<Barrier>(core->wideBarriers);  // after everything submitted earlier
 }
 
 Recording::~Recording() {
   if (core->forked()) {
-    new auto(std::move(sequences));  // never destroyed: their destructors call the driver
+    new auto(std::move(sequences));  // never destroyed, because their destructors call the driver
     return;
   }
   {
     MaybeUnlocked unlocked;
     std::shared_lock<std::shared_mutex> life(core->life);
-    if (running) {  // nothing may be freed under it
+    if (running) {  // the work still uses its memory
       core->waitIdle();
       finish();
     }
@@ -61,7 +61,7 @@ Recording::~Recording() {
 }
 
 void Recording::release() {
-  for (VkFence fence : fences) core->fences.give(fence);  // closing the device has waited for them
+  for (VkFence fence : fences) core->fences.give(fence);  // closing the device has waited for the fences
   fences.clear();
   running = false;
   sequences.clear();
@@ -90,7 +90,7 @@ void Recording::recordAgain(const std::shared_ptr<Operation> &operation) {
     sequences.back()->record(operation);
     busyNs += operation->busyNs;
   } catch (const vk::SystemError &) {
-  }  // noted, too
+  }  // the failure was stored as this thread's pending failure
 }
 
 void Recording::repeat(size_t first, uint32_t times) {
@@ -126,7 +126,7 @@ static bool meets(const Span *some, size_t count, const Spans &others) {
   return false;
 }
 
-// A barrier where one of the ranges meets an earlier write, or a write meets an earlier read.
+// Records a barrier if a range overlaps an earlier write, or a written range overlaps an earlier read.
 void Recording::order(const Span *reading, size_t readCount, const Span *writing, size_t writeCount) {
   if (meets(reading, readCount, writes) || meets(writing, writeCount, writes) ||
       meets(writing, writeCount, reads)) {
@@ -138,7 +138,7 @@ void Recording::order(const Span *reading, size_t readCount, const Span *writing
   writes.insert(writes.end(), writing, writing + writeCount);
 }
 
-// What is written now is computed again, whatever was lost of it before.
+// A write computes the content again, so an earlier loss does not matter.
 void Recording::noteWrite(const PiecePtr &piece) {
   keep(piece).state = State::WRITTEN;
   piece->failure.reset();
@@ -223,7 +223,7 @@ void Recording::add(const std::shared_ptr<Plan> &plan, const Slot *slots) {
   recorded += static_cast<uint32_t>(plan->steps.size());
   try {
     for (const PlanStep &step : plan->steps) addStep(step, slots);
-  } catch (const VulkanError &error) {  // some steps are recorded and some are not
+  } catch (const VulkanError &error) {  // only some steps are recorded
     for (const PlanStep &step : plan->steps)
       for (size_t i = 0; i < step.slots.size(); i++) {
         Piece &piece = **slots[step.slots[i]].piece;
@@ -273,7 +273,7 @@ void Recording::dispatch(const PlanStep &step, const Slot *slots) {
   }
   vkTable.vkUpdateDescriptorSets(core->handle(), count, updates, 0, nullptr);
   const bool timed = timesSteps && queriesUsed + 2 <= queryCount;
-  if (timed && !step.grids.empty()) makeRoom(step.busyNsOf(step.grids[0]));  // before the time is taken
+  if (timed && !step.grids.empty()) makeRoom(step.busyNsOf(step.grids[0]));  // before the timestamp
   if (timed) writeTimestamp();
   for (const auto &grid : step.grids) {
     std::string push = step.push;

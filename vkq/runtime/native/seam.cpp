@@ -7,7 +7,7 @@ namespace vkq {
 thread_local Pending pending;
 
 void notePending(VkResult result, const char *call) {
-  if (pending.result == VK_SUCCESS) pending = {result, call};  // the first one is the cause
+  if (pending.result == VK_SUCCESS) pending = {result, call};  // the first failure is the cause
 }
 
 void throwPending() {
@@ -22,7 +22,7 @@ void throwPending() {
 static struct Injection {
   std::mutex mutex;
   std::string call;
-  uint64_t first = 0, last = 0;  // these calls fail, counted from 1; 0: none
+  uint64_t first = 0, last = 0;  // the range of failing calls, counted from 1; 0: none
   VkResult result = VK_SUCCESS;
   uint64_t seen = 0;
 } injection;
@@ -97,8 +97,8 @@ static void VKAPI_CALL pooledDestroyFence(VkDevice, VkFence fence, const VkAlloc
   if (fence) activePool->give(fence);
 }
 
-// A failure is noted and not told to Kompute: it would throw and keep the fence of the evaluation before.
-// What it submits next is not submitted, as for any noted failure.
+// Stores a failure, but does not return it to Kompute, which would throw and keep the previous evaluation's
+// fence. After any stored failure, Kompute's next submission does nothing.
 static VkResult VKAPI_CALL pooledCreateFence(VkDevice d, const VkFenceCreateInfo *i,
                                              const VkAllocationCallbacks *a, VkFence *f) {
   VkFence fence = activePool->take();
@@ -112,7 +112,7 @@ static VkResult VKAPI_CALL pooledCreateFence(VkDevice d, const VkFenceCreateInfo
   return VK_SUCCESS;
 }
 
-// Kompute's pools do not let a command buffer be recorded anew; a chain that has run is (Recording::reuse).
+// Kompute's pools do not allow recording a command buffer again, which Recording::reuse does.
 static VkResult VKAPI_CALL createCommandPool(VkDevice d, const VkCommandPoolCreateInfo *given,
                                              const VkAllocationCallbacks *a, VkCommandPool *pool) {
   VkCommandPoolCreateInfo info = *given;
@@ -120,14 +120,14 @@ static VkResult VKAPI_CALL createCommandPool(VkDevice d, const VkCommandPoolCrea
   return checkedCreateCommandPool(d, &info, a, pool);
 }
 
-// Kompute frees a command buffer of the pool that could not be made.
+// Kompute also frees command buffers of a pool whose creation failed.
 static void VKAPI_CALL freeCommandBuffers(VkDevice d, VkCommandPool pool, uint32_t n,
                                           const VkCommandBuffer *buffers) {
   if (pool) real_vkFreeCommandBuffers(d, pool, n, buffers);
 }
 
-// The table is one for the process. Entries come from the instance (the loader's trampolines), so it serves
-// every device of it.
+// The process has one table. Its entries come from the instance (the loader's trampolines), so it serves all
+// devices of the instance.
 void fillTable(PFN_vkGetInstanceProcAddr entry, VkInstance instance) {
   static std::mutex mutex;
   static VkInstance filled = VK_NULL_HANDLE;

@@ -1,6 +1,6 @@
-// The seam: every Vulkan call that can fail goes through checked(), which a test can make fail, and which
-// keeps a failure that Kompute drops for the thread until throwPending() turns it into an exception. Until
-// then no further call is made: Kompute would make them with handles that do not exist.
+// The seam. Every Vulkan call that can fail goes through checked(), and a test can make it fail. checked()
+// also keeps failures that Kompute ignores, until throwPending() throws them. Until then no other Vulkan call
+// is made, because Kompute would pass handles that do not exist.
 #pragma once
 #include <kompute/Sequence.hpp>
 
@@ -24,9 +24,10 @@ extern thread_local Pending pending;
 void notePending(VkResult result, const char *call);
 void throwPending();
 
-// Makes calls number `nth` to `nth + times - 1` (from 1; 0: none) of this name ('*': any; '': ends it) fail.
+// Makes calls number `nth` to `nth + times - 1` of this function fail. `nth` counts from 1; 0 injects
+// nothing. The name "*" matches every function; "" ends the injection.
 void inject(const std::string &call, uint64_t nth, VkResult result, uint64_t times);
-uint64_t injectedCalls();  // how many matched since
+uint64_t injectedCalls();  // the number of matching calls since then
 VkResult injected(const char *call);
 
 template <typename F, typename... A>
@@ -38,7 +39,7 @@ VkResult checked(const char *call, F real, A... arguments) {
   return result;
 }
 
-// kp::Sequence makes and destroys one fence for each evaluation; here they come from the device's idle ones.
+// kp::Sequence creates and destroys a fence for each evaluation. This pool reuses the device's idle fences.
 struct FencePool {
   std::mutex mutex;
   std::vector<VkFence> idle;
@@ -46,16 +47,16 @@ struct FencePool {
   VkFence take();
 };
 
-// While it lives, the fences of this thread's calls come from the pool.
+// During its lifetime, this thread's fences come from the pool.
 struct Evaluation {
   explicit Evaluation(FencePool &pool);
   ~Evaluation();
-  VkFence fence() const;  // of the evaluation begun last
+  VkFence fence() const;  // the fence of the last evaluation
 };
 
-// Fills Vulkan-Hpp's dispatch table and hooks the calls above into it.
+// Fills Vulkan-Hpp's dispatch table, and replaces the calls above in it.
 void fillTable(PFN_vkGetInstanceProcAddr entry, VkInstance instance);
-VkResult waitIdleUnchecked(VkDevice device);  // it must wait whatever failed before
+VkResult waitIdleUnchecked(VkDevice device);  // waits even if an earlier call has failed
 void destroyFence(VkDevice device, VkFence fence);
 
 }  // namespace vkq

@@ -1,5 +1,4 @@
-// The descriptor sets of a recording, from pools that grow in number and are kept, and the views of buffers
-// in them.
+// The descriptor sets of a recording and the views of their buffers. Their pools are kept and reused.
 #pragma once
 #include "memory.hpp"
 #include "program.hpp"
@@ -10,16 +9,16 @@ struct DescriptorSets {
   static constexpr uint32_t PER_POOL = 64, TEXELS_PER_SET = 2;  // both operands of a product
 
   VkDescriptorSet allocate(Core &core, const Program &program);
-  // A range as texels of four int32, as far as the device can view it at once.
+  // Returns a view of a range as texels of four int32; the device limits its size.
   VkBufferView view(Core &core, const Range &range);
-  void reset(Core &core);    // all sets are free again, and the views are no more
-  void release(Core &core);  // nor are the pools
+  void reset(Core &core);    // makes all sets available again, and destroys the views
+  void release(Core &core);  // also destroys the pools
 
  private:
   std::vector<VkDescriptorPool> pools;
   std::vector<VkBufferView> views;
-  size_t used = 0;    // pools
-  uint32_t left = 0;  // sets of the last one
+  size_t used = 0;    // number of pools in use
+  uint32_t left = 0;  // remaining sets of the last pool
   void dropViews(Core &core);
 };
 

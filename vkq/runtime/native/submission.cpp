@@ -1,4 +1,4 @@
-// What becomes of a recording: it is submitted, waited for, and recorded anew.
+// The rest of a recording's life: submission, waiting, and reuse.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -18,7 +18,8 @@ bool Recording::uses(const PiecePtr &piece) const {
   return false;
 }
 
-// Marks what was not computed. What the host had uploaded last is uploaded again instead (Queue).
+// Marks ranges that were not computed. Ranges whose last write was an upload are uploaded again instead
+// (Queue).
 void Recording::tell(const Failure &failure) {
   for (const Kept &one : kept) {
     if (one.piece->scratch || one.state == State::UNTOUCHED) continue;
@@ -27,8 +28,8 @@ void Recording::tell(const Failure &failure) {
   }
 }
 
-// Kompute's sequence is a command buffer of its own, which is submitted alone. Where it cannot be made the
-// failure is noted, and the one before stays the last.
+// A kp::Sequence has its own command buffer and submission. If its creation fails, the failure is stored, and
+// the previous sequence stays the last one.
 void Recording::beginSubmission() {
   auto made = std::make_shared<kp::Sequence>(core->physical, core->device, core->queue, core->family, 0);
   if (pending.result != VK_SUCCESS) return;
@@ -36,7 +37,7 @@ void Recording::beginSubmission() {
   busyNs = 0;
 }
 
-// Barriers order all that is submitted to the queue before and after: a new submission needs none of its own.
+// Barriers order all work of a queue, so a new submission needs no barrier.
 void Recording::makeRoom(uint64_t ns) {
   if (busyNs && ns > core->longestNs - std::min<uint64_t>(busyNs, core->longestNs)) beginSubmission();
 }
@@ -56,7 +57,7 @@ void Recording::submit() {
   running = true;
 }
 
-// All command buffers end before the first is submitted: a chain runs as a whole or not at all.
+// Ends all command buffers before the first is submitted, so that a chain runs completely or not at all.
 void Recording::seal() {
   try {
     for (const auto &one : sequences)
@@ -67,8 +68,8 @@ void Recording::seal() {
   }
 }
 
-// Where a submission fails, those before it are waited for, and a chain goes on behind them when it is
-// submitted again. What replays begins anew: its inputs may be others by then.
+// If a submission fails, earlier ones are waited for. When a chain is submitted again, it continues after
+// them. A recording that can be replayed starts again, because its inputs may have changed.
 void Recording::submitAll() {
   Evaluation evaluation(core->fences);
   if (replays) submitted = 0;
@@ -84,7 +85,7 @@ void Recording::submitAll() {
   if (next > submitted) submitted = next - 1;
 }
 
-// Ends Kompute's evaluations and gives the fences back. The device has finished with them, or never began.
+// Ends Kompute's evaluations and returns their fences. The device has finished the work, or never started it.
 void Recording::endAll() {
   for (const auto &one : sequences)
     if (one->isRunning()) one->evalAwait(0);
@@ -105,7 +106,8 @@ void Recording::letGo() {
   plans.clear();
 }
 
-// A short work is polled: a blocking wait costs tens of us. The last fence follows all submissions before it.
+// Polls at first, because a blocking wait costs tens of microseconds. The last fence signals after all
+// earlier submissions.
 bool Recording::waitBriefly(bool poll) {
   Held held(*this);
   if (!running) return true;
@@ -120,7 +122,7 @@ bool Recording::waitBriefly(bool poll) {
   if (result == VK_NOT_READY || result == VK_TIMEOUT) return false;
   if (result < 0) {
     notePending(result, "vkGetFenceStatus");
-    core->waitIdle();  // a failed wait does not say that the work has ended, and its buffers will go
+    core->waitIdle();  // after a failed wait the work may still use its buffers, which will be freed
   }
   finish();
   core->check();

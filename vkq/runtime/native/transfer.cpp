@@ -17,7 +17,7 @@ PiecePtr Queue::tryStaging(uint64_t bytes) {
   return staging->allocate(bytes, stagingLimit);
 }
 
-// The host's view of memory that it must see, on this device.
+// Requires memory of this device that is host-visible.
 static void checkSeen(const Queue &queue, const PiecePtr &piece, const char *what) {
   queue.checkOwn(piece->arena->core.get(), what);
   if (!piece->mapped()) throw std::out_of_range(std::string(what) + " is no host memory");
@@ -31,13 +31,13 @@ PiecePtr Queue::takeStaging(uint64_t bytes) {
     else if (pendingChain && !entered)
       flush();
     else
-      return staging->allocate(bytes);  // inside an operation that has taken all of it
+      return staging->allocate(bytes);  // an operation in progress uses all staging memory
   }
 }
 
 void Queue::write(const PiecePtr &target, const std::function<void(uint8_t *)> &access) {
   {
-    Use use(*core);  // a closed device says so; none of its memory is seen any more
+    Use use(*core);  // throws if the device is closed: its memory is no longer mapped
   }
   checkSeen(*this, target, "the buffer that is written");
   for (;;) {
@@ -94,7 +94,7 @@ PiecePtr Queue::pin(uint64_t bytes) {
   return piece;
 }
 
-// The pinned memory that holds these bytes, or null.
+// Returns the pinned memory that contains these bytes, or null.
 PiecePtr Queue::pinnedAt(const uint8_t *data, uint64_t bytes) {
   auto next = pinned.upper_bound(data);
   if (next == pinned.begin()) return nullptr;
@@ -118,10 +118,10 @@ void Queue::upload(const PiecePtr &target, const uint8_t *data, uint64_t bytes) 
     copying->copy(piece, data - piece->host(), target, 0, bytes);
     flush();
   }
-  wait(copying);  // the caller may change the array now
+  wait(copying);  // afterwards the caller may change the array
 }
 
-// With the lock held: chunks of another thread's upload do not come between.
+// With the lock held, so that chunks of another thread's upload do not come between.
 void Queue::uploadStaged(const PiecePtr &target, const uint8_t *data, uint64_t bytes) {
   if (bytes <= chunkBytes) {
     PiecePtr piece = takeStaging(bytes);
@@ -142,9 +142,9 @@ void Queue::uploadStaged(const PiecePtr &target, const uint8_t *data, uint64_t b
         copyBytes(piece->host(), data + at, size);
       }
       chain()->upload({piece, target, at, size, at == 0});
-      flush();  // the device copies this chunk while the host copies the next
+      flush();  // the device copies this chunk while the host copies the next one
     }
-  } catch (const VulkanError &error) {  // some of it is there and some is not
+  } catch (const VulkanError &error) {  // only some chunks have been copied
     target->failure = {error.result, error.call};
     lost.erase(std::remove_if(lost.begin(), lost.end(), [&](const Upload &u) { return u.to == target; }),
                lost.end());
@@ -169,8 +169,8 @@ void Queue::download(const PiecePtr &source, uint8_t *data, uint64_t bytes) {
   downloadStaged(source, data, bytes);
 }
 
-// All copies are in the chains before another thread's work can come between; what is more than the staging
-// memory is drained meanwhile.
+// Records all copies before another thread's work can come between. If the staging memory is too small, the
+// first chunks are copied to the host meanwhile.
 void Queue::downloadStaged(const PiecePtr &source, uint8_t *data, uint64_t bytes) {
   std::deque<Chunk> chunks;
   {
