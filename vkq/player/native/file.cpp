@@ -59,7 +59,7 @@ struct Cursor {
   // Reads a count of items that take at least `least` bytes each.
   uint32_t count(uint64_t least) {
     const uint32_t n = u32();
-    if (n > uint64_t(end - at) / least) throw damaged("it counts more than its head holds");
+    if (n > uint64_t(end - at) / least) throw damaged("a count in its head is too large");
     return n;
   }
   std::string text() {
@@ -91,7 +91,7 @@ struct Reader {
       after = at + one.stored;
       const bool plain = one.packing == AS_IT_IS;
       if (one.packing > IN_COLUMNS || (plain ? one.bytes != one.stored : one.bytes > one.stored * MOST_TIMES))
-        throw damaged("a blob cannot have the bytes that it says");
+        throw damaged("a blob cannot have its recorded size");
       one.data = data + at;
     }
   }
@@ -135,7 +135,7 @@ struct Reader {
       bits = head.u32();
     }
     if (p.bindings > MOST_BINDINGS || p.pushBytes % 4 || p.pushBytes > MOST_PUSH_BYTES)
-      throw damaged("the shader " + p.name + " is none");
+      throw damaged("the shader " + p.name + " is malformed");
     return p;
   }
   Step step(const Plan &plan) {
@@ -179,7 +179,7 @@ struct Reader {
       one.slot = head.u32();
       one.blob = blob();
       if (one.slot >= p.slots || !one.blob.bytes || one.blob.bytes % 4)
-        throw damaged("a constant is no whole words");
+        throw damaged("a constant is not whole words");
       readOrder(one);
     }
   }
@@ -214,12 +214,12 @@ struct Reader {
     p.alignment = head.u64();
     if (p.slots < of.inputs.size() || p.slots > (1u << 24) || p.alignment % 4 || !p.alignment ||
         p.alignment > 4096)
-      throw damaged("a plan's slots are none");
+      throw damaged("a plan has an invalid number of slots, or an invalid alignment");
     for (const Array &one : of.outputs) {
       Result r{int64_t(head.u32()) - 1, {}};
       if (r.slot < 0) r.constant = blob();
       if (r.slot >= p.slots || (r.slot < 0 && (r.constant.bytes != one.bytes || r.constant.packing)))
-        throw damaged("a plan's result is none");
+        throw damaged("a plan has an invalid result");
       p.results.push_back(r);
     }
     for (const Array &one : of.outputs) p.answers.push_back(answer(one));
@@ -250,11 +250,11 @@ struct Reader {
     for (const auto &one : p.constants) filled[one.slot]++;
     for (const Step &one : p.steps)
       for (uint32_t slot : one.slots)
-        if (filled[slot] != 1) throw damaged("a slot lies in no place, or in several");
+        if (filled[slot] != 1) throw damaged("a slot has no place, or several");
     for (size_t i = 0; i < p.results.size(); i++)
       if (p.results[i].slot >= 0 && p.results[i].slot < int64_t(of.inputs.size()) &&
           of.inputs[p.results[i].slot].stored < of.outputs[i].stored)
-        throw damaged("a result is larger than the input that it is");
+        throw damaged("a result is larger than the input that it returns");
     for (size_t i = 0; i < p.results.size(); i++)
       for (size_t k = 0; k < i; k++)
         if (p.results[i].slot >= 0 && p.results[i].slot == p.results[k].slot &&
@@ -272,15 +272,15 @@ static bool alike(const std::vector<Array> &a, const std::vector<Array> &b) {
 File read(const uint8_t *data, uint64_t bytes) {
   if (bytes < HEAD_AT || std::memcmp(data, MAGIC, 8))
     throw Error(VKQ_FILE, bytes >= HEAD_AT && !std::memcmp(data, MAGIC, 7)
-                              ? "the file is of another version of vkq: export the model again"
-                              : "this is no file of vkq export (VKQFILE5)");
+                              ? "the file was written by another version of vkq: export the model again"
+                              : "this is not a file of vkq export (VKQFILE5)");
   uint64_t head, size, sum, reserved;
   std::memcpy(&head, data + 8, 8);
   std::memcpy(&size, data + 16, 8);
   std::memcpy(&sum, data + 24, 8);
   std::memcpy(&reserved, data + 32, 8);
   if (size != bytes || bytes % 8 || head > bytes - HEAD_AT || reserved)
-    throw damaged("it has " + std::to_string(bytes) + " bytes and says " + std::to_string(size));
+    throw damaged("it has " + std::to_string(bytes) + " bytes, but its head says " + std::to_string(size));
   if (checksum(data + HEAD_AT, bytes - HEAD_AT) != sum) throw damaged("its checksum differs");
   Reader reader{{data + HEAD_AT, data + HEAD_AT + head}, {}};
   File file;

@@ -209,7 +209,7 @@ void Gpu::openDevice() {
   std::vector<VkQueueFamilyProperties> families(count);
   vkGetPhysicalDeviceQueueFamilyProperties(physical, &count, families.data());
   for (family = 0; family < count && !(families[family].queueFlags & VK_QUEUE_COMPUTE_BIT);) family++;
-  if (family == count) throw Error(VKQ_DEVICE, "the device has no queue that computes");
+  if (family == count) throw Error(VKQ_DEVICE, "the device has no compute queue");
   const float priority = 1;
   VkDeviceQueueCreateInfo queues{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
   queues.queueFamilyIndex = family;

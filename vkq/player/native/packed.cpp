@@ -48,7 +48,7 @@ class Code {
     for (size_t i = 0; i < symbols; i++)
       if (lengths[i]) count[lengths[i]]++;
     for (unsigned n = 1; n <= MOST_LENGTH; n++) {
-      if (first[n] + count[n] > uint32_t(1) << n) throw damaged("has no code");
+      if (first[n] + count[n] > uint32_t(1) << n) throw damaged("has an invalid code");
       if (count[n]) longest = n;
       first[n + 1] = (first[n] + count[n]) << 1;
     }
@@ -97,7 +97,7 @@ static Codes readCodes(Bits &bits) {
       all[i++] = uint8_t(symbol);
       continue;
     }
-    if (symbol == 16 && !i) throw damaged("repeats nothing");
+    if (symbol == 16 && !i) throw damaged("repeats a length before the first one");
     const uint8_t value = symbol == 16 ? all[i - 1] : 0;
     const size_t times = symbol == 16   ? 3 + bits.take(2)
                          : symbol == 17 ? 3 + bits.take(3)
@@ -114,7 +114,7 @@ static void readBlock(Bits &bits, const Codes &codes, std::vector<uint8_t> &out,
                                       31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
   for (uint32_t symbol; (symbol = codes.first.symbol(bits)) != 256;) {
     if (symbol < 256) {
-      if (done == out.size()) throw damaged("is longer than it says");
+      if (done == out.size()) throw damaged("is longer than recorded");
       out[done++] = uint8_t(symbol);
       continue;
     }
@@ -124,8 +124,8 @@ static void readBlock(Bits &bits, const Codes &codes, std::vector<uint8_t> &out,
     const uint32_t far = codes.second.symbol(bits);
     if (far >= 30) throw damaged("has an unknown distance");
     const size_t distance = far < 4 ? far + 1 : ((2 + far % 2) << (far / 2 - 1)) + 1 + bits.take(far / 2 - 1);
-    if (distance > done) throw damaged("repeats what it has not");
-    if (length > out.size() - done) throw damaged("is longer than it says");
+    if (distance > done) throw damaged("repeats bytes before its beginning");
+    if (length > out.size() - done) throw damaged("is longer than recorded");
     uint8_t *to = out.data() + done;
     if (distance >= length)
       std::memcpy(to, to - distance, length);
@@ -155,7 +155,7 @@ static std::vector<uint8_t> inflated(const Blob &blob) {
     else
       readBlock(bits, kind == 1 ? fixedCodes() : readCodes(bits), out, done);
   }
-  if (done != out.size()) throw damaged("is shorter than it says");
+  if (done != out.size()) throw damaged("is shorter than recorded");
   return out;
 }
 
@@ -170,7 +170,7 @@ static std::vector<uint32_t> inRows(const std::vector<uint8_t> &planes) {
     for (size_t k = 0; k < 4; k++) word |= uint32_t(planes[k * size + i]) << 8 * k;
     return word;
   };
-  if (size < SHADER_HEAD || planes.size() % 4) throw damaged("is no shader");
+  if (size < SHADER_HEAD || planes.size() % 4) throw damaged("is not a shader");
   size_t begin[COLUMNS]{SHADER_HEAD}, count[COLUMNS]{};
   for (size_t at = SHADER_HEAD; at < size;) {
     const size_t length = in(SHADER_HEAD + count[0]) >> 16;
@@ -209,7 +209,7 @@ std::vector<uint32_t> Blob::shader() const {
     std::memcpy(words.data(), found.data(), 4 * words.size());
   }
   if (words.size() < SHADER_HEAD || found.size() % 4 || words[0] != 0x07230203)
-    throw damaged("is no shader");
+    throw damaged("is not a shader");
   return words;
 }
 

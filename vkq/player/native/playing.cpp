@@ -64,8 +64,8 @@ void Playing::checkNeeds() const {
   const uint64_t alignment = std::max(gpu.properties.limits.minStorageBufferOffsetAlignment,
                                       gpu.properties.limits.minTexelBufferOffsetAlignment);
   if (plan.alignment % alignment || BETWEEN % alignment)
-    throw Error(VKQ_DEVICE, "its arrays begin at multiples of " + std::to_string(plan.alignment) +
-                                " bytes, the device's must at " + std::to_string(alignment));
+    throw Error(VKQ_DEVICE, "it aligns arrays to " + std::to_string(plan.alignment) +
+                                " bytes; the device requires " + std::to_string(alignment));
 }
 
 void Playing::placeArrays() {

@@ -36,7 +36,7 @@ Arena::Arena(std::shared_ptr<Core> c, uint32_t memoryType, bool map, uint64_t al
       largest(most),
       keepBytes(keep) {
   if (alignment > MOST_ALIGNMENT || (alignment & (alignment - 1)))
-    throw std::invalid_argument("Arena: the alignment is no power of two, or too large");
+    throw std::invalid_argument("Arena: the alignment is not a power of two, or is too large");
 }
 
 PiecePtr Arena::allocate(uint64_t bytes, uint64_t limit) {

@@ -223,7 +223,7 @@ std::pair<VkDevice, VkQueue> createDevice(const Instance &instance, VkPhysicalDe
                                           uint32_t family, const std::vector<std::string> &extensions,
                                           const std::string &core, const std::vector<Chained> &structs) {
   VkPhysicalDeviceFeatures wanted{};
-  if (core.size() != sizeof wanted) throw UsageError("createDevice: core features of another size");
+  if (core.size() != sizeof wanted) throw UsageError("createDevice: the core features have a wrong size");
   std::memcpy(&wanted, core.data(), sizeof wanted);
   Chain chain(structs);
   const float priority = 1;

@@ -21,7 +21,7 @@ Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>
   uint64_t last = 0;
   for (int axis = 0; axis < 4; axis++) {
     if (table[axis].size() != (axis == lane ? groups(extent[axis]) : extent[axis]))
-      throw std::invalid_argument("Packing: a table has another length than its axis");
+      throw std::invalid_argument("Packing: the length of a table differs from that of its axis");
     last += table[axis].empty() ? 0 : *std::max_element(table[axis].begin(), table[axis].end());
   }
   // Sums of table entries have 32 bits, and sizes in bytes 64 bits.
@@ -31,7 +31,7 @@ Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>
     count *= size;
   }
   if (words > MOST_ELEMENTS || last > UINT32_MAX) throw std::invalid_argument("Packing: too many words");
-  if (elements() && last >= words) throw std::invalid_argument("Packing: a word lies beyond the last");
+  if (elements() && last >= words) throw std::invalid_argument("Packing: a word is beyond the last");
 }
 
 uint64_t Packing::elements() const { return uint64_t{extent[0]} * extent[1] * extent[2] * extent[3]; }

@@ -18,12 +18,12 @@ Program::Program(std::shared_ptr<Core> c, std::string n, nb::bytes spirv, uint32
       texels(texelBindings) {
   if (bindings > MOST_BINDINGS) throw std::invalid_argument("Program: more bindings than can be recorded");
   if (pushBytes % 4 || pushBytes > MOST_PUSH_BYTES)
-    throw std::invalid_argument("Program: the push constants are no whole words, or too many");
+    throw std::invalid_argument("Program: the push constants are not whole words, or are too many");
   std::vector<uint32_t> code(spirv.size() / 4);
   if (code.size() < SPIRV_HEADER || spirv.size() % 4)
-    throw std::invalid_argument("Program: SPIR-V has whole words, and a header of five");
+    throw std::invalid_argument("Program: SPIR-V must have whole words, and a header of five words");
   std::memcpy(code.data(), spirv.c_str(), code.size() * 4);
-  if (code[0] != SPIRV_MAGIC) throw std::invalid_argument("Program: this is no SPIR-V");
+  if (code[0] != SPIRV_MAGIC) throw std::invalid_argument("Program: this is not SPIR-V");
   Unlocked unlocked;
   Use use(*core);
   try {

@@ -30,7 +30,7 @@ Lock Queue::holdBetween() {
 }
 
 void Queue::checkOwn(const Core *other, const char *what) const {
-  if (other != core.get()) throw std::invalid_argument(std::string(what) + " is of another device");
+  if (other != core.get()) throw std::invalid_argument(std::string(what) + " belongs to another device");
 }
 
 // ------------------------------------------------------------------------------------------------- recording
@@ -92,7 +92,7 @@ void Queue::add(Recording *into, const std::shared_ptr<Plan> &plan, const PieceP
   Slot *slots = many.empty() ? few : many.data();
   if (count > plan->slots) throw std::invalid_argument("add: more buffers than the plan has slots");
   if (outputCount && outputCount != plan->outputs.size())
-    throw std::invalid_argument("add: another number of outputs than the plan has");
+    throw std::invalid_argument("add: the number of outputs differs from the plan's");
   if (into) checkOwn(into->core.get(), "add: the recording");
   Lock lock = hold();
   for (const auto &[slot, piece] : plan->constants) slots[slot] = Slot(piece);

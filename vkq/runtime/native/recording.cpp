@@ -77,11 +77,11 @@ Recording::Held::Held(Recording &r) : own(r.mutex, std::defer_lock) {
 }
 
 void Recording::checkOpen() const {
-  if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+  if (sealed) throw UsageError("the recording was submitted already, so no more operations can be added");
 }
 
 void Recording::checkOwn(const PiecePtr &piece) const {
-  if (piece->arena->core != core) throw std::invalid_argument("the buffer is of another device");
+  if (piece->arena->core != core) throw std::invalid_argument("the buffer belongs to another device");
 }
 
 void Recording::recordAgain(const std::shared_ptr<Operation> &operation) {
@@ -97,7 +97,7 @@ void Recording::repeat(size_t first, uint32_t times) {
   Held held(*this);
   checkOpen();
   const size_t last = operations.size();
-  if (first > last) throw std::out_of_range("repeat: the first operation lies beyond the last");
+  if (first > last) throw std::out_of_range("repeat: the first operation is beyond the last");
   if (times > MOST_OPERATIONS / std::max<size_t>(last - first, 1))
     throw std::invalid_argument("repeat: more operations than a recording may have");
   for (size_t i = first; i < last; i++)

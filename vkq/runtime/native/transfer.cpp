@@ -20,7 +20,7 @@ PiecePtr Queue::tryStaging(uint64_t bytes) {
 // Requires memory of this device that is host-visible.
 static void checkSeen(const Queue &queue, const PiecePtr &piece, const char *what) {
   queue.checkOwn(piece->arena->core.get(), what);
-  if (!piece->mapped()) throw std::out_of_range(std::string(what) + " is no host memory");
+  if (!piece->mapped()) throw std::out_of_range(std::string(what) + " is not host-visible");
 }
 
 PiecePtr Queue::takeStaging(uint64_t bytes) {
