@@ -37,14 +37,14 @@ layout(set = 0, binding = 3) buffer Y { int y[]; };
 #include "gemm_output.glslh"
 
 #define LINES ((ROWS - 1) * STRIDE + KERNEL)          // of the input
-#define WORDS ((LINES + 3) / 4)                       // of a column of one channel
+#define WORDS ((LINES + 3) / 4)                       // words of a column of one channel
 #define INPUT_COLUMNS ((COLUMNS - 1) * STRIDE + KERNEL)
 const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
 
-uint first_pixel[LINES];  // of the input line, in pixels
+uint first_pixel[LINES];  // first pixel of each input line
 bool inside_line[LINES];
 
-// Whether an output row reads input word `word` of a column.
+// Return true if an output row reads input word `word` of a column.
 bool sees(int row, int word) { return row * STRIDE < 4 * word + 4 && row * STRIDE + KERNEL > 4 * word; }
 
 int input_word(int line, uint column, uint word_of_block) {

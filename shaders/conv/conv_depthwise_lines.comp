@@ -52,9 +52,9 @@ layout(set = 0, binding = 3) buffer Y { Element y[]; };
 
 #define LINES ((ROWS - 1) * STRIDE + KERNEL)  // of the input
 #define COLUMNS (3 * STRIDE + KERNEL)
-#define WORDS ((COLUMNS + 3) / 4)             // of a line of one channel
+#define WORDS ((COLUMNS + 3) / 4)             // words of a line of one channel
 #define TAP_WORDS ((KERNEL + 3) / 4)
-#define ASIDE ((4 - KERNEL / 2) % 4)          // of the first column, in its vector of kPackedInt8_4W4C
+#define ASIDE ((4 - KERNEL / 2) % 4)  // position of the first column in its vector of kPackedInt8_4W4C
 
 struct Place {
   uint plane, image, c4, oh, ow;  // plane: of images in kPackedInt8_16C
@@ -88,7 +88,7 @@ Place place_of(uint i) {
 #define LOADS ((ASIDE + COLUMNS + 3) / 4)
 #endif
 bool column_inside[COLUMNS];
-uint places[LOADS];  // of a line, from its first element on
+uint places[LOADS];  // offsets in a line, from its first element on
 
 void find_columns(Place at) {
   uint first = at.ow * STRIDE - p.pad_l;

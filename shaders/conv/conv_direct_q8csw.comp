@@ -65,7 +65,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 uint channel;         // the first output channel
 uint x_at, y_at;      // the first input channel of its group; the first result
 uint pixels;          // pixels to store: 0 beyond the edge, where results repeat the last block
-int h0, w0;           // of the first pixel's first tap in the input
+int h0, w0;           // first tap of the first pixel in the input
 Lanes zeros[BLOCKS];
 
 void begin() {

@@ -34,8 +34,8 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const uint BLOCKS = 4;
-layout(constant_id = 2) const bool ROW_SUMS = false;   // of the depthwise convolution
-layout(constant_id = 3) const bool ROW_SUMS1 = false;  // of the 1x1 convolution
+layout(constant_id = 2) const bool ROW_SUMS = false;   // for the depthwise convolution
+layout(constant_id = 3) const bool ROW_SUMS1 = false;  // for the 1x1 convolution
 layout(constant_id = 4) const bool TABLE1 = false;
 layout(constant_id = 5) const uint TILE_H = 8;
 layout(constant_id = 6) const uint TILE_W = 8;  // whole blocks of four
@@ -46,7 +46,7 @@ layout(constant_id = 14) const bool SMALL_SUMS = false;  // accumulators of both
 
 #ifdef COOPMAT
 layout(constant_id = 24) const uint K16 = 2;        // runs of 16 channels of x, a multiple of 2
-layout(constant_id = 25) const uint X_PIXELS = 64;  // of x under a tile, at most; whole matrices
+layout(constant_id = 25) const uint X_PIXELS = 64;  // most pixels of x under a tile; whole matrices
 #include "coopmat_types.glslh"
 #define Vector uvec4
 #else
@@ -96,8 +96,9 @@ shared uvec4 tile[LINES * WORDS * BLOCKS + X_PIXELS * (K16 + 1) + LOCAL_X / SUBG
 shared uvec4 tile[LINES * WORDS * BLOCKS];
 #endif
 
-uint c4s, first_c4, image, first_oh, first_ow;  // of the workgroup; first_oh, first_ow: its first result
-int first_line, first_word;                     // of the expanded pixels under the tile
+// Position of the workgroup; first_oh, first_ow: its first result.
+uint c4s, first_c4, image, first_oh, first_ow;
+int first_line, first_word;                     // first expanded pixel under the tile
 
 void locate() {
   c4s = ceil_div(p.channels, 4u);

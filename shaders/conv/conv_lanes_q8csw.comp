@@ -43,8 +43,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "float_lanes.glslh"
 
 #define PIXELS ROWS
-uint image, group, n4, oh, ow;  // of the first pixel, and the lane's channels
-uint first_h, first_w;          // of the first pixel's first tap in the input
+uint image, group, n4, oh, ow;  // position of the first pixel, and the lane's channels
+uint first_h, first_w;          // first tap of the first pixel in the input
 // Columns under the pixels, in the channel that the lane reads: for all taps of a line, or for one.
 #define COLUMNS (SLIDE ? PIXELS + KW - 1u : PIXELS)
 #define COLUMN_STRIDE p.stride_w

@@ -62,8 +62,8 @@ const uint HALO = HALO_H * HALO_W * X_ROW;
 shared uvec4 tile[HALO + 2 * STAGE > SCRATCH ? HALO + 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
 uint group, n;               // of the workgroup
-uint image, tile_h, tile_w;  // of the tile's first output
-uint first_channel;          // of the chunk, counted in the group
+uint image, tile_h, tile_w;  // position of the tile's first output
+uint first_channel;          // first channel of the chunk, counted in the group
 
 #include "half_epilogue.glslh"
 uint place_of_row(uint row) {

@@ -51,7 +51,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 vec4 sums[TILE_M][TILE_N4];
 f16vec4 parts[TILE_M][TILE_N4];  // of 16 k
-uint x_at, w_at;                 // of the next four k: for the line's first pixel, for the first channels
+uint x_at, w_at;  // offsets of the next four k: for the line's first pixel, and for the first channels
 uint x_places[TILE_M], w_places[TILE_N4];
 bool inside[TILE_M];
 

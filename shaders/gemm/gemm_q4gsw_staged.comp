@@ -139,7 +139,7 @@ void main() {
   [[unroll]] for (uint i = 0u; i < TILE_M; i++)
     [[unroll]] for (uint j = 0u; j < TILE_N / 4u; j++) sums[i][j] = vec4(0.0);
   load_step(first_m, first_n, min(mine, last));
-  for (uint k = 0u; k < p.k; k += SLICES * STEP) {  // the same number of turns for every slice
+  for (uint k = 0u; k < p.k; k += SLICES * STEP) {  // all slices iterate equally often
     barrier();  // the previous step has been read
     store_step(first_n, min(k + mine, last));
     barrier();

@@ -55,7 +55,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 const uint SCALES_AT = BM * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STAGE = ZEROS_AT + ZERO_HALVES;
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
-uint n, first_row, blocks, across;  // of the workgroup; `across`: all outputs
+uint n, first_row, blocks, across;  // position of the workgroup; `across`: number of all outputs
 #include "coopmat_split.glslh"
 
 // The epilogue: sums are scaled already.
@@ -84,7 +84,7 @@ uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : O
 const uint SPAN_ITEMS = (ITEMS + INVOCATIONS - 1u) / INVOCATIONS;
 uvec4 next_x[X_ITEMS];
 uvec4 next_spans[SPAN_ITEMS];
-uint x_first[X_ITEMS], w_first[FRAGMENTS_N];  // of rows; of matrices
+uint x_first[X_ITEMS], w_first[FRAGMENTS_N];  // offsets of rows of x; offsets of matrices of weights
 MatrixW codes[TURNS * BLOCKS][FRAGMENTS_N], halves[FRAGMENTS_N], zeros[FRAGMENTS_N];
 MatrixX right[2][FRAGMENTS_M];
 MatrixAcc sums[FRAGMENTS_N][FRAGMENTS_M], scales;

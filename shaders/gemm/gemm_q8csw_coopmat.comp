@@ -59,7 +59,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #include "float_output.glslh"
 #include "coopmat_half.glslh"
 
-#define K_PADDED 64u  // of weights: whole steps of every tile
+#define K_PADDED 64u  // padding of the weights' k: whole steps of every tile
 #define RUNS (BK / RUN)
 #define W_ROW (RUNS + 1)
 #ifdef PLANES

@@ -42,9 +42,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define BITS 8  // of a weight
 #include "coopmat_half.glslh"
 
-#define OUTPUTS 32u       // whose weights are contiguous
-#define BLOCKS (BK / 32)  // of k, of a step
-#define UNITS (BK / 16)   // of k, of a step
+#define OUTPUTS 32u       // outputs with contiguous weights
+#define BLOCKS (BK / 32)  // blocks of 32 k in a step
+#define UNITS (BK / 16)   // units of 16 k in a step
 #define RUNS (BK / RUN)
 #define X_ROW (RUNS + 1)
 #define STAGE (BM * X_ROW)
@@ -58,7 +58,8 @@ uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : O
 
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to its next
-uvec4 next_x[X_ITEMS], words[2][BLOCKS][FRAGMENTS_N][MOST_WORDS_W / 4u];  // of this step and the next
+// Words of this step and of the next one.
+uvec4 next_x[X_ITEMS], words[2][BLOCKS][FRAGMENTS_N][MOST_WORDS_W / 4u];
 const uint GROUPS = SN / OUTPUTS, BESIDE = FRAGMENTS_N / GROUPS;  // groups of outputs, and their matrices
 uint x_at[X_ITEMS], w_at[GROUPS];
 MatrixW low;

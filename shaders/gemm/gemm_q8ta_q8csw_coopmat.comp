@@ -71,7 +71,8 @@ const uint X_ACROSS = BM < INVOCATIONS ? BM : INVOCATIONS;  // rows loaded at on
 const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define W_ITEMS (BN * RUNS / INVOCATIONS)
-#define X_FIRST_RUN (BM < INVOCATIONS ? gl_LocalInvocationIndex / BM : 0u)  // of an invocation in a step
+// First run of an invocation in a step.
+#define X_FIRST_RUN (BM < INVOCATIONS ? gl_LocalInvocationIndex / BM : 0u)
 uvec4 next_x[SLOTS][X_ITEMS], next_w[SLOTS][W_ITEMS];
 uint x_run, x_first, w_first;  // offsets of this invocation's row and output
 uint group, first_row, n;  // of the workgroup

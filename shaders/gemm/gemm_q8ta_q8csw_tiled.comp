@@ -54,7 +54,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "gemm_tile.glslh"
 
 struct Tile {
-  uint group, m4, n4;                 // of the invocation's first block
+  uint group, m4, n4;                 // position of the invocation's first block
   uint x_at[TILE_M4], w_at[TILE_N4];  // offsets of its operands at the current k
 };
 

@@ -70,7 +70,8 @@ uvec2 next_spans[DEPTH][SPAN_ITEMS];
 MatrixW codes, halves, zeros[FRAGMENTS_N];
 MatrixX right[CHUNKS][FRAGMENTS_M];
 MatrixAcc acc[FRAGMENTS_N][FRAGMENTS_M], sums[FRAGMENTS_N][FRAGMENTS_M], scales;
-uint first_step, first_row, n, blocks, across;  // of the subgroup's part; of the workgroup; all outputs
+// First step of the subgroup's part; position of the workgroup; blocks and number of all outputs.
+uint first_step, first_row, n, blocks, across;
 
 // Load the subgroup's step t, number `nth` of its turn.
 void load_step(uint nth, uint t) {

@@ -49,7 +49,7 @@ const uint SLICE = 128u;  // chunks
 shared vec4 x_tile[SLICE * (CHUNK + 1)];  // one of padding: neighbours are in other banks
 shared float parts[LOCAL_Y * COLUMNS * (LOCAL_X + 1)];
 
-uint w_at[COLUMNS], group_at[COLUMNS], per_group;  // of the columns; log2 of a group's chunks
+uint w_at[COLUMNS], group_at[COLUMNS], per_group;  // offsets for each column; log2 of the chunks in a group
 uvec4 next_words[COLUMNS];
 uvec2 next_groups[COLUMNS];  // words, not numbers: converting would wait for the loads
 

@@ -60,7 +60,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 const uint SUBGROUPS = INVOCATIONS / LANES, SCALES_AT = UNITS * UNIT_ROW, SUM_ROW = MM / 4u + 1u;
 const uint SUMS = MN * SUM_ROW, NEEDED = SCALES_AT + UNITS * MM / 4u;
-const uint PIECE = SUMS > NEEDED ? SUMS : NEEDED;  // of a subgroup: x and scales, later sums
+const uint PIECE = SUMS > NEEDED ? SUMS : NEEDED;  // memory of a subgroup: x and scales, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 #define mine (gl_SubgroupID * PIECE)
 #define lane own_lane

@@ -59,7 +59,7 @@ const uint X_ITEMS = (BM * RUNS + SUBGROUP - 1u) / SUBGROUP;
 uvec4 next_x[DEPTH][X_ITEMS];
 MatrixW pairs[DEPTH * SUBSTEPS][FRAGMENTS_N], zeros[FRAGMENTS_N], left;
 MatrixX right[FRAGMENTS_M];
-uint n, first_row, first_step;  // of the workgroup; of the subgroup's part of k
+uint n, first_row, first_step;  // position of the workgroup; first step of the subgroup's part of k
 uint w_first[FRAGMENTS_N], w_blocks;  // offset of a matrix's outputs; number of blocks of PAIRS k
 
 // Item i of x: its row in the subgroup's part of shared memory, and its run of k in a step.

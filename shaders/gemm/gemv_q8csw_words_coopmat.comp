@@ -51,7 +51,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, PARAMETERS = 3u * BN;
 const uint SUM_ROW = BN / 4u + 1u, SUMS = BM * SUM_ROW;  // padding keeps neighbours in other banks
 const uint ZEROS = 2u * (BN > 16 ? BN : 16);
-const uint PIECE = SUMS > ZEROS ? SUMS : ZEROS;  // of a subgroup: places, zero points, then sums
+const uint PIECE = SUMS > ZEROS ? SUMS : ZEROS;  // memory of a subgroup: places and zero points, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)

@@ -34,7 +34,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #include "activation.glslh"
 #include "coopmat_half_types.glslh"
 
-// Offsets of words in a chunk of weights: gemv_q8csw_words_coopmat.comp. In x a word of pairs is 8 bytes.
+// Weights have the word offsets of gemv_q8csw_words_coopmat.comp. In x, a word of pairs has 8 bytes.
 #define BLOCK 32u
 #define CHUNK 128u
 #define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of a chunk
@@ -44,7 +44,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, PARAMETERS = 3u * BN, FRAGMENTS_N = BN / MM;
 const uint SUM_ROW = BN / 4u + 1u, SUMS = 16u * SUM_ROW;  // padding keeps neighbours in other banks
-const uint PIECE = max(SUMS, 32u);                        // of a subgroup: places and zero points, later sums
+const uint PIECE = max(SUMS, 32u);  // memory of a subgroup: places and zero points, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)

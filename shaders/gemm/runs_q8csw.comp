@@ -24,7 +24,7 @@ layout(set = 0, binding = 1) writeonly buffer Y { uvec4 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint images, groups;
-  uint group_channels, runs;  // of a group; of 8 channels
+  uint group_channels, runs;  // channels of a group; its runs of 8 channels
   uint plane;                 // pixels of an image, or rows
 } p;
 

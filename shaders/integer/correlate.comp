@@ -48,7 +48,7 @@ const uint TILE_ROWS = COLUMN ? 4u * LOCAL_Y : LOCAL_Y;
 
 #include "integer_steps.glslh"
 
-Sum4 sums[TEMPLATES], x_sums;           // of the current pair of digits; a component is a pixel
+Sum4 sums[TEMPLATES], x_sums;           // sums of the current pair of digits; each component is a pixel
 uvec4 low[TEMPLATES], high[TEMPLATES];  // totals of all pairs so far, as two words
 uvec4 x_low, x_high;
 

@@ -23,7 +23,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint images, channels, h, w;         // of x
   uint first_image, count;             // the images to sum
-  uint lines, columns, taps, segments; // of y (both); taps of a window on the axis; segments of a line
+  uint lines, columns, taps, segments; // size of y; taps of a window along the axis; segments of a line
   int pad_h, pad_w;
 } p;
 

@@ -43,7 +43,7 @@ uint word_of(uvec4 e) {
 #if BLOCKED
 // Return the first element of x that an invocation moves.
 uvec4 first_of(uint i) {
-  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // of 16 elements along the axis
+  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // runs of 16 elements along the transposed axis
   runs[ORDER_1] = ceil_div(runs[ORDER_1], 16u);
   uint pixel = i / 4u, line = pixel / runs.w, plane = line / runs.z, block = plane / runs.x;
   uvec4 e = uvec4(plane - block * runs.x, 16u * block + 4u * (i % 4u), line - plane * runs.z,

@@ -28,7 +28,7 @@ layout(constant_id = 4) const bool SURE = false;
 #endif
 
 #if BLOCKED
-#define Element ivec4  // of y, computed at once
+#define Element ivec4  // the part of y that is computed at once
 #define WORDS 4        // words in an Element
 #else
 #define Element int

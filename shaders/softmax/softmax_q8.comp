@@ -53,7 +53,7 @@ shared int most[LOCAL_X];
 shared uvec2 sums[LOCAL_X];  // low, high
 shared int entries[256];     // the table
 #if OUT == OUT_Q8
-shared int results[BY_TABLE ? 256 * ROWS : 1];  // of each row, for max(x) - x
+shared int results[BY_TABLE ? 256 * ROWS : 1];  // results of each row, indexed by max(x) - x
 #endif
 
 // Return the word with -128 in its lanes from `count` on.

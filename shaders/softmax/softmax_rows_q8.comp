@@ -36,7 +36,7 @@ const uint SHARERS = LOCAL_X / THREADS;
 shared uvec4 scratch[2 * LOCAL_X];      // maxima of four rows; then sums of two (low, high)
 shared float inverses[4 * SHARERS];     // 1 / sum of each row
 shared int entries[256];                // the table
-shared uint results[4 * SHARERS * 64];  // of each row, bytes indexed by max(x) - x
+shared uint results[4 * SHARERS * 64];  // results of each row, as bytes indexed by max(x) - x
 
 int kept[4 * KEPT];  // words of x, then max(x) - x
 uint me, mine, t;    // the invocation's index in the workgroup; its four rows; its index among their sharers

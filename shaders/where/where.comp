@@ -7,7 +7,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-layout(constant_id = 1) const int LAYOUT = 0;  // of c, if the others are 32-bit numbers
+layout(constant_id = 1) const int LAYOUT = 0;  // layout of c, if the others are 32-bit numbers
 
 layout(set = 0, binding = 0) readonly buffer C { int c[]; };
 layout(set = 0, binding = 1) readonly buffer A { int a[]; };
