@@ -3,7 +3,7 @@
 Each file is what ``vkq report --json --list phone --list mobilenet_v2 --list resnet50`` printed on a device
 (the networks may be left out), less the single samples. ``--add FILE NAME`` puts a report there as NAME.json.
 A report of ``make test-arm64`` has no times, since an emulated processor has none to tell. ``--check`` writes
-nothing: exit code 1 where the page is old; a file that is no report is refused with its name and the rule.
+nothing: exit code 1 where the page is old; a file that is not a report is refused with its name and the rule.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _large(replays: list[dict[str, Any]]) -> str:
 
 
 def _times(bench: dict[str, Any]) -> list[str]:
-    """Times on the device; a processor's are no times of a GPU."""
+    """Times on the device; a processor's are not times of a GPU."""
     found = {one["case"]: float(one["median_us"]) for one in bench["rows"] if one["clock"] == "gpu"}
     found |= {
         one["network"]: float(one["time_us"])

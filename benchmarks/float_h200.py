@@ -27,7 +27,7 @@ CASES = [f"linear[M={m},K=4096,N=4096]" for m in (1, 2, 4, 8, 16, 32, 64, 128, 5
     "conv2d[N=1,IC=256,H=56,W=56,OC=64,KH=1,KW=1]",
     "conv2d[N=1,IC=32,H=112,W=112,OC=32,KH=3,KW=3,padding=1,groups=32]",
 ]
-COPIES = 4  # of a weight, which are more than the last-level cache holds together
+COPIES = 4  # copies of a weight; together they exceed the last-level cache
 TENSORS = "float16 tensors"  # in and out, with compute="float16"
 ROUNDINGS = {"float32": 0.0, "float16": 2.0**-10, TENSORS: 1.5 * 2.0**-10}
 

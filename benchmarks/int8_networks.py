@@ -5,7 +5,7 @@
 
 Weights are random. Both have the same int8 weights with a scale for each channel, and the same scales of int8
 activations without zero points, from the ranges of a float run. vkq rounds after every operator, as QDQ says.
-ncnn leaves floats between a convolution and what is no convolution, as its ncnn2int8 does.
+ncnn leaves floats between a convolution and what is not a convolution, as its ncnn2int8 does.
 """
 
 import argparse

@@ -39,7 +39,7 @@ def at_batch(path: str, batch: int) -> bytes:
     model = onnx.load(path)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = batch
-    del model.graph.value_info[:]  # they say the old batch
+    del model.graph.value_info[:]  # these state the old batch size
     return bytes(model.SerializeToString())
 
 

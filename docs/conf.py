@@ -15,7 +15,7 @@ extensions = [
     "docstrings",
     "commands",
 ]
-suppress_warnings = ["myst.xref_missing"]  # of included pages, whose links are those of the repository
+suppress_warnings = ["myst.xref_missing"]  # links of included pages are those of the repository
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]

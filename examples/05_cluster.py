@@ -20,7 +20,7 @@ from skimage import data
 import vkq.onnx
 
 MODEL = Path(__file__).parent / "models" / "denoise.onnx"
-SIZE = 64  # of a picture that is cut here
+SIZE = 64  # side of the pictures, which are cut here
 
 Result = tuple[str, int, np.ndarray]  # the device's name, the process, the picture
 

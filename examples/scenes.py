@@ -13,7 +13,7 @@ from skimage import data
 MODELS = Path(__file__).parent / "models"
 PICTURES = ("astronaut", "chelsea", "rocket", "coffee", "grass", "gravel")
 CLASSES = 10
-INK, DISC = 1, 2  # of the segmentation; 0 is the photograph
+INK, DISC = 1, 2  # classes of the segmentation; 0 is the photograph
 
 Digits = tuple[np.ndarray, np.ndarray]  # (count, 8, 8) in 0 to 1, and what each one is
 

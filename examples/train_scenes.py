@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from train import train
 
-KINDS = 2  # of the detector's digits: dark and bright
+KINDS = 2  # kinds of the detector's digits: dark and bright
 STRIDE, CELLS = 8, 6  # pixels of a cell of the detector, and cells in a row
 
 

@@ -43,7 +43,7 @@ def test_a_thread_that_comes_back_is_told_and_goes_on() -> None:
     turns = Turns("it")
     with turns:
         for _ in range(2):
-            with pytest.raises(DeviceError, match="it: this thread is inside of it already"):
+            with pytest.raises(DeviceError, match="it: this thread is inside it already"):
                 entered(turns)
     entered(turns)
     again = Turns("it", again=True)

@@ -164,7 +164,7 @@ def test_files_that_never_end(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.yaml"
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/zero"), tmp_path):
-        with pytest.raises(SpecError, match=r":1: cannot be read: it is no regular file"):
+        with pytest.raises(SpecError, match=r":1: cannot be read: it is not a regular file"):
             load(path)
     with pytest.raises(SpecError, match="cannot be read: embedded null"):
         load(tmp_path / "a\0b")

@@ -79,14 +79,14 @@ def shown(value: Any) -> str:
 
 
 def integer(value: Any, below: int = LARGEST) -> bool:
-    """Return True for an integer that is no bool."""
+    """Return True for an integer that is not a bool."""
     if type(value) is not int and not isinstance(value, np.integer):
         return hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_, np.ndarray, type))
     return bool(-below <= value < below)
 
 
 def real(value: Any) -> bool:
-    """Return True for a number that is no bool; NaN is one."""
+    """Return True for a number that is not a bool; NaN is one."""
     if isinstance(value, (bool, np.bool_)):
         return False
     return isinstance(value, (float, np.floating)) or integer(value)

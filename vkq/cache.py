@@ -6,8 +6,8 @@ large, unreadable or no regular file is ignored with one `CacheWarning`, and the
 Writing is atomic, so a reader in another process never sees half a file. The least recently used files are
 deleted if the folder grows above `MOST_BYTES`.
 
-A seal detects damage and mistakes; it is no signature. Anyone who can write into the folder can choose what
-this user computes with: docs/trust.md.
+A seal detects damage and mistakes; it is not a signature. Anyone who can write into the folder can choose
+what this user computes with: docs/trust.md.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import platformdirs
 from vkq import files
 
 MAGIC = b"vkqcache2\n"
-MOST_FILE_BYTES = 64 << 20  # of one file; a driver's pipeline cache can have a few MiB
-MOST_BYTES = 512 << 20  # of all files in the folder
+MOST_FILE_BYTES = 64 << 20  # most bytes of one file; a driver's pipeline cache can have a few MiB
+MOST_BYTES = 512 << 20  # most bytes of all files in the folder
 # Its subfolders; files are deleted only there.
 KINDS = ("drivers", "pipelines", "probe", "spirv", "tune")
 _TOUCH_S = 86400.0  # resolution of the time of the last use, in seconds

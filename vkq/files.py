@@ -26,7 +26,8 @@ def read(path: Path, most_bytes: int) -> bytes:
     """Return the bytes of a regular file (or of a link to one).
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger than *most_bytes*; ``strerror`` says so.
+        OSError: it cannot be read, is not a regular file, or is larger than *most_bytes*; ``strerror`` says
+        so.
     """
     data = read_start(path, most_bytes + 1)
     if len(data) > most_bytes:
@@ -40,7 +41,7 @@ def read_start(path: Path, count: int) -> bytes:
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         with os.fdopen(handle, "rb", closefd=False) as file:
             return file.read(min(count, facts.st_size + 1))
     finally:

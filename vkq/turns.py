@@ -67,7 +67,7 @@ class Turns:
         if self._depth and not self._again:
             self._lock.release()
             raise DeviceError(
-                f"{self._what}: this thread is inside of it already, and came back through a signal handler"
+                f"{self._what}: this thread is inside it already, and came back through a signal handler"
                 " or a callback (progress); let it return first, or hand the work to another thread"
             )
         self._depth += 1

@@ -188,7 +188,7 @@ class _Plain:
         elif self.nodes > MAX_NODES:
             problem = f"the file has more than {MAX_NODES} values; split it"
         elif _HALF.search(getattr(event, "value", "")):
-            problem = "half of a surrogate pair is no character"
+            problem = "half of a surrogate pair is not a character"
         if problem:
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         self.depth += 1

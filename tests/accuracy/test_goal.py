@@ -66,9 +66,11 @@ def test_scores_are_held_against_those_of_the_float_model(tmp_path: Path) -> Non
         assert Goal(proto, None, None, lambda _, score=score: score).least == score - 1
     assert Goal(proto, None, None, lambda _: 200.0, 150.0).least == 150
     assert not Goal(proto, None, None).exists
-    with pytest.raises(ArgumentError, match=r"the float model itself 7.0; the target is at least 8"):
+    with pytest.raises(
+        ArgumentError, match=r"rejects the float model: its score is 7.0; the target is at least 8"
+    ):
         Goal(proto, None, None, lambda _: 7, 8.0)
-    with pytest.raises(ArgumentError, match="the float model itself False"):
+    with pytest.raises(ArgumentError, match="rejects the float model: its score is False"):
         Goal(proto, None, None, lambda _: False)
 
 

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own warnings
 
 @pytest.fixture
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is no dependency of the tests")
+    return pytest.importorskip("torch", reason="torch is not a dependency of the tests")
 
 
 def test_what_is_none_of_it_is_refused() -> None:
-    """An object that is no module is refused, also without PyTorch."""
+    """An object that is not a module is refused, also without PyTorch."""
     tensor = type("Tensor", (), {"__module__": "torch.fake"})()
     for samples in ([], {"x": tensor}, 3):
         with pytest.raises(vkq.ArgumentError, match="at least one sample"):
@@ -91,5 +91,5 @@ def test_what_cannot_be_exported_is_told(torch: Any) -> None:
         def forward(self, x: Any) -> Any:
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(vkq.ModelError, match=r"torch\.export\.export cannot take this Net"):
+    with pytest.raises(vkq.ModelError, match=r"torch\.export\.export cannot export this Net"):
         quantize_torch(Net(), [torch.ones(2)])

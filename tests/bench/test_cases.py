@@ -35,11 +35,11 @@ def test_sweeps(text: str, names: list[str]) -> None:
     ("text", "message"),
     [
         ("linear", "is not a problem; write linear"),
-        ("linear[8,M=1,K=2,N=3]", "'8' stands before any size"),
+        ("linear[8,M=1,K=2,N=3]", "'8' comes before any size"),
         ("linear[M=8:1,K=2,N=3]", "the range 8:1 is empty"),
         ("linear[M=1:9:0,K=2,N=3]", "the range 1:9:0 is empty"),
         ("linear[M=1:100000,K=2,N=3]", "more than 10000 sizes"),
-        ("linear[M=1:200,K=1:200,N=3]", "states 40000 cases"),
+        ("linear[M=1:200,K=1:200,N=3]", "gives 40000 cases"),
         ("linear[M=1,K=2]", "missing: N"),
         ("conv2d[N=1,IC=3,H=1,W=1,OC=4,KH=3,KW=3]", "it must be at least 1"),
     ],
@@ -190,7 +190,7 @@ def test_lists_that_include_each_other_twice_are_read_once(tmp_path: Path) -> No
         (tmp_path / f"l{number}.yaml").write_text(f"summary: s\ninclude: [{f'l{number + 1}, ' * 2}]\n")
     (tmp_path / "l27.yaml").write_text('summary: s\ncases:\n  - {case: "linear[M=1,K=4,N=4]", reason: r}\n')
     with little_work():
-        with pytest.raises(SpecError, match=r"16 inside each other"):
+        with pytest.raises(SpecError, match=r"nested more than 16 deep"):
             load_list(tmp_path / "l0.yaml")
         assert len(load_list(tmp_path / "l13.yaml")) == 1
     many = ", ".join(f"m{number}" for number in range(150))
@@ -211,7 +211,7 @@ def test_lists_that_include_each_other_twice_are_read_once(tmp_path: Path) -> No
 def test_a_list_states_a_bounded_number_of_cases(tmp_path: Path, case: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("summary: s\ncases:\n" + f"  - {case}\n" * 500)
-    stated = r"a\.yaml:[34]: .*1?0000 cases|20000 cases are stated"
+    stated = r"a\.yaml:[34]: .*1?0000 cases|20000 cases are given"
     with little_work(), pytest.raises(SpecError, match=stated):
         load_list(file)
 

@@ -135,7 +135,7 @@ def other_row(**fields: object) -> str:
         ("[]" * 200_001, "more than 200000 lists"),
         ('{"schema": ' + "1" * 5000 + "}", "an integer of 5000 digits"),
         ("3", "has schema None"),
-        (changed(rows={}), "rows is no list"),
+        (changed(rows={}), "rows is not a list"),
         (changed(rows=[3]), "a Row must have the keys"),
         (changed(more=1), "a Result must have the keys"),
         (changed(device=[]), r"device of a Result is \[\]; it must be dict"),

@@ -176,7 +176,7 @@ def test_the_real_ncnn(
 ) -> None:
     """The benchmark runs with the real ncnn: its reader, layers and device. ncnn computes in float16 by
     default."""
-    ncnn = pytest.importorskip("ncnn", reason="ncnn is no dependency of the tests (tests/README.md)")
+    ncnn = pytest.importorskip("ncnn", reason="ncnn is not a dependency of the tests (tests/README.md)")
     (tmp_path / "conv.ncnn.param").write_text(PARAM)
     (tmp_path / "conv.ncnn.bin").write_bytes(bytes(4) + WEIGHT.tobytes())  # the tag 0 means float32
     out = tmp_path / "run.json"
@@ -195,9 +195,9 @@ def test_the_real_ncnn(
 def test_what_ncnn_refuses(software_device: vkq.Device, convolution: str) -> None:
     x = np.zeros((2, 3, 4, 5), np.float32)
     ours = fake(software_device.name)
-    with pytest.raises(NotImplementedError, match="does not see this device; it sees other"):
+    with pytest.raises(NotImplementedError, match="does not list this device; it lists other"):
         ncnn_peer.model_call(fake("other"), convolution, {"x": x[:1]}, software_device)
-    with pytest.raises(NotImplementedError, match=r"x \(2, 3, 4, 5\) is more than one"):
+    with pytest.raises(NotImplementedError, match=r"axis 0 must be 1 in x \(2, 3, 4, 5\)"):
         ncnn_peer.model_call(ours, convolution, {"x": x}, software_device)
     with pytest.raises(NotImplementedError, match="has the inputs \\['in0'\\]"):
         ncnn_peer.model_call(ours, convolution, {"x": x[:1], "z": x[:1]}, software_device)

@@ -9,7 +9,7 @@ from vkq.bench import movers
 from vkq.bench.cases import expand
 from vkq.problem.mover import BYTES, LAYOUTS, WINDOWS, Mover, mover
 
-# sizes that are no multiples of a vector; then fewer channels and pixels than a vector has
+# sizes that are not multiples of a vector; then fewer channels and pixels than a vector has
 SIZES = [(2, 37, 5, 7), (3, 3, 2, 1)]
 
 

@@ -567,7 +567,7 @@ def test_command_line_refusals_and_json_alone(
         assert message in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         cli.main(["bench", case, "--samples", "0"])
-    assert "'0' is no whole number from 1 to" in capsys.readouterr().err
+    assert "'0' is not a whole number from 1 to" in capsys.readouterr().err
     assert cli.main(["bench", case, "--device", any_device.name, *SHORT, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["case"] == case
     monkeypatch.setattr(Expected, "mismatch", lambda self, got: "7 of 8 differ")

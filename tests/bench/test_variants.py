@@ -50,7 +50,7 @@ def test_operators_without_a_choice(any_device: vkq.Device) -> None:
     (case,) = [Case(p) for p in expand("transpose[N=1,C=16,H=8,W=8,block=4]")]
     found = measured(any_device, [case], variant="gemm")
     assert [failure.reason for failure in found.failures] == [
-        "--variant: this operator has one kernel on each path, and none to choose"
+        "--variant: this operator has only one kernel on each path; leave it out"
     ]
 
 

@@ -2,8 +2,8 @@
 doctor` on them within its 30 s, and prints a table in Markdown. The exit code is 1 if a fault is not found,
 or if a driver without a fault raises an alarm.
 
-The software drivers run as users have them, and every fault on a device that is opened for it. A faulty
-driver runs each step as a submission of its own, and so slower than a real one.
+Drivers without a fault run as users run them. Each fault runs on its own device. A faulty driver submits each
+step separately, so it is slower than a real driver.
 
     python -m tests.check.all --driver swiftshader --fault zeros --fault "partial writes"
 """

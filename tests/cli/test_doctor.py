@@ -89,7 +89,7 @@ def test_one_different_byte_in_one_run_exits_1(
 PATHS = ["dot_s8s8", "portable"]
 INT8, WEIGHTS = "linear[M=33,K=75,N=37]/seed=1", "linear[M=3,K=300,N=37]/seed=17,scheme=f32"
 LAST = ["look for a newer driver than driver 1", "attach what `vkq report`"]
-OTHER = "take another device until this one is right: VKQ_DEVICE="
+OTHER = "use another device until this one is right: VKQ_DEVICE="
 REFUSED = "texels: wrong, and the probe did not refuse them; "
 
 
@@ -98,7 +98,7 @@ REFUSED = "texels: wrong, and the probe did not refuse them; "
     [
         ([], "profile", []),
         ([("texels", INT8)], "unread", [f"{REFUSED}vkq's layers read none on this device. Report it"]),
-        ([("texels", INT8)], "measured", [f"{REFUSED}layers read them since that was the fastest here. Se"]),
+        ([("texels", INT8)], "measured", [f"{REFUSED}layers read them because that was fastest here. Se"]),
         ([("texels", INT8)], "profile", [f"{REFUSED}layers read them on every device of this kind, and "]),
         ([("portable", INT8)], "unread",
          ["portable: wrong; right on this device: dot_s8s8. Give layers path='dot_s8s8'"]),
@@ -204,7 +204,7 @@ def test_a_compiler_is_not_missed_where_shaders_are_compiled(
 
     monkeypatch.setattr(doctor, "find_compiler", none)
     monkeypatch.setattr(doctor, "PACKAGED", tmp_path)
-    assert doctor.versions()["shader compiler"].startswith("none, and none is needed")
+    assert doctor.versions()["shader compiler"].startswith("none; vkq needs none")
     monkeypatch.setattr(doctor, "PACKAGED", tmp_path / "nothing")
     assert doctor.versions()["shader compiler"] == "none (no usable GLSL compiler)"
 

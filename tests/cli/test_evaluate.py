@@ -114,7 +114,7 @@ def test_refused(
     np.savez(tmp_path / "c.npz", x=x.astype(np.float64), labels=labels)
     assert "'x' is float64; the model takes float32" in said(tmp_path / "c.npz")
     np.savez(tmp_path / "d.npz", x=x, labels=labels + 5)
-    assert "the output has 10 scores, for 0 on" in said(tmp_path / "d.npz")
+    assert "the output has 10 scores, so labels must be below that" in said(tmp_path / "d.npz")
 
 
 def test_ties_go_to_the_lower_class() -> None:

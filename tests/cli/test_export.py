@@ -38,5 +38,5 @@ def test_what_is_refused(any_device: vkq.Device, tmp_path: Path, capsys: pytest.
     onnx.save(helper.make_model(graph, ir_version=8), tmp_path / "double.onnx")
     path = tmp_path / "double.vkq"
     assert main(["export", str(tmp_path / "double.onnx"), "-o", str(path), "--device", any_device.name]) == 2
-    assert "export: inputs x (float64) are of types that no device has" in capsys.readouterr().err
+    assert "export: inputs x (float64) have types that no device supports" in capsys.readouterr().err
     assert not path.exists()

@@ -83,16 +83,16 @@ FILES = {
     "text.npz": (npz("x", b"hello"), "holds no array"),
     "nothing.npz": (npz(files=0), "has the arrays \\[\\]"),
     "others.npz": (npz(data=npy((1, 3, 8, 8), body=WHOLE), files=2), "has the arrays"),
-    "large.png": (png(60000, 60000), "is no picture that can be read|60000 x 60000"),
+    "large.png": (png(60000, 60000), "is not a picture that can be read|60000 x 60000"),
     "wide.png": (png(1 << 27, 2), "pixels"),
-    "cut.png": (png(100, 100)[:50], "is no picture that can be read"),
-    "none.png": (png(0, 0), "is no picture that can be read"),
-    "pixels.png": (png(100, 100), "is no picture that can be read"),
-    "text.png": (b"hello", "is no picture that can be read"),
+    "cut.png": (png(100, 100)[:50], "is not a picture that can be read"),
+    "none.png": (png(0, 0), "is not a picture that can be read"),
+    "pixels.png": (png(100, 100), "is not a picture that can be read"),
+    "text.png": (b"hello", "is not a picture that can be read"),
     "ztxt.png": (
-        png(1, 1, chunk(b"zTXt", b"k\0\0" + zlib.compress(b"A" * (80 << 20)))), "is no picture",
+        png(1, 1, chunk(b"zTXt", b"k\0\0" + zlib.compress(b"A" * (80 << 20)))), "is not a picture",
     ),
-    "eps.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "is no picture that can be read"),
+    "eps.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "is not a picture that can be read"),
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from vkq.runtime.device import Device
     ("text", "shown"),
     [
         ("vkq bench -o /home/ada/x/r.html --plot", "vkq bench -o .../r.html --plot"),
-        (r"C:\Users\Ada\vkq\a.json is no file", ".../a.json is no file"),
+        (r"C:\Users\Ada\vkq\a.json is not a file", ".../a.json is not a file"),
         ("~/models/a.onnx: no such file", ".../a.onnx: no such file"),
         ("3.11.2 (/home/ada/venv/bin/python)", "3.11.2 (.../python)"),
         ("1.5 GB/s, https://example.org/a/b, 3/4 of them, u8/i8", None),

@@ -69,7 +69,9 @@ def test_several_inputs(tmp_path: Path) -> None:
     with pytest.raises(vkq.ArgumentError, match="and the model 2 inputs"):
         read(TWO, str(apart / "ids"))
     (apart / "ids" / "2.npy").unlink()
-    with pytest.raises(vkq.ArgumentError, match="2 files for 'ids', 3 files for 'mask'; each input needs as"):
+    with pytest.raises(
+        vkq.ArgumentError, match="2 files for 'ids', 3 files for 'mask'; each input must have"
+    ):
         read(TWO, str(apart))
     np.savez(tmp_path / "packed" / "0.npz", ids=np.zeros((1, 2), np.int64))
     with pytest.raises(vkq.ArgumentError, match=r"0\.npz has no arrays \['mask'\]"):

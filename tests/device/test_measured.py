@@ -150,8 +150,8 @@ def test_each_problem_shows_its_candidates() -> None:
 
 
 def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The choices are kept in the probe's report: measured once, and again by `ask_again`, which passes on
-    the old ones."""
+    """The probe's report keeps the choices. They are measured once, and again by `ask_again`, which passes
+    the old choices on."""
     c = any_device.capabilities
     known = selftest.report(any_device)
     asked: list[object] = []

@@ -53,7 +53,7 @@ def test_code(page: Path, software_device: vkq.Device, monkeypatch: pytest.Monke
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     if page.name == "from-pytorch.md":
-        pytest.importorskip("torch", reason="torch is no dependency of the tests")
+        pytest.importorskip("torch", reason="torch is not a dependency of the tests")
         warnings.simplefilter("ignore")  # the page's own warnings; pytest restores the filters
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page, "python")):

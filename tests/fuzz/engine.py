@@ -21,7 +21,7 @@ from .targets import Target, once
 WATCH_S = 1.0  # seconds of processor time, after which the instructions of an input are counted
 STEPS = 10_000_000  # bytecode instructions that an input may run, plus
 STEPS_A_BYTE = 2_000  # more for each byte of the input (PyYAML uses 1,300 a byte for lists of short numbers)
-MEGABYTES = 300  # of memory, in addition to what the process has before
+MEGABYTES = 300  # allowed memory, in addition to the process's memory before
 MOST_BYTES = 60_000  # largest size of an input
 # Readers of memory, which need no file.
 MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)

@@ -75,7 +75,7 @@ def unchanged(graph: Graph) -> Graph:
 
 
 def test_a_fill_that_no_number_stands_for() -> None:
-    """A Pad stays a float operator if its fill value is no multiple of the scale."""
+    """A Pad stays a float operator if its fill value is not a multiple of the scale."""
     b, x = by_hand()
     pads = b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
     for fill, op in ((0.1, "dequantize"), (0.5, "Pad")):

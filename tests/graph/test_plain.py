@@ -227,7 +227,7 @@ def test_indices_beyond_an_axis(any_device: vkq.Device) -> None:
         with pytest.raises(vkq.ArgumentError, match="input 'i' holds 0 to 3; this model takes -3 to 2"):
             session.run(None, inputs | {"i": np.array([[0, 3, 0, 0, 0]])})
     data = model([op("GatherND", "x i", "y")], {"x": x}, {"y": FLOAT}, i=np.array([[0, 5]]))
-    with pytest.raises(vkq.ModelError, match=r"indices go from 0 to 5 of axes of \(3, 5\)"):
+    with pytest.raises(vkq.ModelError, match=r"indices go from 0 to 5; the axes have sizes \(3, 5\)"):
         vkq.onnx.InferenceSession(data, any_device)
 
 
@@ -252,7 +252,8 @@ RESIZES = [
 
 @pytest.mark.parametrize("attributes", RESIZES, ids=lambda a: ".".join(map(str, a.values())))
 def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
-    """Resize enlarges one axis and shrinks another, to sizes that are no multiples; lines and volumes too."""
+    """Resize enlarges one axis and shrinks another, to sizes that are not multiples; lines and volumes
+    too."""
     x = normal(40, 2, 3, 7, 9)
     nodes = [op("Resize", "x none none sizes", "y", **attributes)]
     data = model(nodes, {"x": x}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=np.array([2, 3, 11, 5]))

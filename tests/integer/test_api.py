@@ -151,7 +151,7 @@ def test_multiplies(device: vkq.Device) -> None:
     assert "kernel: 32-bit multiplies" in integer.explain(x, w, device=device)
     said = integer.explain(x, (w // 4).astype(np.int8), path="dot_u8u8", device=device)
     assert "2 digits of 8 bits" in said
-    assert "kernel: the dot product u8u8: dot_u8u8, asked for by name" in said
+    assert "kernel: the dot product u8u8: dot_u8u8, requested by name" in said
 
 
 @pytest.mark.parametrize("wide", [False, True])

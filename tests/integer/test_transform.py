@@ -50,7 +50,7 @@ def test_cases_take_every_radix(any_device: vkq.Device) -> None:
     for x_shape, w_shape, dtype, padding, sums in CASES.values():
         x, w = extremes(1, dtype, x_shape), extremes(2, dtype, w_shape)
         said = explain(x, w, padding=padding, accumulate=sums, path="transform", device=any_device)  # type: ignore[arg-type]
-        assert "asked for by name" in said
+        assert "requested by name" in said
         found |= {radix for radix in ("r8", "r16", "r32") if f"forward.{radix}" in said}
     assert found == {"r8", "r16", "r32"}
 

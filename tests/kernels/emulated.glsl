@@ -100,7 +100,7 @@ struct MatrixAcc {
     atomicOr(tile[line_ + half_ / 8u][half_ / 2u % 4u], float16_bits(matrix.e[i_]) << shift_); \
   }
 
-// In place of functions that take and return matrices, of which drivers make copies.
+// Macros instead of functions that take and return matrices, because drivers copy the arguments of functions.
 #define clear(matrix) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] = SUM(0)
 

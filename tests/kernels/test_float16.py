@@ -28,7 +28,7 @@ from vkq.shader.spec import Value, Variant
 
 from . import rewritten, sixteen_bits
 
-# Rows, columns and k that are no multiples of tiles, runs and blocks; strides, dilation, uneven padding,
+# Rows, columns and k that are not multiples of tiles, runs and blocks; strides, dilation, uneven padding,
 # groups.
 PROBLEMS = (
     "linear[M=37,K=16,N=33]",
@@ -307,7 +307,7 @@ def test_float_weights_beyond_float16(arithmetic: vkq.Device) -> None:
 def test_float_weights_without_float16_arithmetic(any_device: vkq.Device) -> None:
     layer = vkq.Linear(np.ones((8, 64), np.float32), compute="float16", device=any_device)
     assert layer.explain((40, 64)).variants == ("gemm_f32__tiled",)
-    assert "compute='float16' takes float32 on this device: " in layer.explain((40, 64)).reason
+    assert "compute='float16' uses float32 on this device: " in layer.explain((40, 64)).reason
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float32"])

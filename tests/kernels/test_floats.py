@@ -31,7 +31,7 @@ from . import sixteen_bits
 TILES, CONV_TILES = (
     catalog().shaders[name].axes["tile"] for name in (floats.GEMM_STAGED, floats.CONV_STAGED)
 )
-# Rows, columns and k that are no multiples of tiles and steps; rows that are whole vectors, or not.
+# Rows, columns and k that are not multiples of tiles and steps; rows that are whole vectors, or not.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=3,K=260,N=5]")
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",  # steps of several taps
@@ -174,7 +174,7 @@ def test_weights_read_ahead(
     device: vkq.Device, rows: int, k: int, n: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GEMV that prefetches weights is right for whole and partial slices of x, steps and parts without
-    work, and columns that are no multiple of a workgroup's."""
+    work, and columns that are not multiples of a workgroup's."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
     sixteen_bits.provide(device, monkeypatch)
@@ -274,7 +274,7 @@ def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> No
 @pytest.mark.parametrize(
     ("name", "x"),
     [
-        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),  # channels are no multiple of a step
+        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),  # channels are not multiples of a step
         ("N=1,IC=16,H=6,W=20,OC=176,KH=2,KW=3,padding=1x2x0x1,groups=2", "texels"),
         ("N=1,IC=8,H=9,W=8,OC=128,KH=3,KW=3,stride=2x1,padding=1,dilation=1x2", "float32"),
         ("N=1,IC=4,H=5,W=12,OC=128,KH=1,KW=8,padding=0x3x0x4", "float32"),  # taps in a loop

@@ -24,7 +24,7 @@ from . import emulated, sixteen_bits
 
 # (rows, K, N, bits, group, symmetric, scales, outputs, shape of matrices). Rows: one, those of one workgroup,
 # and one more. K: ends within a block and leaves some subgroups without work, or gives every subgroup several
-# iterations. A group is a part of a step, one step, or several. Columns are no multiple of a matrix.
+# iterations. A group is a part of a step, one step, or several. Columns are not multiples of a matrix.
 FEW = [
     (1, 2208, 35, 4, 32, True, "float16", 32, "16x8x16"),
     (1, 1152, 33, 8, 128, False, "float32", 32, "16x8x16"),
@@ -126,7 +126,7 @@ def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("n", "k", "zero", "late"), [
-    (35, 640, 8, 4),  # k ends within a chunk; columns are no multiple of a matrix
+    (35, 640, 8, 4),  # k ends within a chunk; columns are not multiples of a matrix
     (32, 256, 15, 0), (70, 1024, 0, 4), (20, 128, 8, 0),
 ])  # fmt: skip
 def test_a_single_row_at_once(
@@ -183,8 +183,8 @@ MANY = [
     for name in (grouped_half.MANY.product, grouped_half.MANY.split)
     for v in catalog().shaders[name].variants
 ]
-# (K, group, symmetric, scales, shape): K is no multiple of a step; groups are a part of a step, one step, or
-# more.
+# (K, group, symmetric, scales, shape): K is not a multiple of a step; groups are a part of a step, one step,
+# or more.
 OPERANDS = [
     (352, 32, True, "float16", "16x16x16"),
     (576, 64, False, "float16", "16x8x16"),
@@ -196,7 +196,7 @@ OPERANDS = [
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(v.name for v in MANY)))
 def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tile is right for rows and columns that are no multiples of it."""
+    """Every tile is right for rows and columns that are not multiples of it."""
     axes = catalog().variants[name].axes
     split, tall = name.startswith(grouped_half.MANY.split), int(axes["tile"].partition("x")[0])
     k, group, symmetric, scales, shape = OPERANDS[number % len(OPERANDS)]
@@ -286,7 +286,7 @@ def test_a_stride_of_0_that_is_not_kept_is_seen(
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other kernels compute float32 rows, too many rows, a single row with few weights, few columns, no k or
-    rows, zero points that are no codes, small groups, and a method or path requested by name."""
+    rows, zero points that are not codes, small groups, and a method or path requested by name."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={})
     w = weight(36, 64, 4, 32, True, "float16")

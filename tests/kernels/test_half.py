@@ -22,7 +22,7 @@ from ..ops import doctored
 from . import emulated
 from .matrix_layers import CONVOLUTIONS, known, only
 
-# Rows, columns and k that are no multiples of tiles, steps and runs of 8.
+# Rows, columns and k that are not multiples of tiles, steps and runs of 8.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=35]")
 TILES = catalog().shaders[half_ways.FLOAT16.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
@@ -151,7 +151,7 @@ def test_units_that_compute_nothing_are_not_taken(
     assert half_refusal(device) == said
     layer = vkq.Linear(np.ones((40, 64), np.int8), 1.0, compute="float16", device=device)
     explained = layer.explain((40, 64))
-    assert "compute='float16' takes float32 on this device" in explained.reason
+    assert "compute='float16' uses float32 on this device" in explained.reason
     assert not any("coopmat" in name for name in explained.variants)
 
 
@@ -183,5 +183,5 @@ def test_what_does_not_go_with_it(any_device: vkq.Device, monkeypatch: pytest.Mo
     with pytest.raises(vkq.ArgumentError, match="products of integers are exact"):
         vkq.Linear(w, 1.0, x_qparams=vkq.QParams(0.1), compute="float16", device=any_device)
     monkeypatch.setattr(any_device, "capabilities", doctored.capabilities(any_device))  # no matrix units
-    with pytest.raises(vkq.MethodError, match="matrix cannot be taken"):
+    with pytest.raises(vkq.MethodError, match="matrix cannot be used"):
         vkq.Conv2d(np.ones((3, 2, 1, 1), np.int8), 1.0, method="matrix", device=any_device)

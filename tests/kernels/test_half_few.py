@@ -20,7 +20,7 @@ from . import emulated, sixteen_bits
 from .matrix_layers import known
 from .test_half import layer_of
 
-# Rows and columns that are no multiples of workgroups and matrices; k leaves some subgroups without work, or
+# Rows and columns that are not multiples of workgroups and matrices; k leaves some subgroups without work, or
 # gives all several steps.
 CASES = [
     (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),

@@ -22,7 +22,7 @@ from .matrix_layers import known, only
 from .test_half import check_float16_images
 
 GATHERED, PLANES = half_ways.GATHERED[HALF], half_ways.PLANES[HALF, "float32"]
-# Rows, outputs, channels and k that are no multiples of tiles, steps and runs of 8; two parts of k, groups,
+# Rows, outputs, channels and k that are not multiples of tiles, steps and runs of 8; two parts of k, groups,
 # strides.
 CASES = (
     (half_ways.FLOAT16.split, "32x32", "linear[M=33,K=264,N=35]"),

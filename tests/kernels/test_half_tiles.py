@@ -22,7 +22,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .test_half import check, check_float16_images, known, layer_of, only
 
-# Channels, pixels and outputs that are no multiples of tiles; two chunks of channels, strides, dilation and
+# Channels, pixels and outputs that are not multiples of tiles; two chunks of channels, strides, dilation and
 # groups.
 CASES = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
@@ -233,8 +233,8 @@ SPLIT = half_ways.FLOAT16.split
 
 @pytest.mark.parametrize("tile", [each["tile"] for each in catalog().shaders[SPLIT].having(y="float16_rows")])
 def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few float16 rows are read without a copy, for rows and k that are no multiples of tiles and steps. With
-    the smallest tile repeated runs give the same bytes. float32 rows and more rows are packed first."""
+    """Few float16 rows are read without a copy, for rows and k that are not multiples of tiles and steps.
+    With the smallest tile repeated runs give the same bytes. float32 rows and more rows are packed first."""
     only(monkeypatch, tile, 2)
     rows, k = min(int(tile.split("x")[0]), 32) - 3, 264
     rng = np.random.default_rng(rows)

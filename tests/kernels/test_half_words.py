@@ -20,7 +20,7 @@ from vkq.select.path import half_refusal, pairs_refusal
 from . import emulated
 from .matrix_layers import known, only
 
-TILE, K, N = "64x128", 512, 276  # k of two iterations; outputs that are no multiple of a tile, nor of 32
+TILE, K, N = "64x128", 512, 276  # k of two iterations; outputs that are not multiples of a tile, nor of 32
 TILES = (TILE, "64x256_eight", "64x256")
 SAYS: dict[str, Any] = {
     "half_tile_cycles": {}, "straight_tile_cycles": {TILE: (2, 2)}, "matrix_pairs": True,
@@ -61,7 +61,7 @@ def variants_of(layer: vkq.Linear, rows: int, dtype: str = "float16") -> tuple[s
 def test_results_are_those_of_matrices_from_memory(
     tile: str, k: int, parts: int, points: int, words: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results equal those of matrices loaded from memory, for rows and outputs that are no multiples of
+    """Results equal those of matrices loaded from memory, for rows and outputs that are not multiples of
     tiles, with bias and activation; infinities and NaN stay in their row; repeated runs give the same
     bytes."""
     only(monkeypatch, tile, parts)

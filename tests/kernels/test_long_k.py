@@ -6,7 +6,7 @@ import pytest
 import vkq
 from vkq.kernels.gemm import FLOAT_WORDS
 
-EXACT = 4 * FLOAT_WORDS  # of k, at the largest products
+EXACT = 4 * FLOAT_WORDS  # exact k at the largest products
 
 
 def extreme(rows: int, k: int, sign: int) -> np.ndarray:
@@ -27,7 +27,7 @@ def test_products(any_device: vkq.Device, method: str, k: int, zero_point: int) 
     np.testing.assert_array_equal(layer(x), expected.astype(np.float32))
 
 
-@pytest.mark.parametrize("channels", [112, 116])  # of 3x3: 1008 and 1044 k
+@pytest.mark.parametrize("channels", [112, 116])  # channels of 3x3 kernels: 1008 and 1044 k
 def test_direct_convolutions(any_device: vkq.Device, channels: int) -> None:
     weight = np.full((4, channels, 3, 3), -127, np.int8)
     x = np.full((1, channels, 3, 3), -128, np.int8)

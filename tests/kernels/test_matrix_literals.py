@@ -31,7 +31,7 @@ XCLIPSE, NVIDIA, ADRENO = 0x144D, 0x10DE, 0x5143
 OP_MATRIX, OP_LOAD, OP_STORE = 4456, 4457, 4458  # OpTypeCooperativeMatrixKHR, OpCooperativeMatrixLoadKHR, ...
 SELFTEST = "selftest__matrices"
 MODULES = (SELFTEST, GEMM, SPLIT, WIDE, DYNAMIC, CONV, matrix_stem.STEM, IMPLICIT, integer.SHADER)
-OPEN = (SELFTEST, integer.SHADER)  # their trip counts are no constants
+OPEN = (SELFTEST, integer.SHADER)  # their trip counts are not constants
 
 
 def of_vendor(device: vkq.Device, vendor: int, *shapes: str, kind: str = "integrated") -> Capabilities:

@@ -14,7 +14,9 @@ from vkq.problem.names import parse
 
 from .matrix_layers import SHAPES, make, name_of, units
 
-RESNET = "conv2d[N=2,IC=3,H=37,W=45,OC=64,KH=7,KW=7,stride=2,padding=3]"  # the image is no multiple of a tile
+RESNET = (
+    "conv2d[N=2,IC=3,H=37,W=45,OC=64,KH=7,KW=7,stride=2,padding=3]"  # the image is not a multiple of a tile
+)
 
 
 @pytest.mark.parametrize(

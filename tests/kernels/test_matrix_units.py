@@ -555,7 +555,7 @@ def test_rows_quantized_on_the_device_take_tiles_of_their_shader(
 
 @pytest.mark.parametrize("shape", [(2, 40, 37), (33, 16), (1, 5, 7, 130)])
 def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ...]) -> None:
-    """Rows quantized on the device have batch dims, or four axes that are no image."""
+    """Rows quantized on the device have batch dims, or four axes that are not images."""
     rng = np.random.default_rng(18)
     x = rng.standard_normal(shape).astype(np.float32)
     w = rng.integers(-127, 128, (11, shape[-1]), dtype=np.int8)

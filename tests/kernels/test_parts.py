@@ -21,7 +21,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .matrix_layers import CONVOLUTIONS, only
 
-# Rows, columns and k that are no multiples of tiles, steps and runs of 8.
+# Rows, columns and k that are not multiples of tiles, steps and runs of 8.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=36]")
 TILES = catalog().shaders[half_ways.PARTS_OF_FLOAT32.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]

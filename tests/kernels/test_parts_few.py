@@ -38,7 +38,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said:
     monkeypatch.setattr(selftest, "report", lambda _: found)
 
 
-# Rows that are no multiples of half matrices, matrices and tiles; columns that are no multiple of a
+# Rows that are not multiples of half matrices, matrices and tiles; columns that are not multiples of a
 # workgroup's; fewer chunks than subgroups, one chunk for some subgroups, and several for all.
 @pytest.mark.parametrize(("rows", "tall", "k"), [
     (8, 8, 128), (5, 8, 1280), (13, 16, 1408), (16, 16, 2176), (17, 32, 256), (29, 32, 1408), (33, 48, 256),

@@ -103,7 +103,7 @@ def scaled() -> tuple[Chain, tuple[int, ...]]:
 @pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
 def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: str) -> None:
     """Quantized rows run through a chain and are quantized again, for each layout of x and y, with row
-    lengths that are no multiple of four."""
+    lengths that are not multiples of four."""
     read, write = (LAYOUTS[i] for i in layouts)
     rng, shape = np.random.default_rng(5), (3, 5, 48 if BLOCKED in (read, write) else 36)
     chain, ways = scaled()

@@ -25,8 +25,8 @@ from vkq.select.path import FORMS
 from vkq.shader.catalog import catalog
 
 TEXELS = catalog().shaders["gemm_q8ta_q8csw__texels"]
-# Rows and columns are no multiples of a tile; k is a word and a part of one, an odd number of words, and more
-# than float sums hold exactly; weight zero points for forms that sum the rows of x.
+# Rows and columns are not multiples of a tile; k is a word and a part of one, an odd number of words, and
+# more than float sums hold exactly; weight zero points for forms that sum the rows of x.
 PATH = {form: path for path, form in FORMS.items()}
 SHAPES = {
     "s8s8": "linear[M=9,K=27,N=33]",

@@ -1,4 +1,4 @@
-// The part of vkq._kompute that asks Vulkan, for a tree where nothing is computed (setup.sh).
+// The part of vkq._kompute that queries Vulkan, without the part that computes (setup.sh).
 #include "bind_instance.hpp"
 
 NB_MODULE(_kompute, m) {

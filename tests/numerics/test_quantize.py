@@ -140,5 +140,5 @@ def test_quantize_takes_every_float_type_order_and_byte_order():
 
 
 def test_dequantize_refuses_the_other_dtype():
-    with pytest.raises(DTypeError, match="xq has dtype uint8 but its QParams say int8"):
+    with pytest.raises(DTypeError, match="xq has dtype uint8 but its QParams are for int8"):
         dequantize(np.zeros(3, np.uint8), QParams(1.0))

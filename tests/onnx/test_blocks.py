@@ -153,7 +153,7 @@ def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(*found)
 
 
-# Block sizes that are no group size, some with half a byte at the end of a block, one much longer than K;
+# Block sizes that are not group sizes, some with half a byte at the end of a block, one much longer than K;
 # blocks along N, as many as along K.
 @pytest.mark.parametrize(
     ("k", "n", "block", "axis"),

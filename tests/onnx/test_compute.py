@@ -92,7 +92,7 @@ def test_the_command_line_asks_for_it(
     monkeypatch.delenv("VKQ_DEVICE", raising=False)
     for options, told in (([], False), (["--compute", "float16"], True)):
         assert main(["run", str(tmp_path / "m.onnx"), "--random", "--explain", *options]) == 0
-        assert ("compute='float16' takes float32 on this device" in capsys.readouterr().out) == told
+        assert ("compute='float16' uses float32 on this device" in capsys.readouterr().out) == told
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

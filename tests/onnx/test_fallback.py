@@ -64,8 +64,8 @@ def test_nodes_that_stand_for_one_have_names_of_their_own(any_device: vkq.Device
 
 @pytest.mark.parametrize("between", [False, True], ids=["int8", "float32"])
 def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None:
-    """A Clip with a computed bound runs: it is no function of two numbers with a table, since a bound is one
-    number for all elements."""
+    """A Clip with a computed bound runs: it is not a function of two numbers with a table, since a bound is
+    one number for all elements."""
     feed = {"x": bytes_of((3, 4), "int8"), "low": np.array(-5, np.int8)}
     clip = [helper.make_node("Clip", ["x", "low"], ["y"])]
     constants: dict[str, Any] = {}

@@ -162,7 +162,7 @@ def test_lengths_that_a_cache_cannot_have(
 
 
 def test_a_window_without_room_is_refused(any_device: vkq.Device) -> None:
-    with pytest.raises(vkq.VkqError, match=r"does not have this form of .*GroupQueryAttention"):
+    with pytest.raises(vkq.VkqError, match=r"does not support this form of .*GroupQueryAttention"):
         grouped(any_device, 1, 4, [5], local_window_size=4, sliding_window_cache=1)
 
 

@@ -62,7 +62,7 @@ def test_attributes_are_the_packages() -> None:
     tensor = numpy_helper.from_array(np.arange(3), "t")
     assert attribute_of(helper.make_attribute("t", tensor)) == tensor
     assert attribute_of(onnx.AttributeProto(name="nothing")) is None
-    with pytest.raises(ValueError, match="'own' is that of a function"):
+    with pytest.raises(ValueError, match="'own' refers to an attribute of a function"):
         attribute_of(onnx.AttributeProto(name="own", ref_attr_name="outer"))
     types = onnx.AttributeProto.AttributeType
     assert set(ATTRIBUTES) == set(types.values()) - {types.UNDEFINED}

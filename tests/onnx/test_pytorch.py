@@ -38,7 +38,7 @@ def test_programs_and_tensors_by_their_names() -> None:
 
 @pytest.fixture
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is no dependency of the tests")
+    return pytest.importorskip("torch", reason="torch is not a dependency of the tests")
 
 
 def network(torch: Any) -> Any:
@@ -72,7 +72,7 @@ def test_programs(any_device: vkq.Device, torch: Any) -> None:
 
 def test_pt2e(any_device: vkq.Device, torch: Any) -> None:
     """A network quantized by torchao runs entirely in 8 bits."""
-    pytest.importorskip("torchao", reason="torchao is no dependency of the tests")
+    pytest.importorskip("torchao", reason="torchao is not a dependency of the tests")
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
 

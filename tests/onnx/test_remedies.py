@@ -81,8 +81,9 @@ SAID = {
         " float32, int32, float16\n"
         "  DequantizeLinear '/DequantizeLinear': works on int16; on a device it must be one of int8, uint8,"
         " float32, int32, float16\n"
-        "int16, uint16: vkq has 8-bit activations: quantize the float model anew, by `vkq quantize FLOAT.onnx"
-        " -c PICTURES` or with activation_type=QuantType.QUInt8 in onnxruntime.quantization\n" + FALLBACK,
+        "int16, uint16: vkq has 8-bit activations: quantize the float model again, by `vkq quantize"
+        " FLOAT.onnx -c PICTURES` or with activation_type=QuantType.QUInt8 in onnxruntime.quantization\n"
+        + FALLBACK,
     ),
     "float64": (
         float64,
@@ -95,7 +96,7 @@ SAID = {
     "weight": (
         runtime_weight,
         "1 of 1 nodes cannot run on a device:\n"
-        "  Conv '/Conv': its weight 'w' is float32[4, 3, 3, 3] and no constant; on a device it must be one\n"
+        "  Conv '/Conv': its weight 'w' is float32[4, 3, 3, 3] and not constant; on a device it must be one\n"
         "weights that are inputs: constant_inputs=['w'] makes them constants, prepared once\n" + FALLBACK,
     ),
     "operator": (
@@ -107,7 +108,7 @@ SAID = {
         detector,
         "1 of 5 nodes cannot run on a device:\n"
         "  NonMaxSuppression '/NonMaxSuppression': vkq does not know the operator ai.onnx.NonMaxSuppression,"
-        " and its result is tensor(int64) of shape [None, 3], known when it is there\n"
+        " and its result is tensor(int64) of shape [None, 3], known only at run time\n"
         "to cut the model before NonMaxSuppression: onnx.utils.extract_model('MODEL.onnx', 'CUT.onnx',"
         " ['x'], ['boxes', 'scores']) keeps 3 of 5 nodes; compute the others from its results\n" + FALLBACK,
     ),

@@ -440,7 +440,7 @@ MISUSED = {  # call -> wrong arguments
         ("output_names", {"output_names": "abc", "input_feed": {"x": FRAME[None]}}),
         ("no outputs", {"output_names": ["abc"], "input_feed": {"x": FRAME[None]}}),
         ("inputs are given for", {"output_names": None, "input_feed": {"x": FRAME[None], 5: FRAME}}),
-        ("'x' is no array", {"output_names": None, "input_feed": {"x": [[1.0], [2.0, 3.0]]}}),
+        ("'x' is not an array", {"output_names": None, "input_feed": {"x": [[1.0], [2.0, 3.0]]}}),
     ],
     "map": [
         ("inputs", {"inputs": 5}),

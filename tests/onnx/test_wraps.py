@@ -71,7 +71,7 @@ def test_quantized_layers_wrap(device: vkq.Device, kind: str, dtype: str) -> Non
     check(device, data, feed)
     session = vkq.onnx.InferenceSession(data, device)
     told = " ".join(row.why for row in session.explain().rows)
-    assert re.search("sums may leave int32, and wrap, in output channels (0, 1, )?3, 4", told)
+    assert re.search("sums may overflow int32, and wrap, in output channels (0, 1, )?3, 4", told)
     graph = lower(session.model.at({"x": shape}))
     np.testing.assert_array_equal(run(graph, feed)["y"], session.run(None, feed)[0])  # the NumPy oracle
 

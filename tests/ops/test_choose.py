@@ -8,8 +8,8 @@ from vkq.ops import operand
 from vkq.ops.choose import argmax_of, chosen
 
 ANY = ("int8", "uint8", "float32", "int32")
-# Partial blocks of channels; rows and columns that are no multiple of a vector; more axes than a layout has;
-# one number; and axes that invocations share.
+# Partial blocks of channels; rows and columns that are not multiples of a vector; more axes than a layout
+# has; one number; and axes that invocations share.
 SHAPES = [(2, 5, 3, 7), (3, 13), (2, 3, 2, 2, 3), (1,)]
 LONG = [(1, 65_546), (257, 3)]
 

@@ -195,8 +195,8 @@ def test_direct_with_one_channel_after_the_other(device, path, name):
 
 @pytest.mark.parametrize("method", ["direct", "im2col"])
 def test_portable_stays_exact_beyond_the_float_block(device, method):
-    """The portable path is exact beyond 256 words, up to which float lanes are exact: a reduction has 1152
-    words, at the ends of the types."""
+    """Float lanes are exact for up to 256 words. The portable path stays exact beyond that: here for a
+    reduction of 1152 words with values at the ends of the types."""
     problem = parse("conv2d[N=1,IC=512,H=4,W=5,OC=3,KH=3,KW=3,padding=1]")
     check(
         random_data(problem, np.random.default_rng(5), extreme=True), device, method=method, path="portable"
@@ -289,7 +289,7 @@ def test_a_method_that_does_not_apply_is_refused_with_its_reason(any_device, nam
 
 
 def test_int8_methods_refuse_float_activations(any_device):
-    with pytest.raises(vkq.ArgumentError, match="method im2col cannot be taken: its activations are float"):
+    with pytest.raises(vkq.ArgumentError, match="method im2col cannot be used: its activations are float"):
         vkq.Conv2d(np.ones((4, 1, 1, 1), np.int8), 1.0, method="im2col", device=any_device)
 
 

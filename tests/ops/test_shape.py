@@ -149,9 +149,9 @@ def test_refusals(device: vkq.Device) -> None:
         vkq.pad(x, [(1, 1), (0, 1)], 128, device=device)
     with pytest.raises(vkq.ArgumentError, match="carries no qparams"):
         vkq.pad(x, [(1, 1), (0, 1)], device=device)
-    with pytest.raises(vkq.ArgumentError, match="each must stand there once"):
+    with pytest.raises(vkq.ArgumentError, match="they must list each axis once"):
         vkq.transpose(x, (0, 0), device=device)
-    with pytest.raises(vkq.ArgumentError, match="5 axes move apart"):
+    with pytest.raises(vkq.ArgumentError, match="5 axes move independently"):
         vkq.transpose(random_bytes((2, 3, 2, 3, 2)), device=device)
 
 

@@ -42,7 +42,7 @@ def test_names() -> None:
 
 @pytest.fixture
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is no dependency of the tests")
+    return pytest.importorskip("torch", reason="torch is not a dependency of the tests")
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -179,7 +179,9 @@ def test_a_plan_for_a_device_that_a_file_describes(
     other.close()
     for text in ("{}", '{"devices": [{"capabilities": {"name": "x"}}]}', "[1]"):
         described.write_text(text)
-        with pytest.raises(ArgumentError, match=r"phone.json: no device as `vkq devices --json` describes"):
+        with pytest.raises(
+            ArgumentError, match=r"phone.json: it describes no device as `vkq devices --json`"
+        ):
             digits_file(digits, any_device, (str(described),))
 
 
@@ -316,7 +318,7 @@ def test_what_a_run_refuses(any_device: vkq.Device, digits: bytes, tmp_path: Pat
         vkq.load(path, any_device.name)
     assert main(["inspect", str(path)]) == 2
     path.write_bytes(digits)
-    with pytest.raises(ModelError, match="no file of vkq export"):
+    with pytest.raises(ModelError, match="file of vkq export"):
         vkq.load(path, any_device.name)
 
 

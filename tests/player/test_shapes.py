@@ -198,7 +198,7 @@ def test_what_export_refuses(
 
 # ------------------------------------------------------------------------------------------ slow devices
 
-RATE = 2 * 8 * M * K * K * 10 * 2.5  # at which a layer takes 40 ms, as `watchdog` estimates
+RATE = 2 * 8 * M * K * K * 10 * 2.5  # the rate at which a layer takes 40 ms, as `watchdog` estimates
 
 
 def test_a_slow_device_gets_several_submissions(

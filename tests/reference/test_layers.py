@@ -299,7 +299,11 @@ GOOD: dict[str, Any] = {
     [
         ({"xq": np.ones((2, 5), np.int8)}, ArgumentError, "linear: x has K=5"),
         ({"wq": np.ones(4, np.int8)}, ArgumentError, "weight has 1 axes"),
-        ({"xq": np.ones((2, 4), np.uint8)}, DTypeError, "linear: x has dtype uint8 but its QParams say int8"),
+        (
+            {"xq": np.ones((2, 4), np.uint8)},
+            DTypeError,
+            "linear: x has dtype uint8 but its QParams are for int8",
+        ),
         ({"wq": np.ones((3, 4), np.int32)}, DTypeError, "linear: weight has dtype int32"),
         ({"w_scale": [1.0, 1.0]}, ArgumentError, r"linear: w_scale has shape \(2,\)"),
         ({"w_scale": [1.0, 0.0, 1.0]}, ArgumentError, r"linear: w_scale\[1\] is 0.0"),

@@ -8,8 +8,8 @@ import sys
 
 import vkq
 
-# Channels that leave lanes of a subgroup idle, k and rows that are no multiple of a block, images whose lines
-# are whole texels, and others.
+# Channels that leave lanes of a subgroup idle, k and rows that are not multiples of a block, images whose
+# lines are whole texels, and others.
 CODE = """
 import re, sys
 import numpy as np

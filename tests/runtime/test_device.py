@@ -132,7 +132,7 @@ def test_buffers_beyond_the_limits_are_refused_before_submission(any_device: vkq
         with vkq.Device(capabilities=work.doctored(c, **{limit: 1 << 20})) as small:
             with pytest.raises(
                 vkq.OutOfMemoryError,
-                match=rf"1048580 bytes asked for at once, above this device's {limit} of 1048576",
+                match=rf"1048580 bytes requested at once, above this device's {limit} of 1048576",
             ):
                 vkq.Tensor(small, ((1 << 18) + 1,), "int32")
             work.linear(small).check()

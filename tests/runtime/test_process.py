@@ -293,7 +293,7 @@ def handler(*_):
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.001)
 while len(told) < 5: results = session.run(None, feed)
-assert all('inside of it already' in one for one in told), told
+assert all('inside it already' in one for one in told), told
 """,
     "progress": """
 told = []
@@ -302,7 +302,7 @@ def progress(made, count):
     except vkq.DeviceError as error: told.append(str(error))
 session = vkq.onnx.InferenceSession("examples/models/digits.onnx", device, progress=progress)
 results = session.run(None, feed)
-assert told and all('inside of it already' in one for one in told), told
+assert told and all('inside it already' in one for one in told), told
 """,
     "an operation": """
 session = vkq.onnx.InferenceSession("examples/models/digits.onnx", device)

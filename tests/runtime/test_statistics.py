@@ -48,7 +48,7 @@ def radv() -> None:
 
 @pytest.mark.parametrize(("family", "name"), [("navi21", "gfx1030"), ("gfx1100", "gfx1100")])
 def test_what_auto_takes_is_no_worse_than_what_is_kept(family: str, name: str) -> None:
-    """The automatic choices are no worse than the results kept in benchmarks/results, from Debian 12's RADV;
+    """The automatic choices are not worse than the results kept in benchmarks/results, from Debian 12's RADV;
     another version may compile differently."""
     kept = Path(__file__).parents[2] / "benchmarks" / "results" / f"compiled-radv-{name}.json"
     environment = {

@@ -14,8 +14,8 @@ from vkq.kernels.floats import lanes
 
 Float32 = npt.NDArray[np.float32]
 Sizes = tuple[int, int, tuple[int, int], int, int, int]
-# Rows and columns that are no multiple of a tile, one row, one column, parts of k of different lengths, no k
-# at all.
+# Rows and columns that are not multiples of a tile, one row, one column, parts of k of different lengths, no
+# k at all.
 LINEAR = [(1, 300, 37), (5, 37, 10), (33, 64, 130), (8, 1100, 6), (9, 130, 1), (70, 3, 65), (3, 0, 5)]
 # (IC, OC, kernel, groups, stride, dilation): one and several channels for each invocation, depthwise, wide
 CONVOLUTIONS = [

@@ -42,7 +42,7 @@ def test_find(small: Catalog) -> None:
         (
             "scale__plain",
             {"out": "f32"},
-            r"2 variants with out=f32; one is needed of: scale__plain:f32\.one, .*two",
+            r"2 variants with out=f32; name one of: scale__plain:f32\.one, .*two",
         ),
         ("scale__plain", {}, "4 variants with no axes"),
     ],

@@ -37,7 +37,7 @@ void main() {
   }
 }
 """
-LOOP = "iterations: 10\n"  # of the loop in quantized_quotient
+LOOP = "iterations: 10\n"  # limit of the loop in quantized_quotient
 FLOATS = "y[2u * i] = sum(a, b); y[2u * i + 1u] = quotient(a, b);"
 WHOLE = "y[i] = float(quick_quotient(floatBitsToUint(a), floatBitsToUint(b)));"
 YAML = """\

@@ -14,7 +14,7 @@ from vkq.shader.compile import build, text
 from vkq.shader.interface import FILE, blocks
 
 PUSH = """\
-factors:  # a comment is no part of it
+factors:  # a comment is not a part of it
   - uint count      # nor here
   - int offset, shift
 """
@@ -56,8 +56,8 @@ def test_the_glsl_of_a_block_changes_with_the_text(tmp_path: Path) -> None:
     [
         (PUSH, "[factor]", r"scale.yaml:15: there is no block 'factor' in push.yaml; there are: factors"),
         (PUSH, "[factors, factors]", "the push constant 'count' is declared twice"),
-        ("a:\n  - uint x;\n", "[a]", r"push.yaml:2: 'uint x;' is no declaration; write a type"),
-        ("a:\n  - vec4 x\n", "[a]", "'vec4 x' is no declaration"),
+        ("a:\n  - uint x;\n", "[a]", r"push.yaml:2: 'uint x;' is not a declaration; write a type"),
+        ("a:\n  - vec4 x\n", "[a]", "'vec4 x' is not a declaration"),
         ("a:\n  - uint first_group\n", "[a]", "the push constant 'first_group' is declared twice"),
         (
             "a:\n  - uint " + ", ".join(f"w{i}" for i in range(31)) + "\n",

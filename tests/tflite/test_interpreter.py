@@ -75,7 +75,7 @@ def test_misuse(any_device: vkq.Device) -> None:
         interpreter.set_tensor(0, A.astype(np.float32))
     with pytest.raises(ArgumentError, match="shape"):
         interpreter.set_tensor(0, A[0])
-    with pytest.raises(ArgumentError, match="tensor 2 is none of the inputs"):
+    with pytest.raises(ArgumentError, match="tensor 2 is not one of the inputs"):
         interpreter.set_tensor(2, A)
     with pytest.raises(ArgumentError, match="cannot become"):
         interpreter.resize_tensor_input(0, (3,))
@@ -214,7 +214,7 @@ def test_16_bit_activations(any_device: vkq.Device) -> None:
     """16-bit activations are computed in floats, within the range of 16 bits."""
     session = InferenceSession(sixteen(), any_device)
     (got,) = session.run(None, {"x": np.array([[0.5, -15, 99, 15]], np.float32)})
-    top = (2**15 - 1) / 2**11  # of the result; 99 is limited to 2^15 - 1 steps before
+    top = (2**15 - 1) / 2**11  # largest result; 99 is limited to 2^15 - 1 steps before
     np.testing.assert_array_equal(got, np.float32([[0.5 + 2**-10, -15 - 2**-9, top, top]]))
     with pytest.raises(UnsupportedModelError, match=r"vkq runs int16 activations .* with float inputs"):
         InferenceSession(sixteen(ends="int16"), any_device)

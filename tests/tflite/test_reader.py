@@ -54,9 +54,9 @@ CASES: dict[str, tuple[bytes, str]] = {
     "outputs": (changed(outputs=[]), "no results"),
     "operator": (changed(operators=[{"inputs": [0], "outputs": [7]}]), "Operator.outputs has tensor 7"),
     "code": (changed(operators=[{"opcode_index": 4, "inputs": [0], "outputs": [1]}]), "code 4; there are 1"),
-    "unmade": (changed(operators=[]), "nothing makes"),
-    "cycle": (changed(operators=[{"inputs": [1], "outputs": [1]}]), "nothing makes"),
-    "twice": (changed(operators=[{"inputs": [0], "outputs": [1]}] * 2), "there already"),
+    "unmade": (changed(operators=[]), "no earlier operator makes"),
+    "cycle": (changed(operators=[{"inputs": [1], "outputs": [1]}]), "no earlier operator makes"),
+    "twice": (changed(operators=[{"inputs": [0], "outputs": [1]}] * 2), "exists already"),
     "type": (changed(tensors=[{"shape": [2]}, {"shape": [2], "type": 9}]), "is int8 in the file"),
 }
 

@@ -45,7 +45,9 @@ class Goal:
             self.least = score - (1 - SHARE) * abs(score)
         if not self._passes(score):
             wanted = "" if self.least is None else f"; the target is at least {self.least:g}"
-            raise ArgumentError(f"the target's judge gives the float model itself {score}{wanted}")
+            raise ArgumentError(
+                f"the target's judge already rejects the float model: its score is {score}{wanted}"
+            )
         progress(f"the float model scores {score}")
 
     def __call__(self, found: Found) -> bool:

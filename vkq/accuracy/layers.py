@@ -108,7 +108,7 @@ class LayerComparison:
         self.tallies = {site.name: Tally() for site in self.sites}
         if not self.sites:
             raise ModelError(
-                "the models have no quantized value in common: give the float model of which the other was"
+                "the models have no quantized value in common: give the float model from which the other was"
                 " made"
             )
 

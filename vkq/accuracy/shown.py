@@ -42,7 +42,7 @@ class LayerRow:
             return f"{self.clipped:.1%} of its numbers are clipped: its range is too small"
         if self.scale_loss_db > SPOILT:
             return f"its scale loses {self.scale_loss_db:.1f} dB: numbers fill {self.used:.1%} of the range"
-        return f"{_db(self.own_db).strip()} dB by itself, {_db(self.snr_db).strip()} dB with what it inherits"
+        return f"{_db(self.own_db).strip()} dB alone, {_db(self.snr_db).strip()} dB with inherited errors"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,9 @@ class Top:
         that the model does not have."""
         flat = scores.reshape(-1)
         if not 0 <= label < flat.size:
-            raise ArgumentError(f"a sample is of class {label}; the output has {flat.size} scores, for 0 on")
+            raise ArgumentError(
+                f"a sample has label {label}; the output has {flat.size} scores, so labels must be below that"
+            )
         order = np.argsort(-flat.astype(np.float64), kind="stable")[:BEST]
         self.chosen.append(int(order[0]))
         self.first += int(order[0]) == label

@@ -77,7 +77,7 @@ def _program(module: Any, example: tuple[Any, ...], dynamic_shapes: Any) -> Any:
             return torch.export.export(module, example, dynamic_shapes=dynamic_shapes)
         except Exception as error:  # torch raises errors of several classes
             raise ModelError(
-                f"torch.export.export cannot take this {type(module).__name__}: {str(error)[:300]}"
+                f"torch.export.export cannot export this {type(module).__name__}: {str(error)[:300]}"
             ) from error
 
 

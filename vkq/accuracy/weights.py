@@ -120,7 +120,7 @@ class WeightReplacement:
         if node.name in self.exclude:
             return WeightRow(node.name, node.op_type, wide, why="excluded")
         if rank != 2 and node.op_type in ("MatMul", "Gemm"):
-            return WeightRow(node.name, node.op_type, wide, why=f"the weight has {rank} axes; 2 are taken")
+            return WeightRow(node.name, node.op_type, wide, why=f"the weight has {rank} axes; it must have 2")
         if 0 in tensor.dims:
             return WeightRow(node.name, node.op_type, wide, why="the weight is empty")
         axis, blocks = _channels(node, left)

@@ -155,7 +155,7 @@ class WorkArm:
         return taken
 
     def _shortest_us(self, recording: Recording) -> float:
-        """Return the shortest time of up to four runs: an interrupted run is no measure of the work."""
+        """Return the shortest time of up to four runs: an interrupted run is not a measure of the work."""
         shortest, spent_us = math.inf, 0.0
         for _ in range(4):
             lasted = max(self._run_us(recording)[0], 1e-3)

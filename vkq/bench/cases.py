@@ -20,7 +20,7 @@ from vkq.problem.mover import TAKES, Mover, mover
 from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
-MAX_CASES = 10_000  # of one sweep, and of a list with all lists that it includes
+MAX_CASES = 10_000  # most cases of one sweep, or of a list with its included lists
 MAX_LISTS = 100  # most lists that one list may include
 MAX_DEPTH = 16  # most levels of includes
 # Lists that need no file, for `include`: the shapes that `vkq check` and the tests use.
@@ -54,7 +54,7 @@ def expand(text: str) -> list[Problem | Mover]:
             values.append([])
         elif not values:
             raise ArgumentError(
-                f"{text!r}: {token!r} stands before any size; write NAME=value, as in linear[M=1,8,K=64,N=32]"
+                f"{text!r}: {token!r} comes before any size; write NAME=value, as in linear[M=1,8,K=64,N=32]"
             )
         values[-1] += _numbers(text, value if equals else token.strip())
     count = 1
@@ -62,7 +62,7 @@ def expand(text: str) -> list[Problem | Mover]:
         count *= len(each)
     if count > MAX_CASES:
         raise ArgumentError(
-            f"{text!r} states {count} cases; at most {MAX_CASES} can be asked for: use larger steps"
+            f"{text!r} gives {count} cases; at most {MAX_CASES} are allowed: use larger steps"
         )
     read = mover if match[1] in TAKES else parse
     return [
@@ -139,7 +139,9 @@ def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Ca
                 f"cannot include '{name}': no such list in {path.parent}, or it includes itself."
             )
         if len(seen) > MAX_LISTS or len(including) > MAX_DEPTH:
-            raise node.error(f"more than {MAX_LISTS} lists are included, or {MAX_DEPTH} inside each other.")
+            raise node.error(
+                f"more than {MAX_LISTS} lists are included, or nested more than {MAX_DEPTH} deep."
+            )
         if name not in seen:
             _load(path.parent / f"{name}.yaml", (*including, path.stem), seen, found)
     for node in top["cases"].sequence() if "cases" in top else []:
@@ -167,7 +169,9 @@ def _cases(node: Node) -> list[Case]:
     )
     count = len(problems) * len(schemes) * len(scales) * len(methods)
     if count > MAX_CASES:
-        raise keys["case"].error(f"{count} cases are stated; at most {MAX_CASES} can be: use larger steps.")
+        raise keys["case"].error(
+            f"{count} cases are given; at most {MAX_CASES} are allowed: use larger steps."
+        )
     reason, times = keys["reason"].str(), keys["times"].int() if "times" in keys else 1
     # Problems vary faster than schemes. So neighbouring cases share weights, which take long to make.
     return [
@@ -194,7 +198,7 @@ def select(
     found = [case for word in words for case in _named(word)]
     chosen = list(dict.fromkeys(changed(case, scheme, scale, method) for case in found))
     if len(chosen) > MAX_CASES:
-        raise ArgumentError(f"{len(chosen)} cases are asked for; at most {MAX_CASES} can be")
+        raise ArgumentError(f"{len(chosen)} cases are selected; at most {MAX_CASES} are allowed")
     for case in chosen:
         check_work(case.problem)
     return chosen

@@ -56,7 +56,7 @@ class Contest:
         ids: Sequence[str] = (),
     ):
         if is_tflite(path):
-            raise ArgumentError(f"{path}: other libraries run ONNX models here; leave --peer out")
+            raise ArgumentError(f"{path}: --peer is for ONNX models; leave it out")
         self.file, self.model, self.device = path, at_batch(path, batch), device
         try:
             self.session = InferenceSession(self.model, device)

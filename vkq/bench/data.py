@@ -109,7 +109,8 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
     if case.method is not None:
         if not has_methods(case):
             raise ArgumentError(
-                f"{case.name}: method {case.method!r} is asked for, and {kind.__name__} has no methods"
+                f"{case.name}: method {case.method!r} is requested, but {kind.__name__} has no methods;"
+                " leave it out"
             )
         options["method"] = case.method
     if case.scheme in GROUPED:

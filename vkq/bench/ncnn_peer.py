@@ -79,7 +79,7 @@ def model_call(
         )
     index = _gpu(ncnn, device)
     if batches := [f"{name} {x.shape}" for name, x in feed.items() if x.ndim > 1 and x.shape[0] != 1]:
-        raise NotImplementedError(f"ncnn has no batches, and {', '.join(batches)} is more than one")
+        raise NotImplementedError(f"ncnn has no batches; axis 0 must be 1 in {', '.join(batches)}")
     net = ncnn.Net()
     net.opt.use_vulkan_compute = True
     net.set_vulkan_device(index)
@@ -120,7 +120,7 @@ def _split(net: Any) -> str:
 def _gpu(ncnn: Any, device: Device) -> int:
     names = [ncnn.get_gpu_info(i).device_name() for i in range(ncnn.get_gpu_count())]
     if device.name not in names:
-        raise NotImplementedError(f"ncnn does not see this device; it sees {', '.join(names) or 'none'}")
+        raise NotImplementedError(f"ncnn does not list this device; it lists {', '.join(names) or 'none'}")
     return names.index(device.name)
 
 

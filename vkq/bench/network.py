@@ -152,7 +152,7 @@ def _measure(network: Network, device: Device, request: Request, result: Result,
     progress(f"{network.name}: verifying")
     wanted, whose = network.expected()
     if not network.executable.plan.steps:
-        raise ArgumentError("nothing of it runs on a device: its results do not depend on its inputs")
+        raise ArgumentError("no part of it runs on a device, because its results do not depend on its inputs")
     progress(f"{network.name}: {network.executable.memory()}")
     got = network.executable.run(network.held)
     wrong = network.wrong(got, wanted)

@@ -220,8 +220,8 @@ def read_json(path: Path) -> Any:
 
 
 def read(path: Path) -> Result:
-    """Return a run from its JSON file. Raises ArgumentError, with the file's name, if the file is no result
-    or has another schema version."""
+    """Return a run from its JSON file. Raises ArgumentError, with the file's name, if the file is not a
+    result or has another schema version."""
     top = read_json(path)
     version = top.get("schema") if isinstance(top, dict) else None
     if version != SCHEMA:
@@ -245,7 +245,7 @@ def read(path: Path) -> Result:
 
 def _list(top: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(top.get(key), list):
-        raise ValueError(f"{key} is no list")
+        raise ValueError(f"{key} is not a list")
     return list(top[key])
 
 

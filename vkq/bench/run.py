@@ -42,7 +42,7 @@ class Request:
 
 def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
     """Return the paths that the command line names; ``all`` means every path that the device can take.
-    Raises ArgumentError for a name that is no path."""
+    Raises ArgumentError for a name that is not a path."""
     found: list[str] = []
     for word in words:
         if word != "all" and word not in PATHS:

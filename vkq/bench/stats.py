@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-CONFIDENCE = 0.99  # of the interval of a ratio
+CONFIDENCE = 0.99  # confidence of a ratio's interval
 FLOOR = 0.02  # ratios nearer to 1 count as equal, because other addresses of buffers change times as much
 DRIFT = 0.05  # a larger change from the first fifth's median to the last fifth's gives a warning
 OUTLIERS = 0.05  # a larger share of the samples gives a warning

@@ -50,7 +50,7 @@ def with_variant(layer: Any, x: Tensor, pattern: str) -> Chosen:
     """
     wanted, seen = names(pattern), dict[str, None]()
     if not hasattr(layer, "plan"):
-        raise PathError("--variant: this operator has one kernel on each path, and none to choose")
+        raise PathError("--variant: this operator has only one kernel on each path; leave it out")
     with preferred({}), watched() as rankings:
         layer.plan(x.spec)
     for choice in legal(rankings):

@@ -110,7 +110,7 @@ class Check:
         )
 
     def input(self, data: Data) -> npt.NDArray[Any]:
-        """Return the layer's input: x, or float32 numbers that are no multiples of the scale."""
+        """Return the layer's input: x, or float32 numbers that are not multiples of the scale."""
         if self.integer and not self.float_in:
             return data.x
         rng = np.random.default_rng(self.seed)
@@ -248,7 +248,7 @@ def select(pattern: str) -> list[Check]:
     if not pattern:
         return list(catalogue())
     if len(pattern) > MOST_LETTERS:
-        raise ArgumentError(f"the filter has {len(pattern)} letters; at most {MOST_LETTERS} are taken.")
+        raise ArgumentError(f"the filter has {len(pattern)} letters; at most {MOST_LETTERS} are allowed.")
     if re.fullmatch(rf"({'|'.join(METHODS)})\[[^]]*\](/.*)?", pattern) and not set(pattern) & set("*?"):
         exact = _exact(pattern)
         return exact if exact else [check_of(pattern)]

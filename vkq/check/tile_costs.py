@@ -117,7 +117,7 @@ def _pair(
         steps = (depths[-1] - depths[0]) / per if len(depths) > 1 else 1
         took = (at[-1] - at[0]) if len(depths) > 1 else at[0]
         if took <= 0:
-            raise NoCost(f"{pick}: the clock does not tell {depths[0]} of k from {depths[-1]}")
+            raise NoCost(f"{pick}: the clock cannot distinguish k = {depths[0]} from k = {depths[-1]}")
         times.append(took / steps / workgroups)
     return max(times), times[1]
 

@@ -26,7 +26,7 @@ from ..runtime.tensor import Tensor
 from .compare import Array
 from .data import Data
 
-IMAGE, ROWS = (2, 6, 11, 9), (7, 37)  # odd sizes: channels, rows and columns are no multiples of four
+IMAGE, ROWS = (2, 6, 11, 9), (7, 37)  # odd sizes: channels, rows and columns are not multiples of four
 Q, OTHER = QParams(0.05, 3), QParams(0.03, -20)
 SUM, PRODUCT, SHARES = QParams(0.07, -5), QParams(1.1, 4), QParams(1 / 256, -128)
 Replayed = tuple[str, Sequence[Array], Sequence[Array], Callable[[Tensor], Tensor]]

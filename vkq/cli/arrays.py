@@ -75,7 +75,7 @@ def _array(
     shape, fortran, dtype = _header(file)
     begin = file.tell()
     if dtype.hasobject or dtype.names or dtype.kind not in "biufc":
-        raise ValueError(f"it is of type {dtype}")
+        raise ValueError(f"its type is {dtype}; it must be of numbers")
     count = math.prod(shape)
     if min(shape, default=0) < 0 or count * dtype.itemsize > size - begin:
         raise ValueError(f"its shape is {shape} of {dtype}, and {max(0, size - begin)} bytes follow")
@@ -87,7 +87,7 @@ def _array(
         )
     data = np.empty(count, dtype)
     if file.readinto(data.view(np.uint8)) != data.nbytes:  # type: ignore[attr-defined]
-        raise EOFError("it ends before its array does")
+        raise EOFError("it ends before the end of its array")
     return data.reshape(shape, order="F" if fortran else "C")
 
 
@@ -95,7 +95,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
     form: Any = np.lib.format
     version = form.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
-        raise ValueError(f"it is of version {version} of the format")
+        raise ValueError(f"its format has version {version}; 1.0, 2.0 and 3.0 can be read")
     read = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
     shape, fortran, dtype = read(_Bounded(file))
     return shape, fortran, dtype

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     if options.filter in (INTEGER, WINDOWS):
         return _random(options)
     if TRANSFORM in (options.path or ()):
-        raise ArgumentError(f"check: --path {TRANSFORM} is for {INTEGER} alone")
+        raise ArgumentError(f"check: --path {TRANSFORM} is only for `check {INTEGER}`")
     checks = _chosen(options)
     if options.list:
         print(*(check.name for check in checks), sep="\n")
@@ -139,7 +139,7 @@ def _random(options: argparse.Namespace) -> int:
     if not options.count:
         raise ArgumentError(f"check {kind}: --count is 0; give the number of random cases, 1 or more")
     if kind == WINDOWS and options.path:
-        raise ArgumentError(f"check {WINDOWS}: --path is for layers; these have one path")
+        raise ArgumentError(f"check {WINDOWS}: --path is for layers; these operators have only one path")
     start = time.perf_counter()
     with Device(options.device) as device:
         paths = (options.path or [*usable_paths(device)[0], TRANSFORM]) if kind == INTEGER else []
@@ -181,7 +181,7 @@ def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
         again += [f"--path={path}" for path in options.path or ()]
         argv = spawn.command("vkq.cli", *again)
         if argv is None:
-            raise DeviceError("--debug needs a Python of its own to start, and this one is part of a program")
+            raise DeviceError("--debug starts Python again, but this Python is embedded in a program")
         environment = {**os.environ, shader_compile.DEBUG_VARIABLE: "1", "VKQ_VALIDATION": "printf"}
         return subprocess.run(argv, env=environment, check=False).returncode
     wrong = 0

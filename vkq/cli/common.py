@@ -75,7 +75,7 @@ def integer_option(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
     def convert(text: str) -> int:
         if not re.fullmatch("[+-]?[0-9]{1,18}", text) or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text[:60]!r} is no whole number from {least} to {most}")
+            raise argparse.ArgumentTypeError(f"{text[:60]!r} is not a whole number from {least} to {most}")
         return int(text)
 
     return convert
@@ -91,7 +91,7 @@ def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[st
             value = math.nan
         if not least <= value <= most or (above and value == least):
             rule = f"above {least:g} and at most" if above else f"from {least:g} to"
-            raise argparse.ArgumentTypeError(f"{text[:60]!r} is no number {rule} {most:g}")
+            raise argparse.ArgumentTypeError(f"{text[:60]!r} is not a number {rule} {most:g}")
         return value
 
     return convert

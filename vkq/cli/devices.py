@@ -107,7 +107,7 @@ def _show(report: dict[str, Any], why: bool) -> None:
     show_capabilities(report["capabilities"])
     kernels, _, reasons = report["kernels"].partition("; ")
     print(folded(f"   int8 path      {report['path'] or 'none'}: {report['reason']}", 18))
-    print(folded(f"   kernels        {kernels}{f'; {reasons}' if why else ' (--why tells more)'}", 18))
+    print(folded(f"   kernels        {kernels}{f'; {reasons}' if why else ' (--why prints more)'}", 18))
     show_measured(report["measured"], why)
     for feature, failure in report["refused"].items():
         print(folded(f"     without {feature}, which failed the self-test: {failure}", 16))

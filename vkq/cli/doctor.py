@@ -46,7 +46,7 @@ from vkq.shader.glslang import find_compiler
 ALL, TEXELS = "all", "texels"  # paths of works that use no path of `vkq.select.path`
 TEXELS_READ = {  # why layers read texels on the device, and what to do
     "unread": "vkq's layers read none on this device. Report it",
-    "measured": "layers read them since that was the fastest here. Set VKQ_TUNE=off, and report it",
+    "measured": "layers read them because that was fastest here. Set VKQ_TUNE=off, and report it",
     "profile": "layers read them on every device of this kind, and nothing turns that off. Report it, and"
     " take another device until then: VKQ_DEVICE=<index or part of a name>",
 }
@@ -133,7 +133,7 @@ def advice(report: dict[str, Any]) -> list[str]:
             f" path={good[0]!r}"
         )
     if common or {"auto", report["path"]} & bad or (on_paths and not good):
-        said.append("take another device until this one is right: VKQ_DEVICE=<index or part of a name>")
+        said.append("use another device until this one is right: VKQ_DEVICE=<index or part of a name>")
     said.append(f"look for a newer driver than {report['device']['driver']}, and run vkq doctor again")
     said.append("attach what `vkq report` writes to an issue")
     return said
@@ -172,7 +172,7 @@ def versions() -> dict[str, str]:
         try:
             found[name] = ask()
         except CompileError as error:
-            found[name] = "none, and none is needed: vkq has its shaders compiled"
+            found[name] = "none; vkq needs none, because its shaders are compiled already"
             if not PACKAGED.is_dir():
                 found[name] = f"none ({error})"
         except (VkqError, ImportError, AttributeError) as error:

@@ -67,12 +67,12 @@ def run(options: argparse.Namespace) -> int:
 
     model = read_model(options.model)
     if others := [f"{a.name} ({a.dtype})" for a in model.inputs if a.dtype not in ON_DEVICE]:
-        raise ArgumentError(f"export: inputs {', '.join(others)} are of types that no device has")
+        raise ArgumentError(f"export: inputs {', '.join(others)} have types that no device supports")
     graphs = []
     for shapes in _sets(model, options.shape, options.batch):
         graph, rest = known(model, shapes, fallback=False)
         if rest.nodes:
-            raise ArgumentError(f"export: the model runs in stages, which no one plan shows: {rest.why}")
+            raise ArgumentError(f"export: the model runs in stages, so it has no single plan: {rest.why}")
         graphs.append(graph)
     with Device(options.device) as device:
         data, sets = exported(graphs, device, options.kinds or ["this"])
@@ -97,7 +97,7 @@ def _sets(model: Model, given: Sequence[str], batches: Sequence[int]) -> list[di
         of_inputs.setdefault(text.rpartition("=")[0] or model.inputs[0].name, []).append(text)
     count = max(map(len, of_inputs.values()), default=1)
     if uneven := [name for name, some in of_inputs.items() if len(some) not in (1, count)]:
-        raise ArgumentError(f"--shape is given {count} times for one input, and not as often for {uneven}")
+        raise ArgumentError(f"--shape is given {count} times for one input, but not as often for {uneven}")
     found = []
     for i in range(count):
         shapes = shapes_of(model, [some[i if len(some) > 1 else 0] for some in of_inputs.values()])

@@ -91,7 +91,7 @@ def _named(model: Model, text: str) -> tuple[Argument | None, Path]:
 def _regular(path: Path) -> Path:
     """Require a regular file: reading a pipe might never end."""
     if path.exists() and not path.is_file():
-        raise ArgumentError(f"{path} is no regular file; an input is one")
+        raise ArgumentError(f"{path} is not a regular file; an input must be one")
     return path
 
 

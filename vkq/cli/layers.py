@@ -17,7 +17,7 @@ def register(commands: Parsers) -> None:
         commands,
         "compare-layers",
         run,
-        "compare each layer of a quantized model with the float model that it was made of",
+        "compare each layer of a quantized model with the float model that it was made from",
         [
             "vkq compare-layers float.onnx int8.onnx -i pictures/",
             "vkq compare-layers float.onnx int8.onnx -i samples/ --json layers.json --plot layers.svg",

@@ -64,6 +64,6 @@ def _broken(path: Path, error: Exception) -> ArgumentError:
     if isinstance(error, ArgumentError):
         return error
     return ArgumentError(
-        f"{path} is no picture that can be read ({str(error)[:200] or type(error).__name__}); it must be one"
-        f" of {', '.join(FORMATS)}, whole, of at most {MOST_PIXELS} pixels"
+        f"{path} is not a picture that can be read ({str(error)[:200] or type(error).__name__}); it must be"
+        f" a whole {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file of at most {MOST_PIXELS} pixels"
     )

@@ -67,7 +67,7 @@ def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: arg
 
 def channels_of(argument: Argument, shape: Any, options: argparse.Namespace) -> tuple[bool, int]:
     """Return whether channels come before rows, and how many there are. Raises ArgumentError for an input
-    that is no picture."""
+    that is not a picture."""
     if len(shape) == 4 and 0 not in shape:
         for first, channels in ((True, shape[1]), (False, shape[3])):
             if channels in (1, 3) and options.layout in (None, "nchw" if first else "nhwc"):

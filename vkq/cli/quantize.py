@@ -35,7 +35,8 @@ def register(commands: Parsers) -> None:
         commands,
         "quantize",
         run,
-        "quantize a float ONNX or TFLite model, so that it runs whole on a device, and tell its accuracy",
+        "quantize a float ONNX or TFLite model, so that it runs completely on a device, and report its"
+        " accuracy",
         [
             "vkq quantize float.onnx -c pictures/",
             "vkq quantize float.onnx -c pictures/ -o int8.onnx --mean 0.485,0.456,0.406 --std"
@@ -73,7 +74,9 @@ def register(commands: Parsers) -> None:
 def search_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the search that preserves accuracy."""
     parser.add_argument(
-        "--fast", action="store_true", help="take the smallest and the largest number, without a search"
+        "--fast",
+        action="store_true",
+        help="use the smallest and the largest value as each range, without a search",
     )
     parser.add_argument(
         "--seconds", type=number(0), default=60.0, metavar="S",
@@ -165,7 +168,7 @@ def quantize_activations(
 
     if samples is None:
         raise ArgumentError(
-            "ranges of activations are found with samples: name a folder with -c, or take --weights-only,"
+            "ranges of activations are found with samples: name a folder with -c, or use --weights-only,"
             " which needs none"
         )
     judge = script(options.target) if options.target else None

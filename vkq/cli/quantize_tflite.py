@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     samples = GivenSamples(read(options.model), options.calibrate, options) if options.calibrate else None
     if samples is None and not options.weights_only:
         raise ArgumentError(
-            "ranges of activations are found with samples: name a folder with -c, or take --weights-only,"
+            "ranges of activations are found with samples: name a folder with -c, or use --weights-only,"
             " which needs none"
         )
     if samples and samples.told():

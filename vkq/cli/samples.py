@@ -69,7 +69,7 @@ class GivenSamples:
             )
         if len({len(makers) for _, makers in columns}) != 1:
             counts = ", ".join(f"{counted(len(makers), 'file')} for {name!r}" for name, makers in columns)
-            raise ArgumentError(f"there are {counts}; each input needs as many")
+            raise ArgumentError(f"there are {counts}; each input must have the same number")
 
         def joined(makers: Iterable[Callable[[], Sample]]) -> Sample:
             return {name: array for make in makers for name, array in make().items()}
@@ -161,7 +161,9 @@ def _called(function: tuple[str, str], text: str) -> Iterator[Any]:
     try:
         made = getattr(importlib.import_module(function[0]), function[1])
     except (ImportError, AttributeError) as error:
-        raise ArgumentError(f"-c {text}: there is no such function ({error})") from error
+        raise ArgumentError(
+            f"-c {text}: there is no such function ({error}); write FILE.py:FUNCTION"
+        ) from error
     finally:
         sys.path.remove("")
     return itertools.islice(iter(made()), 10_000)

@@ -57,7 +57,7 @@ def read(path: Path) -> dict[str, Any]:
         numbers = [figure.get(name) for figure in kernels.values() for name in COMPARED]
         known = isinstance(found["driver"], str)
         if not known or not all(isinstance(number, int | float | None) for number in numbers):
-            raise ValueError("its driver is no text, or a kernel's figure no number")
+            raise ValueError("its driver is not text, or a figure of a kernel is not a number")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArgumentError(
             f"{path} cannot be read: {error}; give a file that `vkq shaders stats --json` wrote"

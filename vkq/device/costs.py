@@ -46,7 +46,7 @@ class Costs:
     matrix_tile_cycles: Tiles
     matrix_part_cycles: tuple[float, ...]
     matrix_sum_cycles: Numbers  # cycles for a thousand results that are added to another tensor
-    matrix_end_cycles: Numbers  # of an epilogue without other work on the core: it has one such workgroup
+    matrix_end_cycles: Numbers  # cycles of an epilogue on a core that has only this workgroup
     # int8 convolutions in tiles of pixels: 32 k take `step` times the root of the tile's results; reading a
     # chunk's pixels takes as long as `chunk` of them, and `strided` times that if strides skip pixels. In
     # comparison with kernels that gather, for a core without a second workgroup: everything takes `lone`
@@ -72,7 +72,8 @@ class Costs:
     half_part_cycles: tuple[float, ...]
     half_gathered_cycles: Tiles  # convolutions that gather pixels; then the cycles besides their products
     parts_gathered_cycles: Tiles
-    gathered_before_cycles: Numbers  # of the dispatch that prepares these: `once`, and for each number of x
+    # Cycles of the dispatch that prepares these: `once`, and for each number of x.
+    gathered_before_cycles: Numbers
     half_plane_cycles: Tiles  # 1x1 convolutions on unpacked float16 images
     float32_plane_cycles: Tiles
     parts_plane_cycles: Tiles
@@ -159,21 +160,21 @@ def parse_costs(value: Any) -> CostTable:
     """Return tables of `Costs` from the value of a JSON text, each in the form of `SEED`. Raises ValueError
     for another form, and for values that are negative or no numbers."""
     if not isinstance(value, dict) or not value.keys() <= SEED.keys():
-        raise ValueError("it is no mapping of tables of costs")
+        raise ValueError("it is not a mapping of cost tables")
     return CostTable({name: _like(SEED[name], table, name) for name, table in value.items()})
 
 
 def _like(seed: Any, given: Any, where: str) -> Any:
     if isinstance(seed, dict):
         if not isinstance(given, dict):
-            raise ValueError(f"{where} is no mapping")
+            raise ValueError(f"{where} is not a mapping")
         known = next(iter(seed.values()), 0)
         return CostTable(
             {key: _like(seed.get(key, known), one, f"{where}: {key}") for key, one in given.items()}
         )
     if isinstance(seed, tuple):
         if not isinstance(given, list) or len(given) != len(seed):
-            raise ValueError(f"{where} has not {len(seed)} numbers")
+            raise ValueError(f"{where} must have {len(seed)} numbers")
         return tuple(_like(0, one, where) for one in given)
     if type(given) not in (int, float) or not (math.isfinite(given) and given >= 0):
         raise ValueError(f"{where} is {given!r}; it must be a number of at least 0")

@@ -67,7 +67,7 @@ class Measured:
             and _is_time(value["outcomes"].get(value["taken"]))
         )
         if not good:
-            raise ValueError("it is no measurement of a family")
+            raise ValueError("it is not a measurement of a family of kernels")
         costs = {tile: (pair[0], pair[1]) for tile, pair in value["costs"].items()}
         return cls(value["taken"], value["outcomes"], costs)
 

@@ -22,7 +22,7 @@ def _numbers(named: Iterable[tuple[str, Node]]) -> Mapping[str, float]:
 def _sizes(node: Node) -> frozenset[tuple[int, ...]]:
     pairs = [tuple(number.int() for number in pair.sequence()) for pair in node.sequence()]
     if any(len(pair) != 2 for pair in pairs):
-        raise node.error("a workgroup size has two numbers here: x and y")
+        raise node.error("a workgroup size must have two numbers here: x and y")
     return frozenset(pairs)
 
 

@@ -172,7 +172,7 @@ def preferred(says: Mapping[str, Any]) -> Iterator[None]:
 
 
 def picks() -> Mapping[str, str]:
-    """Return the preferred kernels that are no fields of a profile: a name for each kind
+    """Return the preferred kernels that are not fields of a profile: a name for each kind
     (`vkq.select.tuner`)."""
     return dict(dict(_preferred.get() or ()).get(PICKS, ()))
 
@@ -220,7 +220,7 @@ def profiles() -> tuple[ProfileRule, ...]:
     default = _rule(keys["default"], "default")
     missing = [field for field in SETTINGS if field not in default.says]
     if missing:
-        raise keys["default"].error(f"the default must say everything; it lacks {', '.join(missing)}")
+        raise keys["default"].error(f"the default must set every field; it lacks {', '.join(missing)}")
     return (default, *(_rule(node, None) for node in keys["rules"].sequence()))
 
 
@@ -291,5 +291,5 @@ def _rule(node: Any, name: str | None) -> ProfileRule:
 def _device_ids(node: Any) -> range:
     numbers = [number.int() for number in node.sequence()]
     if len(numbers) != 2:
-        raise node.error("two device ids stand here: the first and the last of a generation")
+        raise node.error("there must be two device ids: the first and the last of a generation")
     return range(numbers[0], numbers[1] + 1)

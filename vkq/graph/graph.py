@@ -115,19 +115,19 @@ class Graph:
         for node in self.nodes:
             for name in node.inputs:
                 if name and name not in known:
-                    raise ModelError(f"{node}: its input {name!r} is made by no node before it")
+                    raise ModelError(f"{node}: its input {name!r} is not made by an earlier node")
             for name in filter(None, node.outputs):
                 if name in known:
                     raise ModelError(
-                        f"{node}: its output {name!r} was there already; each value is made once"
+                        f"{node}: its output {name!r} exists already; each value must be made once"
                     )
                 known.add(name)
         for name in self.outputs:
             if name not in known:
-                raise ModelError(f"the result {name!r} is made by no node")
+                raise ModelError(f"no node makes the result {name!r}")
         missing = sorted(name for name in known if name not in self.specs)
         if missing:
-            raise ModelError(f"nothing is known of the values {missing[:5]}")
+            raise ModelError(f"the values {missing[:5]} have no spec")
 
 
 def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
@@ -162,7 +162,7 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
                 heapq.heappush(ready, reader)
     if len(order) < len(nodes):
         stuck = next(nodes[i] for i, needs in waiting.items() if needs)
-        raise ModelError(f"{stuck}: stands in a cycle of nodes; a graph must have none")
+        raise ModelError(f"{stuck}: is part of a cycle; a graph must have none")
     return order
 
 

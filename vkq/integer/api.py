@@ -12,7 +12,7 @@ The accumulator is checked: before anything runs, the largest possible sum of ea
 the range of the image and the template's own sums (see `conv2d`). ``accumulate`` says what happens if it is
 too large:
 
-| accumulate | result | where the sums may leave int32 |
+| accumulate | result | if the sums may exceed int32 |
 | --- | --- | --- |
 | "int32" | int32 | refused, with the numbers |
 | "int64" | int64 | exact in 64 bits (made of 32-bit arithmetic) |

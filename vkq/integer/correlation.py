@@ -139,7 +139,7 @@ class Correlation:
             return self.tiles(), f"{self.tiles()}: {self.choice.path}, {self.choice.reason}"
         able = dict(self._able(s))
         if self.path in able:
-            return able[self.path], f"{able[self.path].describe(s)}: asked for by name"
+            return able[self.path], f"{able[self.path].describe(s)}: requested by name"
         costs = sorted((kernel.cost(s), name) for name, kernel in able.items())
         best = able[costs[0][1]]
         compared = ", ".join(f"{cost / 1e6:,.1f} million by {name}" for cost, name in costs)

@@ -79,7 +79,7 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The work of a kernel at a time: images [first, first + count), and the axes of their results."""
+    """Images that a kernel processes at a time, [first, first + count), and the axes of their results."""
 
     images: Images
     first: int

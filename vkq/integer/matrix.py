@@ -93,7 +93,7 @@ def column_count(templates: int, how: DigitArithmetic) -> int:
 
 
 def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Iterator[MatrixTiles]:
-    """Yield all tilings that the device can run. Their trip counts are no constants of a pipeline."""
+    """Yield all tilings that the device can run. Their trip counts are not constants of a pipeline."""
     if counted(capabilities):
         return
     words_all = -(-s.kw // RUN)

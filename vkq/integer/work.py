@@ -213,7 +213,8 @@ class Division:
         block = step_size(s, how, max(8, min(STEP_WORDS, pairs * words // wanted)))
         steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.words(how) // block[2])
         macs = pairs * words * how.word_taps * alone * INVOCATIONS * 4 * TEMPLATES[s.block]
-        rounds = 2 * block[0] * (block[1] * (block[2] + 2) + 2) + 512  # of one step (correlate.yaml)
+        # Iterations of one step (correlate.yaml).
+        rounds = 2 * block[0] * (block[1] * (block[2] + 2) + 2) + 512
         return cls(tiles, block, steps, max(1, min(steps // wanted, LONGEST // rounds)), macs)
 
     @property

@@ -72,10 +72,12 @@ def with_sum(
     table: Callable[[], npt.NDArray[np.int8]],
 ) -> After:  # fmt: skip
     """Return the epilogue ``q * ra + other * rb + offset``, rounded and bounded, of each result q and the
-    byte ``other`` at its destination. *formula* gives ra, rb and offset, and two distances from the nearest
-    integer: up to them the float formula decides, on devices with any rounding and on devices that round to
-    nearest even. Beyond them the entry of *table*, [other + 128][q + 128], decides. Both are called when the
-    words are packed."""
+    byte ``other`` at its destination.
+
+    *formula* gives ra, rb, offset, and two limits on the distance of a sum from the nearest integer: one for
+    devices with any rounding, one for devices that round to nearest even. Up to the limit the float formula
+    decides; beyond it the entry [other + 128][q + 128] of *table* decides. Both are called when the words are
+    packed."""
 
     def words() -> Words:
         numbers = np.array(formula(), np.float32).view(np.int32)

@@ -63,8 +63,8 @@ class AutoProgram:
 
     @property
     def results(self) -> int | None:
-        """The number of results an invocation writes if it is the same for every shape and the invocation
-        adds up at most a window for each; else None."""
+        """The number of results that an invocation writes; None if it depends on the shape, or if the
+        invocation adds up more than one window for each result."""
         return RESULTS.get(self.variant.shader)
 
 

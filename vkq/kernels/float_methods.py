@@ -62,9 +62,7 @@ def _not_float16(c: Convolution, p: Conv2dProblem) -> str | None:
         return c.choice.reason
     reason = _not_whole_groups(c, p)
     fits = reason is None and _in_float16(c).fits()
-    return (
-        reason if reason or fits else "its channels are few, or its weight too large for float16 arithmetic"
-    )
+    return reason if reason or fits else "it has few channels, or a weight too large for float16 arithmetic"
 
 
 def _in_float16(c: Convolution) -> Float16Gemm:
@@ -137,7 +135,7 @@ FLOAT_METHODS = [
     Method(
         "depthwise",
         not_depthwise,
-        lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
+        lambda c, p: "each output channel reads one input channel" if p.groups > 1 else None,
         _float_depthwise,
         floats=True,
     ),
@@ -151,7 +149,7 @@ FLOAT_METHODS = [
     Method(
         "direct",
         lambda c, p: None,
-        lambda c, p: "straight from the image, in registers",
+        lambda c, p: "reads the image directly, in registers",
         _straight,
         packing=_shared,
         floats=True,

@@ -18,7 +18,7 @@ from .weights import Int8, Int32
 
 SHADER = "conv2d_q8csw__vectors"
 VECTOR, PIXELS = 4, 8  # numbers of one load or store; results of one invocation
-INVOCATIONS, LONGEST = 128, 32  # of a workgroup: all invocations, and those along a line
+INVOCATIONS, LONGEST = 128, 32  # invocations of a workgroup: all of them, and those along a line
 
 
 class FloatVectors:

@@ -22,7 +22,7 @@ from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, bl
 
 # Words along k that float lanes add exactly: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
-INVOCATIONS = 64  # of a workgroup: every device supports 64, and most schedule this number well
+INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule this number well
 
 
 @dataclasses.dataclass(frozen=True)

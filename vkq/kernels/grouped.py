@@ -66,12 +66,12 @@ class GroupedGemm:
         """Return the method for *rows* rows (gemv, staged or tiled), and the reason."""
         facts = self.device.capabilities
         if self.kernel != "auto":
-            return self.kernel, "asked for by name"
+            return self.kernel, "requested by name"
         if rows <= max(profile(facts).gemv_rows_grouped, self.rows_shared) or not self.k:
             return "gemv", "few rows: reading the weight is the work"
         if staged_tile(facts, str(self.weight.bits), rows, self.n):
-            return "staged", "rows enough to share what is dequantized"
-        return "tiled", "on this device invocations share nothing"
+            return "staged", "enough rows to share dequantized weights"
+        return "tiled", "this device uses no kernel that shares weights"
 
     def _staged(self, rows: int) -> bool:
         return self.method(rows)[0] == "staged" and self.k > 0

@@ -29,7 +29,7 @@ FEW, AT_ONCE = "gemv_q4gsw__coopmat", "gemv_q4gsw__words_coopmat"
 MANY = Elements(
     HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "straight_tile_cycles"
 )
-LANES = 32  # of a subgroup of FEW
+LANES = 32  # lanes of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # rows that a workgroup of FEW can compute
 FEW_OUTPUTS = (64, 32)  # outputs that a workgroup of FEW can compute
 ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a time

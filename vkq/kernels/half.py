@@ -243,7 +243,7 @@ class HalfMatrices:
         if not found:
             forced = f"tile {self.tile or 'any'}, {self.parts or 'any'} parts of k"
             size = f"{rows} rows x {sizes[1]} columns x {self.k} of k"
-            raise PathError(f"{shader} has no way for {size} ({forced}) here: leave tile and parts open")
+            raise PathError(f"{shader} cannot compute {size} ({forced}) here: leave tile and parts open")
         kind = kind_of(of)
         if not is_asked(kind):
             return min(found, key=lambda way: way.cycles(known, *sizes))

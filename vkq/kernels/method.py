@@ -59,8 +59,8 @@ class Convolution:
         shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
         zeros = np.zeros(shape[:2], np.int32)
         zeros.reshape(-1)[:oc] = self.zero_points
-        # This function is no closure over self, because self holds the product. So the weights are freed with
-        # the last reference, without the garbage collector.
+        # This function is not a closure over self, because self holds the product. So the weights are freed
+        # with the last reference, without the garbage collector.
         merge = functools.partial(merge_groups, self.weight, self.groups, self.zero_points)
         weight = GemmWeight(shape, merge, zeros, oc)
         made: Int8Gemm | FloatGemm = self.scheme.product(self.device, weight, self.choice.form)

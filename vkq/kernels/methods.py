@@ -154,7 +154,7 @@ METHODS = [
     Method(
         "depthwise",
         _not_depthwise_beside_matrices,
-        lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
+        lambda c, p: "each output channel reads one input channel" if p.groups > 1 else None,
         _direct(Depthwise),
         BLOCKED,
         layouts=LAYOUTS,
@@ -162,7 +162,7 @@ METHODS = [
     Method(
         "depthwise",
         _not_depthwise,
-        lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
+        lambda c, p: "each output channel reads one input channel" if p.groups > 1 else None,
         _direct(Depthwise),
         layouts=LAYOUTS,
     ),
@@ -248,12 +248,12 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
         if reason is None:
             able.append(method)
             if merit := method.merit(c, p):
-                return method, merit if name == "auto" else "asked for by name"
+                return method, merit if name == "auto" else "requested by name"
     if not able:
         raise MethodError(
-            f"conv2d: method {name} cannot be taken: {reason}; method='auto' chooses one that can"
+            f"conv2d: method {name} cannot be used: {reason}; method='auto' chooses one that can"
         )
-    return able[0], "asked for by name"
+    return able[0], "requested by name"
 
 
 def _picked(c: Convolution, p: Conv2dProblem) -> tuple[Method, str]:

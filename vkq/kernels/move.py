@@ -171,7 +171,7 @@ def _four_axes(axes: Sequence[Moved], folded: bool) -> list[Moved]:
         joined = [axis for axis in joined if axis.length > 1]
     if len(joined) > 4:
         raise ArgumentError(
-            f"{len(joined)} axes move apart from each other; at most 4 can: reshape, and move them in steps"
+            f"{len(joined)} axes move independently; at most 4 can: reshape, and move them in steps"
         )
     return [Moved(1, 0, 1, 0)] * (4 - len(joined)) + joined
 

@@ -122,7 +122,7 @@ class GroupedWeight:
         last[:, k - (blocks - 1) * self.group :] = np.clip(np.rint(points[:, -1:]), 0, (1 << self.bits) - 1)
         codes[:, -1] = packed(last, self.bits)
         more = ((0, 0), (0, -blocks * self.group % WHOLE // self.group))
-        scale = np.pad(self.scale, more)  # where 16 elements along k are missing, a group of zeros
+        scale = np.pad(self.scale, more)  # groups of zeros up to a multiple of 16 elements along k
         stored = None if self.zero_point is None else np.pad(points, more, "edge").astype(scale.dtype)
         return GroupedWeight(np.pad(codes, (*more, (0, 0))), scale, stored, self.bits)
 

@@ -50,5 +50,5 @@ def check_dtype(op: str, what: str, values: Array, q: QParams) -> None:
     """Raise DTypeError unless the values have the type of their parameters."""
     if values.dtype.name != q.dtype:
         raise DTypeError(
-            f"{op}: {what} has dtype {values.dtype} but its QParams say {q.dtype}; make them the same."
+            f"{op}: {what} has dtype {values.dtype} but its QParams are for {q.dtype}; make them the same."
         )

@@ -17,7 +17,7 @@ from vkq.numerics.quantize import dequantize, quantize
 
 Array = npt.NDArray[Any]
 Function = Callable[[npt.NDArray[np.float64]], npt.ArrayLike]
-FRACTION_BITS = 30  # of softmax's exponentials, in which 2**30 means 1.0
+FRACTION_BITS = 30  # fraction bits of softmax's exponentials: 2**30 means 1.0
 
 UNARY: dict[str, Function] = {
     "identity": lambda x: x,

@@ -97,10 +97,10 @@ def runtime_specs(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Arr
     try:
         session = _session(model_of(node, specs, small))
     except ImportError as error:
-        raise OpenShape("onnx knows no shapes of it, and onnxruntime is not installed") from error
+        raise OpenShape("onnx cannot infer its shapes, and onnxruntime is not installed") from error
     except Exception as error:  # ONNX Runtime has an error class for each kind of failure
         if any(text in str(error) for text in UNKNOWN):
-            raise OpenShape("nor does ONNX Runtime know it") from error
+            raise OpenShape("ONNX Runtime does not know it either") from error
         raise ModelError(f"ONNX Runtime refuses it: {str(error)[:300]}") from error
     found = iter(session.get_outputs())
     return [_spec_of(next(found)) if name else Spec("float32", ()) for name in node.outputs]
@@ -110,7 +110,7 @@ def _spec_of(argument: Any) -> Spec:
     kind, _, element = str(argument.type).rstrip(")").partition("(")
     known = argument.shape is not None and all(isinstance(dim, int) for dim in argument.shape)
     if kind != "tensor" or element == "string" or not known:
-        raise OpenShape(f"its result is {argument.type} of shape {argument.shape}, known when it is there")
+        raise OpenShape(f"its result is {argument.type} of shape {argument.shape}, known only at run time")
     return Spec(TYPES.get(element, element), tuple(argument.shape))
 
 

@@ -62,7 +62,7 @@ class BatchCheck:
             one = _graph(self.model, shapes, given, 0)
         except OpenShape as error:
             raise ArgumentError(
-                f"map: the shape of output {self.output!r} is known at run time alone ({error}); its axis 0"
+                f"map: the shape of output {self.output!r} is known only at run time ({error}); its axis 0"
                 " must be the batch, a row for each input: use run"
             ) from error
         shape = one.specs[self.output].shape

@@ -33,7 +33,7 @@ def check_can_stay(outputs: Sequence[Argument], names: Collection[str]) -> None:
         dtype = HELD.get(one.dtype, one.dtype)
         if one.name in names and dtype and dtype not in (*BYTES, *NUMBERS):
             raise DTypeError(
-                f"output {one.name!r} is {dtype}, which no tensor on a device holds; leave it on the host"
+                f"output {one.name!r} is {dtype}, which tensors on a device cannot hold; leave it on the host"
             )
 
 

@@ -12,7 +12,7 @@ def get_example(name: str) -> str:
         from onnxruntime import datasets
     except ImportError as error:
         raise ArgumentError(
-            f"get_example({name!r}) needs the package onnxruntime, whose files the examples are:"
+            f"get_example({name!r}) needs the package onnxruntime, which contains the examples:"
             " pip install onnxruntime"
         ) from error
     return str(datasets.get_example(name))

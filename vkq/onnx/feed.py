@@ -91,7 +91,9 @@ def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
             f"input {argument.name!r} is a {value.dtype} tensor; it must be {argument.dtype}{held_as}"
         )
     if argument.dtype == "bool" and value.size and (most := value.numpy().max()) > 1:
-        raise ArgumentError(f"input {argument.name!r} is bool; its tensor holds {most}, and may hold 0 and 1")
+        raise ArgumentError(
+            f"input {argument.name!r} is bool; its tensor holds {most}, and it must hold only 0 and 1"
+        )
     return value
 
 
@@ -149,7 +151,7 @@ def array_of(name: str, value: npt.ArrayLike) -> Array:
         return np.asarray(plain_array(value))
     # Ragged lists cannot be converted, and an object's own __array__ may raise anything.
     except Exception as error:
-        raise ArgumentError(f"input {name!r} is no array: {str(error)[:200]}") from error
+        raise ArgumentError(f"input {name!r} is not an array: {str(error)[:200]}") from error
 
 
 def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:

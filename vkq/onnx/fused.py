@@ -49,7 +49,7 @@ def skip_normalization(root: bool) -> Spelling:
         x, skip, scale = node.inputs[:3]
         outputs = (*node.outputs, "", "", "")
         if any(outputs[1:3]):
-            _unread(reading, node, "its mean and deviation are results")
+            _unread(reading, node, "it also returns mean and deviation")
             return
         bias, own = ("", node.input(3)) if root else (node.input(3), node.input(4))
         total = _summed(reading, node, (x, skip, own))
@@ -128,7 +128,7 @@ def fused_matmul(reading: Reading, node: Node) -> None:
     """alpha * a @ b, with the last two axes of either swapped on request."""
     a = node.attributes
     if a.get("transBatchA", 0) or a.get("transBatchB", 0):
-        _unread(reading, node, "its batch is not in front")
+        _unread(reading, node, "its first axis is not the batch")
         return
     if a.get("transA", 0) or a.get("transB", 0):
         left, right = ("...km" if a.get("transA", 0) else "...mk", "...nk" if a.get("transB", 0) else "...kn")

@@ -12,7 +12,7 @@ from .scores import Scores, append, attend, joined, places
 
 KNOWN = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
          "sliding_window_cache", "smooth_softmax", "softcap"}  # fmt: skip
-# Attributes that vkq accepts with these values only: nothing is quantized, and the scores are no output.
+# Attributes that vkq accepts with these values only: nothing is quantized, and the scores are not an output.
 UNUSED = {
     "causal": 1,
     "qk_output": 0,

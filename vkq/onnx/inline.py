@@ -43,4 +43,4 @@ def inlined(proto: Any) -> Any:
     try:
         return package().inliner.inline_local_functions(proto)
     except Exception as error:  # errors of onnx's checks are no ValueErrors
-        raise ModelError(f"the model's functions cannot be put in place: {str(error)[:200]}") from error
+        raise ModelError(f"the model's functions cannot be inlined: {str(error)[:200]}") from error

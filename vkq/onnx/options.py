@@ -136,7 +136,8 @@ class SessionOptions(Entries):
     def register_custom_ops_library(self, path: str) -> None:
         """Raise an error: a library of ONNX Runtime's operators cannot run on a Vulkan device."""
         raise UnsupportedModelError(
-            f"{shown(path)} has operators for ONNX Runtime alone; run what needs them there, or write them as"
+            f"{shown(path)} has operators that only ONNX Runtime runs; run such models there, or write"
+            " them as"
             " functions of the model (onnx.helper.make_function), which vkq expands"
         )
 

@@ -262,7 +262,7 @@ class Staged:
         read = dict.fromkeys(name for node in self.later for name in node.inputs if name)
         inputs = [name for name in read if name not in made and name not in self._model.constants]
         if lists := [name for name in inputs if not isinstance(values[name], np.ndarray)]:
-            raise ModelError(f"{lists[0]!r} is a sequence, and what follows takes tensors alone")
+            raise ModelError(f"{lists[0]!r} is a sequence, but the nodes after it take only tensors")
         key = tuple((values[name].dtype, values[name].ndim) for name in inputs)
         if key not in self._then:
             self._then[key] = self._executables.after(*self._following(inputs, values))

@@ -70,7 +70,7 @@ def attribute_of(attribute: Any) -> Any:
     """Return the value of an AttributeProto (a list if there are several values), or None if it has none.
     Raises ValueError if the attribute refers to another one."""
     if attribute.ref_attr_name:
-        raise ValueError(f"the attribute {attribute.name!r} is that of a function")
+        raise ValueError(f"the attribute {attribute.name!r} refers to an attribute of a function")
     if not attribute.type:
         return None
     field = ATTRIBUTES[attribute.type]
@@ -82,7 +82,7 @@ def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = 
     """Return the numbers of a TensorProto of a type of `DATA_TYPES` that are in the file, without a copy if
     they can be read in place. Raises ValueError if their count is not that of *shape* or its dims."""
     if tensor.HasField("segment"):
-        raise ValueError("it is a segment of another")
+        raise ValueError("it is a segment of a larger tensor")
     if tensor.HasField("raw_data"):
         data = np.frombuffer(tensor.raw_data, dtype.newbyteorder("<")).astype(dtype, copy=False)
     else:

@@ -82,7 +82,7 @@ def refusals_told() -> Iterator[None]:
     except (VkqError, OSError):
         raise
     except Exception as error:  # onnx's errors have their own classes
-        raise ModelError(f"onnxruntime.quantization cannot take the model: {str(error)[:500]}") from error
+        raise ModelError(f"onnxruntime.quantization cannot quantize the model: {str(error)[:500]}") from error
 
 
 def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, remedy: str) -> str:
@@ -93,7 +93,7 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    _check_weights(read(model))  # raises an error in words if the file is no model
+    _check_weights(read(model))  # raises an error in words if the file is not a model
     onnx = package()
     first, second = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
     proto = onnx.load(os.fspath(model))
@@ -123,7 +123,7 @@ def _check_weights(model: Model) -> None:
             array = model.constants.get(name)
             if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
                 at = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
-                raise ModelError(f"{node}: its weight {name!r} is {array[at]} at {at}; mend or retrain it")
+                raise ModelError(f"{node}: its weight {name!r} is {array[at]} at {at}; correct or retrain it")
 
 
 def stored_bytes(path: str | os.PathLike[str]) -> int:

@@ -161,7 +161,7 @@ def _why(node: Node, domains: Mapping[int, str]) -> str:
     text is empty if vkq does not know the operator."""
     domain = domains[id(node)]
     known = (domain, node.op) in FORMED
-    return f"vkq does not have this form of {domain or 'ai.onnx'}.{node.op}" if known else ""
+    return f"vkq does not support this form of {domain or 'ai.onnx'}.{node.op}" if known else ""
 
 
 def _metadata(proto: Any) -> ModelMetadata:
@@ -221,7 +221,7 @@ def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Seque
         for name in names:
             if name in types:
                 raise ModelError(
-                    f"{reader}: {name!r} is of {types[name]}; only {' and '.join(DEQUANTIZE)} take that"
+                    f"{reader}: {name!r} is of {types[name]}; only {' and '.join(DEQUANTIZE)} accept that"
                 )
 
 
@@ -230,7 +230,7 @@ def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], readin
     every = [*(a.name for a in inputs), *reading.constants, *made]
     if len(set(every)) < len(every):
         twice = next(name for name in every if every.count(name) > 1)
-        raise ModelError(f"the value {twice!r} is made twice; each is made once")
+        raise ModelError(f"the value {twice!r} is made twice; each value must be made once")
     missing = [a.name for a in outputs if a.name not in set(every)]
     if missing:
         raise ModelError(f"no node makes the model's results {missing}")

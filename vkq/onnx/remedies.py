@@ -9,7 +9,7 @@ from .reader import Model
 
 FALLBACK = "fallback={0!r} (vkq run --fallback {0}) runs these on the CPU"
 WIDE = (
-    "int16, uint16: vkq has 8-bit activations: quantize the float model anew, by `vkq quantize FLOAT.onnx -c"
+    "int16, uint16: vkq has 8-bit activations: quantize the float model again, by `vkq quantize FLOAT.onnx -c"
     " PICTURES` or with activation_type=QuantType.QUInt8 in onnxruntime.quantization"
 )
 DOUBLE = "float64: export the model in float32 (PyTorch: model.float() before the export)"

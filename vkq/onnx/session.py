@@ -180,7 +180,7 @@ class InferenceSession(Manners):
             checked_shapes(model.inputs, shapes)
         graph, rest = known(model, shapes, bool(self._fallback))
         if rest.nodes:
-            raise ModelError(f"the model runs in stages, which no one graph shows: {rest.why}")
+            raise ModelError(f"the model runs in stages, so it has no single graph: {rest.why}")
         return graph
 
     @checked

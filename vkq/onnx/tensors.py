@@ -118,20 +118,20 @@ def _inside(folder: Path, location: str, what: str) -> Path:
             f"{what} has external data at {location!r}, outside the model's folder; that is refused"
         )
     if not path.is_file():
-        raise ModelError(f"{what} has external data at {location!r}, where no regular file is")
+        raise ModelError(f"{what} has external data at {location!r}, which is not a regular file")
     return path
 
 
 def _whole(text: str, what: str) -> int:
     """Return an offset or a length in bytes."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
-        raise ModelError(f"{what} has external data at the byte {text[:40]!r}; that is no whole number")
+        raise ModelError(f"{what} has external data at the byte {text[:40]!r}; it must be a whole number")
     return int(text)
 
 
 def argument_of(value: Any) -> Argument:
     if not value.type.HasField("tensor_type"):
-        raise ModelError(f"{value.name!r} is no tensor; sequences, maps and optionals are not supported")
+        raise ModelError(f"{value.name!r} is not a tensor; sequences, maps and optionals are not supported")
     tensor = value.type.tensor_type
     dtype = dtype_of(tensor.elem_type, value.name)
     shape: list[int | str] = []

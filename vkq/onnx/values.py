@@ -136,7 +136,8 @@ def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValu
     value = _by_address.get(address)
     if value is None:
         raise ArgumentError(
-            f"buffer_ptr is {shown(address)}, and no OrtValue's data_ptr(); vkq reads no other memory by its"
+            f"buffer_ptr is {shown(address)}, which is not the data_ptr() of an OrtValue; vkq reads no"
+            " other memory by"
             " address: bind_cpu_input takes arrays, bind_ortvalue_input and bind_ortvalue_output OrtValues"
         )
     said, own = (dtype_of(element_type), tuple(shape)), (value._dtype, tuple(value.shape()))

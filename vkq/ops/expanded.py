@@ -52,7 +52,8 @@ class Expansion:
     def reason(self) -> str:
         """The reason for one dispatch, in words."""
         size, most = bytes_between(self.problem), most_bytes(self.first.device, self.problem)
-        return f"the image between ({size} bytes) stays in shared memory, which is faster up to {most} bytes"
+        image = f"the intermediate image ({size} bytes)"
+        return f"{image} stays in shared memory, which is faster up to {most} bytes"
 
     def build(self, b: Builder, x: Value) -> Value:
         """Add the dispatch to a plan."""

@@ -82,7 +82,7 @@ class Explanation:
     def wrapping(self) -> str:
         """A text that names the output channels whose sums may wrap; "" if none may."""
         few = ", ".join(map(str, self.overflowing[:NAMED])) + ", ..." * (len(self.overflowing) > NAMED)
-        return f"sums may leave int32, and wrap, in output channels {few}" if self.overflowing else ""
+        return f"sums may overflow int32, and wrap, in output channels {few}" if self.overflowing else ""
 
     def __str__(self) -> str:
         lines = [f"{self.problem}  {self.scheme}", f"  path     {self.path} ({self.reason})"]

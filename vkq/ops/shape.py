@@ -158,7 +158,7 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
     )
     if sorted(order) != list(range(rank)):
         raise ArgumentError(
-            f"transpose: axes are {tuple(axes or ())} and x has {rank}; each must stand there once"
+            f"transpose: axes are {tuple(axes or ())} and x has {rank}; they must list each axis once"
         )
     steps = strides(s.shape)
     y = b.new(Spec([s.shape[a] for a in order], s.dtype, operand.axes_layout(s.layout, rank), s.qparams))

@@ -78,7 +78,9 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
         raise DTypeError(f"gather: the indices are {at.dtype}; they must be int32")
     whole = (*shape[:axis], *at.shape, *shape[axis + 1 :])
     if not shape[axis] or x.spec.size >= 1 << 31:
-        raise ArgumentError(f"gather: axis {axis} of {shape}; it needs an element, x less than 2^31")
+        raise ArgumentError(
+            f"gather: axis is {axis} and x has shape {shape}; the axis must have an element, x less than 2^31"
+        )
     if not math.prod(whole):
         return b.new(Spec(whole, x.spec.dtype, None, x.spec.qparams))
     index = b.new(Spec(whole, "int32"))

@@ -207,7 +207,9 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
             if name in FEATURES or name in KNOWN_LIMITS:
                 need(name, int(value))
             elif kind == PORTABLE:
-                raise ArgumentError(f"export: {variant.name} needs {name}, which a portable plan must not")
+                raise ArgumentError(
+                    f"export: {variant.name} needs {name}, which a portable plan must not need"
+                )
             else:
                 known = False
         size = variant.local_size(constants)

@@ -102,7 +102,9 @@ def described(real: Capabilities, kind: str) -> AbsentDevice:
         capabilities = capabilities_of(found["capabilities"])
         rates = {str(name): float(rate) for name, rate in (found.get("rates") or {}).items()}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ArgumentError(f"{path}: no device as `vkq devices --json` describes one ({error!r})") from error
+        raise ArgumentError(
+            f"{path}: it describes no device as `vkq devices --json` does ({error!r})"
+        ) from error
     return AbsentDevice(real, capabilities, Verdict({}, soft_float=False, rates=rates))
 
 
@@ -110,7 +112,7 @@ def capabilities_of(data: Mapping[str, Any]) -> Capabilities:
     """Return the capabilities that `Capabilities.as_dict` wrote as JSON."""
     fields = {field.name for field in dataclasses.fields(Capabilities)}
     if set(data) != fields:
-        raise ValueError(f"its fields differ from {sorted(fields)}")
+        raise ValueError(f"its fields must be {sorted(fields)}")
     read = dict(data)
     read["extensions"] = frozenset(data["extensions"])
     read["memory_types"] = tuple(

@@ -61,15 +61,15 @@ def unpacked(stored: bytes, size: int, packing: int) -> bytes:
     try:
         data = stream.decompress(stored, size + 1)
     except zlib.error as error:
-        raise ModelError(f"the file is damaged: a packed part is none ({error})") from None
+        raise ModelError(f"the file is damaged: a packed part cannot be unpacked ({error})") from None
     if len(data) != size or not stream.eof:
-        raise ModelError("the file is damaged: a packed part has another size than it says")
+        raise ModelError("the file is damaged: a packed part differs from its recorded size")
     return _of_columns(data) if packing == IN_COLUMNS else data
 
 
 def _of_columns(data: bytes) -> bytes:
     if len(data) % 4 or len(data) < 4 * HEAD:
-        raise ModelError("the file is damaged: a packed part is no shader")
+        raise ModelError("the file is damaged: a packed part is not a shader")
     words = np.frombuffer(data, np.uint8).reshape(4, -1).T.copy().view(np.uint32).ravel()
     sorted_words, lengths, left = words[HEAD:], list[int](), words.size - HEAD
     for length in (sorted_words >> 16).tolist():

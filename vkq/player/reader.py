@@ -53,7 +53,7 @@ class _Cursor:
         """Read a count of items that take at least *least* bytes each."""
         n = int(self.take("I")[0])
         if n * least > len(self.data) - self.at:
-            raise ModelError("the file is damaged: it counts more than its head holds")
+            raise ModelError("the file is damaged: a count in its head is too large")
         return n
 
     def raw(self) -> bytes:
@@ -161,12 +161,12 @@ def is_played(path: str) -> bool:
 def contents(data: bytes) -> Contents:
     """Read a file. Raises ModelError if it is damaged or not an exported model."""
     if len(data) >= HEAD_AT and data[:7] == MAGIC[:7] and data[:8] != MAGIC:
-        raise ModelError("the file is of another version of vkq: export the model again")
+        raise ModelError("the file was written by another version of vkq: export the model again")
     if len(data) < HEAD_AT or data[:8] != MAGIC:
-        raise ModelError(f"this is no file of vkq export ({MAGIC.decode()})")
+        raise ModelError(f"this is not a file of vkq export ({MAGIC.decode()})")
     head, size, seal, zero = struct.unpack_from("<QQQQ", data, 8)
     if size != len(data) or size % 8 or head > size - HEAD_AT or zero:
-        raise ModelError(f"the file is damaged: it has {len(data)} bytes and says {size}")
+        raise ModelError(f"the file is damaged: it has {len(data)} bytes, but its head says {size}")
     if checksum(np.frombuffer(data, np.uint8)[HEAD_AT:]) != seal:
         raise ModelError("the file is damaged: its checksum differs")
     body = _Body(data[HEAD_AT : HEAD_AT + head])
@@ -178,7 +178,7 @@ def contents(data: bytes) -> Contents:
         after = at + stored
         most = stored * MOST_TIMES if packing else stored
         if packing > IN_COLUMNS or length > most or (not packing and length != stored):
-            raise ModelError("the file is damaged: a blob cannot have the bytes that it says")
+            raise ModelError("the file is damaged: a blob cannot have its recorded size")
         sizes.append((stored, length))
         total += length
         if total > size + MOST_UNPACKED:

@@ -18,7 +18,7 @@ from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 
 RUNS = 3
-VECTORS = 1000  # vectors of four words; this number is no multiple of a workgroup
+VECTORS = 1000  # vectors of four words; this number is not a multiple of a workgroup
 GROUPS = 37
 
 Array = npt.NDArray[Any]

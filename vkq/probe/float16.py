@@ -14,7 +14,7 @@ from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 
 FLOAT16 = "float16"  # the form of products in float16, and the name of the test
-K, ROWS, COLUMNS = 16, 36, 20  # sizes that are no multiples of the tile of 8 x 8
+K, ROWS, COLUMNS = 16, 36, 20  # sizes that are not multiples of the tile of 8 x 8
 # Valid for every rounding that devices use; numbers below NORMAL may become zero.
 ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14
 

@@ -148,7 +148,7 @@ def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
     """Return what the device lacks to multiply float16 (or another form's) matrices into float32; None if
     nothing."""
     if counted(capabilities):
-        return f"its compiler crashes on loops over {form} matrices whose trip counts are no constants"
+        return f"its compiler crashes on loops over {form} matrices whose trip counts are not constants"
     features = (*FEATURES[:2], FLOAT_FEATURES[form], *FEATURES[3:])
     return _lacking(
         capabilities, features, functools.partial(advertised_half, form=form),

@@ -68,7 +68,7 @@ class ConvOptions:
 
 
 def checked_int(op: str, what: str, value: Any, least: int) -> int:
-    """Return the value as an int; raises DTypeError if it is no integer, ArgumentError if it is less than
+    """Return the value as an int; raises DTypeError if it is not an integer, ArgumentError if it is less than
     *least*.
 
     >>> checked_int("conv2d", "groups", np.int64(3), 1)
@@ -88,7 +88,7 @@ def checked_int(op: str, what: str, value: Any, least: int) -> int:
 
 
 def check_sizes(op: str, sizes: dict[str, int], least: int) -> None:
-    """Refuse sizes, by name, that are no integers or less than *least*."""
+    """Refuse sizes, by name, that are not integers or less than *least*."""
     for what, value in sizes.items():
         checked_int(op, what, value, least)
 

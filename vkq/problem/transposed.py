@@ -53,8 +53,8 @@ class TransposedOptions:
         """Return the options for a weight of shape (IC, OC/groups, KH, KW).
 
         stride, output_padding, dilation: an int, or (vertical, horizontal). padding: an int, (vertical,
-        horizontal), or (top, left, bottom, right). Raises ArgumentError, or DTypeError for what is no whole
-        number.
+        horizontal), or (top, left, bottom, right). Raises ArgumentError, or DTypeError for what is not a
+        whole number.
         """
         w = shape_of(weight_shape)
         if len(w) != 4:

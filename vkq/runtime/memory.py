@@ -50,7 +50,7 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
     shared = [i for i in local if i in host and "host_cached" in flags[i] and heap[i] == largest]
     if staging is False and not shared:
         raise ArgumentError(
-            f"{c.name} has no cached device memory that the host sees; staging=False cannot be"
+            f"{c.name} has no cached device memory that the host sees, which staging=False needs"
         )
     # The host reads this memory, and reads of uncached memory are slow.
     copies = max(host, key=lambda i: ("host_cached" in flags[i], "device_local" not in flags[i]))
@@ -93,7 +93,7 @@ class DeviceMemory:
         self._context.check()
         if size > self._largest:
             raise OutOfMemoryError(
-                f"{self._name}: {size} bytes asked for at once, above {self._largest_rule}; use smaller"
+                f"{self._name}: {size} bytes requested at once, above {self._largest_rule}; use smaller"
                 " tensors"
             )
         self._context.queue.trim()

@@ -176,7 +176,7 @@ class Tensor(OfOneProcess):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """``np.asarray(tensor)``: `numpy`. Raises ValueError for ``copy=False``, which is not possible."""
         if copy is False:
-            raise ValueError("Tensor: its content is on a device; copy=False cannot be")
+            raise ValueError("Tensor: its content is on a device and must be copied; leave copy=False out")
         data = self.numpy()
         return data if dtype is None else data.astype(dtype, copy=False)
 

@@ -31,7 +31,7 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
     """Return anything that holds numbers in host memory as a NumPy array, without a copy if possible: arrays,
     ``__array__``, the buffer protocol, DLPack, nested lists.
 
-    Raises ArgumentError for memory of another device, DTypeError for values that are no array.
+    Raises ArgumentError for memory of another device, DTypeError for values that are not arrays.
     """
     if isinstance(x, np.ndarray):
         return x
@@ -45,7 +45,7 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
     except MemoryError:
         raise
     except Exception as error:  # a list may be no array, and an object's own methods may raise anything
-        raise DTypeError(f"{what}: it is no array that NumPy knows: {str(error)[:200]}") from error
+        raise DTypeError(f"{what}: NumPy cannot read it as an array: {str(error)[:200]}") from error
     raise ArgumentError(f"{what}: the array is on DLPack device type {kind}; it must be in host memory (1)")
 
 

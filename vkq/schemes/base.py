@@ -26,7 +26,7 @@ from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import Choice
 
-COMPUTE = ("float32", "float16")  # what products of float activations may be made of
+COMPUTE = ("float32", "float16")  # the arithmetic of products of float activations
 
 
 def check_compute(who: str, compute: str) -> str:
@@ -92,7 +92,7 @@ class Scheme(ABC):
     name: str
     integer: bool  # sums of integers: every path and method has the same bits
     inputs: tuple[str, ...]  # the dtypes that x may have
-    after: After = NOTHING  # what is done to 8-bit results
+    after: After = NOTHING  # the epilogue of 8-bit results
 
     @property
     def overflowing(self) -> list[int]:

@@ -52,7 +52,7 @@ class Q4gsw(Scheme):
         assert isinstance(weight, GroupedWeight)
         if rank != 2:
             raise ArgumentError(
-                f"{op}: weight is a {weight}, which linear layers alone take; give an int8 weight of {rank}"
+                f"{op}: weight is a {weight}, which only linear layers take; give an int8 weight of {rank}"
                 " axes"
             )
         if scale is not None or zero_point is not None:

@@ -101,7 +101,7 @@ def half_choice(device: Device) -> Choice:
     """Return the path of products of float activations with compute="float16"."""
     if why := half_refusal(device):
         if other := float16_refusal(device):
-            said = f"compute='float16' takes float32 on this device: {why}; {other}"
+            said = f"compute='float16' uses float32 on this device: {why}; {other}"
             return Choice("float", "float", said)
         return Choice("float", FLOAT16, "compute='float16': float16 arithmetic, 16 products at a time")
     shape = advertised_half(device.capabilities)[0]
@@ -156,7 +156,7 @@ def choose_path(device: Device, path: str = "auto") -> Choice:
             raise PathError(
                 f"path {path} cannot run on {device.name}: {reason}; path='auto' chooses one that can"
             )
-        return Choice(path, FORMS.get(path) or without_matrices(device).form, "asked for by name")
+        return Choice(path, FORMS.get(path) or without_matrices(device).form, "requested by name")
     if path == "auto" and refusal(device, COOPMAT) is None:
         matrices = advertised(device.capabilities)[0]
         return Choice(COOPMAT, without_matrices(device).form, f"cooperative matrices of {matrices}")

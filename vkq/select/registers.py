@@ -18,7 +18,8 @@ from .tuner import is_asked, ranked
 
 SHADER, FLOAT_SHADER = "gemm_q8ta_q8csw__tiled", "gemm_q8csw__tiled"
 KIND = "tile in registers"
-INVOCATIONS = 64  # of a workgroup by default: every device has them, and most schedule them well
+# Invocations of a workgroup by default: every device has so many, and most schedule them well.
+INVOCATIONS = 64
 FLOATS = "q8csw"  # the form of a product of float activations
 _forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_forced_setting", default=None)
 

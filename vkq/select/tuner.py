@@ -126,5 +126,5 @@ def _parse(value: Any) -> dict[str, Choice]:
         for choice in value.values()
     )
     if not good:
-        raise ValueError("it is no mapping of choices")
+        raise ValueError("it is not a mapping of choices")
     return dict(value)

@@ -63,7 +63,7 @@ class Catalog:
             names = _listed([shader.variant(each).name for each in found or shader.combinations])
             given = ", ".join(f"{axis}={value}" for axis, value in axes.items()) or "no axes"
             raise ArgumentError(
-                f"{shader_name} has {len(found)} variants with {given}; one is needed of: {names}."
+                f"{shader_name} has {len(found)} variants with {given}; name one of: {names}."
             )
         return shader.variant(found[0])
 

@@ -38,7 +38,7 @@ def _words(lines: Node) -> Words:
         match = _LINE.fullmatch(line.str())
         if match is None:
             raise line.error(
-                f"'{line.str()}' is no declaration; write a type ({', '.join(TYPES)}) and names."
+                f"'{line.str()}' is not a declaration; write a type ({', '.join(TYPES)}) and names."
             )
         found += [(match[1], name) for name in match[2].split(", ")]
     return tuple(found)

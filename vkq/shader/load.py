@@ -105,7 +105,7 @@ def _keys(path: Path, within: tuple[Path, ...] = ()) -> dict[str, Node]:
     like = said.pop("like")
     other, within = beside(path, like, "what it is like"), (*within, path)
     if other in within:
-        raise like.error(f"it is like '{other.name}', which is like this one; one must say everything.")
+        raise like.error(f"it is like '{other.name}', which is like this one; one of them must be complete.")
     found = _keys(other, within)
     added = {key: found[key].and_also(said[key]) for key in ADDED & found.keys() & said.keys()}
     return {**found, **said, **added}

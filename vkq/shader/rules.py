@@ -112,13 +112,14 @@ def check_module(variant: Variant, spirv: bytes) -> list[str]:
         literal = got(matrix_literals=True)
         if _has_open_stride(literal):
             found.append(
-                "the stride of a load or store of a matrix is no literal: Xclipse's compiler gets those from"
-                " uniform data wrong (pytorch/executorch, linear_dq8ca_qw_coopmat.glsl); make it of sizes"
+                "the stride of a load or store of a matrix is not a literal: Xclipse's compiler is wrong"
+                " for those from uniform data (pytorch/executorch, linear_dq8ca_qw_coopmat.glsl);"
+                " make it of sizes"
             )
         if _has_open_shape(literal):
             found.append(
-                "the rows or columns of a matrix are no literals, which MoltenVK will need (clpeak#190); make"
-                " them of sizes"
+                "the rows or columns of a matrix are not literals, which MoltenVK will need (clpeak#190);"
+                " make them of sizes"
             )
     return [f"{variant.name}: {what}" for what in found]
 
@@ -179,7 +180,7 @@ def _fragile_matrices(code: str) -> Iterator[tuple[int, str]]:
     )
     condition = (
         "a store of a matrix under a condition crashes Xclipse's compiler (pytorch/executorch,"
-        " linear_dq8ca_qw_coopmat.glsl); store always, and leave out what is too much when reading it"
+        " linear_dq8ca_qw_coopmat.glsl); store always, and skip the extra elements when reading it"
     )
     plain = _DIRECTIVE.sub(lambda match: " " * len(match[0]), code)
     for match in _MATRIX_ACCESS.finditer(plain):

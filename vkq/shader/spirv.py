@@ -239,7 +239,7 @@ class Module:
             return _round_up(size, align) * self.evaluate(words[2]), align
         if instruction and instruction.op == OP_STRUCT:
             return self.packed(words[1:])
-        raise CompileError("the SPIR-V keeps a type in shared memory whose size vkq cannot tell.")
+        raise CompileError("the SPIR-V keeps a type in shared memory whose size vkq cannot compute.")
 
     def packed(self, types: tuple[int, ...]) -> tuple[int, int]:
         """Return size and alignment of contiguous members of these types."""

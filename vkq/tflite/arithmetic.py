@@ -146,7 +146,7 @@ REAL: dict[str, Callable[[Array], Array]] = {
     "GELU": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "GELU-tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "EXP": np.exp,
-    # Of a negative number, as of 0, the least number of the result's type.
+    # For negative numbers and 0 the result is the smallest number of its type.
     "LOG": lambda x: np.log(np.maximum(x, 0)),
 }
 

@@ -79,9 +79,7 @@ def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
         else:
             a, b, q = quantized_pair(low, (numbers[0], numbers[1]), y)
             if not a == b == q:
-                raise Unsupported(
-                    f"its operands and its result have {a}, {b} and {q}; LiteRT takes equal ones"
-                )
+                raise Unsupported(f"its operands and its result have {a}, {b} and {q}; they must be equal")
             choose = np.minimum if smaller else np.maximum
             name = low.emit("lookup2", names, table=stored(choose(every(a)[:, None], every(a)[None]), a))
         low.give(y, name, first)

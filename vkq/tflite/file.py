@@ -212,7 +212,7 @@ def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> t
     if one is None:
         return (*none, "")
     if one.number("details_type"):
-        return (*none, "its quantization has details of its own (blocks), which vkq does not know")
+        return (*none, "its quantization has custom details (blocks), which vkq does not support")
     scales = one.array("scale").astype(np.float32)
     points, axis = one.array("zero_point").astype(np.int64), one.number("quantized_dimension")
     if scales.size and points.size in (0, 1):

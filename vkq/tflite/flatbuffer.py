@@ -1,7 +1,7 @@
 """Reads flatbuffers; every offset is checked before it is followed.
 
 A table begins with the distance to its vtable, which contains its own size, the table's, and the offset of
-each field in the table (0: the field has its default). A field that is no scalar is a forward distance. A
+each field in the table (0: the field has its default). A field that is not a scalar is a forward distance. A
 vector begins with its length. Distances and lengths may have any value in a hostile file: all bytes read are
 inside the file, and no vector is longer than the file.
 """

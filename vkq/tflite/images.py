@@ -56,7 +56,7 @@ def _bounded(low: Lowering, name: str, operator: FileOperator, activation: str) 
 def _same_parameters(low: Lowering, operator: FileOperator) -> QParams:
     x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
     if x != y:
-        raise Unsupported(f"x has {x} and y {y}; LiteRT takes equal ones")
+        raise Unsupported(f"x has {x} and y {y}; they must be equal")
     return x
 
 
@@ -160,7 +160,9 @@ def total(low: Lowering, operator: FileOperator, activation: str) -> None:
                 "y": dataclasses.replace(y, scale=float(unit)),
             }
             return _kept(low, operator, low.emit("global_avg_pool2d", [name], **how), axes)
-    raise Unsupported(f"its scales {given.scale} and {y.scale} give a multiplier that no mean has")
+    raise Unsupported(
+        f"its scales {given.scale} and {y.scale} give a multiplier that no mean with one scale has"
+    )
 
 
 def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:

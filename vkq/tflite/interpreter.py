@@ -165,7 +165,7 @@ class Interpreter:
 
     def _known(self, number: int, numbers: Sequence[int], what: str) -> None:
         if number not in numbers:
-            raise ArgumentError(f"tensor {number} is none of the {what}, which are {sorted(set(numbers))}")
+            raise ArgumentError(f"tensor {number} is not one of the {what}, which are {sorted(set(numbers))}")
 
     def _shape(self, number: int) -> tuple[int, ...]:
         if number in self._results:

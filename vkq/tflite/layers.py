@@ -263,7 +263,7 @@ def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> N
     x, w, y = *operator.inputs[:2], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if operator.options.get("weights_format", 0):
-        raise Unsupported("its weights are shuffled; the default format is read")
+        raise Unsupported("its weights are shuffled; they must be in the default format")
     k = weight.shape[-1] if weight.ndim == 2 else 0
     size = int(np.prod(shape))
     if not k or size % k or (operator.options.get("keep_num_dims") and shape[-1] != k):

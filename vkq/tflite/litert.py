@@ -26,7 +26,7 @@ class Litert:
     def __init__(self, model: Any, needed: str):
         self.file: File = model if isinstance(model, File) else parsed(model)
         if self.file.subgraph:
-            raise ModelError(f"{needed}: LiteRT is asked for a file's first subgraph alone")
+            raise ModelError(f"{needed}: LiteRT runs only a file's first subgraph")
         self.names = names_of(self.file)
         self.interpreter = interpreter_of(bytes(self.file.data), needed)
 

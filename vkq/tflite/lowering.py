@@ -70,7 +70,7 @@ class Lowering:
     def tensor(self, number: int) -> FileTensor:
         """Return a tensor that an operator names; raises an error if it is omitted or cannot be read."""
         if number < 0:
-            raise ModelError(f"{self.source}: an input that it needs is left out")
+            raise ModelError(f"{self.source}: a required input is omitted")
         tensor = self.file.tensors[number]
         if tensor.why:
             raise Unsupported(f"{tensor.name!r}: {tensor.why}")
@@ -86,7 +86,7 @@ class Lowering:
             shape = self.specs[self.first[number]].shape
             return tuple(shape[a] for a in LAST)
         raise ModelError(
-            f"{self.source}: it reads {self.tensor(number).name!r}, which nothing makes before it"
+            f"{self.source}: it reads {self.tensor(number).name!r}, which no earlier operator makes"
         )
 
     def dtype(self, number: int) -> str:
@@ -112,7 +112,8 @@ class Lowering:
         tensor = self.tensor(number)
         if tensor.dtype not in ("int8", "uint8") or tensor.scales.size != 1:
             raise Unsupported(
-                f"{tensor.name!r} is {tensor.dtype} with {tensor.scales.size} scales; it needs 8 bits, one"
+                f"{tensor.name!r} is {tensor.dtype} with {tensor.scales.size} scales; it must be 8-bit"
+                " with one scale"
             )
         scale, point = np.float32(tensor.scales[0]), int(tensor.zero_points[0])
         info = np.iinfo(tensor.dtype)

@@ -85,7 +85,7 @@ def concatenation(low: Lowering, operator: FileOperator, activation: str) -> Non
     """Lower CONCATENATION."""
     y, numbers = operator.outputs[0], operator.inputs
     if activation:
-        raise Unsupported(f"it has the fused activation {activation}, which LiteRT does not take")
+        raise Unsupported(f"it has the fused activation {activation}, which LiteRT does not allow there")
     same_parameters(low, numbers, y)
     rank = len(low.shape(numbers[0]))
     axis = operator.options["axis"] % max(rank, 1)

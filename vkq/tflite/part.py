@@ -32,7 +32,7 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
     signatures. Existing bytes stay in place, because buffers may be addressed by offsets; new lists are
     appended."""
     if file.subgraph:
-        raise ModelError("LiteRT runs operators of a file's first subgraph alone")
+        raise ModelError("LiteRT runs operators only of a file's first subgraph")
     out = bytearray(file.data)
     root = FlatTable(file.data, int.from_bytes(file.data[:WORD], "little"), "Model")
     graph = root.tables("subgraphs")[0]

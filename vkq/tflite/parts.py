@@ -127,7 +127,9 @@ def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
     axis = _axis(operator, operator.options["axis"], len(shape) + 1)
     wide = (*shape[:axis], 1, *shape[axis:])
     if any(low.shape(n) != shape for n in operator.inputs):
-        raise ModelError(f"{operator}: its inputs have shapes {[low.shape(n) for n in operator.inputs]}")
+        raise ModelError(
+            f"{operator}: its inputs have shapes {[low.shape(n) for n in operator.inputs]}, not {shape}"
+        )
     names = [_shaped(low, low.last_of(n), wide) for n in operator.inputs]
     low.give(y, low.emit("Concat", names, axis=axis))
 
@@ -137,7 +139,7 @@ def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     axis = _axis(operator, operator.options["axis"], len(shape))
     if len(operator.outputs) != shape[axis] or shape[axis] > MOST_PARTS:
-        raise ModelError(f"{operator}: {len(operator.outputs)} results of {shape} along axis {axis}")
+        raise ModelError(f"{operator}: {len(operator.outputs)} results for axis {axis} of {shape}")
     for at, y in enumerate(operator.outputs):
         same_parameters(low, [x], y)
         slices = [_whole(d, at, at + 1) if i == axis else _whole(d) for i, d in enumerate(shape)]

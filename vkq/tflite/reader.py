@@ -127,7 +127,7 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
         low.source = str(operator)
         if again := made.intersection(operator.outputs) or [n for n in operator.outputs if n in low.arrays]:
             raise ModelError(
-                f"{operator}: {low.names[min(again)]!r} was there already; each value is made once"
+                f"{operator}: {low.names[min(again)]!r} exists already; each value must be made once"
             )
         made.update(operator.outputs)
         _add(low, operator, operator.place in apart)

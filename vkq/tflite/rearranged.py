@@ -37,7 +37,7 @@ def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> No
     before, after = zip((0, 0), *margins, (0, 0), strict=True)
     h, w = h + sum(margins[0]), w + sum(margins[1])
     if h % a or w % b:
-        raise ModelError(f"{operator}: {h} x {w} with margins is no multiple of its block {a} x {b}")
+        raise ModelError(f"{operator}: {h} x {w} with margins is not a multiple of its block {a} x {b}")
     pads = low.constant(np.array([*before, *after], np.int64), "pads")
     name = low.emit("Pad", [low.last_of(x), pads, fill], mode="constant")
     name = _reshaped(low, name, (n, h // a, a, w // b, b, c))
@@ -50,7 +50,7 @@ def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> No
     (a, b), crops, (n, h, w, c) = _block(low, operator)
     x, y = operator.inputs[0], operator.outputs[0]
     if n % (a * b):
-        raise ModelError(f"{operator}: {n} batches are no multiple of its block {a} x {b}")
+        raise ModelError(f"{operator}: {n} batches are not multiples of its block {a} x {b}")
     name = _reshaped(low, low.last_of(x), (a, b, n // (a * b), h, w, c))
     name = low.emit("Transpose", [name], perm=(2, 3, 0, 4, 1, 5))
     name = _reshaped(low, name, (n // (a * b), h * a, w * b, c))

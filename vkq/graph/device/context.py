@@ -193,5 +193,7 @@ def places_are_known(graph: Graph, node: Node) -> str | None:
     """Require that indices are constants."""
     unknown = [name for name in node.inputs[1:] if name and name not in graph.constants]
     return (
-        f"where its elements go depends on {unknown[0]!r}, which is computed at run time" if unknown else None
+        f"the places of its elements depend on {unknown[0]!r}, which is computed at run time"
+        if unknown
+        else None
     )

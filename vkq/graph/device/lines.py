@@ -42,7 +42,7 @@ def _reduced_check(graph: Graph, node: Node) -> str | None:
         return unknown
     shape = graph.specs[node.inputs[0]].shape
     if 0 in shape:
-        return f"takes {shape}; it must have numbers"
+        return f"takes {shape}, which is empty; it must have numbers"
     length = math.prod(shape[i] for i in _axes(graph, node))
     return beyond(math.prod(shape) // length, length)
 
@@ -93,7 +93,7 @@ def _topk(context: Context, node: Node) -> tuple[Value, ...]:
 def _scatter_check(graph: Graph, node: Node) -> str | None:
     x, ids, updates = (graph.specs[name] for name in node.inputs)
     if ids.dtype != "int32" or updates.dtype != x.dtype:
-        return f"writes {updates.dtype} to {x.dtype} by {ids.dtype}; indices of the run must be int32"
+        return f"writes {updates.dtype} to {x.dtype} by {ids.dtype}; run-time indices must be int32"
     return beyond(math.prod(x.shape), math.prod(ids.shape))
 
 

@@ -119,7 +119,7 @@ def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
 
 
 def _read_as_it_is(context: Context, name: str) -> bool:
-    """Return True if a value is no graph result, and no reader's result shares its memory."""
+    """Return True if a value is not a graph result, and no reader's result shares its memory."""
     readers = context.readers(name)
     return name not in context.results and all(
         node.op in READERS and (node.op != "Concat" or len(node.inputs) > 1) for node in readers
@@ -199,7 +199,7 @@ def _gather_check(graph: Graph, node: Node) -> str | None:
     dtype = graph.specs[node.inputs[1]].dtype
     if node.inputs[1] in graph.constants or dtype == "int32":
         return None
-    return f"takes elements by {dtype}; indices of the run must be int32"
+    return f"takes elements by {dtype}; run-time indices must be int32"
 
 
 ROWS: dict[str, DeviceOperator] = {

@@ -68,11 +68,11 @@ def _why_float(graph: Graph, node: Node) -> str:
     if other := [dtype for dtype in types if dtype not in KNOWN]:
         return f"works on {other[0]}; on a device it must be one of {', '.join(KNOWN)}"
     if node.op in WEIGHTED and (weight := node.inputs[1]) not in graph.constants:
-        return f"its weight {weight!r} is {graph.specs[weight]} and no constant; on a device it must be one"
+        return f"its weight {weight!r} is {graph.specs[weight]} and not constant; on a device it must be one"
     dtypes = ", ".join(str(graph.specs[name]) for name in node.inputs if name and name not in graph.constants)
     return (
-        f"works on {dtypes or 'constants'}: it does not stand between DequantizeLinear and"
-        " QuantizeLinear in a form that vkq has"
+        f"works on {dtypes or 'constants'}: it is not between DequantizeLinear and"
+        " QuantizeLinear in a form that vkq supports"
     )
 
 

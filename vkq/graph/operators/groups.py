@@ -26,7 +26,7 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
     if bits not in (2, *BITS):
         raise ModelError(f"{node}: bits={bits}; it must be 2, 4 or 8")
     if node.input(G_IDX) and not _neighbours(constants.get(node.input(G_IDX)), block):
-        raise ModelError(f"{node}: its groups are permuted (g_idx); vkq takes neighbours along K")
+        raise ModelError(f"{node}: its groups are permuted (g_idx); they must be consecutive along K")
     if codes is None or scales is None or (node.input(ZERO_POINTS) and points is None):
         raise ModelError(f"{node}: its weight, scales and zero points must be constants")
     wanted = n, -(-k // block), block * bits // 8

@@ -25,7 +25,7 @@ def _reshape(x: Inputs) -> list[Spec]:
     given, wanted = x.spec(0).shape, _needed(x, 1)
     keep = not x.node.attributes.get("allowzero", 0)
     if any(d == 0 and keep and i >= len(given) for i, d in enumerate(wanted)):
-        raise ModelError(f"{x.node}: shape {wanted} takes over a dim that {given} has not")
+        raise ModelError(f"{x.node}: a 0 in shape {wanted} copies a dim that {given} does not have")
     shape = [given[i] if d == 0 and keep else d for i, d in enumerate(wanted)]
     size, known = math.prod(given), math.prod(d for d in shape if d != -1)
     if shape.count(-1) == 1 and known and size % known == 0:
@@ -99,7 +99,7 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
         )
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if not -len(shape) <= axis < len(shape):
-            raise ModelError(f"{node}: axis {axis} of {tuple(shape)}")
+            raise ModelError(f"{node}: axis is {axis} and the input has shape {tuple(shape)}")
         size = shape[axis]
         if step > 0:
             found[axis] = slice(start, end, step)
@@ -129,9 +129,7 @@ def _concat(x: Inputs) -> list[Spec]:
         if spec.dtype != first.dtype or len(spec.shape) != len(first.shape) or any(
             a != b for i, (a, b) in enumerate(zip(spec.shape, first.shape, strict=True)) if i != axis
         ):  # fmt: skip
-            raise ModelError(
-                f"{x.node}: {first} and {spec} cannot stand one after the other along axis {axis}"
-            )
+            raise ModelError(f"{x.node}: {first} and {spec} cannot be concatenated along axis {axis}")
     shape = list(first.shape)
     shape[axis] = sum(s.shape[axis] for s in specs)
     return like(x, shape)

@@ -54,7 +54,9 @@ def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int
         for i, size in enumerate(x_shape[2:]):
             total = strides[i] * (size - 1) + added[i] + dilations[i] * (w_shape[2 + i] - 1) + 1 - wanted[i]
             if total < 0:
-                raise UnsupportedForm(f"{node}: its output_shape {tuple(wanted)} is beyond what x reaches")
+                raise UnsupportedForm(
+                    f"{node}: its output_shape {tuple(wanted)} is larger than its inputs can fill"
+                )
             less, more = total // 2, total - total // 2
             # SAME_LOWER: an odd pixel is padded at the start.
             before.append(less if auto == "SAME_UPPER" else more)
@@ -147,7 +149,7 @@ def reduced(node: Node, rank: int, axes: Sequence[int] | None) -> tuple[int, ...
     if not axes:
         return () if node.attributes.get("noop_with_empty_axes", 0) else tuple(range(rank))
     if not all(-rank <= a < rank for a in axes):
-        raise ModelError(f"{node}: axes {list(axes)} of {rank}")
+        raise ModelError(f"{node}: axes are {list(axes)} and the input has {rank} axes")
     return tuple(sorted({a % rank for a in axes}))
 
 
@@ -182,7 +184,7 @@ def _places(dtype: str) -> Callable[[Inputs], list[Spec]]:
         shape = x.spec(0).shape
         axis, keep = axis_of(x.node, len(shape), 0), x.node.attributes.get("keepdims", 1)
         if not shape or not shape[axis]:
-            raise ModelError(f"{x.node}: axis {axis} of {shape} has no number")
+            raise ModelError(f"{x.node}: axis {axis} of {shape} is empty; it must have a number")
         return [Spec(dtype, (*shape[:axis], *((1,) if keep else ()), *shape[axis + 1 :]))]
 
     return infer

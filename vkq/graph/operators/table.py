@@ -47,5 +47,5 @@ def compute(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
     except (VkqError, KeyError, ValueError, TypeError, IndexError, AssertionError, ArithmeticError) as error:
         raise ModelError(f"{node}: {type(error).__name__}: {error}") from error
     if found is None:
-        raise ModelError(f"{node}: nobody computes {node.op} ahead of time")
+        raise ModelError(f"{node}: {node.op} is not computed ahead of time")
     return list(found)

@@ -26,7 +26,9 @@ def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
     size = np.asarray(sizes if len(sizes) > 1 else sizes[0])
     known = w.sweep.array(ids)
     if known is not None and known.size and ((known < -size) | (known >= size)).any():
-        raise ModelError(f"{w.node}: indices go from {known.min()} to {known.max()} of axes of {sizes}")
+        raise ModelError(
+            f"{w.node}: indices go from {known.min()} to {known.max()}; the axes have sizes {sizes}"
+        )
     most = int(size.max())
     inside = w.emit("Max", [ids, w.constant(-size, dtype)], within=(-most, most - 1))
     inside = w.emit("Min", [inside, w.constant(size - 1, dtype)])

@@ -119,7 +119,9 @@ def _layer(
             bias = options["biases"][op == "conv2d" or options["floats"]]
         inputs.append(sweep.constant(bias, f"{node.input(2)}/bias"))
     if op != "linear" and (far := overflowing(_rows(op, data, channels), x[1], None, zero)):
-        options["why"] = f"its sums of products may leave int32 in {len(far)} output channels, first {far[0]}"
+        options["why"] = (
+            f"its sums of products may overflow int32 in {len(far)} output channels, first {far[0]}"
+        )
     if x[0] in sweep.constants:
         return False
     sweep.emit(

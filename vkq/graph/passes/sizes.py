@@ -73,7 +73,7 @@ def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
     numbers = [int(v) % len(shape) for v in a.get("axes", range(len(shape)))]
     chosen = scales if scales is not None and scales.size else sizes
     if chosen is None or chosen.size != len(numbers):
-        raise ModelError(f"{w.node}: it has no size or scale for each of its axes {numbers}")
+        raise ModelError(f"{w.node}: it must have a constant size or scale for each of its axes {numbers}")
     given = [shape[i] for i in numbers]
     if chosen is scales:
         factors = [np.float32(v) for v in scales.reshape(-1)]

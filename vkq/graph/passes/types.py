@@ -132,7 +132,7 @@ class _Types:
         if found is None and (whole or name in self.sweep.constants):
             return False
         if found is None:
-            why = f"int64 numbers made of {dtype} may leave int32, and a device has no int64: cast to int32"
+            why = f"int64 numbers made of {dtype} may exceed int32, and a device has no int64: cast to int32"
             self.sweep.keep(dataclasses.replace(node, attributes={**node.attributes, "why": why}))
             return True
         self.sweep.keep(dataclasses.replace(node, attributes={**node.attributes, "to": "int32"}))
@@ -143,8 +143,8 @@ class _Types:
     def _stays_wide(self, node: Node, found: Range | None) -> bool:
         """Keep a node in int64, between Casts."""
         self.wide.append(node)
-        said = f"from {found[0]} to {found[1]}" if found else "of a range that is not known"
-        why = f"{node}: its results, {said}, may leave int32, and a device has no int64"
+        said = f"from {found[0]} to {found[1]}" if found else "of an unknown range"
+        why = f"{node}: its results, {said}, may exceed int32, and a device has no int64"
         inputs = tuple(
             self.sweep.emit("Cast", [name], source=node.source, to="int64", why=why)
             if name in self.ranges

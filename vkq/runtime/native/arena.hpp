@@ -59,7 +59,7 @@ struct Arena : std::enable_shared_from_this<Arena> {
   const uint32_t type;
   const bool mapped;
   const uint64_t alignment, blockBytes, largest;
-  const uint64_t keepBytes;  // of unused large blocks that are kept for later requests
+  const uint64_t keepBytes;  // bytes of unused large blocks to keep for later requests
 
   Arena(std::shared_ptr<Core> c, uint32_t memoryType, bool map, uint64_t align, uint64_t block, uint64_t most,
         uint64_t keep);

@@ -85,7 +85,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   std::vector<Span> reads, writes;  // ranges since the last barrier
   VkQueryPool queries = VK_NULL_HANDLE;
   uint32_t queriesUsed = 0;
-  std::vector<VkFence> fences;  // of the submissions in flight
+  std::vector<VkFence> fences;  // fences of the submissions in flight
   bool finished = false;  // has run once, so that there are timestamps
   mutable std::mutex mutex;
 
