@@ -62,7 +62,7 @@ int main(int count, char **words) try {
 
   const auto [height, width] = head(std::cin);
   const uint64_t shape[]{1, 3, height, width}, *shapes[]{shape};
-  vkq_model *shaped;  // refused before anything is read where the file has no such shape
+  vkq_model *shaped;  // an error if the file has no model for this shape, before the pixels are read
   check(vkq_shaped(model.get(), shapes, &shaped));
   std::cerr << vkq_device_name(device.get()) << "\n" << vkq_describe(shaped) << "\n";
   const std::vector<float> noisy = planes(std::cin, height, width);

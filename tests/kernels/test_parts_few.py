@@ -101,7 +101,7 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     finite = np.isfinite(want)
     np.testing.assert_array_equal(got[np.isinf(want)], want[np.isinf(want)])
-    # A device may flush parts below 2^-126, which are 2^-24 of the numbers if weights have signs.
+    # A device may flush parts below 2^-126. Signed weights are stored as 2^-24 of themselves.
     bound = (k + 4) * 2.0**-24 * np.abs(terms).sum(-1) + (2.0**-98 if least == -127 else 2.0**-122)
     assert (np.abs(got[finite] - want[finite]) <= bound[finite]).all()
 

@@ -97,9 +97,8 @@ def test_scale_is_raised_to_the_smallest_normal_number():
     ("method", "k", "n"), [("tiled", 64, 32), ("tiled", 29, 19), ("tiled", 1, 1), ("gemv", 300, 5)]
 )
 def test_linear_is_the_reference_bit_for_bit(device, monkeypatch, path, method, k, n):
-    monkeypatch.setattr(
-        gemv, "split", lambda _device, n4, k4, *_, **__: gemv.shared_split(256, n4, k4)
-    )  # as on a GPU
+    # A GPU has this split.
+    monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, *_, **__: gemv.shared_split(256, n4, k4))
     rng = np.random.default_rng([3, k, n])
     x = odd_rows(rng, k)
     scale = (10.0 ** rng.uniform(-8, 3, n)).astype(np.float32)

@@ -245,7 +245,8 @@ def test_changes_that_cancel_in_a_sum_are_seen(
     words = np.frombuffer(digits_file(digits, any_device), "<u8")
     other = np.flatnonzero(words != words[100])[-1]
     pair = np.array([100, other])
-    for weights in ((1, 1), 2 * pair[::-1] - 9, pair[::-1] - 4):  # places begin at 0 behind byte 40, or at 1
+    # Word positions are counted from byte 40, from 0 or from 1.
+    for weights in ((1, 1), 2 * pair[::-1] - 9, pair[::-1] - 4):
         broken = words.copy()
         broken[pair] += np.array(weights, np.int64).astype(np.uint64) * np.array([1, 2**64 - 1], np.uint64)
         assert load_bytes(opened, broken.tobytes()) == 2

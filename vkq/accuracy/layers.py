@@ -155,8 +155,9 @@ class LayerComparison:
         return (found.output[0], found) if found is not None else (name, None)
 
     def _activated(self, name: str) -> str:
-        """Return the float value for a quantized one: after the Relu or Clip that is its only reader, which a
-        range may replace."""
+        """Return the float value that corresponds to a quantized one. If a Relu or Clip is the only reader of
+        the float value, it is that operator's result, because the range of the quantized value may replace
+        the operator."""
         readers = self.real.readers[name]
         alone = len(readers) == 1 and readers[0].op_type in ("Relu", "Clip") and name not in self.real.outputs
         return str(readers[0].output[0]) if alone else name

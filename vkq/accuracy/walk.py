@@ -52,8 +52,8 @@ class Walk:
         }
 
     def held(self, name: str) -> str:
-        """Return the value that a run stores for this one: the integers before a DequantizeLinear instead of
-        its result, which takes four times the memory and is computed again for each reader."""
+        """Return the value that a run stores in place of this one: for the result of a DequantizeLinear its
+        integers, which take a quarter of the memory; each reader dequantizes them again."""
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:

@@ -47,9 +47,9 @@ class Costs:
     matrix_part_cycles: tuple[float, ...]
     matrix_sum_cycles: Numbers  # cycles for a thousand results that are added to another tensor
     matrix_end_cycles: Numbers  # cycles of an epilogue on a core that has only this workgroup
-    # int8 convolutions in tiles of pixels: 32 k take `step` times the root of the tile's results; reading a
-    # chunk's pixels takes as long as `chunk` of them, and `strided` times that if strides skip pixels. In
-    # comparison with kernels that gather, for a core without a second workgroup: everything takes `lone`
+    # int8 convolutions in tiles of pixels. A step of 32 k takes `step` times the root of the tile's results.
+    # Reading the pixels of a chunk takes as long as `chunk` steps, and `strided` times that if strides skip
+    # pixels. On a core without a second workgroup, compared with kernels that gather, everything takes `lone`
     # times as long, and `end` is added for each result.
     matrix_conv_costs: Numbers
     # int8 convolutions that gather pixels. The part cycles are those of a workgroup besides its products, and

@@ -77,7 +77,7 @@ def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
 
 
 def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
-    """Return why a layer of values that were 8-bit computes in floats, if its weight is the cause."""
+    """Return why a layer of dequantized values computes in floats, if its weight is the reason."""
     weight = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
     if node.op not in LAYERS or weight is None or node.inputs[0] not in dequantized:
         return ""

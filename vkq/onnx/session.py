@@ -268,13 +268,13 @@ class InferenceSession(Manners):
         self, inputs: Iterable[Any], batch: int = 1, output_names: Sequence[str] | None = None
     ) -> Iterator[Any]:
         """Yield the first output for each of *inputs*, in order, while the next batch is uploaded and
-        computed; with *output_names* a list of these outputs for each (of all outputs if it is empty).
+        computed. With *output_names*, yield a list of these outputs for each (of all outputs if it is empty).
 
-        inputs: arrays of the first input (or dictionaries of arrays by name), any number, each one element of
-        the batch: with the batch's axis, of size 1, or without it. Results do not have it. *batch* of them
-        run together; the last batch may be smaller. They are copied once, when a batch is complete, into
-        memory from which the device reads them itself: a producer that reuses one array needs a *batch* of 1,
-        or copies. Raises ArgumentError first if an output's axis 0 is not the batch.
+        inputs: any number of arrays of the first input, or of dictionaries of arrays by name. Each is one
+        element of the batch, with the batch axis of size 1 or without this axis. Results do not have the
+        axis. *batch* elements run together; the last batch may be smaller. Arrays are copied when a batch is
+        complete: a producer that reuses one array needs a *batch* of 1, or copies.
+        Raises ArgumentError, before anything else, if an output's axis 0 is not the batch.
         """
         if batch < 1:
             raise ArgumentError(f"batch is {batch}; it must be at least 1")

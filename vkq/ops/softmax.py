@@ -119,7 +119,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, ste
 
 
 def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> Value:
-    """Add a softmax along the axis of the extent along which the words of x lie."""
+    """Add a softmax along the axis whose elements are neighbours in the words of x."""
     s = x.spec
     y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:
