@@ -1,12 +1,12 @@
-"""Images per second of a model in several processes, each on a device of its own (VKQ_DEVICE by rank).
+"""Images per second of a model in several processes, each on its own device (VKQ_DEVICE by rank).
 
     python benchmarks/workers.py MODEL.onnx ... [--workers 1 2] [--batch 8 32] [--seconds 5] [--json FILE]
 
-A session is pickled once and opened by every worker, a spawned process: what Dask and Ray do. Each first
-shows that its results are the bytes of this process, waits for the others, and then runs batches, float32
-NumPy in and out, through `InferenceSession.map` (copies beside computing) for the given seconds. The rate is
-the sum over the workers of images by the time that they took. Where there are fewer devices than workers they
-share them: the result names the devices.
+A session is pickled once, and every worker, a spawned process, opens it, as with Dask and Ray. Each worker
+first checks that its results have the bytes of this process, and waits for the others. Then it runs batches
+through `InferenceSession.map` for the given seconds, with float32 NumPy arrays as inputs and results; copies
+overlap with the computation. The printed rate is the sum of all workers' rates. If there are fewer devices
+than workers, they share devices, and the result names the devices.
 """
 
 import argparse

@@ -40,7 +40,7 @@ class Mutant:
         text = self.file.read_text()
         count = text.count(self.guard)
         if count != 1:
-            raise ValueError(f"{self}: the guard stands there {count} times; write mutants.yaml anew")
+            raise ValueError(f"{self}: the guard stands there {count} times; write mutants.yaml again")
         return text.replace(self.guard, self.becomes)
 
 

@@ -38,7 +38,7 @@ print("exact")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel with the SPIR-V that the tests compiled: compiling it anew takes minutes, and
+    """Build the wheel with the SPIR-V that the tests compiled: compiling it again takes minutes, and
     tests/shader/test_build.py tests that."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [

@@ -58,7 +58,7 @@ MatrixX lower;
 uint n, first_row, first_chunk, biased;
 uint w_first[FRAGMENTS_N], x_first[FRAGMENTS_M][MOST_LOADS_X];
 
-// Load the next chunk of this subgroup. Addresses are incremented: computing each anew takes more
+// Load the next chunk of this subgroup. Addresses are incremented: computing each again takes more
 // instructions.
 void load(uint set) {
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {

@@ -3,7 +3,7 @@ them.
 
 The terminal is a pseudo-terminal, and a file holds what stays on its screen. Numbers, verdicts about times
 and the width of gaps may differ (`alike`). ``VKQ_KEEP_CAPTURES=1 python -m pytest
-tests/cli/test_captures.py`` writes the files anew; review their differences.
+tests/cli/test_captures.py`` writes the files again; review their differences.
 """
 
 from __future__ import annotations

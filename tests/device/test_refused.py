@@ -26,7 +26,7 @@ from vkq.select import path as select
 
 @contextmanager
 def failed(device: Device, monkeypatch: pytest.MonkeyPatch, *tests: str) -> Iterator[Device]:
-    """Context manager: the device, opened anew as if these tests of its probe had failed."""
+    """Context manager: open the device again, as if these tests of its probe had failed."""
     c = device.capabilities
     known = selftest.report(device)
     says = dataclasses.replace(known, failures={**known.failures, **{t: f"{t}: 1 of 9 wrong" for t in tests}})

@@ -49,7 +49,7 @@ def node(op: str, *inputs: str, **attributes: Any) -> list[Node]:
 
 
 def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
-    """A table is computed anew if attributes or constants differ (also those that compare equal), the order,
+    """A table is computed again if attributes or constants differ (also those that compare equal), the order,
     or the numbers."""
     zeros = {"c": np.float32([0.0]), "d": np.float32([-0.0])}
     asked = [

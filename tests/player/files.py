@@ -182,7 +182,7 @@ def only(data: bytes) -> Shaped:
 
 
 def rewritten(found: Shaped, **changes: Any) -> bytes:
-    """Write the file anew."""
+    """Write the file again."""
     return written(f"vkq {__version__}", [dataclasses.replace(found, **changes)])
 
 

@@ -1,5 +1,5 @@
 // Mutates a file of `vkq export` and reads it and all its packed parts, under sanitizers: player FILE COUNT.
-// Half of the files are sealed anew, so that what lies behind the checksum is reached.
+// Half of the files are sealed again, so that what lies behind the checksum is reached.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,7 +1,7 @@
 """The compiler with which the shaders were last tested: its version, and the SPIR-V of two fixed shaders. A
 phone's driver may refuse another compiler's output (ggml-org/llama.cpp#28635).
 
-    python -m tests.shader.compiler    writes compiler.json anew
+    python -m tests.shader.compiler    writes compiler.json again
 """
 
 from __future__ import annotations

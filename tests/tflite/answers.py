@@ -1,5 +1,5 @@
 """LiteRT's (XNNPACK's) results for the tests' models, stored in this folder, so that the tests need no
-LiteRT. ``python -m tests.tflite.answers`` makes the file anew, with the package ai-edge-litert."""
+LiteRT. ``python -m tests.tflite.answers`` makes the file again, with the package ai-edge-litert."""
 
 from __future__ import annotations
 

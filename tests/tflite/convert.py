@@ -1,5 +1,5 @@
 """Networks in the form of TensorFlow's converter: the files in ``models``, with random weights. ``python -m
-tests.tflite.convert`` makes them anew, with the package tensorflow-cpu, which no test needs."""
+tests.tflite.convert`` makes them again, with the package tensorflow-cpu, which no test needs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """examples/models/digits.onnx as a .tflite file: the same weights and scales, with a converter's operators.
-``python -m tests.tflite.digits`` makes the file anew."""
+``python -m tests.tflite.digits`` makes the file again."""
 
 from __future__ import annotations
 

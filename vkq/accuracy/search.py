@@ -74,11 +74,11 @@ def quantize(
     corrected, neighbouring convolutions equalized, each where it helps on samples held out of the
     calibration.
 
-    samples: inputs by name, a sequence, or a function that yields them anew; every third is held out (with a
-    single sample everything is measured on it). seconds: after this time no further change is tried; the
-    first choices are always made. exclude: nodes, or names above them, that stay float; only_weights: nodes
-    of which only the weights become int8. Outputs, and the operators that make them from the last layers'
-    results, stay float. target_db, target_agreement (0 to 1), target_judge: layers leave int8, fewest
+    samples: inputs by name, a sequence, or a function that yields them at each call; every third is held out
+    (with a single sample everything is measured on it). seconds: after this time no further change is tried;
+    the first choices are always made. exclude: nodes, or names above them, that stay float; only_weights:
+    nodes of which only the weights become int8. Outputs, and the operators that make them from the last
+    layers' results, stay float. target_db, target_agreement (0 to 1), target_judge: layers leave int8, fewest
     multiply-adds first, until the worst output reaches these numbers and the judge accepts the model. The
     judge gets the path of a candidate and returns True, or a score of at least *least* (by default 99.5 % of
     the float model's score). progress: called with each step.
@@ -164,7 +164,7 @@ class Search:
         return found
 
     def _equalize(self, found: Found) -> Found:
-        """Equalize the channels of layers, and find their ranges anew."""
+        """Equalize the channels of layers, and find their ranges again."""
         proto, count = equalized(self.proto, self.seen)
         if not count or time.monotonic() > self.until:
             return found

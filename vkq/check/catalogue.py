@@ -61,7 +61,7 @@ class Check:
     ``x``, ``w``: the dtypes of the operands; an 8-bit result has the dtype of x. ``scheme``: one of
     `cases.SCHEMES`. All except q8ta take float32 x: dq8ca_q8csw (linear layers), and, compared within a
     bound, q8csw, q8csw_f16 (compute="float16"), q4gsw and q8gsw (linear layers with K in whole groups; the
-    real weight is quantized anew), q4gsw_f16 and q8gsw_f16 (float16 x), f32 and f16 (float weights). ``wz``:
+    real weight is quantized again), q4gsw_f16 and q8gsw_f16 (float16 x), f32 and f16 (float weights). ``wz``:
     weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: the
     data is at the ends of its dtype. ``float_in``: x is float32 and is quantized on the device. ``method``:
     the layer's method, one of `METHODS`.

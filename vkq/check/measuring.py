@@ -125,7 +125,7 @@ class _Subject:
         self.x = Tensor.from_numpy(self.given, device)
 
     def made(self) -> Callable[[Tensor], Tensor]:
-        """Return what is timed, made anew."""
+        """Return a new layer, which is what is timed."""
         return layer(self.device, self.check, self.data, self.path)
 
     def tried(self, says: Mapping[str, Any]) -> dict[str, Any]:

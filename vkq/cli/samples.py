@@ -27,7 +27,7 @@ FORMS = f"pictures ({', '.join(PICTURES)}), .npy or .npz"
 
 
 class GivenSamples:
-    """Samples that are read anew at each use: ``samples(what)`` yields inputs by name."""
+    """Samples that are read again at each use: ``samples(what)`` yields inputs by name."""
 
     def __init__(self, model: Model, given: Sequence[str], options: argparse.Namespace):
         self.model, self.options = model, options

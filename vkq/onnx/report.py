@@ -119,7 +119,7 @@ def host_note(count: int, constant: Iterable[str]) -> str:
     """Return the sentence that the host computes *count* nodes."""
     return (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"
-        " anew for each new value"
+        " again for each new value"
     )
 
 

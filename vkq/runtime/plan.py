@@ -128,7 +128,7 @@ class Resident:
         return self._buffer is not None and self._buffer.failure is None
 
     def data(self) -> npt.NDArray[Any]:
-        """Return the data to upload, packed anew."""
+        """Pack the data, and return it for an upload."""
         data = np.ascontiguousarray(self._make())
         if data.nbytes != self.bytes:
             raise RuntimeError(f"{data.nbytes} bytes were packed where {self.bytes} were planned")

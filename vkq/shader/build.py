@@ -42,7 +42,7 @@ def modules(variants: Iterable[Variant]) -> list[Module]:
 
 
 def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yield (file name, SPIR-V) of each module in order, compiled anew and checked against the YAML of each
+    """Yield (file name, SPIR-V) of each module in order, newly compiled and checked against the YAML of each
     of its variants.
 
     Args:
@@ -72,7 +72,7 @@ def taken(given: Path, chosen: Iterable[Module]) -> Iterator[tuple[str, bytes]]:
             if found is None:
                 raise CompileError(
                     f"{variant.name}: {given} has no SPIR-V of this shader ({file});"
-                    f" fill it anew, from this version of vkq: python -m vkq.shader.build {given}"
+                    f" fill it again, from this version of vkq: python -m vkq.shader.build {given}"
                 )
             spirv = found
         yield file, spirv

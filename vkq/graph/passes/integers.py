@@ -59,7 +59,7 @@ def bounded_layer(sweep: Sweep, node: Node) -> bool:
     layer, bounds = sweep.producer(node.inputs[0], *LAYERS), _bounds(sweep, node)
     if layer is None or bounds is None or layer.attributes["y"] is not None:
         return False
-    # The other readers would need the layer a second time.
+    # If the result has other readers, the layer would be computed twice.
     if layer.attributes["x"] is None and sweep.uses[node.inputs[0]] > 1:
         return False
     low, high = activation_range(layer.attributes["activation"])
