@@ -40,15 +40,15 @@ def network(kind: str, form: str, folder: Path) -> bytes:
     return quantized(net.model(*KINDS[kind](net)), form, folder, net.shape)
 
 
-def product(k: int = 16, n: int = 8, most: int = 9) -> bytes:
-    """Return an int8 product of 3 rows with weights from -*most* to *most* - 1."""
+def product(k: int = 16, n: int = 8, most: int = 9, rows: int = 3) -> bytes:
+    """Return an int8 product with weights from -*most* to *most* - 1."""
     random = np.random.default_rng(0)
     given = {
         "a_scale": np.float32(0.1), "a_zero": np.int8(1), "w": random.integers(-most, most, (k, n), np.int8),
         "w_scale": np.float32(0.1), "w_zero": np.int8(0), "y_scale": np.float32(0.2), "y_zero": np.int8(2),
     }  # fmt: skip
     node = helper.make_node("QLinearMatMul", ["x", *given], ["y"])
-    values = [helper.make_tensor_value_info(x, TensorProto.INT8, [3, c]) for x, c in (("x", k), ("y", n))]
+    values = [helper.make_tensor_value_info(x, TensorProto.INT8, [rows, c]) for x, c in (("x", k), ("y", n))]
     constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in given.items()]
     return made(helper.make_graph([node], "product", values[:1], values[1:], constants))
 

@@ -75,7 +75,8 @@ class PlayedModel(OfOneProcess):
     Args:
         path: the file.
         which: a device by index or part of its name; None: the one that VKQ_DEVICE names, else the best one.
-        cache: a path for the driver's pipeline cache, which is read and written; None: no cache.
+        cache: a path for the driver's pipeline cache, which is read and written; None: no cache. With a
+            cache, a known answer is not run again for the same file, device and driver.
 
     Raises ModelError if the file is damaged or not an exported model, and DeviceError if none of its plans
     runs here.

@@ -1,11 +1,11 @@
 #include "model.hpp"
 
-#include <cstdio>
 #include <cstring>
 
 namespace vkq::player {
 
 static constexpr uint64_t MOST_CACHE = uint64_t(1) << 28;
+static constexpr uint32_t HEAD = 32;  // bytes of a pipeline cache before its pipelines
 
 Model::Model(Gpu &g, Bytes b, const char *path)
     : gpu(g), bytes(std::move(b)), file(read(bytes.data.get(), bytes.count)), cachePath(path ? path : "") {
@@ -36,39 +36,29 @@ Model::~Model() {
 
 // A damaged cache, or one of another driver, is ignored: drivers check the header that Vulkan prescribes.
 void Model::openCache() {
-  std::vector<char> known;
-  if (FILE *stream = cachePath.empty() ? nullptr : std::fopen(cachePath.c_str(), "rb")) {
-    char block[1 << 16];
-    for (size_t n; known.size() < MOST_CACHE && (n = std::fread(block, 1, sizeof block, stream)) > 0;)
-      known.insert(known.end(), block, block + n);
-    std::fclose(stream);
-  }
+  std::vector<char> kept = content(cachePath, MOST_CACHE);
   const VkPhysicalDeviceProperties &p = gpu.properties;
-  const uint32_t head[]{32, 1, p.vendorID, p.deviceID};
-  const bool ours = known.size() >= 32 && !std::memcmp(known.data(), head, sizeof head) &&
-                    !std::memcmp(known.data() + 16, p.pipelineCacheUUID, VK_UUID_SIZE);
+  const uint32_t head[]{HEAD, 1, p.vendorID, p.deviceID};
+  const bool ours = kept.size() >= HEAD && !std::memcmp(kept.data(), head, sizeof head) &&
+                    !std::memcmp(kept.data() + 16, p.pipelineCacheUUID, VK_UUID_SIZE);
+  if (!ours) kept.clear();
+  cached = kept.size();
+  if (cached == HEAD) kept.clear();  // no pipelines, and SwiftShader would put another head before it
   VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
-  info.initialDataSize = cached = ours ? known.size() : 0;
-  info.pInitialData = known.data();
+  info.initialDataSize = kept.size();
+  info.pInitialData = kept.data();
+  proofs = std::make_unique<Proofs>(gpu, cachePath, kept, bytes.data.get());
   VKQ_CALL(gpu, vkCreatePipelineCache, gpu.device, &info, nullptr, &cache);
 }
 
-// Writes the cache if it has grown, as a whole or not at all. An error while writing is ignored: it costs
-// only time.
+// Writes the cache if it has grown. An error while writing is ignored: it costs only time.
 void Model::saveCache() {
   size_t size = 0;
   if (cachePath.empty()) return;
   if (gpu.vkGetPipelineCacheData(gpu.device, cache, &size, nullptr) < 0 || size <= cached) return;
   std::vector<char> data(size);
   if (gpu.vkGetPipelineCacheData(gpu.device, cache, &size, data.data()) < 0) return;
-  const std::string partial = cachePath + ".part";
-  FILE *stream = std::fopen(partial.c_str(), "wb");
-  if (!stream) return;
-  const bool whole = std::fwrite(data.data(), 1, size, stream) == size;
-  if (std::fclose(stream) || !whole || std::rename(partial.c_str(), cachePath.c_str()))
-    std::remove(partial.c_str());
-  else
-    cached = size;
+  if (replace(cachePath, data.data(), size)) cached = size;
 }
 
 // Returns shapes as text, in the form of `vkq export --shape`.
@@ -107,14 +97,21 @@ size_t Model::find(const uint64_t *const *sizes) const {
               "the file does not hold the shapes " + given + "; it holds " + told(file, nullptr));
 }
 
+static constexpr char PROVEN[] = "\nknown answer: not run again, this driver reproduced it for this file";
+
 void Model::takePlan(Variant &of) {
   std::string &described = of.described;
   described.clear();
+  const size_t set = &of - variants.data();
   for (const Plan &plan : of.shapes.plans) {
+    const size_t number = &plan - of.shapes.plans.data();
     try {
-      of.playing = played(of.shapes, plan);
+      const bool proven = proofs->has(set, number);
+      of.playing = played(of.shapes, plan, proven);
       if (of.playing) {
+        proofs->add(set, number);
         described = plan.kind + ": " + plan.about + described;
+        if (proven) described += PROVEN;
         if (file.sets.size() > 1) described += "\nshapes: " + told(file, &of.shapes);
         return;
       }
@@ -160,8 +157,9 @@ static bool playsOthersFirst(const Gpu &gpu, const Plan &plan) {
   return texels || gpu.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU;
 }
 
-// Returns null if the plan does not reproduce the known answer.
-std::unique_ptr<Playing> Model::played(const Shapes &shapes, const Plan &plan) {
+// Returns null if the plan does not reproduce the known answer, which is not run if it is proven.
+std::unique_ptr<Playing> Model::played(const Shapes &shapes, const Plan &plan, bool proven) {
+  if (proven) return std::make_unique<Playing>(gpu, shapes, plan, cache, known, nullptr);
   Content results;
   std::vector<void *> outputs;
   for (const Array &one : shapes.outputs) results.emplace_back(one.bytes ? one.bytes : 1);

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "gpu.hpp"
+#include "proofs.hpp"
 #include "together.hpp"
 
 namespace vkq::player {
@@ -22,8 +23,8 @@ using Weights = std::map<Words, Weight>;
 // A plan on a device: its pipelines, memory and recorded commands. Each call must hold gpu.turn.
 class Playing {
  public:
-  // Also runs the plan on `first`: the first steps run while later pipelines are compiled. Throws Error
-  // (VKQ_DEVICE) if the device does not meet the plan's needs.
+  // If `first` is not null, also runs the plan on it: the first steps run while later pipelines are compiled.
+  // Throws Error (VKQ_DEVICE) if the device does not meet the plan's needs.
   Playing(Gpu &gpu, const Shapes &shapes, const Plan &plan, VkPipelineCache cache, Weights &known,
           const void *const *first);
   Playing(const Playing &) = delete;
@@ -63,6 +64,7 @@ class Playing {
   std::vector<Submission> submissions;        // of one run, in order
   VkCommandBuffer commands = VK_NULL_HANDLE;  // the command buffer being recorded
   VkFence fence = VK_NULL_HANDLE;
+  const bool plays;                           // whether recording also runs the plan
   bool busy = false;                          // work was submitted and not yet waited for
   std::vector<Place> reads, writes;           // since the last barrier
 
@@ -119,19 +121,20 @@ struct Model {
   // Returns the number of the variant whose inputs have these sizes. Throws Error (VKQ_ARGUMENT) if there is
   // none.
   size_t find(const uint64_t *const *sizes) const;
-  // Loads a plan that has reproduced the known answer.
+  // Loads a plan that has reproduced the known answer: now, or before if that is proven.
   void load(size_t number);
   void run(size_t number, const void *const *inputs, void *const *outputs);
 
  private:
   std::string cachePath;  // "": no cache
   size_t cached = 0;      // size of the cache when it was last read or written
+  std::unique_ptr<Proofs> proofs;
   Weights known;
 
   void openCache();
   void saveCache();
   void takePlan(Variant &of);
-  std::unique_ptr<Playing> played(const Shapes &shapes, const Plan &plan);
+  std::unique_ptr<Playing> played(const Shapes &shapes, const Plan &plan, bool proven);
 };
 
 }  // namespace vkq::player

@@ -13,7 +13,7 @@ static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to
 
 Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, Weights &known,
                  const void *const *first)
-    : gpu(g), shapes(s), plan(p) {
+    : gpu(g), shapes(s), plan(p), plays(first) {
   try {
     checkNeeds();
     programs.resize(plan.programs.size());
@@ -29,7 +29,7 @@ Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, 
     makeCommands();
     placeWeights(known);
     makeSets();
-    write(first);
+    if (plays) write(first);
     record(pipelines);
   } catch (...) {
     release();

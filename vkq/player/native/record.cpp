@@ -97,19 +97,19 @@ void Playing::order(const Step &step) {
 
 void Playing::next(bool submission) {
   end();
-  send({commands}, false);
+  if (plays) send({commands}, false);
   begin(submission);
 }
 
-// Records and runs the plan. Barriers order all work of a queue, so a new submission needs no barrier. Each
-// command buffer is submitted as soon as it is recorded, which is the first run. On CPU devices a run takes
-// about as long as the compilation of the pipelines. So there the first step of each pipeline begins a
-// command buffer, and the steps before it run while the pipeline is compiled.
+// Records the plan. If `plays`, also runs it: each command buffer is submitted as soon as it is recorded.
+// Barriers order all work of a queue, so a new submission needs no barrier. On CPU devices a run takes about
+// as long as the compilation of the pipelines. So there the first step of each pipeline begins a command
+// buffer, and the steps before it run while the pipeline is compiled.
 void Playing::record(Together &pipelines) {
-  const bool cpu = gpu.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+  const bool cpu = plays && gpu.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
   uint64_t busyNs = 0;
   std::vector<bool> used(programs.size());
-  VKQ_CALL(gpu, vkResetFences, gpu.device, 1, &fence);
+  if (plays) VKQ_CALL(gpu, vkResetFences, gpu.device, 1, &fence);
   begin(true);
   barrier();  // for the host's writes
   if (host) copyArrays(true);
@@ -133,6 +133,7 @@ void Playing::record(Together &pipelines) {
   barrier();
   end();
   pipelines.finish();
+  if (!plays) return;
   send({commands}, true);
   wait();
 }

@@ -3,6 +3,7 @@
  * A file has the model's plans for one or more kinds of devices, the shaders, the packed weights and a known
  * answer: inputs, and the bytes of the correct outputs. `vkq_load` chooses the first plan whose needs the
  * device meets, and runs it on the known answer's inputs. If an output byte differs, it tries the next plan.
+ * With a pipeline cache, it does not run a known answer again that the plan reproduced before.
  *
  *   vkq_device *device;  vkq_model *model;
  *   if (vkq_open(NULL, &device) || vkq_load(device, "model.vkq", NULL, &model)) puts(vkq_error());
@@ -63,7 +64,9 @@ VKQ_API const char *vkq_device_name(const vkq_device *device);
 VKQ_API void vkq_close(vkq_device *device); /* unload its models first; NULL does nothing */
 
 /* Loads a file, which is mapped into memory: nobody may write to it before `vkq_unload` (a rename may
- * replace it). cache: a path for the driver's pipeline cache, which is read and written; or NULL.
+ * replace it). cache: a path for the driver's pipeline cache, which is read and written; or NULL. The file
+ * CACHE.proven beside it records which known answers were reproduced. They are run again if the file, the
+ * device, the driver, the cache or libvkq is another. Both files may be deleted at any time.
  * vkq_load_memory reads `bytes` bytes at `data`, which may be freed afterwards. */
 VKQ_API vkq_status vkq_load(vkq_device *device, const char *path, const char *cache, vkq_model **model);
 VKQ_API vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_t bytes, const char *cache,
@@ -74,7 +77,7 @@ VKQ_API void vkq_unload(vkq_model *model); /* NULL does nothing */
  * vkq_load returns the model for the first set. vkq_shapes returns the number of sets, and vkq_shape
  * describes input `index` in set `number`, in the file's order.
  * vkq_shaped returns the model for these input shapes: shapes[i] points to the sizes of all axes of input i.
- * The first call loads the model and checks its known answer. The model belongs to the file: vkq_unload of
+ * The first call loads the model as vkq_load does. The model belongs to the file: vkq_unload of
  * the first set's model unloads all, and vkq_unload of another one does nothing. Returns VKQ_ARGUMENT if the
  * file has no such set. */
 VKQ_API uint32_t vkq_shapes(const vkq_model *model);
@@ -87,7 +90,8 @@ VKQ_API uint32_t vkq_outputs(const vkq_model *model);
 VKQ_API vkq_status vkq_input(const vkq_model *model, uint32_t index, vkq_array *array);
 VKQ_API vkq_status vkq_output(const vkq_model *model, uint32_t index, vkq_array *array);
 /* Returns as text: the plan that runs ("this", "portable", a file's name), a line with the reason for each
- * rejected plan, and a line with all sets of shapes if the file has several. */
+ * rejected plan, a line if the known answer was not run again, and a line with all sets of shapes if the file
+ * has several. */
 VKQ_API const char *vkq_describe(const vkq_model *model);
 
 /* Runs the model and returns when the outputs are complete. inputs[i] points to the data of vkq_input(i),

@@ -1,0 +1,172 @@
+"""With a pipeline cache, a known answer that a plan reproduced is not run again for the same file and driver.
+It is run again if the file, the driver or the cache is another."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkq
+import vkq.onnx
+from tests.player.files import graph_of, only, product, rewritten
+from tests.player.test_faults import LOST, MEMORY, OK, faults
+from vkq.errors import DeviceError, DeviceLostError, OutOfMemoryError
+from vkq.player.export import exported
+from vkq.player.file import FilePlan, written
+from vkq.player.load import PlayedModel
+
+PROVEN = "known answer: not run again, this driver reproduced it for this file"
+SHAPE = (3, 16)
+X = {"x": np.arange(48, dtype=np.int8).reshape(SHAPE)}
+
+
+class Loads:
+    """Loads of files with one pipeline cache."""
+
+    def __init__(self, device: vkq.Device, folder: Path):
+        self.device, self.path, self.cache = device.name, folder / "model.vkq", folder / "cache.bin"
+        self.proofs = folder / "cache.bin.proven"
+        self.want = vkq.onnx.InferenceSession(product(), device).run(None, X)[0]
+        self.found = only(exported([graph_of(product(), {"x": SHAPE})], device)[0])
+        self.write(rewritten(self.found))
+
+    def write(self, data: bytes) -> None:
+        self.path.write_bytes(data)
+
+    def load(self) -> PlayedModel:
+        return PlayedModel(self.path, self.device, str(self.cache))
+
+    def checks(self) -> bool:
+        """Load the file and run it twice; return True if its known answer was run."""
+        with self.load() as model:
+            for _ in range(2):
+                np.testing.assert_array_equal(model.run(None, X)[0], self.want)
+            return PROVEN not in model.explain()
+
+
+@pytest.fixture
+def loads(device: vkq.Device, tmp_path: Path) -> Loads:
+    return Loads(device, tmp_path)
+
+
+def wrong(plans: Sequence[FilePlan]) -> list[FilePlan]:
+    """Return the plans with another known answer."""
+    answers = [tuple(bytes(len(each)) for each in plan.answers) for plan in plans]
+    return [dataclasses.replace(plan, answers=a) for plan, a in zip(plans, answers, strict=True)]
+
+
+def test_it_is_run_once(loads: Loads) -> None:
+    assert loads.checks()
+    kept = loads.proofs.read_bytes()
+    assert [loads.checks(), loads.checks()] == [False, False]
+    assert loads.proofs.read_bytes() == kept
+
+
+def test_without_a_cache_it_is_always_run_and_nothing_is_written(loads: Loads) -> None:
+    for _ in range(2):
+        with PlayedModel(loads.path, loads.device) as model:
+            assert PROVEN not in model.explain()
+    assert list(loads.path.parent.iterdir()) == [loads.path]
+
+
+def test_another_file_is_checked(loads: Loads) -> None:
+    """The files differ in a text; the proofs of all stay."""
+    plans = [dataclasses.replace(plan, about="another") for plan in loads.found.plans]
+    files = [rewritten(loads.found), rewritten(loads.found, plans=plans), written("another", [loads.found])]
+    for data in files:
+        loads.write(data)
+        assert loads.checks()
+    for data in files:
+        loads.write(data)
+        assert not loads.checks()
+
+
+def test_another_driver_is_checked(loads: Loads) -> None:
+    loads.checks()
+    loads.device = "SwiftShader" if "llvmpipe" in loads.device else "llvmpipe"
+    assert loads.checks()
+    assert not loads.checks()
+
+
+def test_another_pipeline_cache_is_checked(loads: Loads) -> None:
+    """Both drivers keep no pipelines in it, so it is only a header, and ignore other content."""
+    loads.checks()
+    header = loads.cache.read_bytes()
+    for content in (b"pipelines", b"Pipelines", b"pipelines" * 2):
+        loads.cache.write_bytes(header + content)
+        assert loads.checks()
+    loads.cache.write_bytes(header)
+    assert not loads.checks()
+
+
+def test_damaged_proofs_are_none(loads: Loads) -> None:
+    loads.checks()
+    kept = loads.proofs.read_bytes()
+    assert len(kept) == 8
+    for at in range(8):
+        loads.proofs.write_bytes(kept[:at] + bytes([kept[at] ^ 1]) + kept[at + 1 :])
+        assert loads.checks()
+        loads.proofs.write_bytes(kept[:at])
+        assert loads.checks()
+    loads.proofs.unlink()
+    loads.proofs.mkdir()
+    assert [loads.checks(), loads.checks()] == [True, True], "proofs that cannot be written"
+
+
+def test_a_bounded_number_of_proofs_is_kept(loads: Loads) -> None:
+    loads.proofs.write_bytes(os.urandom(8 * 1000))
+    assert loads.checks()
+    assert loads.proofs.stat().st_size == 8 * 256
+    assert not loads.checks()
+
+
+def test_a_wrong_answer_is_never_proven(loads: Loads) -> None:
+    """The first plan is wrong at each load, the next one is right at the first."""
+    this, portable = loads.found.plans
+    loads.write(rewritten(loads.found, plans=[*wrong([this]), portable]))
+    for proven in (False, True):
+        with loads.load() as model:
+            assert "this: not taken, its known answer comes out with other bytes" in model.explain()
+            assert (PROVEN in model.explain()) == proven
+    size = loads.proofs.stat().st_size
+    loads.write(rewritten(loads.found, plans=wrong(loads.found.plans)))
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="portable: not taken, its known answer"):
+            loads.load()
+    assert loads.proofs.stat().st_size == size
+
+
+def test_each_set_of_shapes_has_its_own(loads: Loads) -> None:
+    (x,), (y,) = loads.found.inputs, loads.found.outputs
+    with vkq.Device(loads.device) as device:
+        more = only(exported([graph_of(product(rows=5), {"x": (5, 16)})], device)[0])
+    assert (more.inputs[0].name, more.outputs[0].name) == (x.name, y.name)
+    loads.write(written("two", [loads.found, more]))
+    assert loads.checks()
+    for proven in (False, True):
+        with loads.load() as model:
+            assert PROVEN in model.explain()
+            assert (PROVEN in model.explain({"x": (5, 16)})) == proven
+
+
+def test_faults(loads: Loads) -> None:
+    """Each Vulkan call of a load without its known answer fails: an error, and the next load is right."""
+    loads.checks()
+    for code, status in ((-2, MEMORY), (-4, LOST)):
+        seen = list(faults(code, lambda: _status(loads)))
+        assert len(seen) > 20
+        assert set(seen) == {status}
+        assert not loads.checks()
+
+
+def _status(loads: Loads) -> int:
+    try:
+        loads.load().close()
+    except OutOfMemoryError:
+        return MEMORY
+    except DeviceLostError:
+        return LOST
+    return OK
