@@ -1,17 +1,17 @@
-"""Measures what each way of quantizing leaves of trained networks.
+"""Measure the accuracy that each quantization method keeps on trained networks.
 
     python benchmarks/accuracy.py [NETWORK ...] [--methods METHOD ...]
     python benchmarks/accuracy.py --write
 
-The rows are kept in results/accuracy.json, in place of earlier ones of the same network and method; --write
-puts all of them as a table into docs/models.md.
+The rows are kept in results/accuracy.json; a new row replaces the earlier row of the same network and method.
+--write puts all rows as a table into docs/models.md.
 
-The networks are those of examples/train_scenes.py and examples/train.py. Scenes of one half of the digits
-that no training saw calibrate; scenes of the other half measure. dB: signal to noise of the worst output
-channel. same: decisions equal to the float model's (classes of digits or pixels; detections, with boxes that
-overlap by 80 %). out: multiply-adds that leave int8. ONNX Runtime's CPU provider computes, whose bytes vkq
-returns.
-"""
+The networks are those of examples/train_scenes.py and examples/train.py. The digits that no training saw are
+split into two halves: scenes with one half calibrate, scenes with the other half measure. The column "dB" is
+the signal-to-noise ratio of the worst output channel. "same" is the share of decisions that are equal to the
+float model's: digits, classes of pixels, or detections, whose boxes must overlap by 80 %. "out" is the share
+of multiply-adds that leave int8. ONNX Runtime's CPU provider computes the results; vkq returns the same
+bytes."""
 
 import argparse
 import json
@@ -36,15 +36,15 @@ MODELS = ROOT / "examples" / "models"
 PAGE, KEPT = ROOT / "docs" / "models.md", ROOT / "benchmarks" / "results" / "accuracy.json"
 BEGIN, END = "<!-- from benchmarks/accuracy.py -->", "<!-- until here -->"
 BATCH = 8
-SURE, OVERLAP = 0.5, 0.8  # the score of a detection, and the overlap of equal ones
-GOAL = 0.997  # agreement that is asked for, so that unseen samples have 99.5 %
+SURE, OVERLAP = 0.5, 0.8  # the least score of a detection, and the least overlap of two equal boxes
+GOAL = 0.997  # the required agreement; it is above 99.5 %, which unseen samples are to reach
 
 Feed = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Result:
-    """One way of quantizing one network."""
+    """The result of one quantization method on one network."""
 
     network: str
     method: str
@@ -60,7 +60,7 @@ def half(first: bool) -> Digits:
 
 
 def feeds(network: str, count: int, calibrating: bool) -> list[Feed]:
-    """Batches of scenes."""
+    """Return batches of scenes as inputs of the network."""
     digits, seed = half(calibrating), 1 if calibrating else 2
     if network == "digits":
         images = digits[0][:, None]
@@ -73,7 +73,7 @@ def feeds(network: str, count: int, calibrating: bool) -> list[Feed]:
 
 
 def same_decisions(network: str, real: np.ndarray, got: np.ndarray) -> tuple[int, int]:
-    """How many decisions are equal, and of how many."""
+    """Return the number of equal decisions and the number of all decisions."""
     if network != "detect":
         equal = real.argmax(1) == got.argmax(1)
         return int(equal.sum()), equal.size
@@ -84,7 +84,7 @@ def same_decisions(network: str, real: np.ndarray, got: np.ndarray) -> tuple[int
 
 
 def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Intersection over union of boxes (N, 4, cells) of centre, width and height."""
+    """Return the intersection over union of boxes (N, 4, cells), given as centre, width and height."""
     low = np.maximum(a[:, :2] - a[:, 2:] / 2, b[:, :2] - b[:, 2:] / 2)
     high = np.minimum(a[:, :2] + a[:, 2:] / 2, b[:, :2] + b[:, 2:] / 2)
     inside = np.maximum(high - low, 0).prod(1)
@@ -92,7 +92,7 @@ def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def measured(network: str, path: Path, samples: Sequence[Feed]) -> tuple[float, float]:
-    """The signal to noise of the worst channel, and the share of equal decisions."""
+    """Return the signal-to-noise ratio of the worst channel in dB and the share of equal decisions."""
     real, got = (cpu_session(p, "measuring") for p in (MODELS / f"{network}.float.onnx", path))
     agreement, equal, count = Agreement(["y"]), 0, 0
     for feed in samples:
@@ -104,7 +104,7 @@ def measured(network: str, path: Path, samples: Sequence[Feed]) -> tuple[float, 
 
 
 def judge_of(network: str, samples: Sequence[Feed]) -> Callable[[Path], bool]:
-    """Accepts a candidate with enough equal decisions."""
+    """Return a function that accepts a quantized model if enough of its decisions are equal."""
     return lambda path: measured(network, path, samples)[1] >= GOAL
 
 

@@ -1,12 +1,10 @@
-"""What it costs to give arrays to a device and to get them back: copies beside PyTorch's, calls with NumPy in
-and out.
+"""Measure copies between host and device beside PyTorch's, and layer calls with NumPy arrays in and out.
 
     python benchmarks/boundary.py [--device NAME] [--json FILE] [--mib 256] [--copies]
 
-Each number is the median of several runs, after one that is not counted; results of layers are verified once
-against the reference (`--no-verify` for the large ones' sake). PyTorch is measured in the same run where it
-and CUDA are there.
-"""
+Each number is the median of several runs after one warm-up run. The results of layers are compared once with
+the reference; `--no-verify` skips this, because it is slow for the large layers. PyTorch is measured in the
+same run if it is installed and finds CUDA."""
 
 import argparse
 import json
@@ -36,12 +34,14 @@ def median_ms(run: Callable[[], Any], least: int = 5, seconds: float = 2.0) -> f
 
 
 def copies(device: vkq.Device, size: int) -> dict[str, float]:
-    """GB/s of float32 arrays: pageable, and pinned (`vkq.empty_pinned`)."""
+    """Return the copy rates of float32 arrays in GB/s, for pageable and for pinned memory
+    (`vkq.empty_pinned`)."""
     data = RNG.standard_normal(size // 4).astype(np.float32)
     tensor, out = vkq.Tensor.from_numpy(data, device), np.empty_like(data)
     pinned, back = (vkq.empty_pinned(data.shape, np.float32, device) for _ in range(2))
     pinned[:] = data
-    # An upload has ended when the device is done with it, not when the caller may change the array.
+    # The time of an upload ends when the device has the data. (`write` returns earlier, once the caller may
+    # change the array.)
     work = {
         "upload pageable": lambda: (tensor.write(data), device.synchronize()),
         "download pageable": lambda: tensor.numpy(out=out),
@@ -58,7 +58,7 @@ def copies(device: vkq.Device, size: int) -> dict[str, float]:
 
 
 def torch_copies(size: int) -> dict[str, float]:
-    """The same by PyTorch, GB/s; empty where there is no PyTorch or no CUDA."""
+    """Return PyTorch's rates of the same copies in GB/s, or nothing without PyTorch or CUDA."""
     try:
         import torch
     except ImportError:
@@ -83,7 +83,7 @@ def torch_copies(size: int) -> dict[str, float]:
 
 
 def calls(device: vkq.Device, verify: bool) -> dict[str, float]:
-    """ms of a layer's call, int8 NumPy arrays in and out."""
+    """Return the times in ms of layer calls with int8 NumPy arrays in and out."""
     q, y = vkq.QParams(0.02, -3), vkq.QParams(0.5, 7)
 
     def conv(x: tuple[int, ...], oc: int, k: int) -> tuple[Any, Any, Any]:
@@ -116,8 +116,8 @@ def calls(device: vkq.Device, verify: bool) -> dict[str, float]:
 
 
 def host_us(device: vkq.Device) -> float:
-    """Python's us for an eager operation in a chain (convolution and add alternating), without the device's
-    time."""
+    """Return the host time in microseconds of one eager operation, without the device's time. The chain
+    alternates a convolution and an add."""
     q = vkq.QParams(0.05, 3)
     w = RNG.integers(-127, 128, (8, 8, 3, 3), np.int8)
     conv = vkq.Conv2d(w, 0.002, padding=1, x_qparams=q, y_qparams=q, device=device)
@@ -135,7 +135,8 @@ def host_us(device: vkq.Device) -> float:
 
 
 def made_ms(device: vkq.Device) -> float:
-    """Linear 4096x4096: making the layer and its first call with one row, pipelines there already."""
+    """Return the time in ms of making a 4096x4096 Linear layer and calling it with one row. The pipelines
+    exist already."""
     w = RNG.integers(-127, 128, (4096, 4096), np.int8)
     x = RNG.integers(-128, 128, (1, 4096), np.int8)
     q = vkq.QParams(0.02, -3)

@@ -1,10 +1,10 @@
 """Write the table of devices in docs/devices.md from ``devices/*.json``: ``python benchmarks/devices.py``.
 
-Each file is what ``vkq report --json --list phone --list mobilenet_v2 --list resnet50`` printed on a device
-(the networks may be left out), less the single samples. ``--add FILE NAME`` puts a report there as NAME.json.
-A report of ``make test-arm64`` has no times, since an emulated processor has none to tell. ``--check`` writes
-nothing: exit code 1 where the page is old; a file that is not a report is refused with its name and the rule.
-"""
+Each file is the output of ``vkq report --json --list phone --list mobilenet_v2 --list resnet50`` on one
+device, without the single samples; the networks may be missing. ``--add FILE NAME`` stores a report as
+NAME.json. A report of ``make test-arm64`` has no times, because times of an emulated processor mean nothing.
+``--check`` writes nothing and exits with code 1 if the page is out of date. A file that is not a report is
+refused with its name and the rule."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ HEAD = (
     "ResNet-50",
 )
 CASES = tuple(f"linear[{size}]" for size in ("M=1,K=1024,N=1024", "M=1,K=4096,N=4096", "M=128,K=512,N=512"))
-NETWORKS = ("MobileNetV2", "ResNet-50")  # the sum of their layers
+NETWORKS = ("MobileNetV2", "ResNet-50")  # the sum of the times of their layers
 PRIVATE = re.compile(r'"[a-z_]*uuid"|/home/|/Users/|\\\\Users\\\\')
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A report. Raises ValueError for what is none, and for one that tells more than a report does."""
+    """Read a report. Raise ValueError if the file is not a report or contains private data."""
     text = file.read_text(encoding="utf-8")
     if found := PRIVATE.search(text):
         raise ValueError(
@@ -58,7 +58,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def row(report: dict[str, Any]) -> tuple[str, ...]:
-    """The cells of a device."""
+    """Return the cells of one device's row."""
     doctor, replays, check = report["doctor"], report["doctor"]["replays"], report["check"]
     emulated = report.get("emulated")
     device = (
@@ -83,7 +83,7 @@ def row(report: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _large(replays: list[dict[str, Any]]) -> str:
-    """How many large works were run cold, and in which states of power others were run."""
+    """Return how many large cases were replayed cold, and how many in another power state."""
     states = [one.get("state", "cold") for one in replays if one["case"] in LARGE]
     powered = [state for state in dict.fromkeys(states) if state != "cold"]
     also = f", {states.count(powered[0])} {' and '.join(powered)}" if powered else ""
@@ -91,7 +91,7 @@ def _large(replays: list[dict[str, Any]]) -> str:
 
 
 def _times(bench: dict[str, Any]) -> list[str]:
-    """Times on the device; a processor's are not times of a GPU."""
+    """Return the times on the device. Times of a CPU driver are marked "(CPU)"."""
     found = {one["case"]: float(one["median_us"]) for one in bench["rows"] if one["clock"] == "gpu"}
     found |= {
         one["network"]: float(one["time_us"])
@@ -107,7 +107,7 @@ def _shown(us: float) -> str:
 
 
 def add(file: Path, name: str) -> None:
-    """Put a report where the table is made from, less what the table does not need of its times."""
+    """Store a report for the table, without the times that the table does not need."""
     report = read(file)
     if bench := report.get("bench"):
         rows = [row for row in bench["rows"] if row["clock"] == "gpu"]
@@ -116,7 +116,7 @@ def add(file: Path, name: str) -> None:
 
 
 def table() -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     reports = [read(file) for file in sorted(FOLDER.glob("*.json"))]
     lines = [HEAD, ("---",) * len(HEAD), *(row(report) for report in reports)]
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)

@@ -1,16 +1,16 @@
-"""How long the first result of a model takes, in fresh processes: once with every pipeline to be made by the
-driver, once with the pipelines of an earlier process.
+"""Measure how long the first result of a model takes in a fresh process: once when the driver compiles every
+pipeline, once with the pipelines that an earlier process stored.
 
     python benchmarks/first_call.py MODEL.onnx [--device NAME] [--runs 3] [--profile 25] [--json FILE] [--c]
 
-Each line is the median in seconds of `import vkq.onnx`, of making the session (reading the model, opening the
-device), of the first run (planning, packing and uploading weights, pipelines, one image) and of the second.
-NVIDIA's own cache on disk is turned off, Mesa's (lavapipe has no other) goes with the pipelines; what vkq
-finds out about drivers and devices is known, and the SPIR-V compiled. "cpu": processor seconds of the whole
-process. The JSON has the seconds of all. With --profile one more process of each kind prints where Python
-spent the first call. --c: the same in a C program (`first_call.c`) with the model's file of `vkq export`:
-opening the device, loading the file, the first run and the second, in turns with Python.
-"""
+Each line gives four medians in seconds: `import vkq.onnx`; making the session (reads the model, opens the
+device); the first run (plans, packs and uploads weights, makes pipelines, runs one image); and the second
+run. NVIDIA's own disk cache is turned off. Mesa's disk cache is deleted with the pipelines, because lavapipe
+has no other pipeline cache. Two things are always prepared: vkq's facts about the driver and the device, and
+the compiled SPIR-V. "cpu" is the processor time of the whole process in seconds. The JSON has the seconds of
+every process. With --profile, one more process of each kind prints where Python spent the first call. With
+--c, a C program (`first_call.c`) does the same with the file that `vkq export` writes: it opens the device,
+loads the file and runs it twice; its processes alternate with Python's."""
 
 import argparse
 import cProfile
@@ -82,13 +82,13 @@ def ran(command: Sequence[str | Path], folder: Path) -> str:
 
 
 def spent() -> float:
-    """Processor seconds of the processes that have ended."""
+    """Return the processor seconds of the child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 class InC:
-    """The C program, and the model as a file."""
+    """The compiled C program, and the file of the model that it runs."""
 
     def __init__(self, model: str, device: str | None, folder: Path):
         from vkq.cli import main as vkq
@@ -114,7 +114,8 @@ class InC:
 def measured(
     arguments: list[str], folder: Path, cached: bool, runs: int, want: str, in_c: InC | None
 ) -> dict[str, dict[str, list[float]]]:
-    """The seconds of each step in every process, and in C. Where pipelines are cached, one run goes ahead."""
+    """Return the seconds of each step in every process, in Python and in C. With cached pipelines, one
+    uncounted process fills the cache first."""
     rows, of_c = [], []
     for _ in range(runs + cached):
         if not cached:

@@ -1,6 +1,7 @@
-"""Weight-only layers (q8csw) in float32 and float16, and of float16 tensors, beside PyTorch on the same GPU:
-each result is compared with float64 within its bound first, then timed (device timestamps; PyTorch in a CUDA
-graph on rotating data). --tiles also times each tile by name. Usage: float_h200.py [--json FILE] [--tiles]"""
+"""Measure weight-only layers (q8csw) that compute in float32 and float16, and layers of float16 tensors,
+beside PyTorch on the same GPU. Each result is first compared with float64, within the error bound of the
+layer, and then timed: vkq by device timestamps, PyTorch in a CUDA graph over rotating data. --tiles also
+times each tile by name. Usage: float_h200.py [--json FILE] [--tiles]"""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ CASES = [f"linear[M={m},K=4096,N=4096]" for m in (1, 2, 4, 8, 16, 32, 64, 128, 5
     "conv2d[N=1,IC=256,H=56,W=56,OC=64,KH=1,KW=1]",
     "conv2d[N=1,IC=32,H=112,W=112,OC=32,KH=3,KW=3,padding=1,groups=32]",
 ]
-COPIES = 4  # copies of a weight; together they exceed the last-level cache
-TENSORS = "float16 tensors"  # in and out, with compute="float16"
+COPIES = 4  # copies of a weight; together they are larger than the last-level cache
+TENSORS = "float16 tensors"  # inputs and outputs of float16, with compute="float16"
 ROUNDINGS = {"float32": 0.0, "float16": 2.0**-10, TENSORS: 1.5 * 2.0**-10}
 
 
 def gpu_us(device: vkq.Device, layers: list[Any], x: np.ndarray, sets: int, passes: int) -> float:
-    """Median microseconds of a pass, on rotating inputs and layers of the same kind."""
+    """Return the median microseconds of one pass over rotating inputs and over equal layers."""
     xs = [vkq.Tensor.from_numpy(x, device) for _ in range(sets)]
     with device.record(marks=2) as recording:
         recording.mark()
@@ -42,7 +43,7 @@ def gpu_us(device: vkq.Device, layers: list[Any], x: np.ndarray, sets: int, pass
             recording.barrier()
         recording.mark()
     found, end = [], time.time() + 0.1
-    while time.time() < end:  # until the clock is up again
+    while time.time() < end:  # runs until the GPU clock is high again
         recording.run()
     for _ in range(12):
         recording.run()
@@ -51,7 +52,7 @@ def gpu_us(device: vkq.Device, layers: list[Any], x: np.ndarray, sets: int, pass
 
 
 def verified(layer: Any, p: Any, x: np.ndarray, w: np.ndarray, scale: float, compute: str) -> str:
-    """Of sampled outputs: the largest error as a share of the bound."""
+    """Return the largest error of sampled outputs, as a share of the error bound."""
     rng, got = np.random.default_rng(3), layer(x)
     worst = 0.0
     for _ in range(300):
@@ -72,7 +73,7 @@ def verified(layer: Any, p: Any, x: np.ndarray, w: np.ndarray, scale: float, com
 
 
 def torch_us(p: Any, dtype: Any) -> float:
-    """Median microseconds of the same work in PyTorch, the faster memory format."""
+    """Return the median microseconds of the same work in PyTorch, in its faster memory format."""
     import torch
 
     torch.backends.cudnn.benchmark = True
@@ -114,7 +115,7 @@ def torch_us(p: Any, dtype: Any) -> float:
 
 
 def layers(device: vkq.Device, p: Any, w: np.ndarray, scale: float, compute: str, tiles: bool) -> Any:
-    """(name, layer) of what auto takes, and of every tile."""
+    """Yield (name, layer) of the kernel that "auto" takes, and with *tiles* of every tile."""
     linear = p.name.startswith("linear")
     options = {} if linear else {n: getattr(p, n) for n in ("stride", "padding", "dilation", "groups")}
     kind = vkq.Linear if linear else vkq.Conv2d
@@ -143,7 +144,7 @@ def layers(device: vkq.Device, p: Any, w: np.ndarray, scale: float, compute: str
 
 
 def half_layers(made: Any, p: Any) -> Any:
-    """(name, layer) of every tile on matrix units of float16."""
+    """Yield (name, layer) of every tile of the float16 matrix-unit kernels."""
     if p.name.startswith("linear"):
         for tile in (
             catalog().shaders[half_ways.FLOAT16.product].axes["tile"]
@@ -166,7 +167,7 @@ def half_layers(made: Any, p: Any) -> Any:
 
 
 def guarded(found: Any) -> Any:
-    """The same, up to the first that cannot be made."""
+    """Yield the same layers, and stop at the first that cannot be made."""
     try:
         yield from found
     except Exception:
@@ -176,7 +177,7 @@ def guarded(found: Any) -> Any:
 def timed(
     device: vkq.Device, layer: Any, p: Any, x: np.ndarray, w: np.ndarray, compute: str, what: str
 ) -> dict[str, Any]:
-    """A layer's time, once its results are verified; of few rows on copies of the weight."""
+    """Verify a layer's results, then time it. A Linear with few rows rotates over copies of its weight."""
     said = verified(layer, p, x, w, 0.01, compute)
     passes = max(2, min(64, int(200 / max(p.macs / 1e9, 0.1))))
     copies = COPIES if what == "auto" and p.name.startswith("linear") and p.gemm_m <= 64 else 1
@@ -209,7 +210,7 @@ def main() -> None:
                     row[f"{compute} {what}"] = found
                     told = f"{found['us']:.1f} us, {found['said']}, {found['shader']}"
                     print(f"{name} {compute} {what}: {told} t={time.time() - start:.0f}", flush=True)
-                except Exception as error:  # another variant may do
+                except Exception as error:  # the next variant may work
                     print(f"{name} {compute} {what}: {type(error).__name__} {error}", flush=True)
                     traceback.print_exc(file=sys.stdout)
         try:

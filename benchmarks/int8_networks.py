@@ -1,12 +1,12 @@
-"""Six int8 networks for vkq and for ncnn, of the same numbers, in the files that each reads.
+"""Write six int8 networks for vkq and for ncnn with equal weights and scales, each in its own file format.
 
     python benchmarks/int8_networks.py FOLDER [NAME ...]    writes NAME.onnx, NAME.ncnn.param, NAME.ncnn.bin
-    vkq bench FOLDER/NAME.onnx --peer ncnn                  takes the pair; int8_peers.py measures them all
+    vkq bench FOLDER/NAME.onnx --peer ncnn                  measures the pair; int8_peers.py measures all
 
-Weights are random. Both have the same int8 weights with a scale for each channel, and the same scales of int8
-activations without zero points, from the ranges of a float run. vkq rounds after every operator, as QDQ says.
-ncnn leaves floats between a convolution and what is not a convolution, as its ncnn2int8 does.
-"""
+The weights are random. Both files have the same int8 weights with one scale per channel, and the same scales
+of int8 activations without zero points, taken from the ranges of a float run. vkq rounds to int8 after every
+operator, as QDQ models define it. ncnn keeps float values between a convolution and an operator that is not a
+convolution, as its tool ncnn2int8 does."""
 
 import argparse
 import collections
@@ -31,7 +31,7 @@ WEIGHTED = ("conv", "linear")
 
 @dataclasses.dataclass
 class Operator:
-    """One operator; ``weight`` and ``bias`` in float, ``size`` the window, ``shape`` of the result."""
+    """One operator: ``weight`` and ``bias`` are float, ``size`` is the window, ``shape`` is the result's."""
 
     kind: str
     name: str
@@ -47,7 +47,7 @@ class Operator:
 
 
 class Network:
-    """Operators in the order of their work."""
+    """The operators in the order in which they run."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
@@ -96,7 +96,7 @@ class Network:
         )
 
 
-def squeezenet(n: Network) -> None:  # 1.1
+def squeezenet(n: Network) -> None:  # version 1.1
     x = n.pool(n.conv(n.every[0], 64, 3, 2, pad=0))
     for place, (few, many) in enumerate(
         ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))
@@ -135,7 +135,8 @@ def resnet50(n: Network) -> None:
     n.linear(n.mean(x))
 
 
-def googlenet(n: Network) -> None:  # as torchvision has it: 3x3 where the paper has 5x5
+# As in torchvision, which has a 3x3 convolution where the paper has a 5x5 one.
+def googlenet(n: Network) -> None:
     x = n.pool(n.conv(n.every[0], 64, 7, 2), pad=1)
     x = n.pool(n.conv(n.conv(x, 64), 192, 3), pad=1)
     for place, (one, few, three, least, five, pooled) in enumerate((
@@ -173,7 +174,7 @@ NETWORKS: dict[str, Callable[[Network], None]] = {
 
 
 class Graph:
-    """Nodes and constants of an ONNX model; with *scales* in QDQ form."""
+    """Nodes and constants of an ONNX model, in QDQ form if *scales* are given."""
 
     def __init__(self, scales: dict[str, float] | None) -> None:
         self.scales, self.nodes, self.constants = scales, [], {"zero": np.int8(0)}
@@ -187,7 +188,8 @@ class Graph:
         return name
 
     def stored(self, name: str, last: bool) -> str:
-        """The name under which a value is read: through int8."""
+        """Return the name under which a value is read. In QDQ form, the value is quantized and dequantized
+        first."""
         if self.scales is None or last:
             return name
         scale = self.constant(f"{name}_scale", np.float32(self.scales[name]))
@@ -247,7 +249,7 @@ def onnx_model(net: Network, scales: dict[str, float] | None) -> onnx.ModelProto
 
 
 def ranges(net: Network, x: Array) -> dict[str, float]:
-    """The scale of each value, from one image in float."""
+    """Return the scale of each value, from a float run of one image."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(
@@ -261,7 +263,7 @@ def ranges(net: Network, x: Array) -> dict[str, float]:
 
 
 def ncnn_files(net: Network, scales: dict[str, float] | None) -> tuple[str, bytes]:
-    """The text of a .param file and the bytes of its .bin file; with *scales* in int8."""
+    """Return the text of the .param file and the bytes of the .bin file, for int8 if *scales* are given."""
     readers = collections.Counter(one.name for op in net.every for one in op.inputs)
     into = collections.defaultdict(list)
     for op in net.every:
@@ -292,7 +294,7 @@ def ncnn_files(net: Network, scales: dict[str, float] | None) -> tuple[str, byte
 
 
 def ncnn_layer(op: Operator, term: int) -> tuple[str, list[str]]:
-    """Its name and options; *term*: of int8, 101 where the result is int8, too."""
+    """Return the layer's type and options. *term* is ncnn's int8 option; 101 also makes the result int8."""
     clip = {"": [], "relu": ["9=1"], "relu6": ["9=3", "-23310=2,0.0,6.0"]}[op.clip]
     int8 = [f"8={term}"] if term else []
     size = 0 if op.weight is None else op.weight.size
@@ -325,7 +327,8 @@ def ncnn_weights(op: Operator, scales: dict[str, float] | None, requantized: boo
 
 
 def write(name: str, folder: Path, float_too: bool = False) -> Array:
-    """The files of a network, and of its float form ``NAME.float.ncnn.*``; returns an image for it."""
+    """Write the files of a network, optionally also its float form ``NAME.float.ncnn.*``; return an input
+    image."""
     net = Network()
     NETWORKS[name](net)
     x = np.random.default_rng(1).standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)

@@ -1,13 +1,13 @@
-"""The networks of int8_networks.py in vkq and in other libraries, in turn in one process.
+"""Run the networks of int8_networks.py in vkq and in other libraries, in turn in one process.
 
     python benchmarks/int8_peers.py [NAME ...] [--json FILE]
 
-`vkq` and `ncnn` in int8 on the first Vulkan device; `ncnn_float`, the same network in float there, which is
-another arithmetic; `ncnn_cpu` and `onnxruntime`, int8 by their own CPU kernels on one thread. Batch 1, arrays
-in and out, the least of the runs: `ms` of wall time, and `cpu_ms` of all threads' process time, which other
-work on the machine changes little. `apart` is how far the results are from vkq's, as a part of the largest.
-Needs onnx, onnxruntime and ncnn from 1.0.20260701 on.
-"""
+`vkq` and `ncnn` run int8 on the first Vulkan device. `ncnn_float` runs the same network in float on that
+device, so its results differ. `ncnn_cpu` and `onnxruntime` run int8 with their own CPU kernels on one thread.
+The batch is 1, with NumPy arrays in and out. `ms` is the least wall time of the runs. `cpu_ms` is the least
+process time of all threads; other work on the machine changes it little. `apart` is the largest difference
+from vkq's results, divided by vkq's largest result. Needs onnx, onnxruntime and ncnn 1.0.20260701 or
+later."""
 
 import argparse
 import datetime
@@ -32,7 +32,7 @@ RUNS = 5
 
 
 def sides(name: str, folder: Path, device: vkq.Device) -> tuple[dict[str, Call], dict[str, str]]:
-    """A call of each library, and what ran in it."""
+    """Return a call of each library, and the names of what ran in it."""
     import ncnn
     import onnxruntime
 
@@ -54,7 +54,7 @@ def sides(name: str, folder: Path, device: vkq.Device) -> tuple[dict[str, Call],
 
 
 def on_cpu(ncnn: Any, stem: Path, x: Array) -> Call:
-    """ncnn's own CPU kernels."""
+    """Return a call of ncnn's own CPU kernels."""
     net = ncnn.Net()
     net.opt.num_threads = 1
     if net.load_param(f"{stem}.param") != 0 or net.load_model(f"{stem}.bin") != 0:

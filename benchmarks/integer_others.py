@@ -1,5 +1,5 @@
-"""What `integer_peers.py` measures vkq.integer beside, and how both are judged: SciPy, OpenCV and PyTorch,
-where they are installed."""
+"""The libraries that `integer_peers.py` compares with vkq.integer (SciPy, OpenCV and PyTorch, if installed),
+and the check that both sides must pass."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import numpy as np
 from vkq.problem.conv2d import Conv2dProblem
 
 SAMPLES = 10
-LARGE = 1 << 30  # multiply-adds of all lines from which only some lines are compared
+LARGE = 1 << 30  # above this number of multiply-adds, only some lines of the result are compared
 LINES = 8
 Measure = tuple[str, str, "tuple[float | None, float | None]", bool, str]
 
 
 @dataclass
 class Work:
-    """Operands, and some lines of the result as NumPy's int64 has them."""
+    """Operands, and some lines of the exact result in NumPy's int64."""
 
     x: np.ndarray
     w: np.ndarray
@@ -34,7 +34,8 @@ class Work:
         self.want = self._lines()
 
     def _lines(self) -> np.ndarray:
-        """int64 through float64 matrix products, which are exact here: every partial sum is below 2**53."""
+        """Compute the lines by float64 matrix products, which are exact here because every partial sum is
+        below 2**53."""
         x, w = self.x.astype(np.float64), self.w.astype(np.float64)
         assert float(np.abs(x).max() * np.abs(w).sum(axis=(1, 2, 3)).max()) < 2**53
         padded, flat = np.pad(x[0, 0], self.pad), np.ascontiguousarray(w.reshape(len(w), -1).T)
@@ -43,17 +44,17 @@ class Work:
         return np.stack(found, axis=1)[None].astype(np.int64)
 
     def judged(self, got: np.ndarray, templates: int | None = None) -> tuple[bool, str]:
-        """Whether all results are the whole numbers they must be, and how far off they are."""
+        """Return whether all results are exact, and a sentence with the largest error."""
         want = self.want[:, :templates]
         error = np.abs(got[:, :, self.lines].astype(np.float64) - want)
-        wrong = int((error != 0).sum())  # NaN and infinities count
+        wrong = int((error != 0).sum())  # NaN and infinities count as wrong
         worst = "not finite" if not np.isfinite(error).all() else f"up to {error.max():g} off"
         return wrong == 0, "exact" if wrong == 0 else f"{100 * wrong / want.size:.1f} % wrong, {worst}"
 
 
 def timed(body: Callable[[int], float], seconds: float) -> tuple[float, float]:
-    """(median, spread from the 20th to the 80th percentile) in microseconds of one; body(n) takes the time of
-    n."""
+    """Return the median and the spread (20th to 80th percentile) of one call in microseconds. body(n) returns
+    the time of n calls."""
     body(1)
     n = max(1, min(1000, int(seconds * 1e6 / SAMPLES / max(body(1), 1e-3))))
     samples = sorted(body(n) / n for _ in range(SAMPLES if n > 1 else 3))
@@ -77,7 +78,7 @@ def scipy_rows(work: Work, seconds: float) -> Iterator[Measure]:
         return
     image = np.pad(work.x[0, 0], work.pad)
     for what, method, dtype, most in (
-        ("scipy correlate direct, int64", "direct", np.int64, 2),  # it takes a second for each
+        ("scipy correlate direct, int64", "direct", np.int64, 2),  # SciPy takes a second for each template
         ("scipy correlate FFT, float64", "fft", np.float64, None),
         ("scipy correlate FFT, float32", "fft", np.float32, None),
     ):
@@ -99,7 +100,8 @@ def scipy_rows(work: Work, seconds: float) -> Iterator[Measure]:
 
 
 def opencv_rows(work: Work, seconds: float) -> Iterator[Measure]:
-    """matchTemplate takes uint8 and float32, one template at a time, and adds in float32 (or in an FFT)."""
+    """Measure matchTemplate. It takes uint8 and float32, one template at a time, and adds in float32 or by an
+    FFT."""
     try:
         import cv2
     except ImportError:
@@ -132,8 +134,8 @@ def torch_rows(work: Work, seconds: float) -> Iterator[Measure]:
 
 
 def cuda_rows(torch: Any, work: Work, seconds: float) -> Iterator[Measure]:
-    """PyTorch on CUDA with cuDNN's search for the fastest algorithm, in a CUDA graph where it can be
-    captured."""
+    """Measure PyTorch on CUDA. cuDNN searches for its fastest algorithm; a CUDA graph is used if the call can
+    be captured."""
     for kind, dtype, tf32 in (
         ("float32", torch.float32, False),
         ("TF32", torch.float32, True),

@@ -1,13 +1,12 @@
-"""Integer template correlation: vkq beside SciPy, OpenCV and PyTorch in the same run; where each is exact,
-and what it costs.
+"""Compare vkq's integer template correlation with SciPy, OpenCV and PyTorch in one run.
 
-Every result is compared with NumPy first (of a large image, eight lines of the maps). A vkq result that
-differs prints no time and ends with exit code 1; a peer that is not exact says at how many places and by how
-much. Clocks: `gpu` (device timestamps, CUDA events: packing and kernels, images and result on the device),
-`call` (arrays in, arrays out) and `best` (vkq.integer.Templates kept: an array in, the best places out).
-Usage: integer_peers.py [--device NAME] [--json FILE] [--seconds S] [--only CASE]   (S: the least time of a
-measurement)
-"""
+The output says which results are exact and how long they take. Every result is first compared with NumPy's
+(for a large image, only eight lines of the maps). If a vkq result differs, no time is printed and the exit
+code is 1. If another library's result differs, the output gives the number of wrong places and the largest
+error. There are three clocks: `gpu` (device timestamps or CUDA events around packing and kernels, with images
+and result on the device), `call` (arrays in, arrays out) and `best` (a kept vkq.integer.Templates: an array
+in, the best places out). Usage: integer_peers.py [--device NAME] [--json FILE] [--seconds S] [--only CASE],
+where S is the least time of one measurement."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ CASES = {  # (image, templates, padding, kinds of data)
 
 @dataclass
 class Row:
-    """One measurement, or the reason why there is none."""
+    """One measurement, or the reason why it is missing."""
 
     case: str
     data: str
@@ -57,7 +56,8 @@ class Row:
 
 
 def vkq_rows(device: vkq.Device, work: Work, seconds: float) -> Iterator[Measure]:
-    """Each path that can be taken, on the device's clock; whole calls; and the best places alone."""
+    """Measure each possible path on the device's clock, then whole calls, then the search for the best
+    places."""
     x, w, p = work.x, work.w, work.p
     bias = np.zeros(len(w), np.int64)
     wide = accumulator("", range_of(x), w, bias, "auto") == np.int64
@@ -65,7 +65,7 @@ def vkq_rows(device: vkq.Device, work: Work, seconds: float) -> Iterator[Measure
     image, images, axes = vkq.Tensor.from_numpy(words(x), device), Images.of_array(x), op.axes(p)
     for path in dict.fromkeys(("auto", choose_path(device).path, "dot", "portable", op.TRANSFORM)):
         if p.macs > 100 * LARGE and path in ("dot", "portable"):
-            continue  # seconds on a GPU, an hour on a CPU
+            continue  # it takes seconds on a GPU and an hour on a CPU
         owner = op.Correlation(device, path, p, w, bias, sums)
         y, plan = owner.run(image, images, *axes), owner.plan(images, *axes)
         exact, note = work.judged(numbers(y, wide))
@@ -98,7 +98,7 @@ def vkq_rows(device: vkq.Device, work: Work, seconds: float) -> Iterator[Measure
 
 
 def gpu_clock(device: vkq.Device, plan: Any, x: vkq.Tensor, y: vkq.Tensor) -> Callable[[int], float]:
-    """Between two marks: all dispatches, with the barriers between them."""
+    """Return a function that times n dispatches and their barriers between two marks."""
 
     def body(n: int) -> float:
         with device.record(marks=2) as recording:
@@ -114,7 +114,8 @@ def gpu_clock(device: vkq.Device, plan: Any, x: vkq.Tensor, y: vkq.Tensor) -> Ca
 
 
 def operands(dtype: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Seeded numbers over the whole range; those of 12 bits are a camera's image and 6-bit templates."""
+    """Return random operands over the whole range of the type. "12 bits" gives a camera's image and 6-bit
+    templates."""
     rng = np.random.default_rng(1)
     low, high = (0, 4096) if dtype == "12 bits" else (np.iinfo(dtype).min, np.iinfo(dtype).max + 1)
     kind = "int16" if dtype == "12 bits" else dtype

@@ -1,10 +1,10 @@
-"""Arrays that are too large for the test suite, and calls that are too many.
+"""Check arrays that are too large for the test suite, and more calls than it makes.
 
     python benchmarks/large_arrays.py [--device NAME] [--bytes 3000000000] [--calls 20000] [--json FILE]
 
-Arrays of every kind go up, come down and are compared; then a convolution and a copy are called with changing
-sizes, and what is allocated is printed. Needs memory for four of the arrays, and a device for one.
-"""
+Arrays of every kind are uploaded, downloaded and compared. Then a convolution and a copy are called with
+changing sizes, and the allocated memory is printed. Needs host memory for four of the arrays and device
+memory for one."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def kinds(size: int, folder: str) -> Iterator[tuple[str, Any]]:
-    """Arrays of int32 and int8 over the same *size* bytes."""
+    """Yield int32 and int8 arrays of *size* bytes each, in every kind of memory and layout."""
     some = np.arange(min(1 << 20, size // 4), dtype=np.uint32) * np.uint32(2654435761)
     data = np.tile(some, -(-size // some.nbytes)).view(np.int8)[: size // 6400 * 6400]
     words, path = data.view(np.int32), os.path.join(folder, "words")
@@ -40,7 +40,8 @@ def kinds(size: int, folder: str) -> Iterator[tuple[str, Any]]:
 
 
 def there_and_back(device: vkq.Device, size: int) -> dict[str, Any]:
-    """Seconds up and down of each kind; anything that comes down is what went up."""
+    """Return the seconds of upload and download of each kind. The downloaded array must be equal to the
+    uploaded one."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, array in kinds(size, folder):
@@ -59,7 +60,7 @@ def there_and_back(device: vkq.Device, size: int) -> dict[str, Any]:
 
 
 def changing_sizes(device: vkq.Device, calls: int) -> list[dict[str, int]]:
-    """What is allocated after a tenth of the calls, half and all."""
+    """Return the allocated memory after a tenth, a half and all of the calls."""
     q = vkq.QParams(0.05, 3)
     weight = RNG.integers(-127, 128, (16, 8, 3, 3), np.int8)
     conv = vkq.Conv2d(weight, 0.002, padding=1, x_qparams=q, y_qparams=q, device=device)
@@ -82,7 +83,7 @@ def changing_sizes(device: vkq.Device, calls: int) -> list[dict[str, int]]:
 
 
 def resident_bytes() -> int:
-    """Of this process (Linux)."""
+    """Return the resident memory of this process in bytes (Linux)."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * PAGE
 

@@ -1,12 +1,12 @@
-"""Times whole ONNX models with float32 images in, beside ONNX Runtime's results.
+"""Time whole ONNX models with float32 images, and compare their outputs with ONNX Runtime's.
 
     python benchmarks/networks.py MODEL.onnx ... [--batch 1 8 32] [--device NAME] [--json FILE] [--says F=N]
 
-Each model needs one input [N, C, H, W] whose first axis may be changed. A row gives: how many of the outputs
-are equal to ONNX Runtime's (on the CPU, with int8 kernels), gpu ms (device time between two marks around the
-network), replay ms (wall time of one run of that recording), run ms (`InferenceSession.run`, NumPy in and
-out), and the time of loading the model and of the first run. Medians, after 0.8 s of warming up.
-"""
+Each model needs one input [N, C, H, W] whose first axis may change. A row gives the number of outputs that
+are equal to ONNX Runtime's (on the CPU, with int8 kernels); "gpu ms", the device time between two marks
+around the network; "replay ms", the wall time of one run of that recording; "run ms", the wall time of
+`InferenceSession.run` with NumPy arrays in and out; and the times of loading the model and of the first run.
+All are medians after 0.8 s of warm-up."""
 
 import argparse
 import dataclasses
@@ -29,7 +29,7 @@ RUNS = 100
 
 
 def milliseconds(run: Callable[[], Any]) -> float:
-    """The time of one call."""
+    """Return the time of one call in milliseconds."""
     start = time.perf_counter()
     run()
     return 1e3 * (time.perf_counter() - start)
@@ -39,7 +39,7 @@ def at_batch(path: str, batch: int) -> bytes:
     model = onnx.load(path)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = batch
-    del model.graph.value_info[:]  # these state the old batch size
+    del model.graph.value_info[:]  # these give the old batch size
     return bytes(model.SerializeToString())
 
 
@@ -51,7 +51,7 @@ def expected(model: bytes, feed: dict[str, Any]) -> Any:
 
 
 def replay(session: vkq.onnx.InferenceSession, feed: dict[str, Any]) -> tuple[float, float | None]:
-    """Wall and device milliseconds of the recorded network, with its inputs on the device."""
+    """Return wall and device milliseconds of the recorded network. Its inputs are on the device."""
     graph = session.lowered({name: array.shape for name, array in feed.items()})
     network = Executable(graph, session.device, {})
     network.run(feed)

@@ -1,12 +1,11 @@
-"""Time PyTorch in fp16 on a CUDA GPU: prints one line of JSON for each network of networks.py and batch.
+"""Time PyTorch in fp16 on a CUDA GPU; print one line of JSON for each network of networks.py and each batch.
 
     python benchmarks/peers.py [NAME ...] [--batch 1 8 32] [--compile]
 
-NAME is an architecture of torchvision; weights are random, since times do not depend on them: fp16,
-channels_last, milliseconds by events: `eager`, `graph` (a CUDA graph of the eager network) and, with
---compile, `compiled` (torch.compile, max-autotune, in a CUDA graph). Needs torch and torchvision.
-int8_peers.py has ncnn and ONNX Runtime.
-"""
+NAME is an architecture of torchvision. The weights are random, because times do not depend on them. The
+networks run in fp16 and channels_last. Times are milliseconds between CUDA events: `eager`, `graph` (a CUDA
+graph of the eager network) and, with --compile, `compiled` (torch.compile with max-autotune, in a CUDA
+graph). Needs torch and torchvision. int8_peers.py measures ncnn and ONNX Runtime."""
 
 import argparse
 import json
@@ -29,7 +28,7 @@ def network(name: str) -> torch.nn.Module:
 
 
 def event_ms(run: Callable[[], Any]) -> float:
-    """The median of the device's times, after half a second of warming up."""
+    """Return the median of the device's times after half a second of warm-up."""
     end = time.perf_counter() + 0.5
     while time.perf_counter() < end:
         run()

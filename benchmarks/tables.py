@@ -1,7 +1,7 @@
-"""Write ``benchmarks/tables.md`` from the kept results: ``python benchmarks/tables.py``.
+"""Write ``benchmarks/tables.md`` from the stored results: ``python benchmarks/tables.py``.
 
-Each function makes one topic from one or two files of ``results/``, with device, driver, date and command.
-"""
+Each function writes one topic from one or two files of ``results/``, with the device, driver, date and
+command."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def read(name: str) -> Any:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
     return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
 
 
 def us(value: float | None) -> str:
-    """Microseconds with three digits, as milliseconds are written too."""
+    """Return microseconds as text with three digits. Milliseconds are written the same way."""
     return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -75,7 +75,7 @@ def peers() -> list[str]:
 def kernels() -> list[str]:
     found = read("h200-seed-gemv-resnet50-2026-11-23-noon")
     rows = [row for row in found["rows"] if row["clock"] == "gpu" and "tiled" not in row["variant"]]
-    rows = [row for row in rows if "N=32," not in row["case"]]  # stand in the next table
+    rows = [row for row in rows if "N=32," not in row["case"]]  # these are in the next table
     return [
         "## Int8 kernels",
         "",
@@ -307,7 +307,7 @@ def text() -> str:
 
 
 def wrapped(line: str) -> list[str]:
-    """Prose in lines of at most 110 columns; rows of tables stay whole."""
+    """Wrap prose at 110 columns; rows of tables are not wrapped."""
     return [line] if line.startswith(("|", "#")) or not line else textwrap.wrap(line, 110)
 
 

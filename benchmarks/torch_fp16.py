@@ -1,11 +1,10 @@
-"""The convolutions of a `vkq bench` result beside PyTorch's fp16 conv2d (cuDNN) on the same GPU.
+"""Compare the convolutions of a `vkq bench` result with PyTorch's fp16 conv2d (cuDNN) on the same GPU.
 
-PyTorch runs in a CUDA graph of many calls over rotating inputs and weights, which leaves the kernels alone:
-the least time that it can reach. It is timed in both memory formats, and vkq is compared with the faster one.
-vkq's times are the `gpu` clock of the result: device timestamps around its dispatches, int8 in and out with
-bias and requantization; PyTorch adds its bias, no more. Usage: torch_fp16.py RESULT.json [--json FILE] [--md
-FILE]
-"""
+PyTorch runs in a CUDA graph of many calls over rotating inputs and weights. The graph removes the host's
+time, so this is the least time that PyTorch can reach. PyTorch is timed in both memory formats, and vkq is
+compared with the faster one. vkq's times are the `gpu` clock of the result: device timestamps around its
+dispatches, int8 in and out with bias and requantization. PyTorch only adds its bias. Usage: torch_fp16.py
+RESULT.json [--json FILE] [--md FILE]"""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
 
 CALLS, SAMPLES, WARM_S = 64, 15, 0.15
-CACHE = 128 << 20  # the rotating copies together exceed it, as in vkq bench
+CACHE = 128 << 20  # the rotating copies together are larger than the cache, as in vkq bench
 FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
 
 def torch_us(p: Conv2dProblem, memory_format: torch.memory_format) -> float:
-    """Median microseconds of one fp16 conv2d in a replayed graph of CALLS."""
+    """Return the median microseconds of one fp16 conv2d in a replayed graph of CALLS calls."""
     sizes = p.x_shape, p.weight_shape
     sets = max(2, min(CALLS, CACHE // (2 * sum(math.prod(size) for size in sizes))))
     xs, ws = (
@@ -94,7 +93,7 @@ def main() -> None:
 
 
 def beside(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The convolutions of a result, with PyTorch's times."""
+    """Yield the convolutions of a result with PyTorch's times."""
     for row in rows:
         wanted = row["case"].startswith("conv2d") and row["clock"] == "gpu" and row["arm"] == "vkq"
         p = parse(row["case"]) if wanted else None
@@ -112,7 +111,7 @@ def beside(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Lines of Markdown, with how many are faster for each batch."""
+    """Return the lines of a Markdown table, with the number of faster layers for each batch."""
     lines = ["| case | vkq int8 | torch fp16 NCHW | NHWC | faster by |", "| --- | --- | --- | --- | --- |"]
     lines += [
         f"| {r['case']} | {r['vkq_us']:.1f} us | {r['torch_NCHW_us']:.1f} us | {r['torch_NHWC_us']:.1f} us |"

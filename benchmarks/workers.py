@@ -24,11 +24,11 @@ from networks import at_batch
 import vkq
 import vkq.onnx
 
-DIFFERENT = 64  # images that are run in turn
+DIFFERENT = 64  # number of different images, which are run in turn
 
 
 def own_devices() -> list[vkq.Capabilities]:
-    """The GPUs of this machine, or where there is none the CPU's drivers."""
+    """Return the GPUs of this machine, or its CPU drivers if it has no GPU."""
     able = [c for c in vkq.devices() if c.refusal() is None]
     return [c for c in able if c.device_type != "cpu"] or able
 
@@ -40,11 +40,11 @@ def images(shape: list[Any]) -> np.ndarray:
 def work(
     pickled: bytes, device: int, batch: int, seconds: float, want: np.ndarray, ready: Any, results: Any
 ) -> None:
-    """What a worker does; (device, equal, images, seconds) goes into *results*."""
+    """Run one worker process and put (device, equal, images, seconds) into *results*."""
     os.environ["VKQ_DEVICE"] = str(device)
     session = pickle.loads(pickled)
     given = images(session.get_inputs()[0].shape)
-    for _ in range(2):  # prepares the model and warms up
+    for _ in range(2):  # prepares the model and warms up the device
         equal = all(np.array_equal(a, b) for a, b in zip(session.map(given, batch), want, strict=True))
     ready.wait()
     start = time.perf_counter()
@@ -54,7 +54,7 @@ def work(
 
 
 def measured(path: str, workers: int, batch: int, seconds: float) -> dict[str, Any]:
-    """A row of the result."""
+    """Measure one model with *workers* processes and return a row of the result."""
     found = own_devices()
     session = vkq.onnx.InferenceSession(at_batch(path, batch))
     want = np.stack(list(session.map(images(session.get_inputs()[0].shape), batch)))

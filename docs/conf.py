@@ -15,13 +15,13 @@ extensions = [
     "docstrings",
     "commands",
 ]
-suppress_warnings = ["myst.xref_missing"]  # links of included pages are those of the repository
+suppress_warnings = ["myst.xref_missing"]  # links of included pages are relative to the repository
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 default_role = "code"
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the signature has them
+autodoc_typehints = "none"  # the signature shows them
 copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
 html_theme = "furo"

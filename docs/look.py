@@ -1,5 +1,5 @@
-"""Looks at the built manual in a browser: `make docs-look`. Every page, at a phone's and a desktop's width,
-light and dark, must not be wider than its window; screenshots are kept beside the pages."""
+"""Check the built manual in a browser: `make docs-look`. No page may be wider than its window, at the width
+of a phone and of a desktop, in light and dark mode. Screenshots are stored beside the pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--allow-file-access-from-files", "--virtual-time-budget=4000",
 ]  # fmt: skip
-# The page stands in a frame of the wanted width: a window of a headless browser is at least 500 wide.
+# The page is shown in a frame of the wanted width, because the window of a headless browser is at least 500
+# pixels wide.
 FRAME = """<!doctype html><body style="margin:0"><iframe id="page" src="{page}" width="{width}" height="900"
 style="border:0" onload="const d = this.contentDocument.documentElement;
 document.title = 'scrollWidth=' + d.scrollWidth + ' innerWidth=' + this.contentWindow.innerWidth;

@@ -1,9 +1,8 @@
-"""A photograph through a chain of int8 layers on a Vulkan device, compared with ONNX Runtime byte for byte.
+"""A photograph goes through a chain of int8 layers on a Vulkan device; ONNX Runtime must give the same bytes.
 
-The picture is quantized, blurred, searched for edges in eight directions, coloured by direction, and its
-edges are counted by a linear layer over a 4x4 grid. All of it stays on the device between the layers and is
-one submission. Usage: 01_photo_filters.py [DEVICE]
-"""
+The layers quantize and blur the picture, find its edges in eight directions and colour them by direction. A
+linear layer counts the edges in the cells of a 4x4 grid. Between the layers, all data stay on the device, and
+the whole chain is one submission. Usage: 01_photo_filters.py [DEVICE]"""
 
 import sys
 import time
@@ -18,13 +17,13 @@ from skimage import data
 import vkq
 
 OUT = Path(__file__).parent / "out"
-PIXEL = vkq.QParams(1 / 255, -128)  # [0, 1] in int8
-EDGE = vkq.QParams(0.01, -128)  # 0 to 2.55
+PIXEL = vkq.QParams(1 / 255, -128)  # the range 0 to 1 in int8
+EDGE = vkq.QParams(0.01, -128)  # the range 0 to 2.55 in int8
 SHARE = vkq.QParams(0.005, -128)
 
 
 def filters() -> dict[str, tuple[np.ndarray, np.ndarray, dict[str, object], vkq.QParams, vkq.QParams]]:
-    """name -> (float weight, bias or empty, options, x, y): the chain's convolutions."""
+    """Return the chain's convolutions: name -> (float weight, bias or empty, options, x, y)."""
     binomial = np.outer([1, 4, 6, 4, 1], [1, 4, 6, 4, 1]) / 256
     blur = np.broadcast_to(binomial, (3, 1, 5, 5))
     angle = np.arange(8) * np.pi / 4
@@ -49,7 +48,7 @@ def quantize_weight(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def grid_weight(height: int, width: int) -> np.ndarray:
-    """(16, 8 * height * width): each output is the mean of one cell of a 4x4 grid."""
+    """Return the weight (16, 8 * height * width) whose outputs are the means of the cells of a 4x4 grid."""
     weight = np.zeros((4, 4, 8, height, width))
     for i in range(4):
         for j in range(4):
@@ -61,7 +60,7 @@ def grid_weight(height: int, width: int) -> np.ndarray:
 
 
 class Network:
-    """The chain on a device: every layer takes and gives device tensors."""
+    """The chain on one device. Every layer takes and returns device tensors."""
 
     def __init__(self, device: vkq.Device, grid: np.ndarray):
         self.layers = {}
@@ -107,7 +106,7 @@ def onnx_twin(shape: tuple[int, ...], grid: np.ndarray) -> InferenceSession:
         raw = f"{name}_raw" if name == "edges" else name
         groups = options.get("groups", 1)
         nodes.append(helper.make_node("QLinearConv", ends, [raw], group=groups, **window))
-        if name == "edges":  # relu in the integer domain
+        if name == "edges":  # relu on integers
             floor = constant("edges_floor", np.int8(y.zero_point))
             nodes.append(helper.make_node("Max", [raw, floor], [name]))
     w, scale = quantize_weight(grid)
@@ -134,7 +133,7 @@ def main() -> int:
         print(f"device   {device.name}")
         print(f"path     {choice.path} ({choice.reason})")
         x = vkq.Tensor.from_numpy(image, device)
-        picture, cells = network(x)  # the first call makes the pipelines
+        picture, cells = network(x)  # the first call also makes the pipelines
         picture.numpy()
         start = time.perf_counter()
         picture, cells = network(x)

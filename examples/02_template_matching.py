@@ -1,9 +1,8 @@
-"""Thirty crops of a photograph, each darker or brighter than the original, found again where they were cut,
-with integer sums.
+"""Thirty crops of a photograph, each made darker or brighter, are found again where they were cut out.
 
-Every crop is compared with the photograph at every place (`vkq.integer.match_template`), exactly. The same
-sums as SciPy and OpenCV (where it is installed) add them are judged beside. The places found and the score
-map of one crop are drawn into a PNG.
+All sums are integers. Every crop is compared exactly with the photograph at every place
+(`vkq.integer.match_template`). The example also computes the sums with SciPy and OpenCV (if installed) and
+prints their errors. It draws the places found and the score map of one crop into a PNG.
 
     02_template_matching.py [--image PICTURE] [--device DEVICE]
 """
@@ -26,18 +25,18 @@ except ImportError:  # pip install opencv-python-headless
     cv2 = None
 
 OUT = Path(__file__).parent / "out"
-SIZE = 40  # of a crop
+SIZE = 40  # side of a crop in pixels
 CROPS = 30
-SHOWN = 2  # the crop whose score map is drawn
+SHOWN = 2  # index of the crop whose score map is drawn
 
 
 def cut(photo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(crops, their places): contrast and brightness changed, rounded to whole numbers, with a little
-    noise."""
+    """Return crops with changed contrast and brightness and a little noise, rounded to integers, and their
+    places."""
     rng = np.random.default_rng(7)
     room = np.array(photo.shape) - SIZE
     places = []
-    while len(places) < CROPS:  # not from the empty sky, where any place is like another
+    while len(places) < CROPS:  # skips empty sky, where all places look alike
         y, x = rng.integers(0, room)
         if photo[y : y + SIZE, x : x + SIZE].std() > 12:
             places.append((int(y), int(x)))
@@ -50,14 +49,14 @@ def cut(photo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def best(scores: np.ndarray) -> np.ndarray:
-    """The place of the best score of each map."""
+    """Return the place of the best score in each map."""
     at = scores.reshape(len(scores), -1).argmax(axis=1)
     return np.stack(np.unravel_index(at, scores.shape[1:]), axis=1)
 
 
 def draw(photo: np.ndarray, scores: np.ndarray, found: np.ndarray, places: np.ndarray) -> Image.Image:
-    """The photograph with a frame at each place found (green: right), and the score map of one crop beside
-    it."""
+    """Draw the photograph with a frame at each place found (green if right) beside the score map of one
+    crop."""
     picture = Image.fromarray(photo).convert("RGB")
     pen = ImageDraw.Draw(picture)
     for (y, x), truth in zip(found.tolist(), places.tolist(), strict=True):
@@ -67,7 +66,7 @@ def draw(photo: np.ndarray, scores: np.ndarray, found: np.ndarray, places: np.nd
     y, x = found[SHOWN].tolist()
     pen.rectangle((x - 3, y - 3, x + SIZE + 2, y + SIZE + 2), outline="yellow", width=2)
     canvas = np.zeros(photo.shape, np.uint8)
-    half = SIZE // 2  # a score stands at the window's centre
+    half = SIZE // 2  # a score is drawn at the centre of its window
     canvas[half : half + scores.shape[1], half : half + scores.shape[2]] = np.rint(
         127.5 * (scores[SHOWN] + 1)
     )
@@ -81,7 +80,7 @@ def draw(photo: np.ndarray, scores: np.ndarray, found: np.ndarray, places: np.nd
 
 
 def in_float(photo: np.ndarray, crop: np.ndarray) -> dict[str, np.ndarray]:
-    """The products of a crop with every window, as others add them."""
+    """Return the products of a crop with every window, as floating-point libraries compute them."""
     found = {}
     for dtype in (np.float32, np.float64):
         a, t = photo.astype(dtype), crop.astype(dtype)
@@ -92,7 +91,7 @@ def in_float(photo: np.ndarray, crop: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def tell_errors(sums_by_way: dict[str, np.ndarray], exact: np.ndarray) -> None:
-    """How far sums in floating point are from the exact ones."""
+    """Print how far floating-point sums are from the exact ones."""
     for what, sums in sums_by_way.items():
         wrong = np.abs(sums.astype(np.float64) - exact)
         rounded = np.abs(np.rint(sums) - exact).max() == 0
@@ -118,11 +117,12 @@ def main() -> int:
     with vkq.Device(options.device) as device:
         work = CROPS * SIZE**2 * (photo.shape[0] - SIZE + 1) * (photo.shape[1] - SIZE + 1)
         print(f"device   {device.name}: {work / 1e9:.1f} billion multiply-adds, seconds on a CPU", flush=True)
-        templates = vkq.integer.Templates(crops, x_dtype="uint8", device=device)  # they stay there
+        # The templates stay on the device.
+        templates = vkq.integer.Templates(crops, x_dtype="uint8", device=device)
         start = time.perf_counter()
         scores = vkq.integer.match_template(photo, templates, "ccoeff_normed")
         elapsed = time.perf_counter() - start
-        difference = vkq.integer.match_template(photo, templates, "ssd", best=True)  # places alone come back
+        difference = vkq.integer.match_template(photo, templates, "ssd", best=True)  # returns the places only
         exact = vkq.integer.match_template(photo, crops[SHOWN], device=device)
         print(templates.explain((1, 1, *photo.shape)))
     found = best(scores)

@@ -17,7 +17,7 @@ BATCH = 32
 
 
 def onnxruntime_scores(model: str, images: np.ndarray) -> np.ndarray:
-    """The same images through ONNX Runtime on the CPU, int8 activations in integers."""
+    """Return the scores of ONNX Runtime on the CPU, whose int8 activations are computed in integers."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     session = onnxruntime.InferenceSession(MODELS / model, options, providers=["CPUExecutionProvider"])
@@ -25,7 +25,7 @@ def onnxruntime_scores(model: str, images: np.ndarray) -> np.ndarray:
 
 
 def drawn(image: np.ndarray) -> list[str]:
-    """A digit in characters."""
+    """Return a digit drawn in characters."""
     return ["".join(" .:+#@"[int(v) * 5 // 16] * 2 for v in row) for row in image]
 
 

@@ -1,8 +1,7 @@
-"""A fully convolutional ONNX model takes noise off a photograph at the photograph's own size.
+"""A fully convolutional ONNX model removes the noise of a photograph at the photograph's own size.
 
-The model (11 KB, trained once by train.py) has open sizes: each size is prepared once, with the weights
-shared. Usage: 04_denoise.py [DEVICE]. Writes out/noisy.png and out/denoised.png.
-"""
+The model (11 KB, trained once by train.py) has open sizes. vkq prepares each size once, and all sizes share
+the weights. Usage: 04_denoise.py [DEVICE]. Writes out/noisy.png and out/denoised.png."""
 
 import sys
 import time
@@ -20,7 +19,7 @@ NOISE = 0.1
 
 
 def psnr(a: np.ndarray, b: np.ndarray) -> float:
-    """How near two pictures in [0, 1] are, in dB."""
+    """Return the peak signal-to-noise ratio of two pictures in [0, 1], in dB."""
     return float(-10 * np.log10(np.square(a - b).mean()))
 
 
@@ -31,7 +30,8 @@ def save(picture: np.ndarray, name: str) -> None:
 
 
 def main() -> None:
-    photo = (data.coffee().transpose(2, 0, 1)[None] / 255).astype(np.float32)  # never seen in training
+    # The training has never seen it.
+    photo = (data.coffee().transpose(2, 0, 1)[None] / 255).astype(np.float32)
     noisy = photo + NOISE * np.random.default_rng(0).normal(size=photo.shape).astype(np.float32)
 
     path = HERE / "models" / "denoise.onnx"
@@ -44,7 +44,7 @@ def main() -> None:
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     reference = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    sizes = [noisy, noisy[:, :, :97, :211]]  # another size, as it comes
+    sizes = [noisy, noisy[:, :, :97, :211]]  # another size, which is prepared at its first call
     for x in sizes:
         (got,), (want,) = session.run(None, {"x": x}), reference.run(None, {"x": x})
         print(

@@ -1,8 +1,8 @@
-"""A folder of pictures over a local Dask cluster, a process for each device; one is killed in the middle.
+"""A local Dask cluster with one process for each device cleans a folder of pictures; one process is killed.
 
-The pictures are cut from scikit-image's photographs, made noisy, and cleaned by the model of 04_denoise.py.
-Every result is there at the end, and equal to that of one process. Usage: 05_cluster.py [FOLDER of PNG files]
-"""
+The pictures are parts of scikit-image's photographs with added noise; the model is that of 04_denoise.py.
+Although one process is killed in the middle, every result arrives, and is equal to the result of a single
+process. Usage: 05_cluster.py [FOLDER of PNG files]"""
 
 import os
 import signal
@@ -20,14 +20,14 @@ from skimage import data
 import vkq.onnx
 
 MODEL = Path(__file__).parent / "models" / "denoise.onnx"
-SIZE = 64  # side of the pictures, which are cut here
+SIZE = 64  # side of the pictures that this example cuts
 
-Result = tuple[str, int, np.ndarray]  # the device's name, the process, the picture
+Result = tuple[str, int, np.ndarray]  # device name, process id, picture
 
 
 class OwnDevice(WorkerPlugin):
-    """Each worker, also one that is started again, opens the device of its rank: VKQ_DEVICE is what sessions
-    take that were made without naming a device."""
+    """Give each worker, also a restarted one, the device of its rank in VKQ_DEVICE. Sessions that name no
+    device open this one."""
 
     def __init__(self, devices: list[int]):
         self.devices = devices
@@ -37,13 +37,13 @@ class OwnDevice(WorkerPlugin):
 
 
 def own_devices() -> list[int]:
-    """The GPUs of this machine, or where there is none the CPU's drivers."""
+    """Return the GPUs of this machine, or its CPU drivers if it has no GPU."""
     able = [c for c in vkq.devices() if c.refusal() is None]
     return [c.index for c in able if c.device_type != "cpu"] or [c.index for c in able]
 
 
 def cut(folder: Path) -> None:
-    """Fills the folder with 12 parts of two photographs."""
+    """Fill the folder with 12 parts of two photographs."""
     for name in ("astronaut", "coffee"):
         photo = getattr(data, name)()
         for i, j in np.ndindex(2, 3):
@@ -52,18 +52,18 @@ def cut(folder: Path) -> None:
 
 
 def read(path: Path) -> np.ndarray:
-    """A picture as the model takes it, (1, 3, H, W) float32 from 0 to 1, with noise on it."""
+    """Return a picture with added noise as the model takes it: (1, 3, H, W) float32 from 0 to 1."""
     pixels = np.asarray(Image.open(path).convert("RGB"), np.float32).transpose(2, 0, 1)[None] / 255
     return pixels + 0.1 * np.random.default_rng(pixels.size).standard_normal(pixels.shape, np.float32)
 
 
 def denoised(path: Path, session: vkq.onnx.InferenceSession) -> Result:
-    """What a worker does with a picture: where it ran, by which process, and the result."""
+    """Denoise a picture in a worker; return the device, the process and the result."""
     return session.device.name, os.getpid(), session.run(None, {"x": read(path)})[0]
 
 
 def kill_in_the_middle(futures: list[Future], killed: list[int]) -> None:
-    """When a third of the work is done, ends the process that gave the first result, without a warning."""
+    """After a third of the work, kill the process that gave the first result."""
     for count, future in enumerate(as_completed(futures), 1):
         if count == 1:
             killed.append(future.result()[1])
@@ -73,16 +73,18 @@ def kill_in_the_middle(futures: list[Future], killed: list[int]) -> None:
 
 
 def spread(paths: list[Path], session: vkq.onnx.InferenceSession) -> tuple[int, list[Result]]:
-    """The process that was killed, and the result for each picture."""
+    """Return the process that was killed, and the result of each picture."""
     devices = own_devices()
-    count = max(2, len(devices))  # one goes on where the other is killed
-    # Workers are spawned, and started again by their nanny; work that is lost with one is done by another.
+    count = max(2, len(devices))  # at least two, so that one is left when the other is killed
+    # Dask spawns the workers, and a "nanny" process restarts a killed one. Another worker repeats its lost
+    # work.
     with (
         LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         client.register_plugin(OwnDevice(devices))
-        there = client.scatter(session, broadcast=True)  # once to each worker, which then opens its device
+        # Sent once to each worker, which then opens its device.
+        there = client.scatter(session, broadcast=True)
         futures = client.map(denoised, paths, session=there, pure=False)
         killed: list[int] = []
         killer = threading.Thread(target=kill_in_the_middle, args=(futures, killed))

@@ -1,12 +1,11 @@
-"""A small HTTP server that tells digits, and the clients that measure it: the standard library's server, one
-session for all its threads.
+"""A small HTTP server that recognizes digits, and clients that measure it. The server is the standard
+library's; all its threads share one session.
 
     06_serve.py --clients 64 --seconds 60  # measure: errors, requests a second, percentiles
     06_serve.py --serve --port 8000        # serve: POST an .npy array (1, 8, 8) of numbers from 0 to 1
     curl --data-binary @image.npy http://127.0.0.1:8000/digits
 
-A request that waits for the device too long is answered with 503, a wrong array with 400.
-"""
+A request that waits too long for the device gets status 503, and a wrong array gets 400."""
 
 import argparse
 import http.client
@@ -23,14 +22,14 @@ import numpy as np
 import vkq.onnx
 
 MODELS = Path(__file__).parent / "models"
-MOST_BYTES = 1 << 20  # of a request
-TIMEOUT_S = 10.0  # of a run
+MOST_BYTES = 1 << 20  # the largest request
+TIMEOUT_S = 10.0  # the longest run
 
 
 class Digits(BaseHTTPRequestHandler):
-    """Answers POST /digits; the server's `session` is used by all threads."""
+    """Answers POST /digits. All threads use the server's `session`."""
 
-    protocol_version = "HTTP/1.1"  # connections are kept
+    protocol_version = "HTTP/1.1"  # a client's connection stays open
     wbufsize, disable_nagle_algorithm = -1, True  # an answer is one packet, sent at once
     server: "Server"
 
@@ -58,7 +57,7 @@ class Digits(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Not a line for each request."""
+        """Write no log line for a request."""
 
 
 class Server(ThreadingHTTPServer):
@@ -72,7 +71,8 @@ class Server(ThreadingHTTPServer):
 def client(
     port: int, images: np.ndarray, wanted: np.ndarray, end: float, taken: list[float], wrong: list[str]
 ) -> None:
-    """Asks until the time is over: the seconds of each request, and what was wrong."""
+    """Send requests until *end*; append each request's seconds to *taken* and each wrong answer to
+    *wrong*."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     at = 0
     while time.monotonic() < end or not at:
@@ -90,8 +90,8 @@ def client(
 
 
 def measure(port: int, images: np.ndarray, wanted: np.ndarray, clients: int, seconds: float) -> int:
-    """Prints what so many clients saw; the number of wrong answers."""
-    taken: list[float] = []  # lists of all clients: append is one step
+    """Print what all clients measured; return the number of wrong answers."""
+    taken: list[float] = []  # shared by all clients; append is atomic
     wrong: list[str] = []
     begin = time.monotonic()
     threads = [
@@ -121,7 +121,7 @@ def main() -> int:
     with np.load(MODELS / "digits.npz") as file:
         images = file["images"][:, None].astype(np.float32) / 16
     with vkq.onnx.InferenceSession(MODELS / "digits.onnx", options.device) as session:
-        scores = [session.run(None, {"x": image[None]})[0] for image in images]  # prepares it, too
+        scores = [session.run(None, {"x": image[None]})[0] for image in images]  # also prepares the session
         server = Server(options.port, session)
         print(f"{session!r} at http://127.0.0.1:{server.server_port}/digits", flush=True)
         if options.serve:

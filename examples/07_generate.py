@@ -1,4 +1,5 @@
-"""Text from a language model in a folder of onnxruntime-genai's layout. Its model builder writes them:
+"""Generate text with a language model from a folder in onnxruntime-genai's layout. Its model builder writes
+such folders:
 
     python -m onnxruntime_genai.models.builder -m MODEL -o FOLDER -p int4 -e cpu
 

@@ -1,8 +1,8 @@
-"""A model as one file: exported, inspected and played by libvkq, which needs neither Python nor a compiler.
+"""A model is exported to one file, inspected, and run by libvkq, which needs neither Python nor a compiler.
 
-The file holds plans for the device at hand and for any Vulkan device, and a known answer that each plan must
-give before it is used. Python plays it here, examples/c/digit.c in C. Usage: 08_file.py [DEVICE]
-"""
+The file holds plans for this device and for any Vulkan device. It also holds a known answer, which each plan
+must give before it is used. This example runs the file from Python; examples/c/digit.c runs it from C. Usage:
+08_file.py [DEVICE]"""
 
 import subprocess
 import sys
@@ -31,7 +31,8 @@ def main() -> None:
         with vkq.load(path, which) as model:
             print(model.explain().splitlines()[0])
             (scores,) = model.run(None, {"x": images})
-            (first,) = model.run(None, {"x": images[:1]})  # another batch of the file, with the same weights
+            # Another batch size in the file, with the same weights.
+            (first,) = model.run(None, {"x": images[:1]})
     print(f"digits {labels.tolist()}, found {scores.argmax(1).tolist()}")
     (want,) = vkq.onnx.InferenceSession(MODELS / "digits.onnx", which).run(None, {"x": images})
     equal = np.array_equal(scores, want) and np.array_equal(first, want[:1])

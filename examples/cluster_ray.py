@@ -1,8 +1,8 @@
-"""The work of 05_cluster.py in Ray's shape: `map_batches` with a class, one actor for each device.
+"""The work of 05_cluster.py with Ray: `map_batches` with a class, one actor for each device.
 
-Ray gives each actor a GPU by number; Vulkan does not read CUDA_VISIBLE_DEVICES, so the number goes into
-VKQ_DEVICE before the session is opened. Needs `pip install "ray[data]"`. Usage: cluster_ray.py
-"""
+Ray assigns each actor a GPU number by CUDA_VISIBLE_DEVICES. Vulkan does not read that variable, so the actor
+writes the number to VKQ_DEVICE before it opens the session. Needs `pip install "ray[data]"`. Usage:
+cluster_ray.py"""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ MODEL = Path(__file__).resolve().parent / "models" / "denoise.onnx"
 
 
 class Denoise:
-    """What an actor is: it opens the model once, and then maps batches."""
+    """The actor: it opens the model once, then denoises batches."""
 
     def __init__(self, model: bytes):
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])

@@ -1,4 +1,4 @@
-"""Makes pictures of digits and discs on photographs: what train_scenes.py trains with, and what measures it.
+"""Make pictures of digits and discs on photographs, to train (train_scenes.py) and to measure accuracy.
 
 from scenes import Scenes, kept_digits
 scenes = Scenes(kept_digits(), size=48, seed=1).batch(16)
@@ -13,25 +13,25 @@ from skimage import data
 MODELS = Path(__file__).parent / "models"
 PICTURES = ("astronaut", "chelsea", "rocket", "coffee", "grass", "gravel")
 CLASSES = 10
-INK, DISC = 1, 2  # classes of the segmentation; 0 is the photograph
+INK, DISC = 1, 2  # classes of the segmentation; class 0 is the photograph
 
-Digits = tuple[np.ndarray, np.ndarray]  # (count, 8, 8) in 0 to 1, and what each one is
+Digits = tuple[np.ndarray, np.ndarray]  # images (count, 8, 8) from 0 to 1, and the digit that each one shows
 
 
 def kept_digits() -> Digits:
-    """The quarter of scikit-learn's digits that no training saw."""
+    """Return the quarter of scikit-learn's digits that no training saw."""
     with np.load(MODELS / "digits.npz") as file:
         return file["images"].astype(np.float32) / 16, file["labels"].astype(np.int64)
 
 
 def photographs() -> list[np.ndarray]:
-    """Pictures that come with scikit-image, (height, width, 3) in 0 to 1."""
+    """Return scikit-image's pictures as (height, width, 3) from 0 to 1."""
     found = [getattr(data, name)() for name in PICTURES]
     return [np.float32(np.dstack([p] * 3) if p.ndim == 2 else p[..., :3]) / 255 for p in found]
 
 
 def enlarge(digit: np.ndarray, size: int) -> np.ndarray:
-    """The 8 x 8 pixels as size x size, linearly between pixels."""
+    """Enlarge 8 x 8 pixels to size x size by linear interpolation."""
     at = np.clip((np.arange(size) + 0.5) * 8 / size - 0.5, 0, 7)
     weights = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(8)))
     return np.asarray(weights @ digit @ weights.T, np.float32)
@@ -39,8 +39,8 @@ def enlarge(digit: np.ndarray, size: int) -> np.ndarray:
 
 @dataclass
 class Scene:
-    """A picture (3, size, size); of each digit what it is, whether it is bright (1) or dark (0), and its box
-    (centre x, centre y, width, height in pixels); and for each pixel what it shows."""
+    """One picture (3, size, size) and its labels. Each digit has its value, its brightness (1 bright, 0 dark)
+    and its box (centre x, centre y, width, height in pixels). Each pixel has its class."""
 
     image: np.ndarray
     labels: list[int]
@@ -50,8 +50,8 @@ class Scene:
 
 
 class Scenes:
-    """Random scenes, the same for the same seed. most: digits in one scene; sides: their least and largest
-    width in pixels."""
+    """Random scenes; the same seed gives the same scenes. *most* is the largest number of digits in a scene,
+    *sides* their least and largest width in pixels."""
 
     def __init__(
         self, digits: Digits, size: int, seed: int, most: int = 3, sides: tuple[int, int] = (14, 24)
@@ -78,7 +78,7 @@ class Scenes:
         return made
 
     def _draw(self, made: Scene, y: int, x: int, side: int, disc: bool) -> None:
-        """A digit or a disc, brighter or darker than all photographs, into a square."""
+        """Draw a digit or a disc into a square, brighter or darker than all photographs."""
         random = self.random
         bright = int(random.random() < 0.5)
         color = random.uniform(0, 0.2, 3) + 0.8 * bright
@@ -100,5 +100,5 @@ class Scenes:
 
 
 def images_of(scenes: list[Scene]) -> np.ndarray:
-    """(scenes, 3, size, size) in -1 to 1."""
+    """Return the pictures as one array (scenes, 3, size, size) from -1 to 1."""
     return np.stack([scene.image for scene in scenes]) * 2 - 1

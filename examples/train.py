@@ -1,15 +1,14 @@
-"""Makes the models of the examples, once: nothing is trained when the examples run.
+"""Train the models of the examples. This was done once; the examples themselves train nothing.
 
     pip install torch scikit-learn 'vkq[onnx]' onnxruntime scikit-image
     python examples/train.py
 
-digits     scikit-learn's handwritten digits (8 x 8 pixels); a quarter of them is kept for the example, and
-           never seen in training.
-denoise    a fully convolutional network that takes noise off a photograph of any size.
+digits     recognizes scikit-learn's handwritten digits (8 x 8 pixels); a quarter of them is kept for the
+           example and never seen in training.
+denoise    a fully convolutional network that removes the noise of a photograph of any size.
 
 Each is trained in PyTorch, written as a float ONNX model with open sizes and quantized to int8 by
-`vkq.onnx.quantize`, which is onnxruntime.quantization.
-"""
+`vkq.onnx.quantize`, which calls onnxruntime.quantization."""
 
 from pathlib import Path
 
@@ -27,7 +26,7 @@ NOISE = 0.1
 
 
 def train(layers: torch.nn.Module, loss_of, steps: int, rate: float = 3e-3) -> None:  # type: ignore[no-untyped-def]
-    """Adam with a cosine schedule."""
+    """Train with AdamW and a cosine schedule."""
     optimizer = torch.optim.AdamW(layers.parameters(), rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
@@ -41,7 +40,7 @@ def train(layers: torch.nn.Module, loss_of, steps: int, rate: float = 3e-3) -> N
 
 
 def write(layers: torch.nn.Sequential, shape: list[int | str], path: Path) -> None:
-    """Conv2d, ReLU, mean over pixels, Flatten and Linear as an ONNX model."""
+    """Write Conv2d, ReLU, mean over pixels, Flatten and Linear as an ONNX model."""
     nodes, weights, x = [], [], "x"
 
     def constant(tensor: torch.Tensor, name: str) -> str:
@@ -125,7 +124,7 @@ def denoise() -> None:
     write(layers, ["N", 3, "H", "W"], path)
     noisy = [(p + NOISE * torch.randn_like(p)).numpy() for p in patches(32)]
     quantize(path, MODELS / "denoise.onnx", [{"x": p[None].astype(np.float32)} for p in noisy])
-    path.unlink()  # only the quantized model is kept
+    path.unlink()  # only the quantized model stays
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes the trained networks that the accuracy of quantization is measured on, once.
+"""Train the networks on which the accuracy of quantization is measured. This was done once.
 
     pip install torch scikit-learn scikit-image onnx
     python examples/train_scenes.py [segment] [detect] [classify]
@@ -7,9 +7,8 @@ segment    MobileNetV3-like (hardswish, squeeze-and-excite): each pixel is photo
 detect     YOLO-like (SiLU, C2f, SPPF, a Concat of boxes and scores): where digits are, bright or dark
 classify   EfficientNet-like (SiLU, squeeze-and-excite): which digit
 
-Scenes are digits of scikit-learn on photographs of scikit-image (scenes.py). The digits that
-models/digits.npz keeps are never seen in training. Each takes under three minutes on two cores.
-"""
+The scenes show digits of scikit-learn on photographs of scikit-image (scenes.py). Training never sees the
+digits that models/digits.npz keeps. Each network takes under three minutes on two cores."""
 
 import sys
 import time
@@ -22,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from train import train
 
-KINDS = 2  # kinds of the detector's digits: dark and bright
-STRIDE, CELLS = 8, 6  # pixels of a cell of the detector, and cells in a row
+KINDS = 2  # number of the detector's classes: dark and bright digits
+STRIDE, CELLS = 8, 6  # pixels per cell of the detector, and cells per row
 
 
 class Squeeze(nn.Module):
@@ -43,13 +42,14 @@ class Squeeze(nn.Module):
 def block(
     inputs: int, outputs: int, act: type[nn.Module], k: int = 3, stride: int = 1, groups: int = 1
 ) -> nn.Sequential:
-    """Convolution, BatchNorm, activation."""
+    """Return a convolution, a BatchNorm and an activation."""
     conv = nn.Conv2d(inputs, outputs, k, stride, k // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), act())
 
 
 class Bottleneck(nn.Module):
-    """MobileNet's: wider, depthwise, squeezed, narrow again."""
+    """The block of MobileNet: a wider 1x1 convolution, a depthwise one, squeeze-and-excite, a narrow 1x1
+    one."""
 
     def __init__(
         self, inputs: int, wide: int, outputs: int, act: type[nn.Module], k: int = 3, stride: int = 1,
@@ -71,7 +71,7 @@ class Bottleneck(nn.Module):
 
 
 class Segmenter(nn.Module):
-    """MobileNetV3 with a light head of two scales: (N, 3, 48, 48) to scores of three classes."""
+    """MobileNetV3 with a light head of two scales. It maps (N, 3, 48, 48) to the scores of three classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Segmenter(nn.Module):
 
 
 class C2f(nn.Module):
-    """YOLOv8's: halves of which one passes a residual pair of convolutions, all joined."""
+    """The C2f block of YOLOv8: half of the channels pass a residual pair of convolutions; all are joined."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -110,8 +110,8 @@ class C2f(nn.Module):
 
 
 class Detector(nn.Module):
-    """One scale of YOLOv8: (N, 3, 48, 48) to (N, 4 + kinds, cells): centre, width and height in pixels, and
-    a score in 0 to 1 for each kind."""
+    """One scale of YOLOv8. It maps (N, 3, 48, 48) to (N, 4 + kinds, cells): centre, width and height in
+    pixels, and a score from 0 to 1 for each kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Detector(nn.Module):
 
 
 class Classifier(nn.Module):
-    """EfficientNet: (N, 3, 24, 24) to ten scores."""
+    """EfficientNet. It maps (N, 3, 24, 24) to ten scores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,16 +161,17 @@ class Classifier(nn.Module):
 
 
 def scenes_of(size: int, count: int, most: int, sides: tuple[int, int]) -> list[Scene]:
-    """Scenes of the digits that examples may train with."""
+    """Return scenes of the digits that training may use."""
     images, labels = load_digits(return_X_y=True)
     images = (images.reshape(-1, 8, 8) / 16).astype(np.float32)
-    order = np.random.default_rng(0).permutation(len(images))  # as train.py
+    order = np.random.default_rng(0).permutation(len(images))  # the same order as in train.py
     rest = order[len(order) // 4 :]
     return Scenes((images[rest], labels[rest]), size, 0, most, sides).batch(count)
 
 
 def detector_loss(net: Detector, x: Tensor, wanted: Tensor) -> Tensor:
-    """wanted: (N, 5, cells, cells) of box and kind + 1, 0 where no digit's centre is."""
+    """Return the detector's loss. *wanted* (N, 5, cells, cells) holds the box and kind + 1; 0 means no
+    digit's centre is in the cell."""
     boxes, scores = net.raw(x)
     kind = wanted[:, 4].long()
     there = kind > 0
@@ -181,7 +182,7 @@ def detector_loss(net: Detector, x: Tensor, wanted: Tensor) -> Tensor:
 
 
 def cells_of(scenes: list[Scene]) -> np.ndarray:
-    """What the detector is to say in each cell, as `detector_loss` takes it."""
+    """Return the wanted output of the detector for each cell, as `detector_loss` takes it."""
     wanted = np.zeros((len(scenes), 5, CELLS, CELLS), np.float32)
     for i, scene in enumerate(scenes):
         for (x, y, w, h), kind in zip(scene.boxes, scene.bright, strict=True):
@@ -192,7 +193,7 @@ def cells_of(scenes: list[Scene]) -> np.ndarray:
 
 
 def network(what: str) -> tuple[nn.Module, np.ndarray, np.ndarray, int]:
-    """A network, what it sees and what it is to say, and its steps."""
+    """Return a network, its inputs, its wanted outputs and the number of training steps."""
     if what == "segment":
         scenes = scenes_of(48, 2500, 3, (14, 24))
         return Segmenter(), images_of(scenes), np.stack([s.ink for s in scenes]), 190
@@ -204,7 +205,7 @@ def network(what: str) -> tuple[nn.Module, np.ndarray, np.ndarray, int]:
 
 
 def make(what: str, batch: int = 32) -> None:
-    """Train a network and write it with BatchNorm folded and an open batch."""
+    """Train a network and write it with folded BatchNorm and an open batch."""
     net, images, wanted, steps = network(what)
     x, y = torch.from_numpy(images), torch.from_numpy(wanted)
 

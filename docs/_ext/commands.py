@@ -1,4 +1,4 @@
-"""``vkq-help``: the help of every command of vkq, as it is."""
+"""``vkq-help``: a directive that shows the help of every command of vkq."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkq.cli import main
 
 
 def help_of(*words: str) -> str:
-    """What ``vkq WORDS --help`` prints, in 80 columns."""
+    """Return the output of ``vkq WORDS --help`` in 80 columns."""
     text = io.StringIO()
     os.environ["COLUMNS"] = "80"
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
@@ -24,7 +24,7 @@ def help_of(*words: str) -> str:
 
 
 def commands(*words: str) -> list[tuple[str, ...]]:
-    """The subcommands that a command's help lists."""
+    """Return the subcommands that a command's help lists."""
     listed = help_of(*words).partition("COMMAND\n")[2]
     return [(*words, name) for name in re.findall(r"^    ([a-z][a-z-]+)(?: |$)", listed, re.MULTILINE)]
 

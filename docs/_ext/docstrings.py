@@ -1,5 +1,5 @@
-"""Docstrings as reStructuredText: what is indented is a formula or a table and stays as it is, and stars and
-bars in prose mean themselves (``2**-126``)."""
+"""Convert docstrings to reStructuredText. Indented lines are formulas or tables and stay as they are. Stars
+and bars in prose are escaped (``2**-126``)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from typing import Any
 
 SECTION = re.compile(r"(Args|Returns|Raises|Yields|Attributes):$")
-CODE = re.compile(r"(``.*?``|`[^`]+`|\*[A-Za-z_]\w*\*)")  # code, and *emphasis*
+CODE = re.compile(r"(``.*?``|`[^`]+`|\*[A-Za-z_]\w*\*)")  # code and *emphasis*, which are not escaped
 LITERAL = re.compile(r"``?([^`]+)``?")
 
 
 def escaped(line: str) -> str:
-    """The line with the marks of reStructuredText taken off its prose."""
+    """Escape the characters of a line's prose that have a meaning in reStructuredText."""
     parts = CODE.split(line)
     return "".join(
         part if number % 2 else re.sub(r"([*|\\])|_(?=\W|$)", lambda m: "\\" + m[0], part)
@@ -25,7 +25,7 @@ def indent_of(line: str) -> int:
 
 
 def converted(lines: list[str]) -> list[str]:
-    """A docstring without its own indentation, ready for reStructuredText."""
+    """Return a docstring without its own indentation, ready for reStructuredText."""
     out: list[str] = []
     section = literal = example = table = False
     for line in lines:
@@ -66,5 +66,5 @@ def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
 
 
 def setup(app: Any) -> dict[str, bool]:
-    app.connect("autodoc-process-docstring", process, priority=400)  # before napoleon reads its sections
+    app.connect("autodoc-process-docstring", process, priority=400)  # runs before napoleon reads the sections
     return {"parallel_read_safe": True, "parallel_write_safe": True}
