@@ -229,8 +229,8 @@ def lavapipe() -> list[str]:
         "",
         f"{found['driver']}, {found['host']}, {found['date']}, ncnn {found['ncnn']}, in one run: process "
         "time in ms (wall time in brackets). vkq and ncnn have the same int8 weights and scales, and compute "
-        "in int8 by Vulkan; `apart` is ncnn's largest difference from vkq, of the largest output. In float "
-        "ncnn computes another arithmetic. The CPU kernels run on one thread. It ranks no GPU.",
+        "in int8 by Vulkan; `apart` is ncnn's largest difference from vkq, divided by the largest output. In "
+        "float, ncnn's results differ by design. CPU kernels run on one thread. The table ranks no GPU.",
         f"`{found['command']}`",
         "",
         "On 22 November ncnn took 165 ms for MobileNetV2 in float, on this processor 1,590 to 1,750 ms: with "
@@ -271,7 +271,7 @@ def beside_ncnn() -> list[str]:
         "",
         f"{found['device']}, {found['driver']}, {found['date']}, ncnn {found['ncnn']}, in one run, batch 1: "
         "wall time of one call in ms, NumPy arrays in and out. vkq and ncnn have the same int8 weights and "
-        "scales; `apart` is ncnn's largest difference from vkq, of the largest output.",
+        "scales; `apart` is ncnn's largest difference from vkq, divided by the largest output.",
         f"`{found['command']}`",
         "",
         *table(

@@ -11,8 +11,8 @@
 //           (coopmat_pipeline.glslh). channels and y: float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
-//           shared memory for the input pixels of a tile. A tap is whole turns (CH % (BK * TURNS) is 0) or
-//           (EARLY) steps: padded k would multiply zero weights by pixels that may be infinite.
+//           shared memory for the input pixels of a tile. CH is a multiple of BK * TURNS or, with
+//           EARLY, of BK, because padded k would multiply zero weights by pixels that may be infinite.
 //
 //   input, HALO_H x HALO_W      rows of x for a tap    y: TH x TW pixels x BN channels
 //   +---------------------+     (MN pixels of a line)  +------------+------------+

@@ -6,7 +6,8 @@
 //           run of MN outputs along w is then MN rows of a matrix for every tap, and no tap is gathered
 //           again. A pixel takes CH + 16 bytes, which keeps neighbours in other banks. w: kPackedInt8_16K
 //           with k = (chunk of CH channels, kh, kw, channel), every chunk padded with weight zero points to
-//           whole turns. BK channels of one tap at a time go through shared memory (coopmat_pipeline.glslh).
+//           a multiple of BK * TURNS. BK channels of one tap at a time go through shared memory
+//           (coopmat_pipeline.glslh).
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
 //           shared memory for the input pixels of a tile.

@@ -2,7 +2,7 @@
 // gemm_q8csw_straight_coopmat.comp, except that weights are loaded 16 bytes at a time, and invocations
 // assemble their matrices in registers.
 //
-// Memory    x: rows of k, whole turns of two steps of BK, of float16 in uvec4. w: for each 32 outputs and 32
+// Memory    x: rows of float16 in uvec4; k is a multiple of 2 * BK. w: for each 32 outputs and 32
 //           k, matrices of pairs in the order of the invocations' words (vkq.probe.words), elements 1 and 2
 //           of every group of 4 swapped: the order of a matrix's registers on NVIDIA's devices. Weights are
 //           SIGNED (coopmat_half_types.glslh). channels and y: float_output.glslh. In shared memory a row is

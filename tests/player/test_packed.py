@@ -36,7 +36,7 @@ def test_shaders_come_back_in_a_fifth_of_their_bytes(digits: bytes) -> None:
 
 
 def test_a_file_is_about_as_large_as_its_model(any_device: vkq.Device) -> None:
-    """Weights that no packing makes smaller; the shaders of two plans are the rest."""
+    """No packing makes these weights smaller. The rest of the file is the shaders of two plans."""
     model = product(1024, 1024, 127)
     data, _ = exported([graph_of(model, {"x": (3, 1024)})], any_device)
     assert [plan.kind for plan in only(data).plans] == ["this", "portable"]

@@ -65,8 +65,8 @@ def test_threads_share_a_chain_and_read_when_they_like(device: vkq.Device) -> No
 
 
 def test_threads_may_make_the_same_program_at_once(device: vkq.Device) -> None:
-    """Threads may make the same program at once: each program is made once, the layer's and, with staging
-    copies, those that pack."""
+    """Threads may ask for the same program at once, and it is made only once. Staging copies add programs
+    that pack."""
     with vkq.Device(device.name) as mine, work.failing("vkCreateComputePipelines", 0):
         work.linear(mine).check()
         alone = work.counted()

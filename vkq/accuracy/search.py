@@ -31,9 +31,9 @@ HELD = 3  # every third sample is used for the comparison, not for the calibrati
 
 @dataclasses.dataclass(frozen=True)
 class QuantizedReport:
-    """The result of a search: steps with their gains; the outputs on *held_out* samples, which were not used
-    for ranges; layers that are not int8; whether the target was reached (None without one); and, if layers
-    left int8 for it, the model before."""
+    """The result of a search. *steps* have their gains. *outputs* are measured on *held_out* samples, which
+    were not used for ranges. *kept* are the layers that are not int8. *reached*: whether the target was
+    reached (None without a target). *before*: the model before layers left int8 to reach the target."""
 
     steps: tuple[SearchStep, ...]
     outputs: tuple[OutputRow, ...]

@@ -212,7 +212,7 @@ class AttentionKernel:
         return k.loop(zero, k.constant(PART, "u"), step, sums, self.add_products, rolled=True)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
-        """Load a part of queries or keys into shared memory: each number of it for all rows."""
+        """Load the numbers of one part of all queries' or keys' rows into shared memory, transposed."""
         k, depth, column = self.k, self.form.depth, d + (self.lane & (PART - 1))
         for i, start in enumerate(starts):
             near = column if depth % PART == 0 else (column < depth).where(column, depth - 1)

@@ -143,8 +143,8 @@ class HalfMatrices:
         return self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
 
     def _as_words(self, x: Value, y: Value) -> bool:
-        """Return True if WORDS can compute such rows and weights, and the device's matrices have the element
-        order that it assumes."""
+        """Return True if WORDS can compute these rows and weights, and the device's matrices have the element
+        order that WORDS assumes."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         rows = self._whole(x, y) and x.spec.dtype == "float16" and gemm.groups == 1
         here = known.matrix_pairs and not pairs_refusal(gemm.device)

@@ -104,7 +104,7 @@ class Way:
         )
 
     def takes(self, k: int) -> bool:
-        """Return True if the tile computes products of such a k; WORDS needs whole turns."""
+        """Return True if the tile computes products of this k. WORDS needs a multiple of BK * TURNS."""
         step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return self.of != WORDS or k % (step * turn) == 0
 

@@ -82,8 +82,8 @@ def weight(score: Number, base: Number) -> Number:
 
 
 def weighed(total: Number, inverse: Number, guarded: bool) -> Number:
-    """Return a result; zeros are positive, so that hidden keys change nothing. guarded: 0 if weights are
-    NaN."""
+    """Return a result. Zeros are positive, so that hidden keys do not change their sign. If *guarded*, a
+    result whose weights are NaN is 0."""
     y = multiply(total, inverse) + 0.0
     y = (magnitude(inverse).u >= INFINITY).where(0.0, y) if guarded else y
     return is_nan(y).where(np.nan, y)
