@@ -2,7 +2,11 @@
 It is run again if the file, the driver or the cache is another."""
 
 import dataclasses
+import json
 import os
+import struct
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,13 +16,15 @@ import pytest
 import vkq
 import vkq.onnx
 from tests.player.files import graph_of, only, product, rewritten
-from tests.player.test_faults import LOST, MEMORY, OK, faults
+from tests.player.test_faults import LOST, MEMORY, OK, faults, turned
+from tests.player.test_shapes import calls
 from vkq.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from vkq.player.export import exported
 from vkq.player.file import FilePlan, written
 from vkq.player.load import PlayedModel
 
 PROVEN = "known answer: not run again, this driver reproduced it for this file"
+ROOT = Path(__file__).parents[2]
 SHAPE = (3, 16)
 X = {"x": np.arange(48, dtype=np.int8).reshape(SHAPE)}
 
@@ -27,7 +33,8 @@ class Loads:
     """Loads of files with one pipeline cache."""
 
     def __init__(self, device: vkq.Device, folder: Path):
-        self.device, self.path, self.cache = device.name, folder / "model.vkq", folder / "cache.bin"
+        self.opened, self.device = device, device.name
+        self.path, self.cache = folder / "model.vkq", folder / "cache.bin"
         self.proofs = folder / "cache.bin.proven"
         self.want = vkq.onnx.InferenceSession(product(), device).run(None, X)[0]
         self.found = only(exported([graph_of(product(), {"x": SHAPE})], device)[0])
@@ -85,10 +92,36 @@ def test_another_file_is_checked(loads: Loads) -> None:
 
 
 def test_another_driver_is_checked(loads: Loads) -> None:
+    """The drivers run the same plan."""
+    loads.write(rewritten(loads.found, plans=loads.found.plans[1:]))
     loads.checks()
     loads.device = "SwiftShader" if "llvmpipe" in loads.device else "llvmpipe"
     assert loads.checks()
     assert not loads.checks()
+
+
+def test_another_build_of_a_driver_is_checked(any_device: vkq.Device, tmp_path: Path) -> None:
+    """SwiftShader has the same version numbers in all builds; the second one here differs in its build ID."""
+    loads = Loads(any_device, tmp_path)
+    library = bytearray((ROOT / ".drivers/libvk_swiftshader.so").read_bytes())
+    build_id = struct.pack("<3I4s", 4, 20, 3, b"GNU")
+    assert library.count(build_id) == 1
+    library[library.index(build_id) + len(build_id)] ^= 1
+    (tmp_path / "other.so").write_bytes(library)
+    icd = {"file_format_version": "1.0.0", "ICD": {"library_path": "./other.so", "api_version": "1.0.5"}}
+    (tmp_path / "other.json").write_text(json.dumps(icd))
+    code = f"import vkq; print(vkq.load({str(loads.path)!r}, cache={str(loads.cache)!r}).explain())"
+
+    def proven(driver: Path) -> bool:
+        environment = {**os.environ, "VK_DRIVER_FILES": str(driver), "VK_ICD_FILENAMES": str(driver)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+        )
+        return PROVEN in done.stdout
+
+    first, other = ROOT / ".drivers/vk_swiftshader_icd.json", tmp_path / "other.json"
+    assert [proven(first), proven(first)] == [False, True]
+    assert [proven(other), proven(other), proven(first)] == [False, True, True]
 
 
 def test_another_pipeline_cache_is_checked(loads: Loads) -> None:
@@ -141,8 +174,7 @@ def test_a_wrong_answer_is_never_proven(loads: Loads) -> None:
 
 def test_each_set_of_shapes_has_its_own(loads: Loads) -> None:
     (x,), (y,) = loads.found.inputs, loads.found.outputs
-    with vkq.Device(loads.device) as device:
-        more = only(exported([graph_of(product(rows=5), {"x": (5, 16)})], device)[0])
+    more = only(exported([graph_of(product(rows=5), {"x": (5, 16)})], loads.opened)[0])
     assert (more.inputs[0].name, more.outputs[0].name) == (x.name, y.name)
     loads.write(written("two", [loads.found, more]))
     assert loads.checks()
@@ -150,6 +182,19 @@ def test_each_set_of_shapes_has_its_own(loads: Loads) -> None:
         with loads.load() as model:
             assert PROVEN in model.explain()
             assert (PROVEN in model.explain({"x": (5, 16)})) == proven
+
+
+def test_only_runs_submit(loads: Loads) -> None:
+    """A load without the known answer records each long step as a submission of its own, and submits none:
+    three more Vulkan calls for each."""
+    (model,) = exported([graph_of(turned(5), {"x": (2, 3, 4, 5)})], loads.opened, ("portable",))[1]
+    (plan,), counts = model.plans, []
+    for busy_ns in (0, 10**9):
+        steps = [dataclasses.replace(step, busy_ns=busy_ns) for step in plan.steps]
+        loads.write(rewritten(model, plans=[dataclasses.replace(plan, steps=tuple(steps))]))
+        loads.load().close()
+        counts.append(calls(lambda: loads.load().close()))
+    assert counts[1] - counts[0] == 3 * (len(plan.steps) - 1) > 0
 
 
 def test_faults(loads: Loads) -> None:
