@@ -86,7 +86,7 @@ const uint ASIDE = 4u * LEFT - PAD_L;   // pixels of the first word before the f
 const uint LINES = (TILE_H - 1u) * STRIDE + KERNEL;
 const uint WORDS = (ASIDE + (TILE_W - 1u) * STRIDE + KERNEL + 3u) / 4u;
 const uint TAP_WORDS = (KERNEL + 3u) / 4u;
-const uint SEEN = (ASIDE + 3u * STRIDE + KERNEL + 3u) / 4u;  // words under four results
+const uint SEEN = (ASIDE + 3u * STRIDE + KERNEL + 3u) / 4u;  // input words of a line that four results read
 #define MOST_SEEN 4
 #define MOST_KERNEL 5
 #define MOST_TAP_WORDS 2

@@ -74,7 +74,8 @@ def test_libvkq_reads_every_kind_of_block(
 def test_a_damaged_part_is_an_error_not_another_plan(
     digits: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although the file's seal is valid, and its next plan works."""
+    """A damaged block is an error even if the file's seal is valid and the file has another plan that
+    works."""
     found, path = only(digits), tmp_path / "model.vkq"
     (plan,) = found.plans
     first, *rest = plan.programs

@@ -55,7 +55,7 @@ class Histogram:
         return np.asarray((np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit)
 
     def noise(self, scale: float, zero_point: int, qmin: int, qmax: int) -> float:
-        """Return the mean squared error of quantizing with this scale; zeros have none."""
+        """Return the mean squared error of quantizing with this scale. Zeros add no error."""
         used = np.flatnonzero(self.counts)
         if not used.size:
             return 0.0

@@ -101,8 +101,8 @@ def activations(case: Case) -> Array:
 
 
 def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
-    """Return the vkq layer of a case on one path. Raises ArgumentError if the case names a method and such
-    layers have none."""
+    """Return the vkq layer of a case on one path. Raises ArgumentError if the case names a method, but layers
+    of this kind have no methods."""
     if isinstance(case.problem, Mover):
         return movers.MoverLayer(case.problem, device)
     kind, options = KINDS[case.op], window(case)

@@ -115,9 +115,8 @@ class Runner:
     def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> Expected:
         """Return the reference's result.
 
-        With few rows its cost is that of reading the weights, so it is computed once for `FEW_ROWS` rows, and
-        cases with fewer rows take the first of them.
-        """
+        For few rows, most of the reference's time goes into reading the weights. So it is computed once for
+        `FEW_ROWS` rows, and cases with fewer rows take the first of them."""
         sums = float_sums(self.device, CHANNELS.get(case.scheme, "float32"))
         if case.op != "linear" or case.layer.gemm_m > FEW_ROWS:
             return data.expected(case, weights, x, sums)

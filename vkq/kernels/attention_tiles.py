@@ -102,8 +102,8 @@ class AttentionKernel:
         return max(rows * PART // LANES, 1)
 
     def bounds(self) -> tuple[Number, Number]:
-        """Return the first and the end of the keys that the workgroup's rows see; the first is that of a
-        tile."""
+        """Return the range of keys that the workgroup's rows see: its begin, rounded down to a tile, and its
+        end."""
         k, keys = self.k, self.keys
         if not self.form.causal:
             return k.constant(0, "u"), keys

@@ -1,8 +1,8 @@
-"""Squeeze-and-excite in one dispatch: the gates of an image's channels, two 1x1 convolutions of its means.
+"""Squeeze-and-excite in one dispatch: the gates of an image's channels are two 1x1 convolutions of the
+channels' means.
 
-The shader is that of the means (global_avg_pool_q8.comp): the last of an image's workgroups to arrive
-computes the products (excite.glslh).
-"""
+The shader that computes the means (global_avg_pool_q8.comp) does both: the last of an image's workgroups to
+arrive computes the products (excite.glslh)."""
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ def alone(options: TransposedOptions) -> bool:
 
 
 def by_phases(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a weight (OC, IC, KH, KW) as that of the outputs of all phases, (KH * KW * OC, IC): by lines of
-    the kernel, blocks of 16 channels, columns of the kernel, and channels; the last block is padded."""
+    """Rearrange a weight (OC, IC, KH, KW) into one weight for the outputs of all phases, (KH * KW * OC, IC).
+    Its rows go by lines of the kernel, blocks of 16 channels, columns of the kernel, and channels; the last
+    block is padded."""
     oc, ic, kh, kw = weight.shape
     padded = np.pad(weight, ((0, -oc % 16), (0, 0), (0, 0), (0, 0)), "edge")
     ordered: npt.NDArray[Any] = padded.reshape(-1, 16, ic, kh, kw).transpose(3, 0, 4, 1, 2)
@@ -41,7 +42,8 @@ def of_phases(values: npt.NDArray[Any], kernel: tuple[int, int]) -> npt.NDArray[
 
 
 class MatrixPhases:
-    """A transposed convolution. *weight* is that of `by_phases`; *arithmetic* is for all of its outputs."""
+    """A transposed convolution. *weight* is arranged as `by_phases` returns it; *arithmetic* is for all of
+    its outputs."""
 
     def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic, kernel: tuple[int, int]):
         self.kernel, self.blocks = kernel, len(weight) // (16 * kernel[0] * kernel[1])

@@ -144,8 +144,7 @@ def times(x: Number, q: Pair, n: Number) -> Number:
 
 
 def gated(x: Number, q: Pair, n: Number) -> Number:
-    """`times`, also for zeros, infinities and NaN: the result for -inf is 0, as is that of a gate below
-    2^-150."""
+    """`times`, also for zeros, infinities and NaN. The result for -inf, and for a gate below 2^-150, is 0."""
     found = (n < -150).where(-0.0, times(x, q, n))
     large = (magnitude(x).u >= INFINITY) & ~x.u.equals(SIGN | INFINITY)
     return (large | magnitude(x).u.equals(0)).where(x, found)

@@ -14,7 +14,8 @@ KNOWN = {
 
 
 def onnx_attention(w: Rewriting) -> bool:
-    """q, k, v, mask, past keys and values, the number of valid keys of each batch."""
+    """Rewrite ONNX's Attention. Its inputs are q, k, v, the mask, past keys and values, and the number of
+    valid keys of each batch."""
     at = _scores(w)
     if at is None:
         return False

@@ -67,8 +67,8 @@ def messages() -> Any:
 
 
 def attribute_of(attribute: Any) -> Any:
-    """Return the value of an AttributeProto (a list if there are several values), or None if it has none.
-    Raises ValueError if the attribute refers to another one."""
+    """Return the value of an AttributeProto (a list if there are several values), or None if the value is
+    missing. Raises ValueError if the attribute refers to another one."""
     if attribute.ref_attr_name:
         raise ValueError(f"the attribute {attribute.name!r} refers to an attribute of a function")
     if not attribute.type:

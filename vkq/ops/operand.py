@@ -113,7 +113,7 @@ def meaning(op: str, name: str, x: Spec, q: QParams | None) -> QParams:
 
 
 def check_image(op: str, shape: Sequence[int]) -> None:
-    """Raise an error unless the shape is that of images."""
+    """Raise an error unless the shape has four axes, as images have."""
     if len(shape) != 4:
         raise ArgumentError(
             f"{op}: x has {len(shape)} axes (shape {tuple(shape)}); it must have 4: (N, C, H, W)"

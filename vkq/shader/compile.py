@@ -205,7 +205,7 @@ def _read(path: Path) -> str:
 
 @functools.cache
 def _shipped() -> Sources:
-    """Return vkq's own sources as they are at their first use, like their descriptions."""
+    """Return the sources in vkq's own folder. They are read at first use and kept, like the descriptions."""
     return Sources([shaders_folder() / "common"])
 
 

@@ -22,7 +22,7 @@ from .sweep import Sweep, scalar, swept
 
 VARIADIC = ("Max", "Min", "Sum")
 MOST_LINKS = 64
-# A growing chain may exceed a kernel's buffers by this number; it is split later.
+# While a chain grows, it may use this many buffers more than a kernel has; it is split later.
 MORE = 2
 
 

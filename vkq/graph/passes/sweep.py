@@ -168,7 +168,8 @@ class Sweep:
 
 
 def swept(graph: Graph, visit: Visit, *ops: str) -> Graph:
-    """Return the graph after a visit of its nodes of these operators; the same graph if it has none."""
+    """Return the graph after a visit of its nodes of these operators. If there are no such nodes, return the
+    same graph."""
     if graph.kinds.isdisjoint(ops):
         return graph
     return Sweep(graph).run(visit, frozenset(ops))
