@@ -126,7 +126,7 @@ void main() {
   uint tiles_n = ceil_div(p.n4, LOCAL_X), tiles_m = ceil_div(p.m, ROWS), tile_index = workgroup_index();
   uint group = 0u, tile_n = tile_index;
   m = 0u;
-  if (p.groups * tiles_m > 1u) {  // rare; weights would wait for the divisions
+  if (p.groups * tiles_m > 1u) {  // rare; otherwise weights would wait for the divisions
     group = tile_index / tiles_n / tiles_m;
     tile_n = tile_index % tiles_n;
     m = tile_index / tiles_n % tiles_m * ROWS;

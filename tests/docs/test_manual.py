@@ -114,9 +114,9 @@ def test_the_server_of_fastapi(software_device: vkq.Device, monkeypatch: pytest.
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
-    """Every block of code is run here or is of a known other kind: commands for a machine (sh, yaml,
-    dockerfile), which tests/guides runs or which say why not; lines of a C program that a test builds; blocks
-    marked as sketches; formulas."""
+    """Every block of code is run here or is of another known kind. Commands for a machine (sh, yaml,
+    dockerfile) are run by tests/guides, or a mark gives the reason why not. Lines of C belong to a program
+    that a test builds. Sketches are marked, and formulas need no run."""
     found = {
         (named(page), kind)
         for page in PAGES

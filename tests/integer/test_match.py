@@ -43,7 +43,7 @@ def test_normalized_is_scikit_images(device: vkq.Device) -> None:
     templates = np.stack([image[10:41, 20:55], image[70:101, 100:135] // 2 + 30])
     got = integer.match_template(image, templates, "ccoeff_normed", device=device)
     for one, template in zip(got, templates, strict=True):
-        # Their result is a float FFT's.
+        # scikit-image computes in floats, by FFT.
         np.testing.assert_allclose(one, skimage.feature.match_template(image, template), atol=1e-6)
         single = integer.match_template(image, template, "ccoeff_normed", device=device)
         np.testing.assert_array_equal(single, one)

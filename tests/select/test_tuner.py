@@ -67,7 +67,7 @@ def test_what_is_no_more_chooses_nothing(
 def test_choices_of_another_process_are_kept(
     any_device: vkq.Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Choices of another process are kept, which tuned at the same time and ended first."""
+    """If another process tuned at the same time and ended first, its choices are kept."""
     c = any_device.capabilities
     tuner.store(c, "first", "q8csw", STAGED)
     with monkeypatch.context() as other:

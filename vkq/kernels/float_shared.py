@@ -87,7 +87,8 @@ class FloatShared:
 
 
 def _columns(p: Conv2dProblem) -> int:
-    """Return the number of input columns under eight pixels."""
+    """Return the number of input columns that eight neighbouring output pixels read, with three more for
+    alignment."""
     return 3 + 7 * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 

@@ -35,7 +35,8 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
         denorm_preserve: keep subnormals (DenormPreserve); the device must have shaderDenormPreserveFloat32.
 
     Returns:
-        A new module; the same bytes where neither is asked for, and what is already stated is not repeated.
+        A new module, or the same bytes if neither is asked for. A mode that the module already declares is
+        not declared again.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
