@@ -46,44 +46,25 @@ layout(push_constant) uniform Push {
 
 #include "workgroup.glslh"
 #include "dot4x8.glslh"
+#include "dot_block.glslh"
 #include "requantize.glslh"
 
 const uint TURNS = 4u;  // blocks along k in one iteration; some drivers end loops with many iterations
-ivec4 sums[4] = {ivec4(0), ivec4(0), ivec4(0), ivec4(0)}, a_sums = ivec4(0), b_sums = ivec4(0);
-
-void add_block(ivec4 xs, ivec4 ws, int mask) {
-  [[unroll]] for (uint i = 0u; i < 4u; i++) {
-    xs[i] = x_operand(xs[i]) & mask;
-    ws[i] = w_operand(ws[i]) & mask;
-    a_sums[i] += lane_sum(xs[i]);
-    int signed_sum = dotPacked4x8EXT(ws[i], 0x01010101);
-    b_sums[i] += W_UNSIGNED ? int(dotPacked4x8EXT(uint(ws[i]), 0x01010101u)) : signed_sum;
-  }
-  [[unroll]] for (uint i = 0u; i < 4u; i++)
-    [[unroll]] for (uint j = 0u; j < 4u; j++) sums[i][j] += dot4x8(xs[i], ws[j]);
-}
-
-void add_up(uint a_at, uint b_at) {
+void add_up(inout Block block, uint a_at, uint b_at) {
   uint blocks = ceil_div(p.k, 4u);
-  int last = p.k % 4u == 0u ? -1 : (1 << (8u * (p.k % 4u))) - 1;
+  int last = last_mask(p.k);
   for (uint first = 0u; first < blocks; first += TURNS) {
     ivec4 xs[TURNS], ws[TURNS];
     [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) {
-      uint block = min(first + turn, blocks - 1u);
-      xs[turn] = a[a_at + block];
-      ws[turn] = b[b_at + block];
+      uint four = min(first + turn, blocks - 1u);
+      xs[turn] = a[a_at + four];
+      ws[turn] = b[b_at + four];
     }
     [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) {
-      uint block = first + turn;
-      add_block(xs[turn], ws[turn], block + 1u < blocks ? -1 : block < blocks ? last : 0);
+      uint four = first + turn;
+      add_block(block, xs[turn], ws[turn], four + 1u < blocks ? -1 : four < blocks ? last : 0);
     }
   }
-}
-
-// Return the first block of block row `four`; a matrix has `fours` block rows of `wide` blocks each.
-uint row_at(uint four, uint fours, uint heads, uint wide) {
-  uint matrix = four / fours, first = (matrix / heads * fours + four % fours) * heads + matrix % heads;
-  return (heads == 1u ? four : first) * wide;
 }
 
 void main() {
@@ -91,11 +72,12 @@ void main() {
   uint m4 = ceil_div(p.m, 4u), n4 = ceil_div(p.n, 4u), k4 = ceil_div(p.k, 4u);
   uint four = i / n4, column = i % n4;
   if (four >= p.batch * m4) return;
-  add_up(row_at(four, m4, A_HEADS, k4), row_at(four / m4 * n4 + column, n4, B_HEADS, k4));
-  int both = int(p.k) * p.a_zero * p.b_zero;
+  Block block;
+  clear(block);
+  add_up(block, row_at(four, m4, A_HEADS, k4), row_at(four / m4 * n4 + column, n4, B_HEADS, k4));
   ivec4 words;
   [[unroll]] for (uint r = 0u; r < 4u; r++) {
-    ivec4 acc = sums[r] - p.b_zero * a_sums[r] - p.a_zero * b_sums + both;
+    ivec4 acc = exact_sums(block, r, p.a_zero, p.b_zero, p.k);
 #if OUT == OUT_F32
     uint row = four * 4u + r;
     [[unroll]] for (uint j = 0u; j < 4u; j++)

@@ -35,7 +35,7 @@ layout(push_constant) uniform Push {
 
 #include "workgroup.glslh"
 #include "int8x4.glslh"
-#include "exact_sum.glslh"
+#include "softmax_sum.glslh"
 #include "softmax_words.glslh"
 
 const bool TOGETHER = THREADS >= 4u;
@@ -50,11 +50,6 @@ int top_of(Words row, uint t, uint size) {
     [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane < size) top = max(top, q[lane]);
   }
   return top;
-}
-
-uint added(uint total, uint e) {
-  if (NORMAL) return floatBitsToUint(sum(uintBitsToFloat(total), uintBitsToFloat(e)));
-  return add_magnitudes(total, e);
 }
 
 // Return the table entries of four numbers of a row; 0 beyond the row's end, which leaves the sum unchanged.
@@ -89,21 +84,15 @@ uint total_of(Words row, uint t, uint size, int top) {
   return total;
 }
 
-// e and total are the bits of floats.
-int quotient(uint e, uint total) {
-  uint steps = floatBitsToUint(p.steps);
-  if (!LITERT) return quick_quotient(multiply_magnitudes(e, steps), total);
-  return int(roundEven(uintBitsToFloat(multiply_magnitudes(e, total))));
-}
-
 void store_results(Words row, uint t, uint size, int top, uint total) {
-  if (LITERT) total = divide(0x3f800000u, multiply_magnitudes(total, floatBitsToUint(p.steps)));
+  uint divisor = divisor_of(total);
+  float factor = factor_of(total);
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
     uint word = word_at(row, i);
     ivec4 q = int8x4_unpack(x[word]), result = ivec4(0);
     [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
       if (i + lane >= size) continue;
-      result[lane] = clamp(quotient(table[255 - top + q[lane]], total) + p.y_zero, -128, 127);
+      result[lane] = clamp(result_of(table[255 - top + q[lane]], divisor, factor) + p.y_zero, -128, 127);
     }
     y[word] = int8x4_pack(result);
   }
