@@ -276,18 +276,18 @@ def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_pat
     np.testing.assert_array_equal(got, onnxruntime_results(model, {"x": x})[0])
 
 
-def test_heads_on_matrix_units_are_moved_and_repacked_at_once(
+def test_heads_on_matrix_units_are_read_where_they_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On matrix units, heads are moved and repacked in one step, because linear layers and products have
-    different layouts there."""
+    """On matrix units, attention reads and writes the layout of linear layers."""
     device = Planned("nvidia-h200")
     choice = Choice("coopmat", "s8s8", "as the test says")
     monkeypatch.setattr("vkq.schemes.int8.choose_path", lambda device, path: choice)
-    monkeypatch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", "s8s8", "so, too"))
+    for module in ("ops.matmul", "kernels.attention_q8"):
+        monkeypatch.setattr(f"vkq.{module}.without_matrices", lambda device: Choice("", "s8s8", "so, too"))
     net = Net(4, (1, 64, 128))
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     variants = plan_of(lower(read(model).at({"x": net.shape})), device).variants
-    assert [name for name in variants if name.startswith("repack")] == []
+    assert [name for name in variants if name.startswith(("repack", "move"))] == []
     assert sum("coopmat" in name for name in variants) >= 3
-    assert sum(name.startswith("move_q8") for name in variants) == 4
+    assert [name for name in variants if name.startswith("attention")] == ["attention_q8__tile:s8s8.16c"]

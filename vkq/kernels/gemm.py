@@ -22,6 +22,7 @@ from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, bl
 
 # Words along k that float lanes add exactly: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
+SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # shifts of x and w in each dot form
 INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule this number well
 
 

@@ -142,7 +142,7 @@ def explain(executable: Prepared, layers: Layers, title: str) -> Report:
     for (node, _, _), names in zip(executable.steps, executable.shaders(), strict=True):
         repacks += sum(name.startswith("repack") for name in names)
         layer = known.get((node.op, node.outputs[0]))
-        why = str(node.attributes.get("fused", ""))
+        why = executable.reasons.get(node.outputs[0], str(node.attributes.get("fused", "")))
         if layer is not None and hasattr(layer, "explain"):
             told = layer.explain(executable.graph.specs[node.inputs[0]].shape)
             method = f"{told.method}: {told.method_reason}" if told.method else ""

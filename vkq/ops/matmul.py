@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
+from ..kernels.gemm import SHIFTS
 from ..kernels.repack import reshaped
 from ..layout.extent import MATRIX, Spec
 from ..numerics.qparams import QParams
@@ -29,7 +30,6 @@ from .take import gather, numbers
 
 Kernel = tuple[Variant, Mapping[str, int | float]]  # (variant, its push constants except the sizes)
 HEADS = ("A_HEADS", "B_HEADS", "Y_HEADS")
-SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # shifts of a and b in each dot form
 MOST_K = (2**31 - 1) // (255 * 255)  # largest K for which int32 holds the sum of any 8-bit products
 
 
@@ -105,7 +105,7 @@ def multiplied(
         variant, shifts = _kernel(b.device, "q8" if yq else "f32", batch, m, n)
         return variant, {**push, "a_zero": zeros[0] + shifts[0], "b_zero": zeros[1] + shifts[1]}
 
-    columns = z if rows else _columns(b, z)
+    columns = z if rows else columns_of(b, z)
     return _product(b, x, columns, kernel, yq or "float32", [], heads)
 
 
@@ -138,10 +138,10 @@ def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Valu
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
     kernel = catalog().find("matmul_q8_int32__row"), push
-    return _product(b, x, _columns(b, z), lambda *sizes: kernel, "int32", zeros)
+    return _product(b, x, columns_of(b, z), lambda *sizes: kernel, "int32", zeros)
 
 
-def _columns(b: Builder, z: Value) -> Value:
+def columns_of(b: Builder, z: Value) -> Value:
     """Return (..., K, N) as (..., N, K)."""
     axes = list(range(len(z.spec.shape)))
     axes[-2:] = axes[:-3:-1]

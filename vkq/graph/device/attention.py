@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from ...kernels.attention import AttentionSizes, Strides, attended
 from ...kernels.strided import contiguous
 from ...layout.extent import Spec
+from ...ops.attention_q8 import attended as attended_q8
 from ...runtime.builder import Value
 from ..graph import Node
 from ..operators.attention import Axes, moved
-from .context import Context, DeviceOperator, anything
+from .context import BYTES, Context, DeviceOperator, anything, unnamed
+from .layouts import wanted
 
 
 def _strides(shape: Sequence[int], axes: Axes) -> Strides:
@@ -43,4 +45,16 @@ def _attention(context: Context, node: Node) -> Value:
     )  # fmt: skip
 
 
-ROWS = {"attention": DeviceOperator(anything, _attention, ("float32", "float16"))}
+def _attention_q8(context: Context, node: Node) -> Value:
+    a, heads = node.attributes, node.attributes["heads"]
+    q, k, v, *mask = (context.value(name) for name in node.inputs)
+    layout = wanted(context, node.outputs[0]) if heads[3] > 1 else None
+    y, why = attended_q8(context.builder, q, k, v, mask[0] if mask else None, a["steps"], heads, layout)
+    context.reasons[node.outputs[0]] = why
+    return unnamed(context, y)
+
+
+ROWS = {
+    "attention": DeviceOperator(anything, _attention, ("float32", "float16")),
+    "attention_q8": DeviceOperator(anything, _attention_q8, BYTES),
+}

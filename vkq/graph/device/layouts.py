@@ -16,7 +16,8 @@ from .layers import conv_of, linear_of
 # layout of the operand that is not broadcast.
 KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat", "Transpose")
 KEEP_WHOLE = ("add", "sub", "mul")
-BOTH = (*KEEP_WHOLE, "matmul")  # operators with two data operands
+# The number of operands that are data, where it is not one.
+OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 3}
 
 
 def wanted(context: Context, name: str) -> str | None:
@@ -28,11 +29,11 @@ def wanted(context: Context, name: str) -> str | None:
         if place == last:  # this node reads two of the values
             continue
         node, last = graph.nodes[place], place
-        reads = [one for one in node.inputs[: 2 if node.op in BOTH else 1] if one in found]
+        reads = [one for one in node.inputs[: OPERANDS.get(node.op, 1)] if one in found]
         if not reads or node.attributes.get("x", "") is None:  # floats have no packed layout
             continue
         shape = graph.specs[reads[0]].shape
-        if node.op == "matmul":
+        if node.op in ("matmul", "attention_q8"):
             return MATRIX
         if node.op == "linear":
             return linear_of(context, node).input_layout(shape)

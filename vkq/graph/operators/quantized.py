@@ -141,6 +141,14 @@ def _matmul(x: Inputs) -> list[Spec]:
     return _result(x, together((*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]), heads[2]))
 
 
+def _attention(x: Inputs) -> list[Spec]:
+    heads, y = x.node.attributes["heads"], x.node.attributes["steps"].results[2]
+    q, k, v = (apart(x.spec(i).shape, heads[i]) for i in range(3))
+    if not q[:-2] == k[:-2] == v[:-2] or q[-1] != k[-1] or k[-2] != v[-2]:
+        raise ModelError(f"{x.node}: {q}, {k} and {v} are not queries, keys and values of one attention")
+    return [Spec(y.dtype, together((*q[:-1], v[-1]), heads[3]))]
+
+
 def _binary(node: Node, x: Sequence[Array | None]) -> list[Array]:
     a = node.attributes
     op: Any = node.op
@@ -213,6 +221,7 @@ OPERATORS: dict[str, Operator] = {
     "conv_transpose2d": _layer(TransposedConv2dProblem.of, TRANSPOSED),
     "linear": _layer(LinearProblem.of, ()),
     "matmul": Operator("quantized", _matmul),
+    "attention_q8": Operator("quantized", _attention),
     **{
         name: Operator("elementwise", lambda x: broadcast(x, x.node.attributes["y"].dtype), _binary)
         for name in ("add", "sub", "mul")

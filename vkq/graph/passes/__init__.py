@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..graph import Graph
 from .after import into_convolutions
 from .attention import fuse_attention
+from .attention_q8 import join_attention
 from .branches import side_by_side
 from .chains import chain_elements
 from .constants import fold_weights
@@ -50,6 +51,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     to_taps,
     to_rows,
     chain_elements,
+    join_attention,
 )
 
 

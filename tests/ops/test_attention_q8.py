@@ -1,0 +1,199 @@
+"""Attention of 8-bit numbers: one dispatch and its four steps have the bytes of the references' steps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.conftest import share
+from vkq import QParams
+from vkq.kernels.attention_q8 import SHADER, AttentionQ8, AttentionSteps, Three, offsets, score_scale
+from vkq.layout.extent import BLOCKED, MATRIX, Spec
+from vkq.numerics.elementwise import binary
+from vkq.numerics.requantize import multipliers, requantize
+from vkq.ops import attention_q8
+from vkq.problem.heads import put_together, taken_apart
+from vkq.reference.softmax import softmax_litert, softmax_onnxruntime
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
+from vkq.select.path import Choice
+
+Array = np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Matrices of queries x depth, keys x depth and keys x width; with heads side by side, or not."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    mask: tuple[int, ...] | None = None
+    dtype: str = "int8"
+    together: bool = True
+    layout: str = MATRIX
+    mask_first: bool = False
+    litert: bool = False
+
+    @property
+    def steps(self) -> AttentionSteps:
+        moved = 128 if self.dtype == "uint8" else 0
+
+        def q(scale: float, zero: int) -> QParams:
+            return QParams(scale, zero + moved, self.dtype)
+
+        scores, mask = q(0.0021 * self.depth**0.5, -9), q(0.0813, 127)
+        sums = (scores, mask, q(0.0417, 55)) if self.mask else None
+        weights = q(1 / 256, -128)
+        return AttentionSteps(
+            (q(0.0193, 3), q(0.0211, -5), scores),
+            sums and ((sums[1], sums[0], sums[2]) if self.mask_first else sums),
+            (q(0.0417, 55) if sums else scores, weights),
+            (weights, q(0.0203, 7), q(0.0057, -19)),
+            self.mask_first,
+            self.litert,
+        )
+
+    @property
+    def arrays(self) -> list[Array]:
+        rng, low = np.random.default_rng(self.keys), 128 if self.dtype == "uint8" else 0
+        rows = ((self.queries, self.depth), (self.keys, self.depth), (self.keys, self.width))
+        shapes = [(self.batch, self.heads, *two) for two in rows]
+        found = [rng.integers(low - 128, low + 128, shape).astype(self.dtype) for shape in shapes]
+        if self.mask is None:
+            return found
+        hidden = rng.integers(0, 2, self.mask).astype(bool)
+        return [
+            *found,
+            np.where(hidden, low - 128, rng.integers(low + 90, low + 128, self.mask)).astype(self.dtype),
+        ]
+
+
+CASES = {
+    "one matrix of odd rows": Case(1, 1, 7, 9, 8, 12, (1, 1, 1, 9), together=False),
+    "no mask": Case(2, 3, 12, 16, 16, 16),
+    "a mask for each batch": Case(2, 2, 8, 20, 4, 8, (2, 1, 1, 20), dtype="uint8", mask_first=True),
+    "a mask for each query": Case(2, 2, 8, 20, 20, 4, (1, 1, 8, 20), together=False, dtype="uint8"),
+    "a mask for each score": Case(2, 3, 4, 8, 8, 8, (2, 3, 4, 8)),
+    "more keys than a tile": Case(1, 2, 20, 140, 32, 48, (140,), layout=BLOCKED),
+    "wide heads": Case(1, 2, 16, 8, 256, 256, layout=BLOCKED, dtype="uint8"),
+    "blocks, a mask for each head": Case(3, 2, 8, 12, 16, 32, (2, 8, 12), layout=BLOCKED, mask_first=True),
+    "LiteRT": Case(1, 2, 8, 36, 16, 16, dtype="int8", litert=True),
+}
+
+
+def wanted(case: Case) -> Array:
+    """Return the result of the references' steps."""
+    steps, (q, k, v, *mask) = case.steps, case.arrays
+
+    def product(a: Array, b: Array, of: Three) -> Array:
+        acc = (a.astype(np.int64) - of[0].zero_point) @ (b.astype(np.int64) - of[1].zero_point)
+        return requantize(acc, multipliers(of[0].scale, of[1].scale, of[2].scale)[0], of[2])
+
+    scores = product(q, np.swapaxes(k, -1, -2), steps.scores)
+    if steps.sums is not None:
+        one, two = (mask[0], scores) if case.mask_first else (scores, mask[0])
+        scores = binary("add", one, two, *steps.sums)
+    softmax = softmax_litert if case.litert else softmax_onnxruntime
+    return product(softmax(scores, steps.softmax[0], -1, steps.softmax[1]), v, steps.results)
+
+
+def computed(device: vkq.Device, case: Case) -> tuple[Array, tuple[str, ...], str]:
+    """Return the result, the shaders that ran, and the reason."""
+    heads = case.heads if case.together else 1
+    arrays = [put_together(x, heads) for x in case.arrays[:3]] + case.arrays[3:]
+    layouts = [*[case.layout] * 3, *[MATRIX] * (len(arrays) - 3)]
+    b = Builder(device)
+    q, k, v, *mask = (
+        b.input(Spec(x.shape, case.dtype, layout)) for x, layout in zip(arrays, layouts, strict=True)
+    )
+    given = mask[0] if mask else None
+    y, why = attention_q8.attended(b, q, k, v, given, case.steps, (heads,) * 4)
+    plan = b.plan(y)
+    tensors = [vkq.Tensor.from_numpy(x, device, layout) for x, layout in zip(arrays, layouts, strict=True)]
+    return taken_apart(run(plan, tensors).numpy(), heads), plan.variants, why
+
+
+def one_form(form: str, patch: pytest.MonkeyPatch) -> None:
+    """Give products this dot form, and attention one dispatch wherever that is possible."""
+    choice = Choice("", form, "asked for")
+    patch.setattr("vkq.ops.matmul.without_matrices", lambda device: choice)
+    patch.setattr("vkq.kernels.attention_q8.without_matrices", lambda device: choice)
+    patch.setattr(attention_q8, "one_dispatch", AttentionQ8.of)
+
+
+@pytest.mark.parametrize("form", ["s8s8", "u8s8", "u8u8"])
+def test_one_dispatch(device: vkq.Device, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_form(form, monkeypatch)
+    for name, case in share(list(CASES.items())[:: 1 if form == "s8s8" else 3], device, 4):
+        y, ran, why = computed(device, case)
+        kind = "16c" if case.layout == BLOCKED else "4h4w"
+        assert ran == (f"{SHADER}:{form}.{kind}",), name
+        assert "one dispatch" in why
+        np.testing.assert_array_equal(y, wanted(case), err_msg=name)
+
+
+@pytest.mark.parametrize("rows4", [1, 2, 4, 8])
+def test_every_tile(any_device: vkq.Device, rows4: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_form("s8s8", monkeypatch)
+    tiles, taken = AttentionQ8._tiles, []
+    monkeypatch.setattr(
+        AttentionQ8,
+        "_tiles",
+        lambda self: (taken.append(one["ROWS4"]) or one for one in tiles(self) if one["ROWS4"] == rows4),
+    )
+    case = CASES["more keys than a tile"]
+    np.testing.assert_array_equal(computed(any_device, case)[0], wanted(case))
+    assert set(taken) == {rows4}
+
+
+def test_in_steps(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU device, without a dot product, for rows that are no blocks, and for sums that are ties."""
+    for name, case in share(CASES.items(), device, 4):
+        y, ran, why = computed(device, case)
+        assert "processor" in why, name
+        assert not any(SHADER in shader for shader in ran), name
+        np.testing.assert_array_equal(y, wanted(case), err_msg=name)
+    one_form("float", monkeypatch)
+    case = CASES["a mask for each batch"]
+    y, _, why = computed(device, case)
+    assert "dot product" in why
+    np.testing.assert_array_equal(y, wanted(case))
+    one_form("s8s8", monkeypatch)
+    y, _, why = computed(device, ragged := Case(2, 2, 5, 8, 4, 4))
+    assert "blocks" in why
+    np.testing.assert_array_equal(y, wanted(ragged))
+
+
+def test_offsets_give_every_sum() -> None:
+    """Every sum of a score and a number of the mask, whichever way a device rounds."""
+    rng, found = np.random.default_rng(3), 0
+    numbers = np.arange(-128, 128, dtype=np.int8)
+    for i in range(40):
+        one, two, y = (
+            QParams(float(np.exp(rng.uniform(-5, 3))), int(rng.integers(-128, 128))) for _ in range(3)
+        )
+        sums, first = (one, two, y), bool(i % 2)
+        known = offsets(sums, first, True)
+        if known is None:
+            continue
+        found += 1
+        assert offsets(sums, first, False) is not None
+        a, b = (numbers[:, None], numbers) if first else (numbers, numbers[:, None])
+        want = binary("add", *np.broadcast_arrays(a, b), *sums)  # [mask][score]
+        product = numbers.astype(np.float32) * np.float32(score_scale(sums, first))
+        for away in (-np.inf, np.inf):
+            value = np.nextafter(np.nextafter(product, np.float32(away)) + known[:, None], np.float32(away))
+            np.testing.assert_array_equal(np.rint(np.clip(value, -128, 127)), want)
+    assert found > 25
+
+
+def test_ties_have_no_offsets() -> None:
+    sums = (QParams(0.025, 3), QParams(0.12, 127), QParams(0.14, 110))  # each fifth of 28 scores is a tie
+    assert offsets(sums, False, False) is None

@@ -1,0 +1,262 @@
+"""Attention of 8-bit queries, keys and values in one dispatch (attention_q8.comp): two products, the sum with
+a mask and the softmax, with the scores in shared memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.profiles import profile
+from ..layout.extent import BLOCKED, MATRIX, Spec
+from ..numerics.elementwise import scales_of_sum
+from ..numerics.qparams import QParams
+from ..numerics.requantize import multipliers
+from ..numerics.stored import signed_zero_point
+from ..numerics.tables import exponentials_litert, exponentials_onnxruntime
+from ..problem.heads import apart, together
+from ..runtime.builder import Builder, Value, lets_loop
+from ..runtime.device import Device
+from ..runtime.program import refusals
+from ..select.path import without_matrices
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
+from .attention import AttentionSizes
+from .binary import FLOAT_STEP, stored_table
+from .gemm import SHIFTS
+from .repack import repacked, reshaped
+from .weights import ceil4
+
+SHADER = "attention_q8__tile"
+INVOCATIONS = 128
+SHARED = 32768  # most shared bytes of a workgroup, and two thirds of a device's: a core then holds several
+TABLE_BYTES = 1024  # of a number for each byte
+SOFTMAX = 16  # the work for a score in the softmax, in multiply-adds
+MOST_TILE = 32  # most blocks of four keys that are in shared memory at a time
+LAYOUTS = {MATRIX: "4h4w", BLOCKED: "16c"}
+HEADS = ("Q_HEADS", "K_HEADS", "V_HEADS", "Y_HEADS")
+
+Three = tuple[QParams, QParams, QParams]  # of two operands and the result
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionSteps:
+    """The meaning of the numbers in each step: ``scores = q k^T``, ``sums`` of the scores and a mask (None
+    without one), the softmax (of its input, its result), and ``y = weights v``. mask_first: the mask is the
+    sum's first operand. litert: the softmax has LiteRT's bytes, else ONNX Runtime's."""
+
+    scores: Three
+    sums: Three | None
+    softmax: tuple[QParams, QParams]
+    results: Three
+    mask_first: bool = False
+    litert: bool = False
+
+    @property
+    def qparams(self) -> tuple[QParams, ...]:
+        """The parameters of all steps."""
+        return *self.scores, *(self.sums or ()), *self.softmax, *self.results
+
+
+def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> AttentionSizes | None:
+    """Return the sizes of operands of shape (..., heads, rows, columns) if all have the same leading axes,
+    and every block of four rows or columns is of one matrix; else None."""
+    if len(q) < 3 or not q[:-2] == k[:-2] == v[:-2] or (k[-2], q[-1]) != (v[-2], k[-1]):
+        return None
+    batch, heads, (queries, depth), (keys, width) = math.prod(q[:-3]), q[-3], q[-2:], v[-2:]
+    rows = queries % 4 == keys % 4 == 0 or batch * heads == 1
+    if not rows or depth % 4 or width % 4 or not min(batch, heads, queries, keys, depth, width):
+        return None
+    return AttentionSizes(batch, heads, heads, queries, keys, depth, width)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionQ8:
+    """Attention of these sizes on a device, whose operands and result have so many heads side by side."""
+
+    device: Device
+    sizes: AttentionSizes
+    steps: AttentionSteps
+    side_by_side: tuple[int, int, int, int]
+    mask: tuple[int, ...] | None
+    layout: str
+
+    @classmethod
+    def of(
+        cls, device: Device, operands: tuple[Spec, Spec, Spec], steps: AttentionSteps,
+        side_by_side: tuple[int, int, int, int], mask: tuple[int, ...] | None,
+    ) -> AttentionQ8 | str:  # fmt: skip
+        """Return attention of operands like these, or why one dispatch cannot compute it."""
+        q, k, v = (apart(one.shape, heads) for one, heads in zip(operands, side_by_side, strict=False))
+        sizes = sizes_of(q, k, v)
+        if sizes is None:
+            return f"queries {q}, keys {k} and values {v} are no blocks of four rows and columns"
+        if without_matrices(device).form == "float":
+            return "the device has no packed dot product"
+        if len({one.dtype for one in steps.qparams}) > 1:
+            return "the steps have int8 and uint8 numbers"
+        if not _broadcasts(mask, (*q[:-1], sizes.keys)):
+            return f"the mask is {mask}, without a number for each of {sizes.keys} keys"
+        if steps.sums is not None and offsets(steps.sums, steps.mask_first, device.soft_float) is None:
+            return "sums of scores and mask are ties, which only a table decides"
+        runs = min(side_by_side) > 1 and sizes.depth % 16 == sizes.width % 16 == 0
+        blocked = runs and all(one.layout == BLOCKED for one in operands)
+        found = cls(device, sizes, steps, side_by_side, mask, BLOCKED if blocked else MATRIX)
+        return (
+            found if found._able else f"the scores of {sizes.keys} keys need more shared memory than there is"
+        )
+
+    @property
+    def variant(self) -> Variant:
+        """The shader of the device's dot form."""
+        return catalog().find(SHADER, dot=without_matrices(self.device).form, layout=LAYOUTS[self.layout])
+
+    @property
+    def _matrices(self) -> int:
+        return self.sizes.batch * self.sizes.heads
+
+    @functools.cached_property
+    def _able(self) -> list[dict[str, Constant]]:
+        return [one for one in self._tiles() if self._runs(one)]
+
+    @property
+    def tile(self) -> dict[str, Constant]:
+        """The constants of the largest tile that leaves no core without work, or else of the smallest."""
+        cores, fours = profile(self.device.capabilities).multiprocessors, ceil4(self.sizes.queries)
+        busy = (t for t in self._able if self._matrices * -(-fours // int(t["ROWS4"])) >= 2 * cores)
+        return next(busy, self._able[-1])
+
+    def _tiles(self) -> Iterator[dict[str, Constant]]:
+        """Yield tiles, the largest first."""
+        wide, keys4 = ceil4(self.sizes.width), 1 << (ceil4(self.sizes.keys) - 1).bit_length()
+        for rows4 in (one for one in (8, 4, 2, 1) if one * wide <= INVOCATIONS):
+            yield {
+                "ROWS4": rows4, "KEYS4": keys4, "TILE": min(MOST_TILE, keys4),
+                "DEPTH4": ceil4(self.sizes.depth), "WIDTH4": wide, "LOCAL_X": INVOCATIONS,
+            }  # fmt: skip
+
+    def _runs(self, tile: dict[str, Constant]) -> bool:
+        c, values = self.device.capabilities, self.variant.constants(self._constants(tile))
+        most = min(SHARED, int(c.properties["maxComputeSharedMemorySize"]) * 2 // 3)
+        if self.variant.shared_bytes(values) > most or refusals(self.variant, values, c):
+            return False
+        return lets_loop(self.device, self.variant.iterations(self._push(), values))
+
+    def _constants(self, tile: dict[str, Constant]) -> dict[str, Constant]:
+        steps, found = self.steps, dict(tile)
+        found |= zip(HEADS, self.side_by_side, strict=True)
+        found |= {
+            "LITERT": steps.litert, "NORMAL": bool(self._terms().min() >= np.finfo(np.float32).tiny),
+            "MASK": steps.sums is not None,
+        }  # fmt: skip
+        return found
+
+    def _terms(self) -> npt.NDArray[np.float32]:
+        scale = self.steps.softmax[0].scale
+        if self.steps.litert:
+            return exponentials_litert(scale)
+        return exponentials_onnxruntime(scale, self.sizes.keys)
+
+    def _push(self) -> dict[str, int | float]:
+        steps, sizes, weights = self.steps, self.sizes, self.steps.softmax[1]
+        of_q, of_k = SHIFTS[without_matrices(self.device).form]
+        (q, k, scores), (p, v, y) = steps.scores, steps.results
+        ra = score_scale(steps.sums, steps.mask_first) if steps.sums else 0.0
+        inverse = float(np.floor(np.float32(1) / np.float32(weights.scale)))
+        batch, head, query = self._rows()
+        return {
+            "matrices": self._matrices, "heads": sizes.heads, "queries": sizes.queries, "keys": sizes.keys,
+            "q_zero": signed_zero_point(q) + of_q, "k_zero": signed_zero_point(k) + of_k,
+            "score_zero": signed_zero_point(scores), "weight_zero": signed_zero_point(p) + of_q,
+            "v_zero": signed_zero_point(v) + of_k, "y_zero": signed_zero_point(y), "ra": ra,
+            "score_multiplier": float(multipliers(q.scale, k.scale, scores.scale)[0]),
+            "y_multiplier": float(multipliers(p.scale, v.scale, y.scale)[0]),
+            "steps": weights.scale if steps.litert else inverse, "softmax_zero": signed_zero_point(weights),
+            "mask_batch": batch, "mask_head": head, "mask_query": query,
+        }  # fmt: skip
+
+    def _rows(self) -> tuple[int, int, int]:
+        """Return the rows of the mask between neighbouring batches, heads and queries."""
+        batch, heads, queries, _ = (1,) * (4 - len(self.mask or (1,))) + (self.mask or (1,))
+        return heads * queries * (batch > 1), queries * (heads > 1), int(queries > 1)
+
+    @property
+    def reason(self) -> str:
+        """The reason for one dispatch, in words."""
+        scores = self._matrices * self.sizes.queries * self.sizes.keys
+        return f"one dispatch: {scores} scores stay in shared memory"
+
+    def build(self, b: Builder, q: Value, k: Value, v: Value, mask: Value | None) -> Value:
+        """Add the dispatch to a plan."""
+        s, steps, (*_, y_heads), matrices = self.sizes, self.steps, self.side_by_side, self._matrices
+        leading, rows = apart(q.spec.shape, self.side_by_side[0])[:-2], (s.queries, s.keys, s.keys)
+        operands = [
+            reshaped(b, x, (matrices // heads * many, heads * columns), self.layout)
+            for x, heads, many, columns in zip(
+                (q, k, v), self.side_by_side, rows, (s.depth, s.depth, s.width), strict=False
+            )
+        ]
+        key = ("attention_q8", steps.softmax[0].scale, 0 if steps.litert else s.keys)
+        terms = b.constant(b.device.constant(key, TABLE_BYTES, self._terms))
+        given, added = terms, terms
+        if mask is not None and steps.sums is not None:
+            known = functools.partial(offsets, steps.sums, steps.mask_first, b.device.soft_float)
+            of = ("offsets", steps.sums, steps.mask_first)
+            given, added = repacked(b, mask, MATRIX), b.constant(b.device.constant(of, TABLE_BYTES, known))
+        yq = steps.results[2]
+        y = b.new(Spec((matrices // y_heads * s.queries, y_heads * s.width), yq.dtype, self.layout, yq))
+        program = b.device.program(self.variant, self._constants(self.tile))
+        macs = matrices * s.queries * s.keys * (s.depth + s.width + SOFTMAX)
+        b.dispatch(program, [*operands, given, added, terms, y], self._push(), macs)
+        return reshaped(b, y, together((*leading, s.queries, s.width), y_heads), self.layout)
+
+
+def score_scale(sums: Three, mask_first: bool) -> float:
+    """Return the factor of a score in its sum with the mask."""
+    ra, rb, _ = scales_of_sum(*sums, False)
+    return float(rb if mask_first else ra)
+
+
+@functools.lru_cache(maxsize=64)
+def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
+    """Return a float32 number c for each stored number of the mask, from -128 on: ``round(score * ra + c)``,
+    clamped to int8, is the sum of every score and that number. None if there is no such c. soft_float: the
+    device may round in any direction, else to nearest even.
+
+    For each score the sum's byte allows c an interval of length 1, unbounded on one side where the sum
+    saturates. The common part of the 256 intervals contains the float32 formula's own number; c is its
+    middle.
+    """
+    table = stored_table("add", *sums, None)  # [second][first]
+    table = table.T if mask_first else table  # [mask][score]
+    numbers, ra = np.arange(-128, 128), score_scale(sums, mask_first)
+    products, want = numbers * ra, table.astype(np.float64)
+    low = np.where(want > -128, want - 0.5 - products, -np.inf).max(1)
+    high = np.where(want < 127, want + 0.5 - products, np.inf).min(1)
+    low, high = np.where(np.isinf(low), high - 2, low), np.where(np.isinf(high), low + 2, high)
+    found = ((low + high) / 2).astype(np.float32)
+    if soft_float:  # product and sum are rounded once each; only sums up to 256 matter
+        errors = FLOAT_STEP * (2 * np.abs(products).max() + np.abs(found) + 512)
+        return found if np.all(np.minimum(high - found, found - low) > errors) else None
+    fused = (products + found[:, None].astype(np.float64)).astype(np.float32)
+    apart = numbers.astype(np.float32) * np.float32(ra) + found[:, None]
+    exact = (np.array_equal(np.rint(np.clip(value, -128, 127)), want) for value in (fused, apart))
+    return found if all(exact) else None
+
+
+def _broadcasts(mask: tuple[int, ...] | None, scores: tuple[int, ...]) -> bool:
+    """Return True if the shader can read a mask of this shape, which has a number for every key."""
+    if mask is None:
+        return True
+    if not 1 <= len(mask) <= min(len(scores), 4) or mask[-1] != scores[-1] or scores[-1] == 1:
+        return False
+    if len(scores) > 4:
+        return False
+    pairs = zip(mask[::-1], scores[::-1], strict=False)
+    return all(own in (1, size) for own, size in pairs)

@@ -1,0 +1,74 @@
+"""Attention of 8-bit queries, keys and values: one dispatch, or its four steps one after the other."""
+
+from __future__ import annotations
+
+from ..kernels.attention_q8 import AttentionQ8, AttentionSteps
+from ..layout.extent import MATRIX, Spec
+from ..problem.heads import apart
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from .elementwise import combined
+from .matmul import columns_of, multiplied
+from .shape import permuted_as
+from .softmax import softmaxed
+
+TURNED = (0, 2, 3, 1)  # permutation from (B, keys, heads, width) to (B, heads, width, keys)
+
+
+def attended(
+    b: Builder, q: Value, k: Value, v: Value, mask: Value | None, steps: AttentionSteps,
+    side_by_side: tuple[int, int, int, int], layout: str | None = None,
+) -> tuple[Value, str]:  # fmt: skip
+    """Add ``softmax(q k^T + mask) v`` of 8-bit numbers to a plan, each step with the bytes of `matmul`, `add`
+    and `softmax`. Return the result, and why it takes one dispatch or several.
+
+    q: (B, heads, queries, depth), k: (B, heads, keys, depth), v: (B, heads, keys, width), the result (B,
+    heads, queries, width). *side_by_side*: the numbers of heads of q, k, v and the result; a tensor with more
+    than one is stored as (B, rows, heads * columns). The mask broadcasts to the scores. *layout*: the wanted
+    layout of a result in steps.
+    """
+    found = one_dispatch(
+        b.device, (q.spec, k.spec, v.spec), steps, side_by_side, mask.spec.shape if mask else None
+    )
+    if isinstance(found, AttentionQ8):
+        return found.build(b, q, k, v, mask), found.reason
+    return _in_steps(b, q, k, v, mask, steps, side_by_side, layout), f"in steps: {found}"
+
+
+def one_dispatch(
+    device: Device, operands: tuple[Spec, Spec, Spec], steps: AttentionSteps,
+    side_by_side: tuple[int, int, int, int], mask: tuple[int, ...] | None,
+) -> AttentionQ8 | str:  # fmt: skip
+    """Return the attention of one dispatch, or why it is computed in steps."""
+    if device.shares_processor:  # where one dispatch takes 1.0 to 3 times as long as the steps
+        return "a processor's shared memory is plain memory, so that one dispatch spares nothing"
+    return AttentionQ8.of(device, operands, steps, side_by_side, mask)
+
+
+def _in_steps(
+    b: Builder, q: Value, k: Value, v: Value, mask: Value | None, steps: AttentionSteps,
+    side_by_side: tuple[int, int, int, int], layout: str | None,
+) -> Value:  # fmt: skip
+    of_q, of_k, of_v, of_y = side_by_side
+    qq, kq, sq = steps.scores
+    scores = _unnamed(b, multiplied(b, q, k, sq, qq, kq, "wrap", True, (of_q, of_k, 1)))
+    if mask is not None and steps.sums is not None:
+        one, two = (mask, scores) if steps.mask_first else (scores, mask)
+        scores = _unnamed(b, combined(b, one, two, "add", *steps.sums))
+    given, weighed = steps.softmax
+    weights = _unnamed(b, softmaxed(b, scores, -1, weighed, given, not steps.litert, steps.litert))
+    wq, vq, yq = steps.results
+    return multiplied(b, weights, _turned(b, v, of_v), yq, wq, vq, "wrap", True, (1, 1, of_y), layout)
+
+
+def _turned(b: Builder, v: Value, heads: int) -> Value:
+    """Return the values as (B, heads, width, keys)."""
+    if heads == 1:
+        return columns_of(b, v)
+    batch, many, keys, width = apart(v.spec.shape, heads)
+    return permuted_as(b, v, (batch, keys, many, width), TURNED, (batch, many, width, keys), MATRIX)
+
+
+def _unnamed(b: Builder, x: Value) -> Value:
+    """Return the same numbers without parameters: the next step says what its numbers mean."""
+    return b.view(x, Spec(x.spec.shape, x.spec.dtype, x.spec.layout))
