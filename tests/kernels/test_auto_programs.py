@@ -40,7 +40,8 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
-    """This holds for products only: a direct convolution spills nothing with four rows."""
+    """Only a VideoCore computes two rows of a float product; its direct convolution spills no registers with
+    four rows."""
     c = reported(name)
     found = {each.layer: each.variant for each in auto_programs(c)}
     small = found["float32 linear 49x2048x512"].axes.get("tile") == "2x4"
@@ -53,7 +54,8 @@ def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None:
-    """With two rows a Mali and a VideoCore spill registers."""
+    """Phones read weights in groups one word after the other: with two rows a Mali and a VideoCore would
+    spill registers."""
     found = {each.layer: each for each in auto_programs(reported(name))}
     few, many = (found[f"float32 linear {shape}, 4 bits"] for shape in ("1x4096x4096", "49x2048x512"))
     small = name.startswith(("mali", "videocore"))

@@ -113,7 +113,8 @@ SIGNED = [shape for shape in SHAPES if shape.form == "s8s8" and shape.m in (8, 1
 
 @pytest.mark.parametrize("shape", SIGNED, ids=name_of)
 def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All cases without weight zero points in the first shape of matrices, one case in each other shape."""
+    """All cases without weight zero points run in the first shape of matrices, and one case in each other
+    shape."""
     able = [case for case in CASES.values() if not case.points]
     cases = [
         (case, *layers(strict_device, case, "dot_s8s8")) for case in able[: 1 if shape != SIGNED[0] else None]

@@ -73,7 +73,8 @@ def test_weights_in_groups_of_a_long_k(ending: vkq.Device) -> None:
 
 @pytest.mark.parametrize("groups", [1, 3, 6])  # 6: depthwise
 def test_int8_convolutions_of_large_kernels(ending: vkq.Device, groups: int) -> None:
-    """They are computed as products of im2col matrices, because direct kernels would loop too long."""
+    """int8 convolutions with large kernels are computed as products of im2col matrices, because direct
+    kernels would loop too long."""
     w, x = small(6, 6 // groups, 67, 61), small(1, 6, 69, 64)
     layer = vkq.Conv2d(w, np.float32(1), x_qparams=vkq.QParams(1.0), groups=groups, device=ending)
     np.testing.assert_array_equal(layer(x), convolved(x, w, groups))

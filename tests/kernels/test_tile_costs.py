@@ -100,8 +100,8 @@ def test_a_tile_that_computes_wrong_has_no_cost(small: vkq.Device, monkeypatch: 
 def test_tiles_of_float16_are_measured_too(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are measured with layers that use them; a kernel for few rows that replaces a tile is not measured
-    as the tile."""
+    """Tiles of float16 are measured with layers that use them; a kernel for few rows that replaces a tile is
+    not measured as the tile."""
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     monkeypatch.setattr(tile_costs, "DEPTHS", (64, 128))
     monkeypatch.setattr(tile_costs, "LEAST", 1)

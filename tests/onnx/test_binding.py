@@ -151,8 +151,8 @@ def test_wrong_tensors_are_refused(device: vkq.Device) -> None:
 
 
 def test_bound_memory(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop as ONNX Runtime's users write it: one bound value is read and overwritten, another is made in
-    each run."""
+    """Bound memory works in a loop as ONNX Runtime's users write it: one bound value is read and overwritten,
+    another is made in each run."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     session, referee = vkq.onnx.InferenceSession(MODEL), onnxruntime.InferenceSession(MODEL)
     given = feed(3, 4)

@@ -71,8 +71,8 @@ def test_the_bytes_of_the_session(device: vkq.Device, tmp_path: Path, name: str,
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Path, bits: int) -> None:
-    """Float sums follow the order of a plan's kernels, so each plan has its own answer, which holds on each
-    driver."""
+    """Weight-only models have portable plans. The order of float sums is that of a plan's kernels, so each
+    plan has its own answer, which holds on each driver."""
     path = tmp_path / "model.vkq"
     quantize_weights(ROOT / "examples/models/digits.float.onnx", tmp_path / "w.onnx", bits=bits)
     data, _ = exported([graph_of((tmp_path / "w.onnx").read_bytes(), {"x": (1, 1, 8, 8)})], device)
@@ -86,7 +86,7 @@ def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Pa
 
 
 def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
-    """Ids beyond the table's rows are refused, and the next run is right."""
+    """Token ids beyond the table's rows are refused, and the next run is right."""
     session = vkq.onnx.InferenceSession(texts(), device)
     path = tmp_path / "model.vkq"
     path.write_bytes(exported([graph_of(texts(), {"ids": (1, 5)})], device)[0])
@@ -164,7 +164,8 @@ def test_another_device_takes_the_portable_plan(
 def test_a_plan_for_a_device_that_a_file_describes(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """Planned on another driver, the plan is used on its own device, with the same bytes."""
+    """A plan that was made on another driver is used on the device that the file describes, with the same
+    bytes."""
     other = vkq.Device("SwiftShader")
     described, path = tmp_path / "phone.json", tmp_path / "model.vkq"
     described.write_text(json.dumps({"devices": [{"capabilities": other.capabilities.as_dict()}]}))
@@ -196,7 +197,7 @@ def is_not_taken(found: Shaped, path: Path, device: vkq.Device, **changes: Any) 
 def test_a_plan_that_answers_wrongly_is_not_taken(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """One weight is changed: the known answer detects it, and the next plan runs."""
+    """If one weight is changed, the known answer detects it, and the next plan runs."""
     found = only(digits_file(digits, any_device))
     first, path = found.plans[0], tmp_path / "model.vkq"
     slot, weights = max(first.constants, key=lambda one: len(one[1]))
@@ -214,7 +215,7 @@ def test_a_plan_that_answers_wrongly_is_not_taken(
 def test_a_plan_that_is_right_in_its_first_run_alone_is_not_taken(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """Its last step overwrites weights."""
+    """A plan whose last step overwrites weights is right in its first run only, and is not used."""
     found = only(digits_file(digits, any_device))
     first = found.plans[0]
     slot, _ = max(first.constants, key=lambda one: len(one[1]))
@@ -241,7 +242,8 @@ def test_damage_anywhere_is_seen(any_device: vkq.Device, digits: bytes, opened: 
 def test_changes_that_cancel_in_a_sum_are_seen(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
-    """Changes to two words, also weighted with their positions, and two swapped words."""
+    """The checksum detects changes that cancel in a sum: of two words, also weighted with their positions,
+    and two swapped words."""
     words = np.frombuffer(digits_file(digits, any_device), "<u8")
     other = np.flatnonzero(words != words[100])[-1]
     pair = np.array([100, other])
@@ -258,7 +260,7 @@ def test_changes_that_cancel_in_a_sum_are_seen(
 def test_blobs_that_lie_on_another_or_never_end_are_refused(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So unpacked data is bounded by the file."""
+    """Blobs that overlap, or whose data never ends, are refused, so the file bounds the unpacked data."""
     data = bytearray(digits_file(digits, any_device))
     (producer,) = struct.unpack_from("<I", data, HEAD_AT)
     first = HEAD_AT + 4 + producer + 4
@@ -277,7 +279,8 @@ def test_blobs_that_lie_on_another_or_never_end_are_refused(
 def test_a_head_of_any_bytes_is_read_within_its_bounds(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
-    """Sealed again after each change. No plan may run: each needs a vendor that does not exist."""
+    """A head of any bytes is read within its bounds; the file is sealed again after each change. No plan may
+    run, because each needs a vendor that does not exist."""
     found = only(digits_file(digits, any_device))
     plans = [dataclasses.replace(plan, needs=(("=vendorID", 1),)) for plan in found.plans]
     data = np.frombuffer(rewritten(found, plans=plans), np.uint8)
@@ -337,7 +340,7 @@ def test_the_driver_s_cache_is_kept(any_device: vkq.Device, digits: bytes, tmp_p
 
 
 def test_a_file_may_be_replaced_while_it_plays(any_device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
-    """The mapping is that of the opened file, not of its name."""
+    """A file may be replaced while it plays: the opened file is mapped, whatever has its name."""
     path, other = tmp_path / "model.vkq", tmp_path / "other.vkq"
     path.write_bytes(digits_file(digits, any_device, ("portable",)))
     x = {"x": np.random.default_rng(1).random((1, 1, 8, 8), np.float32)}
@@ -397,7 +400,7 @@ def test_in_python(
 
 
 def test_in_cpp(device: vkq.Device, tmp_path: Path) -> None:
-    """A photograph of odd size, byte for byte that of the session."""
+    """The C++ example returns the session's bytes for a photograph of odd size."""
     model, shape = (ROOT / "examples/models/denoise.onnx").read_bytes(), (1, 3, 33, 50)
     path, program = tmp_path / "denoise.vkq", built("denoise.cpp", tmp_path)
     path.write_bytes(exported([graph_of(model, {"x": shape})], device)[0])

@@ -25,7 +25,7 @@ def test_weights_are_found_in_another_order(shape: tuple[int, int, int]) -> None
 
 @pytest.mark.parametrize(("chunk", "taps"), [(32, 9), (16, 2)])
 def test_weights_of_a_convolution(chunk: int, taps: int) -> None:
-    """128 channels in, 48 out."""
+    """The weights of a convolution from 128 to 48 channels are found in their order."""
     weight = np.random.default_rng(0).integers(-128, 128, (48, taps, 128 // chunk, chunk), np.int8)
     lines = layout(LAYOUTS[0]).pack(weight.reshape(1, 48, -1)).tobytes()
     matrices = layout(LAYOUTS[1]).pack(weight.swapaxes(1, 2).reshape(1, 48, -1)).tobytes()
@@ -36,7 +36,7 @@ def test_weights_of_a_convolution(chunk: int, taps: int) -> None:
 
 
 def test_what_is_in_no_order_is_not_found() -> None:
-    """Words of the same key in another order: the last two are swapped."""
+    """Words of the same key in no known order are not found: the last two are swapped."""
     weight = np.random.default_rng(0).integers(-128, 128, (1, 48, 96), np.int8)
     data = layout("kPackedInt8_4N4K").pack(weight).tobytes()
     wanted = bytearray(layout("kPackedInt8_16K").pack(weight).tobytes())

@@ -46,7 +46,7 @@ def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_c_project_finds_it(prefix: Path, tmp_path: Path) -> None:
-    """A C project without C++."""
+    """A C project finds libvkq, without C++."""
     (tmp_path / "main.c").write_text(PROGRAM)
     (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(version=__version__))
     ran("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")

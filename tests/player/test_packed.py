@@ -55,8 +55,8 @@ def test_what_can_be_read_where_it_lies_is_packed_only_where_it_pays() -> None:
 def test_libvkq_reads_every_kind_of_block(
     digits: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, strategy: int
 ) -> None:
-    """Stored blocks, blocks with the fixed code, and blocks with their own code without repetitions; the
-    usual blocks have repetitions."""
+    """libvkq reads every kind of block: stored ones, blocks with the fixed code, and blocks with their own
+    code without repetitions; the usual blocks have repetitions."""
 
     def by(data: bytes) -> bytes:
         stream = zlib.compressobj(level, zlib.DEFLATED, -15, 8, strategy)
@@ -101,6 +101,6 @@ def test_a_damaged_part_is_an_error_not_another_plan(
     assert "ends early" in changed(lambda stored: stored[:-9])
     assert "unknown block" in changed(lambda stored: bytes([stored[0] | 6]) + stored[1:])
     body = zlib.decompress(in_columns(marked)[1], -15)
-    assert "longer than it says" in changed(lambda stored: deflated(body + b"0000"))
-    assert "shorter than it says" in changed(lambda stored: deflated(body[:-4]))
+    assert "longer than recorded" in changed(lambda stored: deflated(body + b"0000"))
+    assert "shorter than recorded" in changed(lambda stored: deflated(body[:-4]))
     assert "instruction beyond its end" in changed(lambda stored: deflated(bytes(len(body))))

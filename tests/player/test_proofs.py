@@ -80,7 +80,7 @@ def test_without_a_cache_it_is_always_run_and_nothing_is_written(loads: Loads) -
 
 
 def test_another_file_is_checked(loads: Loads) -> None:
-    """The files differ in a text; the proofs of all stay."""
+    """The files differ in a text; the proofs of all files are kept."""
     plans = [dataclasses.replace(plan, about="another") for plan in loads.found.plans]
     files = [rewritten(loads.found), rewritten(loads.found, plans=plans), written("another", [loads.found])]
     for data in files:
@@ -92,7 +92,7 @@ def test_another_file_is_checked(loads: Loads) -> None:
 
 
 def test_another_driver_is_checked(loads: Loads) -> None:
-    """The drivers run the same plan."""
+    """A known answer is checked again on another driver, although both run the same plan."""
     loads.write(rewritten(loads.found, plans=loads.found.plans[1:]))
     loads.checks()
     loads.device = "SwiftShader" if "llvmpipe" in loads.device else "llvmpipe"
@@ -158,7 +158,8 @@ def test_a_bounded_number_of_proofs_is_kept(loads: Loads) -> None:
 
 
 def test_a_wrong_answer_is_never_proven(loads: Loads) -> None:
-    """The first plan is wrong at each load, the next one is right at the first."""
+    """A wrong answer is never proven: the first plan is wrong at each load, and the next plan is right at its
+    first."""
     this, portable = loads.found.plans
     loads.write(rewritten(loads.found, plans=[*wrong([this]), portable]))
     for proven in (False, True):
@@ -199,7 +200,8 @@ def test_only_runs_submit(loads: Loads) -> None:
 
 
 def test_faults(loads: Loads) -> None:
-    """Each Vulkan call of a load without its known answer fails: an error, and the next load is right."""
+    """If a Vulkan call fails in a load that skips the known answer, the load is an error, and the next load
+    is right."""
     loads.checks()
     for code, status in ((-2, MEMORY), (-4, LOST)):
         seen = list(faults(code, lambda: _status(loads)))

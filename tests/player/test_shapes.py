@@ -95,7 +95,7 @@ def test_the_shape_of_the_input_chooses(
 
 
 def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> None:
-    """The weights are uploaded once: the second shape finds the buffer and the cache."""
+    """libvkq uploads the weights once: the second shape finds the buffer and the cache."""
     path, model = tmp_path / "model.vkq", ctypes.c_void_p()
     path.write_bytes(file_of())
     sizes, one = (ctypes.c_uint64 * 2)(3, K), ctypes.create_string_buffer(64)
@@ -126,8 +126,8 @@ def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> N
 
 
 def test_each_set_has_its_own_answer(any_device: vkq.Device, tmp_path: Path) -> None:
-    """A shape for which no plan gives the answer is an error at each use, and the others keep working; so
-    does a fault."""
+    """A shape for which no plan gives the answer is an error at each use, and so is a fault. The other shapes
+    keep working."""
     path, (first, other) = tmp_path / "model.vkq", contents(file_of()).sets
     plans = [dataclasses.replace(plan, answers=(bytes(8 * K),)) for plan in other.plans]
     wrong = [first, dataclasses.replace(other, plans=plans)]
@@ -204,7 +204,7 @@ RATE = 2 * 8 * M * K * K * 10 * 2.5  # the rate at which a layer takes 40 ms, as
 def test_a_slow_device_gets_several_submissions(
     device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a session: no submission is estimated above 100 ms. If one fails, those before it finish
+    """No submission is estimated above 100 ms, as in a session. If one fails, those before it finish
     first."""
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
@@ -235,7 +235,8 @@ def test_a_slow_device_gets_several_submissions(
 
 
 def test_one_long_step_gets_several_submissions(device: vkq.Device, tmp_path: Path) -> None:
-    """Its grids, each of 100 ms or more, are submitted separately, and later steps wait for all."""
+    """The grids of one long step, each of 100 ms or more, are submitted separately; later steps wait for all
+    of them."""
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
     found = only(exported([graph_of(chain(LAYERS), {"x": (M, K)})], device, ("portable",))[0])
