@@ -10,7 +10,8 @@ has no other pipeline cache. Two things are always prepared: vkq's facts about t
 the compiled SPIR-V. "cpu" is the processor time of the whole process in seconds. The JSON has the seconds of
 every process. With --profile, one more process of each kind prints where Python spent the first call. With
 --c, a C program (`first_call.c`) does the same with the file that `vkq export` writes: it opens the device,
-loads the file and runs it twice; its processes alternate with Python's."""
+loads the file and runs it twice; its processes alternate with Python's. With stored pipelines its known
+answer is not run again."""
 
 import argparse
 import cProfile
