@@ -6,8 +6,9 @@
 //          the 256 offsets so that every sum has the bytes of binary_q8.comp, however a device rounds.
 //
 // Memory    q: (matrices * queries, depth), k: (matrices * keys, depth), v: (matrices * keys, width), y:
-//           (matrices * queries, width); depth and width are multiples of 4, also queries and keys if there
-//           are several matrices. The matrices of Q_HEADS (K_HEADS, V_HEADS, Y_HEADS) heads lie side by side.
+//           (matrices * queries, width); depth and width are multiples of 4. The matrices of Q_HEADS
+//           (K_HEADS, V_HEADS, Y_HEADS) heads lie side by side, and those of a batch one after the other; if
+//           there are several of these and BLOCKED is 0, queries and keys are multiples of 4.
 //             BLOCKED 0   ivec4 blocks of four rows x four columns in kPackedInt8_4H4W
 //             BLOCKED 1   ivec4 of 16 columns of a row in kPackedInt8_16C, y in words; depth and width are
 //                         multiples of 16
@@ -41,13 +42,14 @@ layout(constant_id = 9) const uint WIDTH4 = 16;  // width / 4
 layout(constant_id = 10) const bool MASK = false;
 layout(constant_id = 11) const bool NORMAL = false;
 layout(constant_id = 12) const bool LITERT = false;
+layout(constant_id = 13) const bool TABLE = false;  // behind the softmax
 
 layout(set = 0, binding = 0) readonly buffer Q { ivec4 q[]; };
 layout(set = 0, binding = 1) readonly buffer K { ivec4 k[]; };
 layout(set = 0, binding = 2) readonly buffer V { ivec4 v[]; };
 layout(set = 0, binding = 3) readonly buffer Mask { int mask[]; };
 layout(set = 0, binding = 4) readonly buffer Offsets { float offsets[]; };
-layout(set = 0, binding = 5) readonly buffer Exponentials { uint exponentials[]; };  // 256, bits of floats
+layout(set = 0, binding = 5) readonly buffer Exponentials { uint exponentials[]; };  // and a table
 #if BLOCKED
 layout(set = 0, binding = 6) writeonly buffer Y { int y[]; };
 #else

@@ -14,6 +14,7 @@ from vkq.kernels.attention_q8 import SHADER, AttentionQ8, AttentionSteps, Three,
 from vkq.layout.extent import BLOCKED, MATRIX, Spec
 from vkq.numerics.elementwise import binary
 from vkq.numerics.requantize import multipliers, requantize
+from vkq.numerics.stored import shift
 from vkq.ops import attention_q8
 from vkq.problem.heads import put_together, taken_apart
 from vkq.reference.softmax import softmax_litert, softmax_onnxruntime
@@ -22,6 +23,9 @@ from vkq.runtime.eager import run
 from vkq.select.path import Choice
 
 Array = np.ndarray
+TABLE = np.clip(3 * np.arange(-128, 128, dtype=np.int16) + 150, -128, 127).astype(
+    np.int8
+)  # of stored numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Case:
     layout: str = MATRIX
     mask_first: bool = False
     litert: bool = False
+    table: bool = False  # behind the softmax
 
     @property
     def steps(self) -> AttentionSteps:
@@ -58,6 +63,7 @@ class Case:
             (weights, q(0.0203, 7), q(0.0057, -19)),
             self.mask_first,
             self.litert,
+            TABLE.tobytes() if self.table else None,
         )
 
     @property
@@ -79,11 +85,15 @@ CASES = {
     "one matrix of odd rows": Case(1, 1, 7, 9, 8, 12, (1, 1, 1, 9), together=False),
     "no mask": Case(2, 3, 12, 16, 16, 16),
     "a mask for each batch": Case(2, 2, 8, 20, 4, 8, (2, 1, 1, 20), dtype="uint8", mask_first=True),
-    "a mask for each query": Case(2, 2, 8, 20, 20, 4, (1, 1, 8, 20), together=False, dtype="uint8"),
+    "a mask for each query": Case(
+        2, 2, 8, 20, 20, 4, (1, 1, 8, 20), together=False, dtype="uint8", table=True
+    ),
     "a mask for each score": Case(2, 3, 4, 8, 8, 8, (2, 3, 4, 8)),
     "more keys than a tile": Case(1, 2, 20, 140, 32, 48, (140,), layout=BLOCKED),
     "wide heads": Case(1, 2, 16, 8, 256, 256, layout=BLOCKED, dtype="uint8"),
     "blocks, a mask for each head": Case(3, 2, 8, 12, 16, 32, (2, 8, 12), layout=BLOCKED, mask_first=True),
+    "odd rows of two batches": Case(2, 3, 7, 13, 16, 16, (2, 1, 1, 13), layout=BLOCKED, table=True),
+    "odd rows of heads side by side": Case(1, 3, 5, 11, 8, 8, (1, 1, 5, 11)),
     "LiteRT": Case(1, 2, 8, 36, 16, 16, dtype="int8", litert=True),
 }
 
@@ -101,7 +111,12 @@ def wanted(case: Case) -> Array:
         one, two = (mask[0], scores) if case.mask_first else (scores, mask[0])
         scores = binary("add", one, two, *steps.sums)
     softmax = softmax_litert if case.litert else softmax_onnxruntime
-    return product(softmax(scores, steps.softmax[0], -1, steps.softmax[1]), v, steps.results)
+    weights = softmax(scores, steps.softmax[0], -1, steps.softmax[1])
+    if case.table:
+        moved = shift(case.dtype)
+        stored = TABLE[weights.astype(np.int16) - moved + 128]
+        weights = (stored.astype(np.int16) + moved).astype(case.dtype)
+    return product(weights, v, steps.results)
 
 
 def computed(device: vkq.Device, case: Case) -> tuple[Array, tuple[str, ...], str]:
@@ -167,7 +182,7 @@ def test_in_steps(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(y, wanted(case))
     one_form("s8s8", monkeypatch)
     y, _, why = computed(device, ragged := Case(2, 2, 5, 8, 4, 4))
-    assert "blocks" in why
+    assert "two matrices" in why
     np.testing.assert_array_equal(y, wanted(ragged))
 
 

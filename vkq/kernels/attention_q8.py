@@ -49,7 +49,8 @@ Three = tuple[QParams, QParams, QParams]  # of two operands and the result
 class AttentionSteps:
     """The meaning of the numbers in each step: ``scores = q k^T``, ``sums`` of the scores and a mask (None
     without one), the softmax (of its input, its result), and ``y = weights v``. mask_first: the mask is the
-    sum's first operand. litert: the softmax has LiteRT's bytes, else ONNX Runtime's."""
+    sum's first operand. litert: the softmax has LiteRT's bytes, else ONNX Runtime's. table: 256 bytes that a
+    lookup behind the softmax gives for its stored results, from -128 on."""
 
     scores: Three
     sums: Three | None
@@ -57,6 +58,7 @@ class AttentionSteps:
     results: Three
     mask_first: bool = False
     litert: bool = False
+    table: bytes | None = None
 
     @property
     def qparams(self) -> tuple[QParams, ...]:
@@ -66,12 +68,11 @@ class AttentionSteps:
 
 def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> AttentionSizes | None:
     """Return the sizes of operands of shape (..., heads, rows, columns) if all have the same leading axes,
-    and every block of four rows or columns is of one matrix; else None."""
+    and their columns are whole words; else None."""
     if len(q) < 3 or not q[:-2] == k[:-2] == v[:-2] or (k[-2], q[-1]) != (v[-2], k[-1]):
         return None
     batch, heads, (queries, depth), (keys, width) = math.prod(q[:-3]), q[-3], q[-2:], v[-2:]
-    rows = queries % 4 == keys % 4 == 0 or batch * heads == 1
-    if not rows or depth % 4 or width % 4 or not min(batch, heads, queries, keys, depth, width):
+    if depth % 4 or width % 4 or not min(batch, heads, queries, keys, depth, width):
         return None
     return AttentionSizes(batch, heads, heads, queries, keys, depth, width)
 
@@ -96,7 +97,7 @@ class AttentionQ8:
         q, k, v = (apart(one.shape, heads) for one, heads in zip(operands, side_by_side, strict=False))
         sizes = sizes_of(q, k, v)
         if sizes is None:
-            return f"queries {q}, keys {k} and values {v} are no blocks of four rows and columns"
+            return f"queries {q}, keys {k} and values {v} are not matrices of whole words"
         if without_matrices(device).form == "float":
             return "the device has no packed dot product"
         if len({one.dtype for one in steps.qparams}) > 1:
@@ -107,10 +108,13 @@ class AttentionQ8:
             return "sums of scores and mask are ties, which only a table decides"
         runs = min(side_by_side) > 1 and sizes.depth % 16 == sizes.width % 16 == 0
         blocked = runs and all(one.layout == BLOCKED for one in operands)
-        found = cls(device, sizes, steps, side_by_side, mask, BLOCKED if blocked else MATRIX)
-        return (
-            found if found._able else f"the scores of {sizes.keys} keys need more shared memory than there is"
+        one_matrix = (
+            sizes.batch * sizes.heads == min(side_by_side) or sizes.queries % 4 == sizes.keys % 4 == 0
         )
+        if not blocked and not one_matrix:
+            return f"four of {sizes.queries} queries or {sizes.keys} keys lie in two matrices"
+        found = cls(device, sizes, steps, side_by_side, mask, BLOCKED if blocked else MATRIX)
+        return found if found._able else f"scores of {sizes.keys} keys exceed the shared memory"
 
     @property
     def variant(self) -> Variant:
@@ -153,7 +157,7 @@ class AttentionQ8:
         found |= zip(HEADS, self.side_by_side, strict=True)
         found |= {
             "LITERT": steps.litert, "NORMAL": bool(self._terms().min() >= np.finfo(np.float32).tiny),
-            "MASK": steps.sums is not None,
+            "MASK": steps.sums is not None, "TABLE": steps.table is not None,
         }  # fmt: skip
         return found
 
@@ -202,8 +206,9 @@ class AttentionQ8:
                 (q, k, v), self.side_by_side, rows, (s.depth, s.depth, s.width), strict=False
             )
         ]
-        key = ("attention_q8", steps.softmax[0].scale, 0 if steps.litert else s.keys)
-        terms = b.constant(b.device.constant(key, TABLE_BYTES, self._terms))
+        tables = self._terms().tobytes() + (steps.table or b"")
+        entries = functools.partial(np.frombuffer, tables, np.uint8)
+        terms = b.constant(b.device.constant(("attention_q8", tables), len(tables), entries))
         given, added = terms, terms
         if mask is not None and steps.sums is not None:
             known = functools.partial(offsets, steps.sums, steps.mask_first, b.device.soft_float)

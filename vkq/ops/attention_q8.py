@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..kernels.attention_q8 import AttentionQ8, AttentionSteps
 from ..layout.extent import MATRIX, Spec
+from ..numerics.stored import shift
 from ..problem.heads import apart
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
@@ -11,6 +14,7 @@ from .elementwise import combined
 from .matmul import columns_of, multiplied
 from .shape import permuted_as
 from .softmax import softmaxed
+from .table import looked_up
 
 TURNED = (0, 2, 3, 1)  # permutation from (B, keys, heads, width) to (B, heads, width, keys)
 
@@ -57,6 +61,9 @@ def _in_steps(
         scores = _unnamed(b, combined(b, one, two, "add", *steps.sums))
     given, weighed = steps.softmax
     weights = _unnamed(b, softmaxed(b, scores, -1, weighed, given, not steps.litert, steps.litert))
+    if steps.table is not None:
+        entries = np.frombuffer(steps.table, np.int8).astype(np.int16) + shift(weighed.dtype)
+        weights = looked_up(b, weights, entries.astype(weighed.dtype), None)
     wq, vq, yq = steps.results
     return multiplied(b, weights, _turned(b, v, of_v), yq, wq, vq, "wrap", True, (1, 1, of_y), layout)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ...kernels.attention_q8 import AttentionSteps
 from ...numerics.qparams import QParams
+from ...numerics.stored import signed
 from ...problem.heads import ONE_EACH
 from ..graph import Graph, Node
 from ..operators.movement import permutation
@@ -19,8 +20,8 @@ def join_attention(graph: Graph) -> Graph:
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
-    a = node.attributes
-    softmax = _alone(sweep, node.inputs[0], "softmax")
+    a, (name, table) = node.attributes, _before_table(sweep, node.inputs[0])
+    softmax = _alone(sweep, name, "softmax")
     if softmax is None or not a.get("rows") or a["y"] is None:
         return False
     scores, mask, sums, mask_first = _scores(sweep, softmax.inputs[0])
@@ -28,21 +29,27 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     values, of_v = _values(sweep, node.inputs[1])
     if scores is None or known is None or not values:
         return False
-    b = scores.attributes
+    b, litert = scores.attributes, "litert" in softmax.attributes
     of_q, of_k, _ = b.get("heads", ONE_EACH)
-    steps = AttentionSteps(
-        (b["a"], b["b"], b["y"]),
-        sums,
-        known,
-        (a["a"], a["b"], a["y"]),
-        mask_first,
-        "litert" in softmax.attributes,
-    )
+    products = (b["a"], b["b"], b["y"]), (a["a"], a["b"], a["y"])
+    steps = AttentionSteps(products[0], sums, known, products[1], mask_first, litert, table)
     sweep.emit(
         "attention_q8", [*scores.inputs, values, *([mask] if mask else [])], node.outputs[0], node.source,
         steps=steps, heads=(of_q, of_k, of_v, a.get("heads", ONE_EACH)[2]),
     )  # fmt: skip
     return True
+
+
+def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:
+    """Return the value before a lookup of weights and the stored bytes of its table; the value itself and
+    None without one."""
+    made = _alone(sweep, name, "lookup")
+    if made is None:
+        return name, None
+    table = made.attributes["table"]
+    if table.ndim != 1 or sweep.specs[made.inputs[0]].dtype != table.dtype.name:
+        return name, None
+    return made.inputs[0], signed(table).tobytes()
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
