@@ -145,11 +145,11 @@ def _gather(sweep: Sweep, node: Node) -> bool:
     if index is None or index.ndim > 1 or not index.size:
         return False
     axis = axis_of(node, len(shape), 0)
-    wanted = [int(i) + (shape[axis] if i < 0 else 0) for i in index.reshape(-1)]
-    first = wanted[0]
-    if wanted != list(range(first, first + len(wanted))) or first < 0 or wanted[-1] >= shape[axis]:
+    given = index.reshape(-1).astype(np.int64)
+    wanted = np.where(given < 0, given + shape[axis], given)
+    first, end = int(wanted[0]), int(wanted[0]) + len(wanted)
+    if (np.diff(wanted) != 1).any() or first < 0 or end > shape[axis]:
         return False
-    end = first + len(wanted)
     if index.ndim:
         slice_of(sweep, node, node.inputs[0], node.outputs[0], axis, first, end)
         return True
