@@ -35,15 +35,15 @@ STRAIGHT_CASES = {  # For each tile: filters whose lines are multiplied together
     "4x32x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
-        "conv2d[N=1,IC=24,H=5,W=36,OC=20,KH=3,KW=3,padding=1]",
-        "conv2d[N=1,IC=24,H=5,W=34,OC=20,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=24,H=4,W=36,OC=20,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=24,H=4,W=34,OC=20,KH=3,KW=3,padding=1]",
     ),
     # Tiles and outputs beyond the image; dilated lines of taps.
     "4x24x128_straight": (
-        "conv2d[N=1,IC=72,H=5,W=40,OC=136,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=11,W=40,OC=24,KH=2,KW=3,padding=1x1x1x1,dilation=2x1]",
-        "conv2d[N=1,IC=24,H=5,W=28,OC=136,KH=3,KW=3,padding=1]",
-        "conv2d[N=1,IC=24,H=5,W=30,OC=136,KH=3,KW=3,padding=0x1x0x1]",
+        "conv2d[N=1,IC=24,H=4,W=28,OC=136,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=24,H=5,W=30,OC=20,KH=3,KW=3,padding=0x1x0x1]",
     ),
     # Halos that begin at any pixel of a vector, a filter of one line; lines of outputs that end in a matrix;
     # halos that begin and end in a vector of two.
