@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import vkq
+from tests.conftest import share
 from vkq import QParams, Tensor, reference
 from vkq.layout.extent import BLOCKED, MATRIX
 from vkq.layout.pack import activation_layouts
@@ -129,13 +130,13 @@ def check(device: vkq.Device, shape: tuple[int, ...], case: Case) -> Tensor:
 
 @pytest.mark.parametrize("name", KEPT | IMAGES_KEPT)
 def test_images_stay(device: vkq.Device, name: str) -> None:
-    for shape in IMAGES:
+    for shape in share(IMAGES, device, 3):
         assert check(device, shape, (KEPT | IMAGES_KEPT)[name]).layout == BLOCKED
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_matrices_stay(device: vkq.Device, name: str) -> None:
-    for shape in MATRICES:
+    for shape in share(MATRICES, device, 3):
         assert check(device, shape, KEPT[name]).layout == BLOCKED
 
 
