@@ -9,6 +9,7 @@ from onnx import helper
 
 import vkq
 import vkq.onnx
+from tests.conftest import share
 from tests.onnx.test_operators import around, bytes_of, check, model, q
 from vkq.check.graph import run
 from vkq.graph.passes import lower
@@ -95,7 +96,8 @@ def test_linear_resize(device: vkq.Device, real: bool, soft: bool, monkeypatch: 
     Runtime treats lines as volumes, and adds the terms of the last channel and image in another way."""
     monkeypatch.setattr(device, "_soft_float", soft)
     rng = np.random.default_rng(4)
-    for shape, size in (((2, 3, 7), 19), ((1, 1, 5), 12), ((3, 18, 13), 4), ((2, 5, 1), 3), ((1, 6, 9), 26)):
+    sizes = (((2, 3, 7), 19), ((1, 1, 5), 12), ((3, 18, 13), 4), ((2, 5, 1), 3), ((1, 6, 9), 26))
+    for shape, size in share(sizes, device, 2):
         x, constants = rng.integers(0, 256, shape).astype(np.uint8), q("x", 0.1, 47, "uint8")
         constants["n"] = np.array([*shape[:2], size])
         given, result = ("a", "b") if real else ("x", "y")
