@@ -445,13 +445,13 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return every shape with a third of its possible tiles (in the shared memory of `matrix_units`), and
+    """Return every shape with a fifth of its possible tiles (in the shared memory of `matrix_units`), and
     every form of a tile with a shape; all of them under VKQ_EVERY_DRIVER=1."""
     found = legal_tiles(shader)
     if EVERY:
         return found
     names = catalog().shaders[shader].axes["tile"]
-    some = [(m, tile) for m, tile in found if (SHAPES.index(m) + names.index(tile)) % 3 == 0]
+    some = [(m, tile) for m, tile in found if (SHAPES.index(m) + names.index(tile)) % 5 == 0]
     there = {(m.form, tile) for m, tile in some}
     first = {(m.form, tile): (m, tile) for m, tile in reversed(found)}
     return some + [pair for form, pair in first.items() if form not in there]
