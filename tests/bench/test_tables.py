@@ -11,6 +11,7 @@ OTHERS = (
     "accuracy",
     "compiled-",
     "first-call-cpu",
+    "h200-attention",
     "h200-devices",
     "h200-doctor",
     "h200-expansion",

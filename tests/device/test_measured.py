@@ -182,7 +182,7 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
     assert plain.choices == ()
     assert verdict.with_choices(plain) is plain
     for bad in ({"taken": "a", "outcomes": {}}, {"taken": "a", "outcomes": {"a": -1.0}}, [], {"taken": "a"}):
-        with pytest.raises(ValueError, match="no measurement"):
+        with pytest.raises(ValueError, match="not a measurement"):
             Measured.parse(bad)
 
 

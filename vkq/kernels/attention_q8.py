@@ -22,7 +22,7 @@ from ..numerics.tables import exponentials_litert, exponentials_onnxruntime
 from ..problem.heads import apart, together
 from ..runtime.builder import Builder, Value, lets_loop
 from ..runtime.device import Device
-from ..runtime.program import refusals
+from ..runtime.program import Program, refusals
 from ..select.path import without_matrices
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
@@ -87,6 +87,7 @@ class AttentionQ8:
     side_by_side: tuple[int, int, int, int]
     mask: tuple[int, ...] | None
     layout: str
+    form: str  # of the dot product
 
     @classmethod
     def of(
@@ -98,7 +99,8 @@ class AttentionQ8:
         sizes = sizes_of(q, k, v)
         if sizes is None:
             return f"queries {q}, keys {k} and values {v} are not matrices of whole words"
-        if without_matrices(device).form == "float":
+        form = without_matrices(device).form
+        if form == "float":
             return "the device has no packed dot product"
         if len({one.dtype for one in steps.qparams}) > 1:
             return "the steps have int8 and uint8 numbers"
@@ -113,13 +115,13 @@ class AttentionQ8:
         )
         if not blocked and not one_matrix:
             return f"four of {sizes.queries} queries or {sizes.keys} keys lie in two matrices"
-        found = cls(device, sizes, steps, side_by_side, mask, BLOCKED if blocked else MATRIX)
+        found = cls(device, sizes, steps, side_by_side, mask, BLOCKED if blocked else MATRIX, form)
         return found if found._able else f"scores of {sizes.keys} keys exceed the shared memory"
 
     @property
     def variant(self) -> Variant:
         """The shader of the device's dot form."""
-        return catalog().find(SHADER, dot=without_matrices(self.device).form, layout=LAYOUTS[self.layout])
+        return catalog().find(SHADER, dot=self.form, layout=LAYOUTS[self.layout])
 
     @property
     def _matrices(self) -> int:
@@ -169,7 +171,7 @@ class AttentionQ8:
 
     def _push(self) -> dict[str, int | float]:
         steps, sizes, weights = self.steps, self.sizes, self.steps.softmax[1]
-        of_q, of_k = SHIFTS[without_matrices(self.device).form]
+        of_q, of_k = SHIFTS[self.form]
         (q, k, scores), (p, v, y) = steps.scores, steps.results
         ra = score_scale(steps.sums, steps.mask_first) if steps.sums else 0.0
         inverse = float(np.floor(np.float32(1) / np.float32(weights.scale)))
@@ -189,6 +191,10 @@ class AttentionQ8:
         """Return the rows of the mask between neighbouring batches, heads and queries."""
         batch, heads, queries, _ = (1,) * (4 - len(self.mask or (1,))) + (self.mask or (1,))
         return heads * queries * (batch > 1), queries * (heads > 1), int(queries > 1)
+
+    def program(self) -> Program:
+        """Return the pipeline."""
+        return self.device.program(self.variant, self._constants(self.tile))
 
     @property
     def reason(self) -> str:
@@ -216,7 +222,7 @@ class AttentionQ8:
             given, added = repacked(b, mask, MATRIX), b.constant(b.device.constant(of, TABLE_BYTES, known))
         yq = steps.results[2]
         y = b.new(Spec((matrices // y_heads * s.queries, y_heads * s.width), yq.dtype, self.layout, yq))
-        program = b.device.program(self.variant, self._constants(self.tile))
+        program = self.program()
         macs = matrices * s.queries * s.keys * (s.depth + s.width + SOFTMAX)
         b.dispatch(program, [*operands, given, added, terms, y], self._push(), macs)
         return reshaped(b, y, together((*leading, s.queries, s.width), y_heads), self.layout)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..device.capabilities import Capabilities
-from ..layout.extent import IMAGE, Spec
+from ..layout.extent import IMAGE, MATRIX, Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams
 from ..probe.float16 import lacking
@@ -28,6 +28,8 @@ from ..select.path import TABLE, Choice
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from .after import NOTHING
+from .attention import AttentionSizes
+from .attention_q8 import AttentionQ8, AttentionSteps
 from .binary import arithmetic
 from .depthwise import Depthwise
 from .direct import Direct, Sweep
@@ -134,6 +136,7 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
         kernel = Depthwise(device, _zeros(*shape), _points(channels), SCHEME, dot, channels)
         yield f"depthwise 3x3 C{channels} {size}x{size} stride {stride}", kernel.program(Sweep.of(p))
     yield from _expanded(device, dot)
+    yield from _attention(device, dot)
     p = Conv2dProblem.of((1, 128, 56, 56), (128, 4, 3, 3), padding=1, groups=32)
     direct = Direct(device, _zeros(128, 4, 3, 3), _points(128), SCHEME, dot, 32)
     yield "grouped 3x3 C128 56x56 in 32 groups", direct.program(Sweep.of(p))
@@ -150,6 +153,17 @@ def _expanded(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
         both = ExpandDepthwise(product, depthwise)
         if tile := both.tile(p, x):
             yield "1x1 C32 -> 192, depthwise 3x3 28x28", both.program(p, x, tile)
+
+
+def _attention(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
+    """Yield the program of 8-bit attention, where a device has a packed dot product."""
+    scores, weights = QParams(0.1), QParams(1 / 256, -128)
+    three = QParams(0.02), QParams(0.02), QParams(0.1)
+    steps = AttentionSteps(three, (scores, scores, SUM), (SUM, weights), (weights, *three[1:]))
+    sizes = AttentionSizes(1, 12, 12, 128, 128, 64, 64)
+    if dot != FORM_WITHOUT:
+        attention = AttentionQ8(device, sizes, steps, (12, 12, 12, 12), (128,), MATRIX, dot)
+        yield "attention of 12 heads, 128 tokens", attention.program()
 
 
 def _moved(device: Any) -> Iterator[tuple[str, Program]]:
