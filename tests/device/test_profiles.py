@@ -32,7 +32,7 @@ TAKEN = {
     "adreno-640": ("Qualcomm Adreno without a packed dot product", None, Setting("4x4", 16, 4), 4),
     "adreno-650": ("Qualcomm Adreno 6xx", None, Setting("4x8", 16, 4), 4),
     "adreno-740": ("Qualcomm Adreno", None, Setting("4x8", 16, 4), 4),
-    "adreno-750": ("Qualcomm Adreno", None, Setting("4x8", 16, 4), 4),
+    "adreno-750": ("Qualcomm Adreno 750", None, Setting("4x8", 16, 4), 4),
     "mali-g52": ("Arm Mali", None, Setting("4x4", 8, 8), 4),
     "mali-g610": ("Arm Mali", None, Setting("4x4", 8, 8), 4),
     "videocore-4.2": ("Broadcom VideoCore", None, Setting("4x4", 8, 8), 1),

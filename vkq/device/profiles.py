@@ -80,6 +80,7 @@ class Profile(costs.Costs):
     sum_apart_bytes: int
     direct_group_channels: int
     expanded_bytes: int
+    attention_in_steps: bool
     grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..device.capabilities import Capabilities
+from ..device.profiles import profile
 from ..layout.extent import IMAGE, MATRIX, Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams
@@ -161,7 +162,7 @@ def _attention(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
     three = QParams(0.02), QParams(0.02), QParams(0.1)
     steps = AttentionSteps(three, (scores, scores, SUM), (SUM, weights), (weights, *three[1:]))
     sizes = AttentionSizes(1, 12, 12, 128, 128, 64, 64)
-    if dot != FORM_WITHOUT:
+    if dot != FORM_WITHOUT and not profile(device.capabilities).attention_in_steps:
         attention = AttentionQ8(device, sizes, steps, (12, 12, 12, 12), (128,), MATRIX, dot)
         yield "attention of 12 heads, 128 tokens", attention.program()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..device.profiles import profile
 from ..kernels.attention_q8 import AttentionQ8, AttentionSteps
 from ..layout.extent import MATRIX, Spec
 from ..numerics.stored import shift
@@ -44,8 +45,8 @@ def one_dispatch(
     side_by_side: tuple[int, int, int, int], mask: tuple[int, ...] | None,
 ) -> AttentionQ8 | str:  # fmt: skip
     """Return the attention of one dispatch, or why it is computed in steps."""
-    if device.shares_processor:  # where one dispatch takes 1.0 to 3 times as long as the steps
-        return "a processor's shared memory is plain memory, so that one dispatch spares nothing"
+    if profile(device.capabilities).attention_in_steps:
+        return "one dispatch is not faster on such devices, or their compilers fail"
     return AttentionQ8.of(device, operands, steps, side_by_side, mask)
 
 
