@@ -53,7 +53,9 @@ def model() -> bytes:
     n = Nodes()
     real = n.rounded("x")
     other = n.rounded(n.op("MaxPool", real, kernel_shape=[3, 3], pads=[1] * 4))
+    scores = n.rounded(n.op("MatMul", real, n.op("Transpose", other, perm=[0, 1, 3, 2])))
     for name in (
+        n.op("MatMul", n.rounded(n.op("Softmax", scores)), real),
         n.op("DepthToSpace", n.rounded(n.op("SpaceToDepth", real, blocksize=2)), blocksize=2),
         n.op("Tile", real, n.whole(1, 1, 2, 1)),
         n.op("Pad", real, n.whole(0, 0, 1, 1, 0, 0, 1, 0)),
