@@ -2,8 +2,8 @@
 // mask) v, where the scores, their sums with the mask and the weights are int8. The scores stay in shared
 // memory. Products and softmax compute the same as matmul_q8_tile.comp and softmax_onnxruntime_q8.comp.
 //
-//   MASK   an int8 mask is added to the scores: round(score * ra + offsets[mask + 128]). The host chooses
-//          the 256 offsets so that every sum has the bytes of binary_q8.comp, however a device rounds.
+//   MASK   an int8 mask is added to the scores. A sum is the integer nearest to score * ra + offsets[mask +
+//          128]; the host chooses the 256 offsets so that every sum has the byte of binary_q8.comp.
 //
 // Memory    q: (matrices * queries, depth), k: (matrices * keys, depth), v: (matrices * keys, width), y:
 //           (matrices * queries, width); depth and width are multiples of 4. The matrices of Q_HEADS
@@ -22,7 +22,7 @@
 //   +-----+  +------+------+- - -      row sums:      +-----+
 //   |     |  |      scores       |     one invocation |     |      y: one block an invocation
 //   +-----+  +------+------+- - -      a row          +- - -+
-//    4 * ROWS4 rows, kept: KEYS4 blocks
+//    4 * ROWS4 rows; their scores with all keys stay in shared memory, in ROWS4 * KEYS4 blocks
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_integer_dot_product : require
@@ -174,7 +174,7 @@ void compute_results() {
   [[unroll]] for (uint i = 0u; i < 4u; i++)
     if (4u * (first + r) + i < p.queries) y[4u * (at + i) + column % 4u] = words[i];
 #else
-  y[blocks_at(first + r, p.queries, Y_HEADS, WIDTH4) + column] = words;
+  y[blocks_at(matrix, first + r, rows4, Y_HEADS, WIDTH4) + column] = words;
 #endif
 }
 

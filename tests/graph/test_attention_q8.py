@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -12,8 +13,9 @@ import vkq
 import vkq.onnx
 from tests.onnx.networks import onnxruntime_results
 from tests.onnx.texts import Bert, quantized, text
-from vkq.kernels.attention_q8 import AttentionQ8
-from vkq.ops import attention_q8
+from vkq.graph.graph import Graph, Node, Spec
+from vkq.graph.passes.attention_q8 import join_attention
+from vkq.numerics.qparams import QParams
 
 LAYERS = 1
 
@@ -38,7 +40,8 @@ def test_the_four_steps_are_one_node(
     assert found["attention_q8"] == LAYERS
     assert not found["softmax"] + found["matmul"]
     np.testing.assert_array_equal(session.run(None, feed)[0], want)
-    monkeypatch.setattr(attention_q8, "one_dispatch", AttentionQ8.of)
+    changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", False),))
+    monkeypatch.setattr(any_device, "capabilities", changed)
     feed = text(2, 16, 1)  # a new plan: sessions of a model share those that they have
     np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(bert, feed)[0])
     report = session.explain({name: ids.shape for name, ids in feed.items()})
@@ -57,3 +60,22 @@ def test_weights_that_are_read_stay(any_device: vkq.Device, bert: bytes) -> None
     found = kinds(session, feed)
     assert found["softmax"] == LAYERS
     assert not found["attention_q8"]
+
+
+@pytest.mark.parametrize(("dtype", "joined"), [("int8", True), ("uint8", False)])
+def test_steps_of_two_types_stay(dtype: str, joined: bool) -> None:
+    """A row that computes single steps says which of them no device runs."""
+    q, weights = QParams(0.1, 3, "int8"), QParams(1 / 256, -128 if dtype == "int8" else 0, dtype)
+    rows = {"rows": True, "heads": (1, 1, 1)}
+    nodes = [
+        Node("Transpose", ("v",), ("columns",), {"perm": (0, 1, 3, 2)}),
+        Node("matmul", ("q", "k"), ("scores",), {"a": q, "b": q, "y": q, **rows}),
+        Node("softmax", ("scores",), ("w",), {"x": q, "y": weights, "axis": 3, "onnxruntime": True}),
+        Node("matmul", ("w", "columns"), ("y",), {"a": weights, "b": q, "y": q, **rows}),
+    ]
+    shapes = dict.fromkeys(("q", "k", "v", "y"), (1, 2, 4, 8))
+    shapes |= {"columns": (1, 2, 8, 4), "scores": (1, 2, 4, 4), "w": (1, 2, 4, 4)}
+    specs = {name: Spec(dtype if name == "w" else "int8", shape) for name, shape in shapes.items()}
+    found = join_attention(Graph(["q", "k", "v"], ["y"], nodes, {}, specs))
+    assert ([node.op for node in found.nodes] == ["attention_q8"]) == joined
+    assert joined or found.nodes == nodes

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..device.profiles import profile
 from ..layout.extent import BLOCKED, MATRIX, Spec
@@ -18,11 +17,11 @@ from ..numerics.elementwise import scales_of_sum
 from ..numerics.qparams import QParams
 from ..numerics.requantize import multipliers
 from ..numerics.stored import signed_zero_point
-from ..numerics.tables import exponentials_litert, exponentials_onnxruntime
+from ..numerics.tables import SoftmaxTerms
 from ..problem.heads import apart, together
-from ..runtime.builder import Builder, Value, lets_loop
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.program import Program, refusals
+from ..runtime.program import Program
 from ..select.path import without_matrices
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
@@ -31,14 +30,15 @@ from .attention import AttentionSizes
 from .binary import FLOAT_STEP, stored_table
 from .gemm import SHIFTS
 from .repack import repacked, reshaped
+from .sharing import runs_beside_others
 from .weights import ceil4
 
 SHADER = "attention_q8__tile"
 INVOCATIONS = 128
-SHARED = 32768  # most shared bytes of a workgroup, and two thirds of a device's: a core then holds several
 TABLE_BYTES = 1024  # of a number for each byte
 SOFTMAX = 16  # the work for a score in the softmax, in multiply-adds
-MOST_TILE = 32  # most blocks of four keys that are in shared memory at a time
+# Most 4x4 blocks of keys or values that are in shared memory at a time, and most of them along the keys.
+STAGED, MOST_TILE = 512, 32
 LAYOUTS = {MATRIX: "4h4w", BLOCKED: "16c"}
 HEADS = ("Q_HEADS", "K_HEADS", "V_HEADS", "Y_HEADS")
 
@@ -61,9 +61,9 @@ class AttentionSteps:
     table: bytes | None = None
 
     @property
-    def qparams(self) -> tuple[QParams, ...]:
-        """The parameters of all steps."""
-        return *self.scores, *(self.sums or ()), *self.softmax, *self.results
+    def dtypes(self) -> set[str]:
+        """The types of all operands and results."""
+        return {q.dtype for q in (*self.scores, *(self.sums or ()), *self.softmax, *self.results)}
 
 
 def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> AttentionSizes | None:
@@ -94,7 +94,9 @@ class AttentionQ8:
         cls, device: Device, operands: tuple[Spec, Spec, Spec], steps: AttentionSteps,
         side_by_side: tuple[int, int, int, int], mask: tuple[int, ...] | None,
     ) -> AttentionQ8 | str:  # fmt: skip
-        """Return attention of operands like these, or why one dispatch cannot compute it."""
+        """Return attention of operands like these, or why one dispatch cannot compute it or should not."""
+        if profile(device.capabilities).attention_in_steps:
+            return "the device's profile asks for steps (attention_in_steps)"
         q, k, v = (apart(one.shape, heads) for one, heads in zip(operands, side_by_side, strict=False))
         sizes = sizes_of(q, k, v)
         if sizes is None:
@@ -102,8 +104,6 @@ class AttentionQ8:
         form = without_matrices(device).form
         if form == "float":
             return "the device has no packed dot product"
-        if len({one.dtype for one in steps.qparams}) > 1:
-            return "the steps have int8 and uint8 numbers"
         if not _broadcasts(mask, (*q[:-1], sizes.keys)):
             return f"the mask is {mask}, without a number for each of {sizes.keys} keys"
         if steps.sums is not None and offsets(steps.sums, steps.mask_first, device.soft_float) is None:
@@ -140,41 +140,36 @@ class AttentionQ8:
 
     def _tiles(self) -> Iterator[dict[str, Constant]]:
         """Yield tiles, the largest first."""
-        wide, keys4 = ceil4(self.sizes.width), 1 << (ceil4(self.sizes.keys) - 1).bit_length()
+        depth, wide = ceil4(self.sizes.depth), ceil4(self.sizes.width)
+        keys4, tile = 1 << (ceil4(self.sizes.keys) - 1).bit_length(), MOST_TILE
+        while tile > 1 and tile * max(depth, wide) > STAGED:
+            tile //= 2
         for rows4 in (one for one in (8, 4, 2, 1) if one * wide <= INVOCATIONS):
             yield {
-                "ROWS4": rows4, "KEYS4": keys4, "TILE": min(MOST_TILE, keys4),
-                "DEPTH4": ceil4(self.sizes.depth), "WIDTH4": wide, "LOCAL_X": INVOCATIONS,
+                "ROWS4": rows4, "KEYS4": keys4, "TILE": min(tile, keys4),
+                "DEPTH4": depth, "WIDTH4": wide, "LOCAL_X": INVOCATIONS,
             }  # fmt: skip
 
     def _runs(self, tile: dict[str, Constant]) -> bool:
-        c, values = self.device.capabilities, self.variant.constants(self._constants(tile))
-        most = min(SHARED, int(c.properties["maxComputeSharedMemorySize"]) * 2 // 3)
-        if self.variant.shared_bytes(values) > most or refusals(self.variant, values, c):
-            return False
-        return lets_loop(self.device, self.variant.iterations(self._push(), values))
+        return runs_beside_others(self.device, self.variant, self._constants(tile), self._push())
 
     def _constants(self, tile: dict[str, Constant]) -> dict[str, Constant]:
-        steps, found = self.steps, dict(tile)
-        found |= zip(HEADS, self.side_by_side, strict=True)
-        found |= {
-            "LITERT": steps.litert, "NORMAL": bool(self._terms().min() >= np.finfo(np.float32).tiny),
-            "MASK": steps.sums is not None, "TABLE": steps.table is not None,
+        steps = self.steps
+        return {
+            **tile, **dict(zip(HEADS, self.side_by_side, strict=True)), "LITERT": steps.litert,
+            "NORMAL": self._terms.normal, "MASK": steps.sums is not None, "TABLE": steps.table is not None,
         }  # fmt: skip
-        return found
 
-    def _terms(self) -> npt.NDArray[np.float32]:
-        scale = self.steps.softmax[0].scale
-        if self.steps.litert:
-            return exponentials_litert(scale)
-        return exponentials_onnxruntime(scale, self.sizes.keys)
+    @functools.cached_property
+    def _terms(self) -> SoftmaxTerms:
+        of, y = self.steps.softmax
+        return SoftmaxTerms.of(self.steps.litert, of.scale, y.scale, self.sizes.keys)
 
     def _push(self) -> dict[str, int | float]:
         steps, sizes, weights = self.steps, self.sizes, self.steps.softmax[1]
         of_q, of_k = SHIFTS[self.form]
         (q, k, scores), (p, v, y) = steps.scores, steps.results
         ra = score_scale(steps.sums, steps.mask_first) if steps.sums else 0.0
-        inverse = float(np.floor(np.float32(1) / np.float32(weights.scale)))
         batch, head, query = self._rows()
         return {
             "matrices": self._matrices, "heads": sizes.heads, "queries": sizes.queries, "keys": sizes.keys,
@@ -183,7 +178,7 @@ class AttentionQ8:
             "v_zero": signed_zero_point(v) + of_k, "y_zero": signed_zero_point(y), "ra": ra,
             "score_multiplier": float(multipliers(q.scale, k.scale, scores.scale)[0]),
             "y_multiplier": float(multipliers(p.scale, v.scale, y.scale)[0]),
-            "steps": weights.scale if steps.litert else inverse, "softmax_zero": signed_zero_point(weights),
+            "steps": self._terms.steps, "softmax_zero": signed_zero_point(weights),
             "mask_batch": batch, "mask_head": head, "mask_query": query,
         }  # fmt: skip
 
@@ -212,7 +207,7 @@ class AttentionQ8:
                 (q, k, v), self.side_by_side, rows, (s.depth, s.depth, s.width), strict=False
             )
         ]
-        tables = self._terms().tobytes() + (steps.table or b"")
+        tables = self._terms.terms.tobytes() + (steps.table or b"")
         entries = functools.partial(np.frombuffer, tables, np.uint8)
         terms = b.constant(b.device.constant(("attention_q8", tables), len(tables), entries))
         given, added = terms, terms
@@ -252,6 +247,7 @@ def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
     high = np.where(want < 127, want + 0.5 - products, np.inf).min(1)
     low, high = np.where(np.isinf(low), high - 2, low), np.where(np.isinf(high), low + 2, high)
     found = ((low + high) / 2).astype(np.float32)
+    found.flags.writeable = False
     if soft_float:  # product and sum are rounded once each; only sums up to 256 matter
         errors = FLOAT_STEP * (2 * np.abs(products).max() + np.abs(found) + 512)
         return found if np.all(np.minimum(high - found, found - low) > errors) else None
@@ -265,9 +261,6 @@ def _broadcasts(mask: tuple[int, ...] | None, scores: tuple[int, ...]) -> bool:
     """Return True if the shader can read a mask of this shape, which has a number for every key."""
     if mask is None:
         return True
-    if not 1 <= len(mask) <= min(len(scores), 4) or mask[-1] != scores[-1] or scores[-1] == 1:
+    if not 1 <= len(mask) <= len(scores) <= 4 or mask[-1] != scores[-1] or scores[-1] == 1:
         return False
-    if len(scores) > 4:
-        return False
-    pairs = zip(mask[::-1], scores[::-1], strict=False)
-    return all(own in (1, size) for own, size in pairs)
+    return all(own in (1, size) for own, size in zip(mask[::-1], scores[::-1], strict=False))

@@ -10,8 +10,8 @@ from ..device.profiles import profile
 from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec
 from ..probe.matrices import Matrices, advertised, counted
 from ..problem.conv2d import Conv2dProblem
-from ..runtime.builder import Builder, Value, lets_loop
-from ..runtime.program import Program, refusals
+from ..runtime.builder import Builder, Value
+from ..runtime.program import Program
 from ..select.path import COOPMAT
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
@@ -19,12 +19,12 @@ from ..shader.spec import Variant
 from .after import NOTHING, TABLE
 from .depthwise import Depthwise, Dots
 from .gemm import Int8Gemm, viewable
+from .sharing import runs_beside_others
 from .weights import WEIGHT_LAYOUT, ceil4
 
 SHADER = "conv2d_q8ta_q8csw__expand_depthwise"
 MATRIX_WEIGHTS = "kPackedInt8_32K"
 BLOCKS, INVOCATIONS = (2, 4, 8, 16), 128
-SHARED = 32768  # most shared bytes of a workgroup, and two thirds of a device's: a core then holds several
 START = 100  # cost of starting a workgroup, in words of four pixels and four channels
 
 
@@ -127,12 +127,9 @@ class ExpandDepthwise:
             yield from (ExpansionTile(h, w, blocks, matrices=m) for h in heights for w in widths)
 
     def _runs(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> bool:
-        c, variant = self.device.capabilities, self._variant(x, tile)
-        values = variant.constants(self._constants(p, tile))
-        most = min(SHARED, int(c.properties["maxComputeSharedMemorySize"]) * 2 // 3)
-        if variant.shared_bytes(values) > most or refusals(variant, values, c):
-            return False
-        return lets_loop(self.device, variant.iterations(self._push(p), values))
+        return runs_beside_others(
+            self.device, self._variant(x, tile), self._constants(p, tile), self._push(p)
+        )
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value, tile: ExpansionTile) -> None:
         """Add the two convolutions; *p* is the second one's problem, x and y have one layout."""

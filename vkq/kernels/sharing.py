@@ -1,11 +1,19 @@
-"""The number of invocations that share one long sum, maximum or search."""
+"""What a workgroup shares: the invocations of one long sum, maximum or search, and shared memory."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
+from ..runtime.builder import lets_loop
+from ..runtime.device import Device
+from ..runtime.program import refusals
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
 
 SHARERS, LONG = 64, 256
+SHARED = 32768  # most shared bytes of a workgroup, and two thirds of a device's: a core then holds several
 NEIGHBOURS = 8  # invocations that together load 32 bytes, the least that a GPU fetches
 
 
@@ -25,3 +33,15 @@ def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
     while (rows * shares < busy or shares < least) and 4 * shares <= words:
         shares *= 2
     return shares
+
+
+def runs_beside_others(
+    device: Device, variant: Variant, constants: Mapping[str, Constant], push: Mapping[str, int | float]
+) -> bool:
+    """Return True if the device can run the variant, and a core has shared memory for several of its
+    workgroups."""
+    c, values = device.capabilities, variant.constants(constants)
+    most = min(SHARED, int(c.properties["maxComputeSharedMemorySize"]) * 2 // 3)
+    if variant.shared_bytes(values) > most or refusals(variant, values, c):
+        return False
+    return lets_loop(device, variant.iterations(push, values))

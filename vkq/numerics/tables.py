@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -126,6 +127,28 @@ def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
     table = np.array([math.exp(v) for v in steps.tolist()]).astype(np.float32)
     table.flags.writeable = False
     return table
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftmaxTerms:
+    """The numbers that softmax_sum.glslh takes: the 256 terms, and ``floor(1 / y_scale)`` for ONNX Runtime's
+    bytes, y_scale for LiteRT's."""
+
+    terms: npt.NDArray[np.float32]
+    steps: float
+
+    @classmethod
+    def of(cls, litert: bool, x_scale: float, y_scale: float, count: int) -> SoftmaxTerms:
+        """Return the terms of rows of *count* numbers."""
+        if litert:
+            return cls(exponentials_litert(x_scale), y_scale)
+        steps = np.floor(np.float32(1) / np.float32(y_scale))
+        return cls(exponentials_onnxruntime(x_scale, count), float(steps))
+
+    @property
+    def normal(self) -> bool:
+        """True if no term is a subnormal float32."""
+        return bool(self.terms.min() >= np.finfo(np.float32).tiny)
 
 
 MEAN_BITS = 29  # the largest number of a fixed-point table is at most 2**29

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..device.profiles import profile
 from ..kernels.attention_q8 import AttentionQ8, AttentionSteps
 from ..layout.extent import MATRIX, Spec
 from ..numerics.stored import shift
-from ..problem.heads import apart
+from ..problem.heads import TURNED, apart
 from ..runtime.builder import Builder, Value
-from ..runtime.device import Device
 from .elementwise import combined
 from .matmul import columns_of, multiplied
 from .shape import permuted_as
 from .softmax import softmaxed
 from .table import looked_up
-
-TURNED = (0, 2, 3, 1)  # permutation from (B, keys, heads, width) to (B, heads, width, keys)
 
 
 def attended(
@@ -32,22 +28,11 @@ def attended(
     than one is stored as (B, rows, heads * columns). The mask broadcasts to the scores. *layout*: the wanted
     layout of a result in steps.
     """
-    found = one_dispatch(
-        b.device, (q.spec, k.spec, v.spec), steps, side_by_side, mask.spec.shape if mask else None
-    )
+    operands, of_mask = (q.spec, k.spec, v.spec), mask.spec.shape if mask else None
+    found = AttentionQ8.of(b.device, operands, steps, side_by_side, of_mask)
     if isinstance(found, AttentionQ8):
         return found.build(b, q, k, v, mask), found.reason
     return _in_steps(b, q, k, v, mask, steps, side_by_side, layout), f"in steps: {found}"
-
-
-def one_dispatch(
-    device: Device, operands: tuple[Spec, Spec, Spec], steps: AttentionSteps,
-    side_by_side: tuple[int, int, int, int], mask: tuple[int, ...] | None,
-) -> AttentionQ8 | str:  # fmt: skip
-    """Return the attention of one dispatch, or why it is computed in steps."""
-    if profile(device.capabilities).attention_in_steps:
-        return "one dispatch is not faster on such devices, or their compilers fail"
-    return AttentionQ8.of(device, operands, steps, side_by_side, mask)
 
 
 def _in_steps(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.quantize import steps
@@ -16,7 +14,7 @@ from ..layout.extent import BLOCKED, IMAGE, MATRIX, Spec, layout_number
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed_zero_point
-from ..numerics.tables import exponentials, exponentials_litert, exponentials_onnxruntime
+from ..numerics.tables import SoftmaxTerms, exponentials
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -167,25 +165,21 @@ def _rows_of(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams, steps_of
     if s.size == 0:
         return y
     n, c, h, w = s.extent
-    length = s.extent[axis]
+    length, litert = s.extent[axis], steps_of == "litert"
+    found = SoftmaxTerms.of(litert, xq.scale, yq.scale, length)
     push: dict[str, int | float] = {
         "rows": s.size // length, "n": n, "c": c, "h": h, "w": w,
-        "steps": float(np.floor(np.float32(1) / np.float32(yq.scale))), "y_zero": signed_zero_point(yq),
+        "steps": found.steps, "y_zero": signed_zero_point(yq),
     }  # fmt: skip
-    if litert := steps_of == "litert":
-        push["steps"] = yq.scale
-        found = exponentials_litert(xq.scale)
-    else:
-        found = exponentials_onnxruntime(xq.scale, length)
     key = (f"softmax_{steps_of}", xq.scale, 0 if litert else length)
-    table = b.device.constant(key, 1024, lambda: found)
+    table = b.device.constant(key, 1024, lambda: found.terms)
     threads = sharers(length) * (2 if length >= LONGEST else 1)
     if threads == 1:
         threads = sharers_of_rows(b.device.capabilities, s.size // length, ceil4(length))
     constants: dict[str, Constant] = {
         "LAYOUT": layout_number(s.layout), "AXIS": axis, "THREADS": threads,
         "LOCAL_X": max(SHARERS, threads), "LITERT": litert,
-        "NORMAL": bool(found.min() >= np.finfo(np.float32).tiny),
+        "NORMAL": found.normal,
     }  # fmt: skip
     program = b.device.program(catalog().find("softmax_onnxruntime_q8__row"), constants)
     b.dispatch(program, [x, b.constant(table), y], push, 64 * s.size)

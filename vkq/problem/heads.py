@@ -11,6 +11,7 @@ import numpy.typing as npt
 Heads = tuple[int, int, int]
 ONE_EACH: Heads = (1, 1, 1)
 SWAPPED = (0, 2, 1, 3)  # permutation from (B, rows, heads, columns) to (B, heads, rows, columns), and back
+TURNED = (0, 2, 3, 1)  # permutation from (B, rows, heads, columns) to (B, heads, columns, rows)
 Array = npt.NDArray[Any]
 
 

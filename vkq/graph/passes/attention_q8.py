@@ -6,12 +6,10 @@ from __future__ import annotations
 from ...kernels.attention_q8 import AttentionSteps
 from ...numerics.qparams import QParams
 from ...numerics.stored import signed
-from ...problem.heads import ONE_EACH
+from ...problem.heads import ONE_EACH, TURNED
 from ..graph import Graph, Node
 from ..operators.movement import permutation
 from .sweep import Sweep, swept
-
-TURNED = (0, 2, 3, 1)  # the permutation of values whose heads lie side by side to the rows of the product
 
 
 def join_attention(graph: Graph) -> Graph:
@@ -33,6 +31,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     of_q, of_k, _ = b.get("heads", ONE_EACH)
     products = (b["a"], b["b"], b["y"]), (a["a"], a["b"], a["y"])
     steps = AttentionSteps(products[0], sums, known, products[1], mask_first, litert, table)
+    if len(steps.dtypes) > 1:  # as single nodes, some of these run on no device
+        return False
     sweep.emit(
         "attention_q8", [*scores.inputs, values, *([mask] if mask else [])], node.outputs[0], node.source,
         steps=steps, heads=(of_q, of_k, of_v, a.get("heads", ONE_EACH)[2]),
