@@ -34,8 +34,8 @@ def median_ms(run: Callable[[], Any], least: int = 5, seconds: float = 2.0) -> f
 
 
 def copies(device: vkq.Device, size: int) -> dict[str, float]:
-    """Return the copy rates of float32 arrays in GB/s, for pageable and for pinned memory
-    (`vkq.empty_pinned`)."""
+    """Return the rates in GB/s at which float32 arrays are copied to and from the device: from pageable host
+    memory, and from pinned memory (`vkq.empty_pinned`)."""
     data = RNG.standard_normal(size // 4).astype(np.float32)
     tensor, out = vkq.Tensor.from_numpy(data, device), np.empty_like(data)
     pinned, back = (vkq.empty_pinned(data.shape, np.float32, device) for _ in range(2))

@@ -1,6 +1,6 @@
-"""Measure weight-only layers (q8csw) that compute in float32 and float16, and layers of float16 tensors,
-beside PyTorch on the same GPU. Each result is first compared with float64, within the error bound of the
-layer, and then timed: vkq by device timestamps, PyTorch in a CUDA graph over rotating data. --tiles also
+"""Measure weight-only layers (q8csw) and PyTorch's layers on one GPU: float32 tensors in float32 and float16
+arithmetic, and float16 tensors. Each result is first compared with float64, within the error bound of the
+layer. Then it is timed: vkq by device timestamps, PyTorch in a CUDA graph over rotating data. --tiles also
 times each tile by name. Usage: float_h200.py [--json FILE] [--tiles]"""
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Time whole ONNX models with float32 images, and compare their outputs with ONNX Runtime's.
+"""Time whole ONNX models, and compare their outputs with ONNX Runtime's.
 
     python benchmarks/networks.py MODEL.onnx ... [--batch 1 8 32] [--device NAME] [--json FILE] [--says F=N]
 
-Each model needs one input [N, C, H, W] whose first axis may change. A row gives the number of outputs that
-are equal to ONNX Runtime's (on the CPU, with int8 kernels); "gpu ms", the device time between two marks
+The first axis of all inputs is the batch, which may change. float32 inputs are normal numbers, integer inputs
+(token ids, masks) zeros and ones. A row gives the number of elements of the first output that are equal to
+ONNX Runtime's (on the CPU, with int8 kernels); "gpu ms", the device time between two marks
 around the network; "replay ms", the wall time of one run of that recording; "run ms", the wall time of
 `InferenceSession.run` with NumPy arrays in and out; and the times of loading the model and of the first run.
 All are medians after 0.8 s of warm-up."""
@@ -50,11 +51,23 @@ def expected(model: bytes, feed: dict[str, Any]) -> Any:
     return session.run(None, feed)[0]
 
 
+def fed(session: vkq.onnx.InferenceSession, random: np.random.Generator) -> dict[str, Any]:
+    """Return random inputs."""
+    feed: dict[str, Any] = {}
+    for given in session.get_inputs():
+        shape, kind = [int(n) for n in given.shape], given.type.removeprefix("tensor(").removesuffix(")")
+        real = kind == "float"
+        feed[given.name] = (
+            random.standard_normal(shape).astype(np.float32) if real else random.integers(0, 2, shape, kind)
+        )
+    return feed
+
+
 def replay(session: vkq.onnx.InferenceSession, feed: dict[str, Any]) -> tuple[float, float | None]:
     """Return wall and device milliseconds of the recorded network. Its inputs are on the device."""
     graph = session.lowered({name: array.shape for name, array in feed.items()})
     network = Executable(graph, session.device, {})
-    network.run(feed)
+    network.run({name: array.astype(graph.specs[name].dtype) for name, array in feed.items()})
     inputs, outputs = ([x.buffer for x in some.values()] for some in (network.inputs, network.outputs))
     marks = 2 if session.device.capabilities.timestamp_valid_bits else 0
     with session.device.record(marks=marks) as recording:
@@ -80,9 +93,7 @@ def measured(path: str, batch: int, device: vkq.Device) -> dict[str, Any]:
     start = time.perf_counter()
     session = vkq.onnx.InferenceSession(model, device=device)
     load_s = time.perf_counter() - start
-    given = session.get_inputs()[0]
-    images = np.random.default_rng(batch).standard_normal([int(n) for n in given.shape]).astype(np.float32)
-    feed = {given.name: images}
+    feed = fed(session, np.random.default_rng(batch))
     first_s = milliseconds(lambda: session.run(None, feed)) / 1e3
     result, wanted = session.run(None, feed)[0], expected(model, feed)
     run_ms = statistics.median(milliseconds(lambda: session.run(None, feed)) for _ in range(RUNS // 4))

@@ -13,7 +13,7 @@ from ..operators.movement import moves
 from ..operators.operator import axis_of
 from .words import FLOATS, Words
 
-MOST_EXACT = 1 << 24  # float32 represents whole numbers up to this one
+MOST_EXACT = 1 << 24  # float32 represents every whole number from 0 to this one exactly
 
 
 def _dequantized(w: Words, name: str) -> bool:

@@ -28,8 +28,8 @@ class Unlocked {
   Unlocked(const Unlocked &) = delete;
 };
 
-// Returns nonzero if the calling thread has the GIL. Every CPython exports the needed function, but the
-// headers of the stable ABI omit it.
+// Returns nonzero if the calling thread has the GIL. It calls functions that every CPython library exports,
+// but that the headers of the stable ABI do not declare.
 extern int (*const gilHeld)();
 
 // Releases the GIL during its lifetime if the calling thread has it.

@@ -1,0 +1,98 @@
+"""Int8 transformers with random weights, as transformers exports them and onnxruntime quantizes them.
+
+    python benchmarks/transformer_models.py FOLDER [bert] [vit]
+
+FOLDER/bert.onnx has 6 layers, 768 wide, and 128 tokens, with uint8 activations; FOLDER/vit.onnx is ViT-B/16
+for 224 x 224, with int8 activations. Weights are int8, with a scale for each output. Needs torch and
+transformers. `networks.py FOLDER/bert.onnx FOLDER/vit.onnx` times them, and with `--says
+attention_in_steps=1` with their attention in steps.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+from transformers import BertConfig, BertModel, ViTConfig, ViTModel
+
+TOKENS, SAMPLES = 128, 4
+Feed = dict[str, Any]
+
+
+class Samples(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self, feeds: Iterator[Feed]):
+        self.feeds = feeds
+
+    def get_next(self) -> Feed | None:
+        return next(self.feeds, None)
+
+
+class Hidden(torch.nn.Module):
+    """The last hidden state of a model, given inputs of these names."""
+
+    def __init__(self, model: Any, names: tuple[str, ...]):
+        super().__init__()
+        model.config._attn_implementation = "eager"
+        self.model, self.names = model.eval(), names
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.model(**dict(zip(self.names, inputs, strict=True))).last_hidden_state
+
+
+def bert(rng: np.random.Generator) -> tuple[Hidden, Feed, QuantType]:
+    config = BertConfig(num_hidden_layers=6)
+    feed = {
+        "input_ids": rng.integers(0, config.vocab_size, (1, TOKENS)),
+        "attention_mask": np.ones((1, TOKENS), np.int64),
+    }
+    return Hidden(BertModel(config, add_pooling_layer=False), tuple(feed)), feed, QuantType.QUInt8
+
+
+def vit(rng: np.random.Generator) -> tuple[Hidden, Feed, QuantType]:
+    feed = {"pixel_values": rng.normal(size=(1, 3, 224, 224)).astype(np.float32)}
+    return Hidden(ViTModel(ViTConfig(), add_pooling_layer=False), tuple(feed)), feed, QuantType.QInt8
+
+
+MODELS = {"bert": bert, "vit": vit}
+
+
+def write(name: str, path: Path) -> None:
+    """Export a model, quantize it and write it."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    model, feed, activations = MODELS[name](rng)
+    with tempfile.TemporaryDirectory() as folder:
+        exported, ready = (str(Path(folder) / f"{kind}.onnx") for kind in ("float", "ready"))
+        torch.onnx.export(
+            model, tuple(map(torch.from_numpy, feed.values())), exported, dynamo=False, opset_version=17,
+            input_names=list(feed), output_names=["y"],
+            dynamic_axes={value: {0: "batch"} for value in (*feed, "y")},
+        )  # fmt: skip
+        quant_pre_process(exported, ready, skip_symbolic_shape=True)
+        feeds = (MODELS[name](rng)[1] for _ in range(SAMPLES))
+        quantize_static(
+            ready, str(path), Samples(feeds), quant_format=QuantFormat.QDQ, activation_type=activations,
+            weight_type=QuantType.QInt8, per_channel=True,
+        )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(MODELS)} (default: both)")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in options.names or MODELS:
+        write(name, options.folder / f"{name}.onnx")
+        print(options.folder / f"{name}.onnx", flush=True)
+
+
+if __name__ == "__main__":
+    main()
