@@ -22,12 +22,13 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { float y[]; };
-layout(push_constant) uniform Push { uint first_group; uint count; } p;
+layout(push_constant) uniform Push { uint first_group; uint count; float steps; } p;
+const bool NORMAL = true, LITERT = LITERT_STEPS;
 #include "workgroup.glslh"
 float off = 1.0;  // the device's inverses are wrong by this
 #define OWN_INVERSE(b) (1.0 / (b) * off)
 #define OWN_QUOTIENT(a, b) ((a) / (b) * off)
-#include "exact_sum.glslh"
+#include "softmax_sum.glslh"
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.count) {
@@ -39,6 +40,9 @@ void main() {
 """
 LOOP = "iterations: 10\n"  # limit of the loop in quantized_quotient
 FLOATS = "y[2u * i] = sum(a, b); y[2u * i + 1u] = quotient(a, b);"
+SOFTMAX = (
+    "uint t = floatBitsToUint(b); y[i] = float(result_of(floatBitsToUint(a), divisor_of(t), factor_of(t)));"
+)
 WHOLE = "y[i] = float(quick_quotient(floatBitsToUint(a), floatBitsToUint(b)));"
 YAML = """\
 name: exact_sum
@@ -50,6 +54,7 @@ bindings:
 push_constants:
   - {name: first_group, type: uint}
   - {name: count, type: uint}
+  - {name: steps, type: float}
 specialization:
   - {name: LOCAL_X, id: 0, type: uint, default: 64}
   - {name: SOFT_FLOAT, id: 20, type: bool, default: false}
@@ -90,18 +95,23 @@ def operands() -> np.ndarray:
 
 
 def results(
-    pairs: np.ndarray, glsl: str, shape: tuple[int, ...], device: vkq.Device, folder: Path, soft: bool = False
-) -> np.ndarray:
+    pairs: np.ndarray, glsl: str, shape: tuple[int, ...], device: vkq.Device, folder: Path,
+    soft: bool = False, steps: float = 1.0, litert: bool = False,
+) -> np.ndarray:  # fmt: skip
     """Return what the lines *glsl* write for each pair."""
     shutil.copytree(shaders_folder() / "common", folder / "common")
     (folder / "sum").mkdir()
-    (folder / "sum" / "exact_sum.comp").write_text(GLSL.replace("RESULTS", glsl))
-    (folder / "sum" / "exact_sum.yaml").write_text(YAML + LOOP * (glsl == WHOLE))
+    (folder / "sum" / "exact_sum.comp").write_text(
+        GLSL.replace("RESULTS", glsl).replace("LITERT_STEPS", str(litert).lower())
+    )
+    (folder / "sum" / "exact_sum.yaml").write_text(YAML + LOOP * (glsl != FLOATS))
     variant = load_shader(folder / "sum" / "exact_sum.yaml").variants[0]
     x, y = Tensor.from_numpy(pairs, device), Tensor(device, shape, "float32")
     with device.operation() as recording:
         recording.dispatch(
-            device.program(variant, {"SOFT_FLOAT": soft}), [x.buffer, y.buffer], {"count": len(pairs)}
+            device.program(variant, {"SOFT_FLOAT": soft}),
+            [x.buffer, y.buffer],
+            {"count": len(pairs), "steps": steps},
         )
     return y.numpy()
 
@@ -140,3 +150,20 @@ def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
     with np.errstate(all="ignore"):
         expected = np.clip(np.rint(pairs[:, 0] / pairs[:, 1]), -512, 512)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("litert", [False, True])
+def test_results_of_softmax(device: vkq.Device, litert: bool, soft: bool, tmp_path: Path) -> None:
+    """Numbers of a row and its sum, half of them within three ulp of a tie."""
+    rng = np.random.default_rng(71)
+    n, steps = 40000, np.float32(1 / 256 if litert else 255)
+    total = (rng.integers(1 << 23, 1 << 24, n) * 2.0 ** rng.integers(-23, 9, n)).astype(np.float32)
+    scale = float(1 / steps if litert else steps)
+    tie = total.astype(np.float64) * (rng.integers(0, 256, n) + 0.5) / scale
+    tie *= 1 + rng.integers(-3, 4, n) * 2.0**-24
+    e = np.minimum(np.where(rng.integers(0, 2, n) == 1, tie, total * rng.random(n)), total).astype(np.float32)
+    want = np.rint(e * (np.float32(1) / (total * steps)) if litert else e * steps / total)
+    pairs = np.stack([e, total], 1)
+    found = results(pairs, SOFTMAX, (n,), device, tmp_path, soft, float(steps), litert)
+    np.testing.assert_array_equal(found, want)
