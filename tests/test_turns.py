@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import threading
 from pathlib import Path
 
@@ -49,6 +50,33 @@ def test_a_thread_that_comes_back_is_told_and_goes_on() -> None:
     again = Turns("it", again=True)
     with again:
         entered(again)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_no_interrupt_leaves_a_lock_held(again: bool) -> None:
+    """Signals arrive at every point of entering and leaving; afterwards another thread can enter."""
+
+    def arrives(*_: object) -> None:
+        raise InterruptedError
+
+    turns, seen = Turns("it", again), 0
+    before = signal.signal(signal.SIGALRM, arrives)
+    try:
+        while seen < 300:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 2e-4)
+                while True:
+                    with turns:
+                        pass
+            except InterruptedError:
+                seen += 1
+            other = threading.Thread(target=entered, args=[turns], daemon=True)
+            other.start()
+            other.join(20)
+            assert not other.is_alive(), seen
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_child_forked_while_another_thread_is_inside_is_told() -> None:

@@ -48,9 +48,7 @@ class Turns:
 
     def __init__(self, what: str, again: bool = False):
         self._what, self._again = what, again
-        # The RLock stores its owner in the same step, so a signal comes before or after both.
         self._lock = threading.RLock()
-        self._depth = 0  # only the owner changes this
         self._left_behind = False
         _all[next(_numbers)] = weakref.ref(self)
         if len(_all) > _most:
@@ -61,20 +59,21 @@ class Turns:
         if self._left_behind:
             raise DeviceError(f"{self._what}: {FORKED}")
 
-    def __enter__(self) -> None:
+    # `with` calls the lock's own methods, which are C: Python delivers signals between bytecodes, so an
+    # exception of a signal handler cannot come between entering and the body, nor before leaving.
+    @property
+    def __enter__(self) -> Callable[[], bool]:
         self.check()
-        self._lock.acquire()
-        if self._depth and not self._again:
-            self._lock.release()
+        if not self._again and self._lock._is_owned():  # type: ignore[attr-defined]
             raise DeviceError(
                 f"{self._what}: this thread is inside it already, and came back through a signal handler"
                 " or a callback (progress); let it return first, or hand the work to another thread"
             )
-        self._depth += 1
+        return self._lock.__enter__
 
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        self._lock.release()
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._lock.__exit__
 
     def close(self) -> None:
         """Wait for the thread inside, and let no other in again."""
@@ -84,7 +83,7 @@ class Turns:
         """Repair this lock in a forked child. Its only thread keeps the locks that it holds; a lock that
         another thread held counts as left behind."""
         if not self._lock.acquire(blocking=False):
-            self._left_behind, self._lock, self._depth = True, threading.RLock(), 0
+            self._left_behind, self._lock = True, threading.RLock()
         else:
             self._lock.release()
 
