@@ -1,8 +1,8 @@
 """Compile the shaders for the devices of `run.sh`, because the emulated tree has no compiler for them."""
 
 from tests.device.reported import NAMES, reported
-from vkq import cache
 from vkq.kernels.auto_programs import auto_programs
+from vkq.shader import stored
 from vkq.shader.build import compile_all, modules
 from vkq.shader.compile import cache_folder
 
@@ -11,5 +11,5 @@ if __name__ == "__main__":
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     for file, spirv in compile_all(modules(variants.values())):
-        cache.write_sealed(folder / file, spirv)
+        stored.write(folder / file, spirv)
     print(f"{len(variants)} variants in {folder}")

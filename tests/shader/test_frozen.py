@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.shader.sample import sample
-from vkq import cache
 from vkq.errors import SpecError
 from vkq.shader import build as shader_build
 from vkq.shader import catalog as shader_catalog
 from vkq.shader import compile as shader_compile
+from vkq.shader import stored
 from vkq.shader.build import COMPILER, build, compiler_of
 from vkq.shader.catalog import Catalog, catalog, shaders_folder
 from vkq.shader.compile import key, text
@@ -65,7 +65,7 @@ def test_a_package_is_taken_as_it_is(packaged: tuple[Path, Shader], monkeypatch:
     folder, shader = packaged
     assert isinstance(catalog().shaders, Frozen)
     assert list(catalog().variants) == [variant.name for variant in shader.variants]
-    expected = [cache.read(folder / f"{key(text(variant))}.spv") for variant in shader.variants]
+    expected = [stored.read(folder / f"{key(text(variant))}.spv") for variant in shader.variants]
     for name in ("text", "check", "reflect", "build"):
         monkeypatch.delattr(shader_compile, name)
     assert [shader_compile.spirv(variant) for variant in catalog().variants.values()] == expected

@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import REQUIRED
 from tests.wheels import release
+from vkq.shader import stored
 from vkq.shader.build import COMPILER, modules
 from vkq.shader.catalog import catalog
 from vkq.shader.compile import spirv
@@ -92,7 +93,7 @@ def test_other_spirv_of_a_release_is_seen(tmp_path: Path, capsys: pytest.Capture
     compiler ends the build; a new version does not."""
     folder, file = tmp_path / "spirv", tmp_path / "release.json"
     folder.mkdir()
-    (folder / "a.spv").write_bytes(b"\3\2\x23\7")
+    stored.write(folder / "a.spv", b"\3\2\x23\7")
     (folder / COMPILER).write_text("glslang 1\n")
 
     def check(version: str) -> str:
@@ -102,13 +103,13 @@ def test_other_spirv_of_a_release_is_seen(tmp_path: Path, capsys: pytest.Capture
     assert re.search("not kept. Before a release: python -m tests.wheels.release .*; the first", check("1.0"))
     release.keep(folder, file, "1.0")
     assert check("1.0") == ""
-    (folder / "a.spv").write_bytes(b"\3\2\x23\6")
+    stored.write(folder / "a.spv", b"\3\2\x23\6")
     with pytest.raises(SystemExit, match=r"another than .* keeps \(spirv \w+ -> \w+\)\. Where 1\.0 is"):
         check("1.0")
     assert "not kept" in check("1.1")
     release.keep(folder, file, "1.1")
     assert (check("1.1"), set(json.loads(file.read_text()))) == ("", {"1.0", "1.1"})
-    (folder / "b.spv").write_bytes(b"")
+    stored.write(folder / "b.spv", b"")
     with pytest.raises(SystemExit, match=r"raise vkq/_version\.py"):
         check("1.1")
     (folder / "b.spv").unlink()

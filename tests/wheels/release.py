@@ -14,18 +14,24 @@ import sys
 from pathlib import Path
 
 from vkq._version import __version__
+from vkq.shader import stored
 from vkq.shader.build import COMPILER, compiler_of
 
 FILE = Path(__file__).with_name("release.json")
 
 
 def spirv_hash(folder: Path) -> str:
-    """Return the SHA-256 over the names and contents of all files except the compiler's name."""
+    """Return the SHA-256 over the names and contents of all files except the compiler's name; of SPIR-V over
+    the modules themselves, because compressed bytes depend on the version of zlib."""
     hashed = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != COMPILER):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        content = hashlib.sha256(_content(path)).hexdigest()
         hashed.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
     return hashed.hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    return (stored.read(path) or b"") if path.suffix == ".spv" else path.read_bytes()
 
 
 def found(folder: Path) -> dict[str, str]:

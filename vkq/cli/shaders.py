@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vkq import cache
 from vkq.bench.fitted import clipped
 from vkq.cli import shader_table
 from vkq.cli.common import (
@@ -27,6 +26,7 @@ from vkq.errors import ArgumentError, CompileError, did_you_mean
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, PipelineExecutable
 from vkq.shader import compile as shader_compile
+from vkq.shader import stored
 from vkq.shader.build import compile_all, modules
 from vkq.shader.catalog import catalog, shaders_folder
 from vkq.shader.glslang import find_compiler
@@ -171,7 +171,7 @@ def shaders_build(options: argparse.Namespace) -> int:
     size_bytes = 0
     chosen = modules(variants)
     for file, spirv in progress(compile_all(chosen), len(chosen), "compiling"):
-        cache.write_sealed(folder / file, spirv)
+        stored.write(folder / file, spirv)
         size_bytes += len(spirv)
     made = f"{counted(len(variants), 'variant')} in {counted(len(chosen), 'module')}"
     print(f"{made}, {size_bytes} bytes of SPIR-V in {folder}")

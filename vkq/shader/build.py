@@ -19,6 +19,7 @@ from pathlib import Path
 
 from vkq import cache
 from vkq.errors import CompileError, VkqError
+from vkq.shader import stored
 from vkq.shader.catalog import catalog
 from vkq.shader.compile import build as compile_variants
 from vkq.shader.compile import kept, key, text
@@ -101,7 +102,7 @@ def build(
     output.mkdir(parents=True, exist_ok=True)
     old = {*output.glob("*.spv"), *output.glob("*" + SUFFIX)}
     for file, spirv in taken(given, chosen) if given else compile_all(chosen, jobs):
-        cache.write_sealed(output / file, spirv)
+        stored.write(output / file, spirv)
         old.discard(output / file)
     if variants is None:
         for shader in catalog().shaders.values():

@@ -17,14 +17,14 @@ from pathlib import Path
 from vkq import cache, files
 from vkq.errors import CompileError
 from vkq.layout.glsl import glsl_includes
-from vkq.shader import sizes
+from vkq.shader import sizes, stored
 from vkq.shader.catalog import PACKAGED, shaders_folder
 from vkq.shader.glslang import find_compiler
 from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect
 from vkq.shader.spec import Variant, Written
 
-FORMAT = 1  # to be raised when the same text must give other SPIR-V: another target or optimization
+FORMAT = 2  # to be raised when the same text must give another file: other SPIR-V, another form of files
 DEBUG = "DEBUG"  # the define with which shaders print (debugPrintfEXT)
 DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment variable that sets this define for a whole process
 MOST_BYTES = 1 << 20  # most bytes of a source or an included file
@@ -268,7 +268,7 @@ def spirv(variant: Variant) -> bytes:
     if data is None:
         source = text(variant)
         data = build([variant], source)
-        cache.write(cache_folder() / f"{key(source)}.spv", data)
+        cache.write(cache_folder() / f"{key(source)}.spv", stored.compressed(data))
     return data
 
 
@@ -277,7 +277,7 @@ def compiled(variant: Variant) -> bytes | None:
     if isinstance(variant, Written):
         return variant.module()
     if variant.packaged and not _debugged():  # the build of the package compared this module with its YAML
-        data = cache.read(PACKAGED / f"{variant.packaged}.spv")
+        data = stored.read(PACKAGED / f"{variant.packaged}.spv")
         if data is not None:
             return data
     return kept(variant, cache_folder() / f"{key(text(variant))}.spv")
@@ -286,7 +286,7 @@ def compiled(variant: Variant) -> bytes | None:
 def kept(variant: Variant, path: Path) -> bytes | None:
     """Return the SPIR-V of a sealed file if it has the YAML's interface, which the seal does not guarantee;
     else None, with a warning if the file exists."""
-    data = cache.read(path)
+    data = stored.read(path)
     if data is None:
         return None
     try:

@@ -1,0 +1,40 @@
+"""SPIR-V in sealed files (`vkq.cache`), compressed to a quarter: a wheel has 27 MB of it.
+
+The data of a file is zlib's stream of the module's bytes in four planes: the first bytes of all words, then
+the second bytes, and so on. Most numbers in SPIR-V fit in 16 bits, so two of the planes are nearly all zeros.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from vkq import cache
+
+
+def compressed(spirv: bytes) -> bytes:
+    """Return the data of a file with this module; its size is a multiple of 4 bytes."""
+    return zlib.compress(np.frombuffer(spirv, np.uint8).reshape(-1, 4).T.tobytes(), 9)
+
+
+def write(path: Path, spirv: bytes) -> None:
+    """Write a module to *path*; ``OSError`` as from `cache.write_sealed`."""
+    cache.write_sealed(path, compressed(spirv))
+
+
+def read(path: Path) -> bytes | None:
+    """Return the module in *path*; None if there is none, or (with one warning) if the file is damaged."""
+    data = cache.read(path)
+    if data is None:
+        return None
+    reading = zlib.decompressobj()
+    try:
+        planes = reading.decompress(data, cache.MOST_FILE_BYTES)
+        if not reading.eof or reading.unused_data:
+            raise ValueError("it does not end where its compressed data ends")
+        return np.frombuffer(planes, np.uint8).reshape(4, -1).T.tobytes()
+    except (ValueError, zlib.error) as error:
+        cache.ignore(path, str(error))
+        return None
