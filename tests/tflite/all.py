@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import moves, operators, shaped
+from . import chosen, moves, operators, shaped, ties
 
-OPERATORS = {**operators.OPERATORS, **moves.MORE, **shaped.SHAPED}
+OPERATORS = {**operators.OPERATORS, **moves.MORE, **shaped.SHAPED, **chosen.CHOSEN, **ties.TIES}
 # Operators without a uint8 form in both LiteRT and vkq.
-INT8_ALONE = ("DEPTHWISE_CONV_2D", "ELU", "ABS", "HARD_SWISH", "HARD_SWISH-beyond", "EXP", "LOG")
+INT8_ALONE = ("DEPTHWISE_CONV_2D", "ELU", "ABS", "SQRT", "HARD_SWISH", "HARD_SWISH-beyond", "EXP", "LOG")
 
 
 def operator_case(op: str, seed: int) -> operators.Case:

@@ -122,3 +122,16 @@ def test_softmax_and_products(device: vkq.Device) -> None:
     (got,) = run(w, [x, z], [y], device, a, b)
     e = np.exp(0.5 * a.astype(np.float64) @ b.swapaxes(1, 2))
     np.testing.assert_allclose(got, e / e.sum(-1, keepdims=True), rtol=1e-5)
+
+
+def test_slices_chosen(device: vkq.Device) -> None:
+    """A flag of SELECT chooses a slice along the first axis, even if that axis has the size of the last
+    one."""
+    w, a, b = Writer(), numbers((7, 5, 3, 7)), numbers((7, 5, 3, 7), 1)
+    ends = [w.tensor(shape, "float32") for shape in ((7,), a.shape, b.shape, a.shape)]
+    flags, zero = w.tensor((7,), "bool"), w.constant(np.zeros(7, np.float32))
+    w.operator("GREATER", [ends[0], zero], [flags])
+    w.operator("SELECT", [flags, *ends[1:3]], ends[3:])
+    given = np.array([1, -1, -1, 1, 1, -1, 1], np.float32)
+    (got,) = run(w, ends[:3], ends[3:], device, given, a, b)
+    np.testing.assert_array_equal(got, np.where((given > 0)[:, None, None, None], a, b))

@@ -3,6 +3,7 @@ else that of LiteRT's own kernels. Both are public; each function says which it 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -81,6 +82,30 @@ def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QP
             if are_scales(np.array(scales, np.float32)).all():
                 one, two = (QParams(v, q.zero_point, q.dtype) for v, q in zip(scales, (a, b), strict=True))
                 yield one, two, QParams(1.0, y.zero_point, y.dtype)
+
+
+def product_table(a: QParams, b: QParams, y: QParams) -> Array:
+    """Return XNNPACK's ``qs8_vmul`` as a table [a, b]: the product is rounded, ties to even, before the zero
+    point is added."""
+    left, right = (every(q) - q.zero_point for q in (a, b))
+    product = (left[:, np.newaxis] * right[np.newaxis, :]).astype(np.float32)
+    return stored(np.rint(product * _product_scale(a, b, y)).astype(np.float64) + y.zero_point, y)
+
+
+def product_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
+    """Yield parameters with which a product that is rounded with the zero point may equal the table: the
+    file's, or their quotient, slightly larger or smaller, which moves ties to XNNPACK's side."""
+    yield a, b, y
+    scale = _product_scale(a, b, y)
+    for step in (1, -1, 2, -2, 3, -3):
+        near = scale * np.float32(1 + step * 2.0**-23)
+        if are_scales(near):
+            one, two = (dataclasses.replace(q, scale=1.0) for q in (b, y))
+            yield dataclasses.replace(a, scale=float(near)), one, two
+
+
+def _product_scale(a: QParams, b: QParams, y: QParams) -> Any:
+    return np.float32(a.scale) * np.float32(b.scale) / np.float32(y.scale)
 
 
 def fixed_multiplier(real: float) -> tuple[int, int]:
@@ -244,43 +269,3 @@ def squared_difference(a: QParams, b: QParams, y: QParams) -> Array:
     )
     squares = (left[:, np.newaxis] - right[np.newaxis, :]) ** 2
     return stored(by_fixed(squares, *fixed_multiplier(both * both / (2**14 * y.scale))) + y.zero_point, y)
-
-
-def reciprocal_root(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own RSQRT. The result for 0 is the largest number; LiteRT refuses numbers below the
-    zero point at run time."""
-    factor = fixed_multiplier(1.0 / (math.sqrt(x.scale) * y.scale))
-    found = np.full(256, y.qmax, np.int64)
-    for i, value in enumerate((every(x) - x.zero_point).tolist()):
-        if value > 0:
-            whole, shift = _inverse_root(value)
-            root = by_fixed(np.array(1), whole, shift + ROOT_BITS)
-            found[i] = by_fixed(root, factor[0], factor[1] - ROOT_BITS) + y.zero_point
-    return stored(found, y)
-
-
-ROOT_BITS = 20  # fraction bits of a reciprocal square root
-
-
-def _inverse_root(value: int) -> tuple[int, int]:
-    """(whole, shift): ``1 / sqrt(value)`` as ``whole * 2**(shift - 31)``, by five of Newton's steps in fixed
-    point."""
-    if value <= 1:
-        return 2**31 - 1, 0
-    shift, pairs = 11, (31 - value.bit_length()) // 2 - 1
-    shift -= pairs
-    half = int(rounding_shift(np.array((value << 2 * pairs) >> 1), 1))
-    x = np.array(1 << 28)
-    for _ in range(5):
-        cube = _saturated_left(_product(_product(x, x), x), 6)
-        x = _saturated_left(_product(np.array(3 << 27), x) - _product(np.array(half), cube), 3)
-    whole = int(_product(x, np.array(1518500250)))
-    return (whole << -shift, 0) if shift < 0 else (whole, -shift)
-
-
-def _product(a: Array, b: Array) -> Array:
-    return by_fixed(a, int(b), 0)
-
-
-def _saturated_left(values: Array, shift: int) -> Array:
-    return np.asarray(np.clip(values << shift, -(2**31), 2**31 - 1))

@@ -13,7 +13,7 @@ import numpy as np
 from ..graph.graph import Array
 from ..numerics.elementwise import BinaryOp, binary_table
 from ..numerics.qparams import QParams
-from . import arithmetic, beyond
+from . import arithmetic, beyond, roots
 from .arithmetic import bounds_of, clamped, every, stored
 from .file import FileOperator
 from .layers import BYTES, activated, quantized_pair, real_range
@@ -32,8 +32,8 @@ def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
 
 
 def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
-    """Lower ADD, SUB or MUL. XNNPACK's sums have their own multipliers; where results differ from vkq's, a
-    table is used."""
+    """Lower ADD, SUB or MUL. XNNPACK's sums have their own multipliers, and it rounds products without the
+    zero point; where results differ from vkq's, a table is used."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -53,15 +53,15 @@ def _quantized_binary(
     low: Lowering, op: BinaryOp, names: list[str], q: tuple[QParams, QParams, QParams], limits: Any
 ) -> str:
     a, b, y = q
-    if op == "mul" and beyond.products_taken(a, b, y):
-        return low.emit("mul", names, a=a, b=b, y=y, activation=limits)
-    if op == "mul":
+    if op == "mul" and not beyond.products_taken(a, b, y):
         return low.emit("lookup2", names, table=clamped(beyond.product_table(a, b, y), limits, y))
-    if not beyond.sums_taken(a, b, y):
+    if op != "mul" and not beyond.sums_taken(a, b, y):
         table = beyond.sum_table(a, b, y, op == "sub")
         return low.emit("lookup2", names, table=clamped(table, limits, y))
-    table = clamped(arithmetic.sum_table(a, b, y, op == "sub"), limits, y)
-    for of_a, of_b, of_y in arithmetic.sum_scales(a, b, y):
+    product = op == "mul"
+    table = arithmetic.product_table(a, b, y) if product else arithmetic.sum_table(a, b, y, op == "sub")
+    table, scales = clamped(table, limits, y), arithmetic.product_scales if product else arithmetic.sum_scales
+    for of_a, of_b, of_y in scales(a, b, y):
         cut = limits and tuple(float(round(v / y.scale)) * of_y.scale for v in limits)
         if np.array_equal(binary_table(op, of_a, of_b, of_y, cut).T, table):
             return low.emit(op, names, a=of_a, b=of_b, y=of_y, activation=cut)
@@ -105,9 +105,7 @@ def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
         if any(low.dtype(n) in BYTES for n in operator.inputs):
             raise Unsupported(f"vkq has no form of {operator.op} on 8-bit numbers")
         names, first = pair_names(low, operator.inputs)
-        name = low.emit("Equal" if op == "NotEqual" else op, names)
-        name = low.emit("Not", [name]) if op == "NotEqual" else name
-        low.give(operator.outputs[0], activated(low, name, real_range(operator, activation)), first)
+        low.give(operator.outputs[0], low.emit(op, names), first)
 
     return rule
 
@@ -117,11 +115,7 @@ def square(low: Lowering, operator: FileOperator, activation: str) -> None:
     of_floats("Mul")(low, dataclasses.replace(operator, inputs=operator.inputs * 2), activation)
 
 
-OF_FLOATS = {
-    "DIV": "Div", "POW": "Pow", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual", "LESS": "Less",
-    "LESS_EQUAL": "LessOrEqual", "EQUAL": "Equal", "NOT_EQUAL": "NotEqual", "LOGICAL_AND": "And",
-    "LOGICAL_OR": "Or", "LOGICAL_NOT": "Not", "SELECT": "Where", "SELECT_V2": "Where",
-}  # fmt: skip
+OF_FLOATS = {"POW": "Pow", "LOGICAL_AND": "And", "LOGICAL_OR": "Or", "LOGICAL_NOT": "Not"}
 
 
 def by_table(low: Lowering, operator: FileOperator, table: Array) -> None:
@@ -139,7 +133,8 @@ def by_node(low: Lowering, operator: FileOperator, op: str, **attributes: Any) -
 
 
 FIXED_POINT = {
-    "HARD_SWISH": arithmetic.hard_swish, "ABS": arithmetic.magnitude, "RSQRT": arithmetic.reciprocal_root,
+    "HARD_SWISH": arithmetic.hard_swish, "ABS": arithmetic.magnitude, "RSQRT": roots.reciprocal_root,
+    "SQRT": roots.root,
 }  # fmt: skip
 REAL_NODES: dict[str, tuple[str, dict[str, Any]]] = {
     "LOGISTIC": ("Sigmoid", {}), "TANH": ("Tanh", {}), "ELU": ("Elu", {}), "EXP": ("Exp", {}),

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import ModelError
 from .file import FileOperator
+from .layers import BYTES
 from .lowering import FIRST, Lowering, Unsupported
 from .movement import Rule, same_parameters
 
@@ -157,6 +158,48 @@ def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
     low.give(y, low.emit("Gather", [low.last_of(x), low.last_of(places)], axis=axis))
 
 
+def embedding(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """Lower EMBEDDING_LOOKUP, the rows with these numbers. Rows of 8-bit numbers that become floats have one
+    scale each, or one for all."""
+    (places, table), y = operator.inputs[:2], operator.outputs[0]
+    tensor, at = low.tensor(table), low.last_of(places)
+    name = low.emit("Gather", [low.last_of(table), at], axis=0)
+    if tensor.dtype == low.dtype(y):
+        same_parameters(low, [table], y)
+        return low.give(y, name)
+    rows, rank = low.shape(table)[0], len(low.shape(table))
+    if tensor.dtype not in BYTES or tensor.scales.size not in (1, rows) or tensor.zero_points.any():
+        raise Unsupported(
+            f"its table is {tensor.dtype} with {tensor.scales.size} scales and its result {low.dtype(y)}; it"
+            f" must be 8-bit with 1 or {rows} scales, without zero points"
+        )
+    name = low.emit("Cast", [name], to="float32")
+    if tensor.scales.size == 1:
+        return low.give(y, low.emit("Mul", [name, low.constant(tensor.scales.reshape(()), "scale")]))
+    if tensor.axis:
+        raise Unsupported(f"its table {tensor.name!r} is quantized along axis {tensor.axis}, not 0")
+    scales = low.constant(tensor.scales.reshape(-1, *(1,) * (rank - 1)), "scales")
+    return low.give(y, low.emit("Mul", [name, low.emit("Gather", [scales, at], axis=0)]))
+
+
+def gather_nd(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """Lower GATHER_ND, the elements or slices at constant places."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    same_parameters(low, [x], y)
+    places, shape = low.array(operator.inputs[1], "places"), low.shape(x)
+    depth = places.shape[-1] if places.ndim else 0
+    if not 0 < depth <= len(shape) or places.dtype.kind not in "iu":
+        raise ModelError(
+            f"{operator}: its places are {places.dtype}{list(places.shape)} and x has shape {shape}"
+        )
+    taken = shape[:depth]
+    if not ((places >= 0) & (places < np.array(taken))).all():
+        raise ModelError(f"{operator}: a place is outside of {taken}")
+    flat = np.ravel_multi_index(tuple(np.moveaxis(places, -1, 0)), taken)
+    name = _shaped(low, low.last_of(x), (int(np.prod(taken)), *shape[depth:]))
+    low.give(y, low.emit("Gather", [name, low.constant(flat.astype(np.int64), "places")], axis=0))
+
+
 def tile(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower TILE."""
     x, y = operator.inputs[0], operator.outputs[0]
@@ -193,6 +236,7 @@ def shape_of(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 RULES: dict[str, Rule] = {
     "STRIDED_SLICE": strided_slice, "SLICE": slice_, "SPLIT": split, "SPLIT_V": split_v, "PACK": pack,
-    "UNPACK": unpack, "GATHER": gather, "TILE": tile, "BROADCAST_TO": broadcast_to, "SHAPE": shape_of,
+    "UNPACK": unpack, "GATHER": gather, "EMBEDDING_LOOKUP": embedding, "GATHER_ND": gather_nd,
+    "TILE": tile, "BROADCAST_TO": broadcast_to, "SHAPE": shape_of,
     "DEPTH_TO_SPACE": blocks("DepthToSpace"), "SPACE_TO_DEPTH": blocks("SpaceToDepth"),
 }  # fmt: skip
