@@ -5,6 +5,7 @@
 // Threads   a workgroup adds up ACROSS neighbouring vectors of channels of one image. LOCAL_X / ACROSS
 //           invocations share such a vector: each adds every (LOCAL_X / ACROSS)-th pixel vector, then they
 //           reduce in shared memory, halving the number of active invocations.
+// OFFSET    y = saturate(round_half_even(float(sum(x)) * multiplier + offset)), each step rounded to float32.
 // EXCITE    the last workgroup of an image also computes the gates of its channels, which are y
 //           (excite.glslh).
 #version 450
@@ -23,6 +24,7 @@ layout(constant_id = 2) const uint TO = 0;  // the layout of y, one of these:
 #define TO_4W4C 1u
 #define TO_4H4W 2u  // a matrix (images, channels)
 
+layout(constant_id = 9) const bool OFFSET = false;
 layout(constant_id = 8) const bool LONG = false;  // an invocation adds more than MOST vectors
 
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
@@ -40,7 +42,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint n, c, h, w, blocks;
   int x_zero, y_zero, y_min, y_max;
-  float multiplier;
+  float multiplier, offset;
 #ifdef EXCITE
   uint hidden4;
   int zero1, min1, max1, zero2, min2, max2;
@@ -50,6 +52,7 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "requantize.glslh"
+#include "exact_sum.glslh"
 #include "pixels.glslh"
 
 #define WORDS (BLOCKED == 1 ? 4 : 1)  // words of channels in a vector
@@ -73,10 +76,16 @@ void excite_when_last(uint image, uint tiles, uint me) {
 }
 #endif
 
+// The bounds are those of y's type; a stored number is int8.
+int round_with_offset(int acc) {
+  float v = clamp(sum(multiply(int_to_float(acc), p.multiplier), p.offset), -512.0, 512.0);
+  return clamp(round_to_int(v), p.y_min, p.y_max) - (p.y_min + 128);
+}
+
 Int8x4 mean(ivec4 total) {
   ivec4 acc = total - (p.x_zero + 128) * int(p.h * p.w), q;
   [[unroll]] for (int i = 0; i < 4; i++)
-    q[i] = requantize(acc[i], p.multiplier, p.y_zero, p.y_min, p.y_max);
+    q[i] = OFFSET ? round_with_offset(acc[i]) : requantize(acc[i], p.multiplier, p.y_zero, p.y_min, p.y_max);
   return int8x4_pack(q);
 }
 

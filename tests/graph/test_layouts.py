@@ -29,6 +29,7 @@ from vkq.layout.extent import BLOCKED, IMAGE, MATRIX, Spec
 from vkq.numerics.elementwise import binary
 from vkq.onnx.reader import read
 from vkq.ops import elementwise, pool
+from vkq.ops.mean import averaged_by_table
 from vkq.reference import operators
 from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
@@ -171,7 +172,7 @@ def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of:
     want = operators.global_avg_pool(x, QParams(0.1, 5), Q)
     np.testing.assert_array_equal(got, want.reshape(got.shape), strict=True)
     assert got.shape == ((n, channels) if to == MATRIX else want.shape)
-    mean = pool.averaged_by_table(table, table.input(tensor.spec), numbers, Q, to)
+    mean = averaged_by_table(table, table.input(tensor.spec), numbers, Q, to)
     assert mean.spec.layout == (of if to == MATRIX else to)
     got = run(table.plan(mean), [tensor]).numpy()
     np.testing.assert_array_equal(got, operators.mean_of_table(x, numbers, Q), strict=True)

@@ -17,7 +17,8 @@ from vkq.kernels.sharing import SHARERS
 from vkq.layout.extent import BLOCKED, IMAGE, Spec
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
-from vkq.ops.pool import averaged_by_table
+from vkq.ops.mean import averaged_by_table
+from vkq.ops.pool import globally_averaged
 from vkq.problem.window import Window
 from vkq.reference.operators import mean_of_table
 from vkq.runtime.builder import Builder
@@ -173,6 +174,26 @@ def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDTyp
         xq, yq = QParams(xs, POINTS[dtype][1], dtype), QParams(ys, POINTS[dtype][1], dtype)
         got = vkq.global_avg_pool2d(x, x_qparams=xq, y_qparams=yq, device=device)
         np.testing.assert_array_equal(got, reference.global_avg_pool(x, xq, yq))
+
+
+@pytest.mark.parametrize("how", ["mean", "sum"])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("name", [IMAGE, BLOCKED])
+def test_litert_rounds_with_the_offset(
+    device: vkq.Device, name: str, soft: bool, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LiteRT's means and sums are right, also halfway between two numbers, and with the soft form of
+    floats."""
+    if soft:
+        monkeypatch.setattr(device, "_soft_float", True)
+    for dtype in ("int8", "uint8"):
+        x, unit = image((2, 37, 4, 8), dtype), 1.0 if how == "mean" else 32.0
+        for scales in ((0.5, 0.5 * unit), (0.5, 0.125 * unit), (0.1, 0.013 * unit)):
+            xq, yq = (QParams(s, POINTS[dtype][1], dtype) for s in scales)
+            tensor, b = Tensor.from_numpy(x, device, name, xq), Builder(device)
+            plan = b.plan(globally_averaged(b, b.input(tensor.spec), yq, xq, litert=how))
+            want = reference.global_avg_pool(x, xq, yq, how)
+            np.testing.assert_array_equal(run(plan, [tensor]).numpy(), want)
 
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])

@@ -28,4 +28,23 @@ def product(rng: Random, dtype: str) -> Case:
     return one.case(y)
 
 
-TIES: dict[str, Callable[[Random, str], Case]] = {"MUL-ties": product}
+def reduced(op: str) -> Callable[[Random, str], Case]:
+    """Return a MEAN or SUM of images, or of their channels."""
+
+    def make(rng: Random, dtype: str) -> Case:
+        one, axes = One(rng, dtype), [1, 2] if rng.integers(0, 2) else [3]
+        shape = (2, 4, 2, 40) if axes == [1, 2] else (2, 5, 8, 16)
+        x_scale, kept = _scale(rng), [1 if i in axes else d for i, d in enumerate(shape)]
+        x = one.input(shape, x_scale, one.zero())
+        y_scale = x_scale * (16 if op == "SUM" else 1) / 2 ** int(rng.integers(0, 2))
+        y = one.output(tuple(kept), y_scale, _odd(one))
+        numbers = one.w.constant(np.array(axes, np.int32))
+        one.w.operator(op, [x, numbers], [y], "ReducerOptions", 2, keep_dims=1)
+        return one.case(y)
+
+    return make
+
+
+TIES: dict[str, Callable[[Random, str], Case]] = {
+    "MUL-ties": product, "MEAN-ties": reduced("MEAN"), "SUM-ties": reduced("SUM"),
+}  # fmt: skip

@@ -163,7 +163,8 @@ def _avg_pool(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _global_avg_pool(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    return one(reference_ops.global_avg_pool(there(x[0]), node.attributes["x"], node.attributes["y"]))
+    a = node.attributes
+    return one(reference_ops.global_avg_pool(there(x[0]), a["x"], a["y"], a.get("litert", "")))
 
 
 def _softmax(node: Node, x: Sequence[Array | None]) -> list[Array]:

@@ -130,3 +130,16 @@ def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
             f"global_avg_pool2d: x_scale / (y_scale * {pixels}) is {m} as a float32; check {xq} and {yq}."
         )
     return float(m) if m >= SMALLEST_SCALE else 0.0
+
+
+def offset_of_mean(pixels: int, xq: QParams, yq: QParams, total: bool = False) -> tuple[float, float]:
+    """Return (m, offset) of LiteRT's mean of numbers x_q, ``round_half_even(sum(x_q) * m + offset)``: ``m =
+    (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) * m``, each step rounded to
+    float32. total: of the sum, whose m is ``x_scale / y_scale``."""
+    with np.errstate(over="ignore", under="ignore"):
+        m = np.float32(xq.scale) / np.float32(yq.scale)
+        m = m if total else m * (np.float32(1) / np.float32(pixels))
+        offset = np.float32(yq.zero_point) - np.float32(xq.zero_point * pixels) * m
+    if not np.isfinite(offset):
+        raise ArgumentError(f"global_avg_pool2d: the offset is {offset}; check {xq} and {yq}.")
+    return (float(m), float(offset)) if m >= SMALLEST_SCALE else (0.0, float(yq.zero_point))

@@ -6,17 +6,27 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ..arguments import checked
 from ..errors import ArgumentError
-from ..kernels.repack import reshaped
+from ..kernels.repack import repacked, reshaped
+from ..kernels.weights import ceil4
+from ..layout.extent import PIXELS, Spec, layout_number
 from ..numerics.qparams import QParams
+from ..numerics.stored import signed_zero_point
+from ..numerics.tables import fixed_point, mean_multiplier
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
+from ..shader.catalog import catalog
 from . import operand
 from .operand import Operand
 from .pool import MOST_PIXELS, globally_averaged
 from .shape import transposed
+
+MOST_TABLE_PIXELS = (1 << 16) - 1  # most pixels of a mean by a table: both halves of the sum then fit int32
 
 
 @checked
@@ -79,3 +89,33 @@ def meant(
         x = reshaped(b, x, (1, math.prod(shape[a] for a in kept), 1, count))
     y = globally_averaged(b, x, y_qparams, x_qparams)
     return reshaped(b, y, [1 if a in gone else shape[a] for a in range(rank) if keepdims or a not in gone])
+
+
+def averaged_by_table(
+    b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams, layout: str | None = None
+) -> Value:
+    """Add the mean over each channel's pixels of a function of 8-bit x to a plan: (N, C, 1, 1). The function
+    is a float32 table of (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`. *layout*: as in
+    `vkq.ops.pool.globally_averaged`."""
+    operand.check_image("mean", x.spec.shape)
+    n, c, h, w = x.spec.shape
+    if not 0 < h * w <= MOST_TABLE_PIXELS or table.shape not in ((256,), (c, 256)):
+        raise ArgumentError(
+            f"mean: x is {x.spec.shape} and the table {table.shape}; there must be 1 to"
+            f" {MOST_TABLE_PIXELS} pixels, and"
+            " one table or one for each channel"
+        )
+    numbers, exponent = fixed_point(table)
+    key = ("mean", numbers.shape, numbers.tobytes())
+    x = repacked(b, x, x.spec.image_layout)
+    y = b.new(Spec((n, c, 1, 1), yq.dtype, layout if layout in PIXELS else x.spec.layout, yq))
+    if y.spec.size:
+        layouts = {"LAYOUT": layout_number(x.spec.layout), "Y_LAYOUT": layout_number(y.spec.layout)}
+        program = b.device.program(catalog().find("mean_table_q8__reduce"), layouts)
+        push: dict[str, int | float] = {
+            "n": n, "c": c, "h": h, "w": w, "c4": ceil4(c), "count": numbers.size // 256,
+            "y_zero": signed_zero_point(yq), "multiplier": mean_multiplier(exponent, h * w, yq),
+        }  # fmt: skip
+        resident = b.device.constant(key, numbers.nbytes, lambda: numbers)
+        b.dispatch(program, [x, b.constant(resident), y], push, x.spec.size)
+    return y

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from ..arguments import checked
 from ..device.profiles import profile
 from ..errors import ArgumentError
@@ -16,11 +13,10 @@ from ..kernels.excite import Excite
 from ..kernels.pooling import BY_AXES, error_of_average, sure, unrolled
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
-from ..layout.extent import BLOCKED, IMAGE, MATRIX, PIXELS, Spec, layout_number
-from ..numerics.elementwise import global_multiplier
+from ..layout.extent import BLOCKED, IMAGE, MATRIX, PIXELS, Spec
+from ..numerics.elementwise import global_multiplier, offset_of_mean
 from ..numerics.qparams import QParams
 from ..numerics.stored import shift, signed_zero_point
-from ..numerics.tables import fixed_point, mean_multiplier
 from ..problem.options import Ints
 from ..problem.window import Window
 from ..runtime.builder import Builder, Value
@@ -33,7 +29,6 @@ from .operand import Operand
 
 # An average of scales in this range has only normal numbers in its float32 steps.
 SCALES = (2.0**-100, 2.0**100)
-MOST_TABLE_PIXELS = (1 << 16) - 1  # most pixels of a mean by a table: both halves of the sum then fit int32
 # Neighbouring blocks of channels for one workgroup: at least 32 bytes, and more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 MANY = 1 << 17  # from this number of vectors on, a global average uses the largest number of invocations
@@ -192,11 +187,12 @@ def global_avg_pool2d(
 
 def globally_averaged(
     b: Builder, x: Value, y_qparams: QParams | None, x_qparams: QParams | None, layout: str | None = None,
-    excite: Excite | None = None,
+    excite: Excite | None = None, litert: str = "",
 ) -> Value:  # fmt: skip
     """Add `global_avg_pool2d` to a plan. *layout*: the wanted layout of the result; if the kernel cannot
     write it, the result has the layout of x. A result in kPackedInt8_4H4W is (N, C). *excite*: compute the
-    gates of the channels from the means. The gates, without qparams, are then the result."""
+    gates of the channels from the means. The gates, without qparams, are then the result. *litert*: LiteRT's
+    "mean" or "sum" (`offset_of_mean`)."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
     xq = operand.meaning(op, "x", x.spec, x_qparams)
@@ -206,7 +202,7 @@ def globally_averaged(
         raise ArgumentError(
             f"{op}: x has {h} x {w} pixels; there must be 1 to {MOST_PIXELS}, so that their sum fits int32"
         )
-    multiplier = float(global_multiplier(h * w, xq, yq))
+    formula = _formula(h * w, xq, yq, litert)
     x = repacked(b, x, x.spec.image_layout)
     blocked = x.spec.layout == BLOCKED
     of = IMAGE if excite is not None else layout if layout in MEANS_IN else x.spec.layout
@@ -216,10 +212,8 @@ def globally_averaged(
         blocks = -(-c // 16) if blocked else ceil4(c)
         least = LEAST_BLOCKED if blocked and excite is None else LEAST_INVOCATIONS
         constants = _sharers(b.device, h * (w if blocked else ceil4(w)), blocked, least)
-        push: dict[str, int | float] = {
-            "n": n, "c": c, "h": h, "w": w, "blocks": blocks, "x_zero": signed_zero_point(xq),
-            "y_zero": signed_zero_point(yq), "y_min": -128, "y_max": 127, "multiplier": multiplier,
-        }  # fmt: skip
+        constants["OFFSET"] = bool(litert)
+        push: dict[str, int | float] = {"n": n, "c": c, "h": h, "w": w, "blocks": blocks, **formula}
         if excite is not None:
             excite.build(b, x, y, push, constants)
         else:
@@ -229,34 +223,18 @@ def globally_averaged(
     return y
 
 
-def averaged_by_table(
-    b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams, layout: str | None = None
-) -> Value:
-    """Add the mean over each channel's pixels of a function of 8-bit x to a plan: (N, C, 1, 1). The function
-    is a float32 table of (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`. *layout*: as in
-    `globally_averaged`."""
-    operand.check_image("mean", x.spec.shape)
-    n, c, h, w = x.spec.shape
-    if not 0 < h * w <= MOST_TABLE_PIXELS or table.shape not in ((256,), (c, 256)):
-        raise ArgumentError(
-            f"mean: x is {x.spec.shape} and the table {table.shape}; there must be 1 to"
-            f" {MOST_TABLE_PIXELS} pixels, and"
-            " one table or one for each channel"
-        )
-    numbers, exponent = fixed_point(table)
-    key = ("mean", numbers.shape, numbers.tobytes())
-    x = repacked(b, x, x.spec.image_layout)
-    y = b.new(Spec((n, c, 1, 1), yq.dtype, layout if layout in PIXELS else x.spec.layout, yq))
-    if y.spec.size:
-        layouts = {"LAYOUT": layout_number(x.spec.layout), "Y_LAYOUT": layout_number(y.spec.layout)}
-        program = b.device.program(catalog().find("mean_table_q8__reduce"), layouts)
-        push: dict[str, int | float] = {
-            "n": n, "c": c, "h": h, "w": w, "c4": ceil4(c), "count": numbers.size // 256,
-            "y_zero": signed_zero_point(yq), "multiplier": mean_multiplier(exponent, h * w, yq),
+def _formula(pixels: int, xq: QParams, yq: QParams, litert: str) -> dict[str, int | float]:
+    """Return the push constants of a global average's formula."""
+    if not litert:
+        return {
+            "x_zero": signed_zero_point(xq), "y_zero": signed_zero_point(yq), "y_min": -128, "y_max": 127,
+            "multiplier": float(global_multiplier(pixels, xq, yq)), "offset": 0.0,
         }  # fmt: skip
-        resident = b.device.constant(key, numbers.nbytes, lambda: numbers)
-        b.dispatch(program, [x, b.constant(resident), y], push, x.spec.size)
-    return y
+    multiplier, offset = offset_of_mean(pixels, xq, yq, litert == "sum")
+    return {
+        "x_zero": -shift(xq.dtype), "y_zero": 0, "y_min": yq.qmin, "y_max": yq.qmax,
+        "multiplier": multiplier, "offset": offset,
+    }  # fmt: skip
 
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq.errors import ArgumentError, DTypeError
-from vkq.numerics.elementwise import global_multiplier
+from vkq.numerics.elementwise import global_multiplier, offset_of_mean
 from vkq.numerics.qparams import QParams
 from vkq.numerics.quantize import dequantize
 from vkq.numerics.requantize import requantize
@@ -72,14 +72,20 @@ def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include
     return np.asarray(np.clip(value, yq.qmin, yq.qmax).astype(np.int32).astype(yq.dtype))
 
 
-def global_avg_pool(x: Array, xq: QParams, yq: QParams) -> Array:
+def global_avg_pool(x: Array, xq: QParams, yq: QParams, litert: str = "") -> Array:
     """Return the mean of each channel, (N, C, 1, 1), as ONNX Runtime's QLinearGlobalAveragePool does.
 
     ``y_q = saturate(round_half_even(float32(acc) * m) + y_zp)`` with ``acc = sum(x_q - x_zp)`` exact and
-    ``m = x_scale / (y_scale * float32(H * W))``, each step rounded to float32.
+    ``m = x_scale / (y_scale * float32(H * W))``, each step rounded to float32. *litert*: LiteRT's "mean" or
+    "sum", ``saturate(round_half_even(float32(sum(x_q)) * m + offset))`` with the numbers of
+    `vkq.numerics.elementwise.offset_of_mean`.
     """
-    acc = x.astype(np.int64).sum(axis=(2, 3), keepdims=True) - xq.zero_point * x.shape[2] * x.shape[3]
-    return requantize(acc, global_multiplier(x.shape[2] * x.shape[3], xq, yq), yq)
+    pixels, total = x.shape[2] * x.shape[3], x.astype(np.int64).sum(axis=(2, 3), keepdims=True)
+    if not litert:
+        return requantize(total - xq.zero_point * pixels, global_multiplier(pixels, xq, yq), yq)
+    m, offset = offset_of_mean(pixels, xq, yq, litert == "sum")
+    value = np.rint(total.astype(np.float32) * np.float32(m) + np.float32(offset))
+    return np.asarray(np.clip(value, yq.qmin, yq.qmax).astype(np.int32).astype(yq.dtype))
 
 
 def padded(x: Array, window: Window, fill: Any) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +17,6 @@ from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
 
 LARGEST_SIZE = 1 << 16  # most rows or columns of a resized image
-MOST_TRIED = 16  # most scales of a sum that are tried
 MOST_TAPS = 22  # most taps of an average whose float32 sums are exact with such a slope
 SLOPE_BITS = 17  # float32 bits that remain for the slope besides the 7 bits of a number
 
@@ -96,19 +94,20 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower MEAN. For 8-bit numbers it is XNNPACK's ``round(sum * m) + zp``, ``m = x_scale / (y_scale *
-    count)``."""
+    """Lower MEAN. For 8-bit numbers it is XNNPACK's: the sum of the stored numbers times ``m = x_scale /
+    y_scale * (1 / count)``, plus ``y_zp - x_zp * count * m``, then rounded."""
     x, y = operator.inputs[0], operator.outputs[0]
     shape, keep = low.shape(x), bool(operator.options.get("keep_dims"))
     axes = _axes(low, operator)
     image, is_bytes = axes == [1, 2] and len(shape) == 4, low.dtype(x) in BYTES
     if image:
-        how: dict[str, Any] = {"x": low.q(x), "y": low.q(y)} if is_bytes else {}
+        how: dict[str, Any] = {"x": low.q(x), "y": low.q(y), "litert": "mean"} if is_bytes else {}
         name = low.emit("global_avg_pool2d" if is_bytes else "GlobalAveragePool", [low.first_of(x)], **how)
         if keep:
             return low.give(y, name, first=True)
     elif is_bytes:
-        name = low.emit("global_avg_pool2d", [_as_pixels(low, x, axes)], x=low.q(x), y=low.q(y))
+        how = {"x": low.q(x), "y": low.q(y), "litert": "mean"}
+        name = low.emit("global_avg_pool2d", [_as_pixels(low, x, axes)], **how)
     else:
         numbers = low.constant(np.array(axes, np.int64), "axes")
         return low.give(y, low.emit("ReduceMean", [low.last_of(x), numbers], keepdims=int(keep)))
@@ -139,30 +138,14 @@ def _axes(low: Lowering, operator: FileOperator) -> list[int]:
 
 
 def total(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """SUM: for 8-bit numbers XNNPACK's ``round(sum * (x_scale / y_scale)) + zp``.
-
-    The mean's multiplier ``x_scale / (y_scale * count)`` is that of a sum with other scales, which are
-    searched: not every float32 is a quotient by one divisor.
-    """
+    """Lower SUM. For 8-bit numbers it is XNNPACK's, with the formula of `mean` for a count of 1."""
     x, axes = operator.inputs[0], _axes(low, operator)
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])
         name = low.emit("ReduceSum", [low.last_of(x), numbers], keepdims=keep)
         return low.give(operator.outputs[0], name)
-    given, y = low.q(x), low.q(operator.outputs[0])
-    factor, name = np.float32(given.scale) / np.float32(y.scale), _as_pixels(low, x, axes)
-    count = np.float32(low.specs[name].shape[2])
-    for unit in np.linspace(1, 2, MOST_TRIED, endpoint=False, dtype=np.float32):
-        scale = np.float32(factor * np.float32(unit * count))
-        if scale / np.float32(unit * count) == factor:
-            how: dict[str, Any] = {
-                "x": dataclasses.replace(given, scale=float(scale)),
-                "y": dataclasses.replace(y, scale=float(unit)),
-            }
-            return _kept(low, operator, low.emit("global_avg_pool2d", [name], **how), axes)
-    raise Unsupported(
-        f"its scales {given.scale} and {y.scale} give a multiplier that no mean with one scale has"
-    )
+    how: dict[str, Any] = {"x": low.q(x), "y": low.q(operator.outputs[0]), "litert": "sum"}
+    return _kept(low, operator, low.emit("global_avg_pool2d", [_as_pixels(low, x, axes)], **how), axes)
 
 
 def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:

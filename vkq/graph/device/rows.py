@@ -12,6 +12,7 @@ from ...kernels.repack import reshaped
 from ...ops import elementwise, pool, quantize, softmax, table, tables
 from ...ops.choose import argmax_of, chosen
 from ...ops.matmul import multiplied
+from ...ops.mean import averaged_by_table
 from ...ops.real import pooled
 from ...problem.heads import ONE_EACH
 from ...runtime.builder import Value
@@ -159,7 +160,10 @@ def _global_avg_pool(context: Context, node: Node) -> Value:
     x = context.value(node.inputs[0])
     layout, found = wanted_means(context, node.outputs[0]), gates.behind(context, node)
     excite = found.excite if found else None
-    y = unnamed(context, pool.globally_averaged(context.builder, x, a["y"], a["x"], layout, excite))
+    y = unnamed(
+        context,
+        pool.globally_averaged(context.builder, x, a["y"], a["x"], layout, excite, a.get("litert", "")),
+    )
     if found:
         found.keep(context, y)
     return y
@@ -168,7 +172,7 @@ def _global_avg_pool(context: Context, node: Node) -> Value:
 def _mean_lookup(context: Context, node: Node) -> Value:
     a, x = node.attributes, context.value(node.inputs[0])
     layout = wanted(context, node.outputs[0])
-    return unnamed(context, pool.averaged_by_table(context.builder, x, a["table"], a["y"], layout))
+    return unnamed(context, averaged_by_table(context.builder, x, a["table"], a["y"], layout))
 
 
 def _max_pool(context: Context, node: Node) -> Value:
