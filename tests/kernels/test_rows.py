@@ -1,6 +1,6 @@
 """Tests of functions of rows: the device gives the bits of NumPy's steps, near the real value."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -99,16 +99,12 @@ def scaled() -> tuple[Chain, tuple[int, ...]]:
     return Chain(("float32",) * 4, (), links, (6,)), (RESULT, ONE, PLACES, LIKE)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
-def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: str) -> None:
-    """Quantized rows run through a chain and are quantized again, for each layout of x and y, with row
-    lengths that are not multiples of four."""
+def check_bytes(device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int, int] = (0, 0)) -> None:
+    """Compare normalized rows, whose results run through a chain, with NumPy."""
     read, write = (LAYOUTS[i] for i in layouts)
     rng, shape = np.random.default_rng(5), (3, 5, 48 if BLOCKED in (read, write) else 36)
     chain, ways = scaled()
-    xq, yq = QParams(0.05, 3, dtype), QParams(0.031, 9, dtype)
-    x = rng.integers(0, 256, shape, np.uint8).view(dtype)
+    x = rng.integers(0, 256, shape, np.uint8).view(xq.dtype)
     others = [np.float32([1.3]), values(1, shape[-1]), values(2, *shape)]
 
     def build(b: Any, x: Any, *others: Any) -> Any:
@@ -117,9 +113,35 @@ def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: str) -> None
 
     tensor = vkq.Tensor.from_numpy(x, device, read)
     named = {"x": tensor, **{f"x{i}": vkq.Tensor.from_numpy(a, device) for i, a in enumerate(others)}}
-    types = (dtype, *("float32",) * 3)
-    got = operand.apply(f"{layouts}{dtype}", build, named, (), device, None, types)
+    got = operand.apply(f"{layouts}{xq}{yq}", build, named, (), device, None, (xq.dtype, *("float32",) * 3))
     assert got.layout == write
     normal = expected("normalize", dequantize(x, xq), 2, 1, epsilon=1e-5)
     want = quantize(chain.computed(normal, *others)[0], yq)
     np.testing.assert_array_equal(got.numpy(), want, strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
+def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: Literal["int8", "uint8"]) -> None:
+    """Quantized rows run through a chain and are quantized again, for each layout of x and y, with row
+    lengths that are not multiples of four."""
+    check_bytes(device, QParams(0.05, 3, dtype), QParams(0.031, 9, dtype), layouts)
+
+
+def test_scales_share_a_kernel(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales, zero points and types of 8-bit numbers change no kernel, except a scale whose reciprocal would
+    leave float32's range."""
+    used, program = [], vkq.Device.program
+
+    def seen(*args: Any) -> Any:
+        used.append(program(*args))
+        return used[-1]
+
+    monkeypatch.setattr(vkq.Device, "program", seen)
+    check_bytes(device, QParams(0.05, 3), QParams(0.031, -9))
+    check_bytes(device, QParams(1.5, 130, "uint8"), QParams(2.0**-9, 0))
+    check_bytes(device, QParams(0.01), QParams(40.0, 255, "uint8"))
+    assert [each.variant.name for each in used] == ["rows__group:q8.normalize.mul.add.mul.q8.8x5"] * 3
+    assert len({id(each) for each in used}) == 1
+    check_bytes(device, QParams(2.0**98, 3), QParams(2.0**101, 9))
+    assert used[-1] is not used[0]

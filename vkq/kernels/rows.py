@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..layout.extent import BLOCKED, MATRIX, Spec
-from ..numerics.bytes import dequantized, quantized
+from ..numerics.bytes import Quantizer, dequantized, divides, reciprocal
 from ..numerics.qparams import QParams
 from ..numerics.rows import FUNCTIONS, IDENTITY, JOIN, MOST_LANES, finished, gathered, lane_result, lanes_of
 from ..numerics.steps import Number, flushed, is_nan
+from ..numerics.stored import signed_zero_point
 from ..runtime.builder import Builder, Value
 from ..shader.assembler import KernelWriter
 from ..shader.expression import Expression
@@ -62,32 +63,54 @@ def rows_of(
     if y.spec.size:
         lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
         turns = -(-length // lanes)
-        layouts = x.spec.layout, y.spec.layout
-        form = RowForm(name, lanes, turns * (turns <= AHEAD), epsilon, ends, *layouts, b.device.soft_float)
+        form = RowForm(
+            name, lanes, turns * (turns <= AHEAD), epsilon, ends.chain, ends.operands, ends.x is not None,
+            ends.y is not None, ends.y is not None and divides(ends.y), x.spec.layout, y.spec.layout,
+            b.device.soft_float,
+        )  # fmt: skip
         program = b.device.program(written(form))
         rows = x.spec.size // length
         push: dict[str, int | float] = {
-            "rows": rows,
-            "length": length,
-            "inner": inner,
-            "count": float(length),
-        }
+            "rows": rows, "length": length, "inner": inner, "count": float(length), **_numbers(ends),
+        }  # fmt: skip
         macs = x.spec.size * len(FUNCTIONS[name].passes) * 8
         b.dispatch(program, [x, *operands, y], push, macs=macs)
     return y
 
 
+WORDS = (
+    ("first_group", "uint"), ("rows", "uint"), ("length", "uint"), ("inner", "uint"), ("count", "float"),
+    ("x_scale", "float"), ("x_zero", "int"), ("y_scale", "float"), ("y_reciprocal", "float"),
+    ("y_zero", "int"),
+)  # fmt: skip
+PLACE = {word: i for i, (word, _) in enumerate(WORDS)}
+
+
+def _numbers(ends: Ends) -> dict[str, int | float]:
+    """Return the push constants of 8-bit inputs and results; 1 and 0 for floats."""
+    x, y = ends.x or QParams(1.0), ends.y or QParams(1.0)
+    return {
+        "x_scale": x.scale, "x_zero": signed_zero_point(x), "y_scale": y.scale, "y_reciprocal": reciprocal(y),
+        "y_zero": signed_zero_point(y),
+    }  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """The properties that a kernel depends on. *lanes*: the number of invocations that share a row. *ahead*:
-    how many numbers each invocation loads only once (0: it loads them in each pass). *soft*: sums are sums of
-    whole numbers."""
+    """The properties that a kernel depends on; scales and zero points are push constants. *lanes*: the number
+    of invocations that share a row. *ahead*: how many numbers each invocation loads only once (0: it loads
+    them in each pass). *x_bytes*, *y_bytes*: whether x and y have 8 bits. *divides*: `Quantizer`. *soft*:
+    sums are sums of whole numbers."""
 
     name: str
     lanes: int
     ahead: int
     epsilon: float
-    ends: Ends
+    chain: Chain | None
+    operands: tuple[int, ...]
+    x_bytes: bool
+    y_bytes: bool
+    divides: bool
     x: str
     y: str
     soft: bool
@@ -96,22 +119,15 @@ class RowForm:
 @functools.lru_cache(1024)
 def written(form: RowForm) -> Written:
     """Write the shader of a function of rows."""
-    words = (
-        ("first_group", "uint"),
-        ("rows", "uint"),
-        ("length", "uint"),
-        ("inner", "uint"),
-        ("count", "float"),
-    )
-    push = tuple(PushConstant(word, kind, 4 * i) for i, (word, kind) in enumerate(words))
-    name, lanes, ends = form.name, form.lanes, form.ends
-    more = sum(operand != RESULT for operand in ends.operands)
+    push = tuple(PushConstant(word, kind, 4 * i) for i, (word, kind) in enumerate(WORDS))
+    name, lanes = form.name, form.lanes
+    more = sum(operand != RESULT for operand in form.operands)
     bindings = tuple(Binding(i, "x" if i == 0 else f"x{i}", "read", "uint") for i in range(1 + more))
     bindings += (Binding(1 + more, "y", "write", "uint"),)
     each = FUNCTIONS[name].each is not None
-    loops = int(each and ends.y is not None) if form.ahead else len(FUNCTIONS[name].passes) + each
-    ops = [name.lower(), *(link.op.lower() for link in (ends.chain.links if ends.chain else ())[:6])]
-    ops = ["q8"] * (ends.x is not None) + ops + ["q8"] * (ends.y is not None)
+    loops = int(each and form.y_bytes) if form.ahead else len(FUNCTIONS[name].passes) + each
+    ops = [name.lower(), *(link.op.lower() for link in (form.chain.links if form.chain else ())[:6])]
+    ops = ["q8"] * form.x_bytes + ops + ["q8"] * form.y_bytes
     size = f"{lanes}x{form.ahead}" if form.ahead else f"{lanes}"
     return Written(
         "rows__group", f"rows__group:{'.'.join(ops)}.{size}", "a function of rows", bindings, push,
@@ -122,10 +138,10 @@ def written(form: RowForm) -> Written:
 
 
 def _module(form: RowForm) -> bytes:
-    more = sum(operand != RESULT for operand in form.ends.operands)
-    k = KernelWriter((*(False,) * (1 + more), True), 5, MOST_LANES, form.soft, MOST_LANES)
+    more = sum(operand != RESULT for operand in form.operands)
+    k = KernelWriter((*(False,) * (1 + more), True), len(WORDS), MOST_LANES, form.soft, MOST_LANES)
     r = _Row(k, form)
-    a = {"epsilon": form.epsilon, "count": k.word(4).f}
+    a = {"epsilon": form.epsilon, "count": r.word("count").f}
     function = FUNCTIONS[form.name]
     got: list[Number] = []
     numbers = r.ahead()
@@ -147,14 +163,14 @@ def _module(form: RowForm) -> bytes:
         result = finished(got)
         with k.when(r.inside & r.own.equals(0)):
             k.store(1, r.row, is_nan(result).where(np.nan, result))
-    elif numbers and form.ends.y is None:
+    elif numbers and not form.y_bytes:
         for place, number, there in numbers:
             found = each(number, got)
             with k.when(r.inside & there):
                 r.keep_number(1 + more, place, lambda _, found=found: found)  # type: ignore[misc]
     else:
-        turns = r.length if form.ends.y is None else r.length >> 2
-        write = r.keep_number if form.ends.y is None else r.keep_word
+        turns = r.length >> 2 if form.y_bytes else r.length
+        write = r.keep_word if form.y_bytes else r.keep_number
         k.loop(
             r.own, r.inside.where(turns, 0), r.step, (),
             lambda c, s: write(1 + more, c, lambda c: each(r.number(c), got)),
@@ -166,16 +182,22 @@ class _Row:
     """Writes the code that reads and stores the row of an invocation, ``at``."""
 
     def __init__(self, k: KernelWriter, form: RowForm):
-        self.k, self.form, self.ends = k, form, form.ends
+        self.k, self.form = k, form
         self.lane, per = k.lane(), MOST_LANES // form.lanes
         self.own = self.lane & (form.lanes - 1)
         self.row = k.workgroup() * per + (self.lane >> (form.lanes.bit_length() - 1))
-        self.rows, self.length, self.inner = k.word(1), k.word(2), k.word(3)
+        self.rows, self.length, self.inner = (self.word(name) for name in ("rows", "length", "inner"))
+        if form.y_bytes:
+            scale, inverse, zero = (self.word(f"y_{name}") for name in ("scale", "reciprocal", "zero"))
+            self.quantized = Quantizer(scale.f, inverse.f, zero.i, form.divides)
         self.step, self.inside, last = k.constant(form.lanes, "u"), self.row < self.rows, self.rows - 1
         # Invocations beyond the last row compute the last row, and store nothing.
         self.at = self.inside.where(self.row, last)
         above = self.at.divided(self.inner)
         self.first = above * (self.inner * self.length) + (self.at - above * self.inner)
+
+    def word(self, name: str) -> Number:
+        return self.k.word(PLACE[name])
 
     def ahead(self) -> list[tuple[Number, Number, Number]]:
         """The invocation's numbers, where they are few: the place of each, itself, and whether it is in the
@@ -185,10 +207,10 @@ class _Row:
         return [(c, self.number(t.where(c, self.own)), t) for c, t in zip(places, there, strict=True)]
 
     def number(self, c: Number) -> Number:
-        if self.ends.x is None:
+        if not self.form.x_bytes:
             return flushed(self.k.load(0, self.first + c * self.inner).f)
         word = self.k.load(0, word_of(self.form.x, self.at, c, self.rows, self.length))
-        return dequantized(byte_of(word, c), self.ends.x)
+        return dequantized(byte_of(word, c), self.word("x_scale").f, self.word("x_zero").i)
 
     def keep_number(self, y: int, c: Number, result: Callable[[Number], Number]) -> tuple[()]:
         found = self._through(result(c), c)
@@ -197,26 +219,25 @@ class _Row:
 
     def keep_word(self, y: int, c: Number, result: Callable[[Number], Number]) -> tuple[()]:
         """Store four neighbours, quantized."""
-        assert self.ends.y is not None
         word = c.of(0, "u")
         for j in range(4):
             place = (c << 2) + j
-            byte = quantized(self._through(result(place), place), self.ends.y)
+            byte = self.quantized(self._through(result(place), place))
             word = word | ((byte.u & 0xFF) << (8 * j))
         self.k.store(y, word_of(self.form.y, self.at, c << 2, self.rows, self.length), word)
         return ()
 
     def _through(self, result: Number, c: Number) -> Number:
         """Apply the chain to a result, if there is one."""
-        if self.ends.chain is None:
+        if self.form.chain is None:
             return result
         places = {ONE: c.of(0), PLACES: c, LIKE: self.first + c * self.inner}
-        buffers = iter(range(1, 1 + len(self.ends.operands)))
+        buffers = iter(range(1, 1 + len(self.form.operands)))
         inputs = [
             result if way == RESULT else element(self.k, next(buffers), dtype, places[way])
-            for way, dtype in zip(self.ends.operands, self.ends.chain.inputs, strict=True)
+            for way, dtype in zip(self.form.operands, self.form.chain.inputs, strict=True)
         ]
-        return self.ends.chain.values(inputs)[0]
+        return self.form.chain.values(inputs)[0]
 
 
 def word_of(layout: str, row: Number, c: Number, rows: Number, length: Number) -> Number:

@@ -1,5 +1,9 @@
 """8-bit numbers in steps (`vkq.numerics.steps`): `vkq.numerics.quantize` of one number, bit for bit. Bytes
-are in their stored form (`vkq.numerics.stored`)."""
+are in their stored form (`vkq.numerics.stored`).
+
+Scales and zero points are numbers of the computation, so that a kernel can take them as push constants and
+serve every layer.
+"""
 
 from __future__ import annotations
 
@@ -10,50 +14,63 @@ import numpy as np
 from .elementary import maximum, minimum, round_even
 from .qparams import QParams
 from .rational import divide
-from .steps import INFINITY, SIGN, Number, is_nan, magnitude
-from .stored import signed_zero_point
+from .steps import HIDDEN, INFINITY, SIGN, Number, is_nan, magnitude
 
 MOST = 512.0  # a larger quotient saturates, whatever the zero point
 LARGE = 100  # scales outside [2^-100, 2^100] are divided by, not multiplied with the reciprocal
+ONE = 0x3F800000  # the bits of 1.0
 
 
-def dequantized(byte: Number, q: QParams) -> Number:
-    """``(byte - zero_point) * scale`` of an "i" in [-128, 127], as a float32."""
-    return (byte - signed_zero_point(q)).as_float() * q.scale
+def dequantized(byte: Number, scale: Number, zero: Number) -> Number:
+    """``(byte - zero) * scale`` of an "i" in [-128, 127], as a float32; zero is a `signed_zero_point`."""
+    return (byte - zero).as_float() * scale
 
 
-def quantized(x: Number, q: QParams) -> Number:
-    """``saturate(round_half_even(x / scale) + zero_point)`` of a flushed float32, as an "i" in [-128, 127];
-    NaN gives the smallest."""
-    zero = signed_zero_point(q)
-    found = _nearest(x, q.scale) if 2.0**-LARGE < q.scale < 2.0**LARGE else _divided(x, q.scale)
-    found = is_nan(x).where(x.of(-512, "i"), found) + zero
-    return (found < -128).where(-128, (found > 127).where(127, found))
+def divides(q: QParams) -> bool:
+    """Return whether a `Quantizer` of this scale must divide."""
+    return not 2.0**-LARGE < q.scale < 2.0**LARGE
 
 
-def _divided(x: Number, scale: float) -> Number:
-    quotient = round_even(divide(x, x.of(scale)))
-    return minimum(maximum(quotient, x.of(-MOST)), x.of(MOST)).as_int()
+def reciprocal(q: QParams) -> float:
+    """Return the float32 reciprocal of the scale's significand, which is in [1, 2)."""
+    return float(np.float32(1) / np.float32(2 * math.frexp(q.scale)[0]))
 
 
-def _nearest(x: Number, scale: float) -> Number:
-    """``round_half_even(x / scale)`` within [-512, 512], without a division.
+class Quantizer:
+    """``saturate(round_half_even(x / scale) + zero)`` of flushed float32 numbers, as an "i" in [-128, 127];
+    NaN gives the smallest. zero: a `signed_zero_point`. *reciprocal* and *divides* are those of the scale."""
 
-    Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and x - (k + 1/2) * scale
-    is exact if it is small. The float32 quotient equals the tie if this difference is less than scale times
-    half a unit of the tie's last place. The difference is never equal to that bound, because the product of
-    an odd 25-bit number has more than 24 bits.
-    """
-    power = 2.0 ** (1 - math.frexp(scale)[1])
-    whole = np.float32(scale * power)  # in [1, 2)
-    # The upper 12 bits; a tie has 11 bits, so the product of both is exact.
-    upper = (whole.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
-    top = x.of(MOST * scale)
-    a = (magnitude(x).u < top.u).where(magnitude(x), top) * power
-    k = (a * float(np.float32(1) / whole)).as_int()
-    tie = k.as_float() + 0.5
-    more = (a - tie * float(upper)) - tie * float(whole - upper)
-    half_unit = (tie & INFINITY) * float(whole * np.float32(2.0**-24))
-    up, level = more > half_unit, more > -half_unit
-    found = up.where(k + 1, level.where(k + (k & 1), k))
-    return (x.u >= SIGN).where(-found, found)
+    def __init__(self, scale: Number, reciprocal: Number, zero: Number, divides: bool):
+        self._scale, self._reciprocal, self._zero, self._divides = scale, reciprocal, zero, divides
+        self._power = ((scale.of(254, "u") - (scale.u >> 23)) << 23).f  # scale * power is in [1, 2)
+        whole = ((scale.u & (HIDDEN - 1)) | ONE).f
+        # The upper 12 bits; a tie has 11 bits, so the product of both is exact.
+        self._upper = whole & 0xFFFFF000
+        self._lower, self._half_unit = whole - self._upper, whole * 2.0**-24
+
+    def __call__(self, x: Number) -> Number:
+        found = (self._divided if self._divides else self._nearest)(x)
+        found = is_nan(x).where(x.of(-512, "i"), found) + self._zero
+        return (found < -128).where(-128, (found > 127).where(127, found))
+
+    def _divided(self, x: Number) -> Number:
+        quotient = round_even(divide(x, self._scale))
+        return minimum(maximum(quotient, x.of(-MOST)), x.of(MOST)).as_int()
+
+    def _nearest(self, x: Number) -> Number:
+        """``round_half_even(x / scale)`` within [-512, 512], without a division.
+
+        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and x - (k + 1/2) *
+        scale is exact if it is small. The float32 quotient equals the tie if this difference is less than
+        scale times half a unit of the tie's last place. The difference is never equal to that bound, because
+        the product of an odd 25-bit number has more than 24 bits.
+        """
+        top = self._scale * MOST
+        a = (magnitude(x).u < top.u).where(magnitude(x), top) * self._power
+        k = (a * self._reciprocal).as_int()
+        tie = k.as_float() + 0.5
+        more = (a - tie * self._upper) - tie * self._lower
+        half_unit = (tie & INFINITY) * self._half_unit
+        up, level = more > half_unit, more > -half_unit
+        found = up.where(k + 1, level.where(k + (k & 1), k))
+        return (x.u >= SIGN).where(-found, found)
