@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import ModelError
 from ..graph.graph import Array, Graph, Node, Spec, in_order
 from ..graph.passes.constants import Rest, fold_constants, fold_known
+from ..graph.passes.plain import RULES as REWRITTEN
 from ..numerics.stored import owned
 from .alone import is_graph
 from .branches import branch
@@ -160,7 +161,7 @@ def _why(node: Node, domains: Mapping[int, str]) -> str:
     """Return the reason why an operator cannot be read: vkq knows the operator, but not in this form. The
     text is empty if vkq does not know the operator."""
     domain = domains[id(node)]
-    known = (domain, node.op) in FORMED
+    known = (domain, node.op) in FORMED or (not domain and node.op in REWRITTEN)
     return f"vkq does not support this form of {domain or 'ai.onnx'}.{node.op}" if known else ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Node
-from . import einsum, grids, indices, norms, orders, recurrent, sizes, volumes
+from . import einsum, fourier, grids, indices, norms, orders, recurrent, sizes, volumes
 from .sweep import Sweep
 from .words import Words
 
@@ -18,6 +18,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "AveragePool": volumes.pool,
     "Conv": volumes.convolution,
     "ConvTranspose": volumes.transposed_convolution,
+    "DFT": fourier.dft,
     "Dropout": norms.dropout,
     "Einsum": einsum.einsum,
     "GatherElements": indices.gather_elements,
@@ -36,6 +37,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "OneHot": indices.one_hot,
     "Resize": sizes.other_resize,
     "ReverseSequence": indices.reverse_sequence,
+    "STFT": fourier.stft,
     "Scatter": indices.scatter_elements,
     "ScatterElements": indices.scatter_elements,
     "ScatterND": indices.scatter_nd,
