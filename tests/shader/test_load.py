@@ -114,6 +114,26 @@ def test_one_of_those_that_are_alike_says_everything(tmp_path: Path) -> None:
             like(tmp_path, LIKE.replace("scale.yaml", other))
 
 
+SIGNS = "{minus: {defines: {SIGN: 0}}, plus: {defines: {SIGN: 1}}}"
+
+
+def test_an_axis_has_the_values_of_another_file(tmp_path: Path) -> None:
+    """An axis with `like` has the values that another YAML of the folder writes out, and no others."""
+    text = LIKE.replace("    plus: {defines: {SIGN: 1}}\n", "    like: third.yaml\n")
+    write_folder(tmp_path)
+    third = tmp_path / "shaders/scale/third.yaml"
+    third.write_text(f"axes:\n  sign: {SIGNS}\n")
+    shader = like(tmp_path, text)
+    assert shader.axes["sign"] == ("minus", "plus")
+    assert [variant.defines["SIGN"] for variant in shader.variants[:2]] == [0, 1]
+    for axes in ("{}", "{tile: {one: {}}}", "{sign: {like: other.yaml}}"):
+        third.write_text(f"axes: {axes}\n")
+        with pytest.raises(SpecError, match=r"other.yaml:8: 'third.yaml' does not write out the axis 'sign'"):
+            like(tmp_path, text)
+    with pytest.raises(SpecError, match=r"other.yaml:9: unknown key 'more'; the keys here are: like"):
+        like(tmp_path, text.replace("third.yaml\n", "third.yaml\n    more: {}\n"))
+
+
 def test_without_axes_there_is_one_variant(tmp_path: Path) -> None:
     start, end = YAML.index("axes:"), YAML.index("defines: {EXTRA")
     shader = sample(tmp_path, (YAML[start:end], ""), ("EXTRA: 3", "EXTRA: 3, OUT: 1, TILE: 1"))

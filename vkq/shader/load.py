@@ -26,6 +26,7 @@ from vkq.shader.schema import (
     name_of,
     named,
     type_of,
+    values_of,
 )
 from vkq.shader.spec import TEXELS, Binding, Constant, PushConstant, Shader, Variant
 from vkq.yamlfile import Node, load
@@ -70,7 +71,7 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
 def described(path: Path, known: Mapping[str, Words]) -> Shader:
     """Return the shader without checking its variants; each is checked at its first use."""
     top = _keys(path)
-    source, axes = beside(path, top["source"], "the source"), _axes(top.get("axes"))
+    source, axes = beside(path, top["source"], "the source"), _axes(path, top.get("axes"))
     left_out = _except(top.get("except"), axes)
     if math.prod(map(len, axes.values())) > MAX_VARIANTS:
         raise top["axes"].error(f"the axes multiply to more than {MAX_VARIANTS} variants; use fewer.")
@@ -199,10 +200,11 @@ def _local_size(node: Node, names: set[str]) -> tuple[Expression, Expression, Ex
     return x, y, z
 
 
-def _axes(node: Node | None) -> _Axes:
+def _axes(path: Path, node: Node | None) -> _Axes:
     axes: _Axes = {}
-    for axis, values in items(node):
-        check_name(values, axis, LOWER)
+    for axis, said in items(node):
+        check_name(said, axis, LOWER)
+        values = values_of(path, axis, said)
         axes[axis] = {}
         for value, entry in items(values):
             check_name(entry, value, LOWER)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from vkq.errors import ArgumentError
 from vkq.shader.expression import Expression
 from vkq.shader.spec import Value, encode
-from vkq.yamlfile import Node
+from vkq.yamlfile import Node, load
 
 MAX_ENTRIES = 64  # most entries of a list or mapping of a description: bindings, constants, defines, rules
 LOWER = re.compile(r"[a-z0-9_]+")
@@ -85,6 +85,19 @@ def beside(path: Path, node: Node, what: str) -> Path:
     if not file.is_file():
         raise node.error(f"{what} '{file}' does not exist; it must stand beside the YAML.")
     return file
+
+
+def values_of(path: Path, axis: str, node: Node) -> Node:
+    """Return the values of an axis: those written there, or with ``like`` those that another YAML in the
+    description's folder writes out for the same axis."""
+    if "like" not in dict(items(node)):
+        return node
+    like = node.mapping({"like"})["like"]
+    other = beside(path, like, "what the axis is like")
+    values = dict(items(dict(load(other).items()).get("axes"))).get(axis)
+    if values is None or "like" in dict(items(values)):
+        raise like.error(f"'{other.name}' does not write out the axis '{axis}'; name a YAML that does.")
+    return values
 
 
 def default_of(node: Node, kind: str, name: str) -> Value:
