@@ -62,8 +62,9 @@ def test_every_setting_runs_a_program_of_its_own(
     monkeypatch.setattr(Device, "program", noted)
     found = tuning.trials(software_device, check_of(NAME), "portable", most=None)
     settings = {each.choice[registers.KIND] for each in found if registers.KIND in each.choice}
-    assert len(made) == len(registers.candidates(software_device.capabilities)) == 36
-    assert len(settings) == 35, "the default is one of them"
+    count = len(registers.candidates(software_device.capabilities))
+    assert len(made) == count > 30
+    assert len(settings) == count - 1, "the default is one of them"
     assert not [each.error for each in found if each.error]
     assert all(each.time_us and each.time_us > 0 for each in found)
     assert sum(each.final for each in found) in (tuning.FINALISTS, tuning.FINALISTS + 1)

@@ -37,7 +37,8 @@ for family, name, what in outcomes:
     say(end=name, spent=spent, **({"us": what} if isinstance(what, float) else {"wrong": what}))
 """
 PRODUCT = families()[0].name
-NAMED = list(families()[0].candidates)
+LARGE, SMALL = list(families()[0].candidates)[:2]
+WIDE, PLAIN = "4x8 in registers", "4x4 in registers"
 TILES = reported("adreno-740")  # its profile says 4x8 in registers, and it was never timed
 
 
@@ -64,14 +65,13 @@ def measure(kept: dict[str, Measured] | None = None) -> dict[str, Measured] | No
 def test_the_fastest_that_is_right_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest correct candidate is taken. One that compiles too long, or crashes, ends the child; a new
     child continues without it."""
-    large, small, _, wide, plain, *_ = NAMED
-    started = faked(monkeypatch, {wide: 50.0, large: "late", small: "crash", plain: 20.0})
+    started = faked(monkeypatch, {WIDE: 50.0, LARGE: "late", SMALL: "crash", PLAIN: 20.0})
     found = measure()
     assert found is not None
     taken = found[PRODUCT]
-    assert taken.taken == plain
-    assert taken.outcomes[large] == "not compiled and run once in 0.5 s"
-    assert "SIGABRT" in str(taken.outcomes[small])
+    assert taken.taken == PLAIN
+    assert taken.outcomes[LARGE] == "not compiled and run once in 0.5 s"
+    assert "SIGABRT" in str(taken.outcomes[SMALL])
     assert [len([o for o in options if o.startswith("--skip")]) for options in started] == [0, 2, 3]
     seconds = [float(next(o for o in options if "seconds" in o).split("=")[1]) for options in started]
     assert seconds[0] == measured.TOTAL_S
@@ -84,20 +84,18 @@ def test_the_fastest_that_is_right_is_taken(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_wrong_ones_are_out_and_small_gains_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    large, _, _, wide, plain, *_ = NAMED
-    faked(monkeypatch, {wide: 50.0, large: "3 of 9 differ", plain: 46.0})
+    faked(monkeypatch, {WIDE: 50.0, LARGE: "3 of 9 differ", PLAIN: 46.0})
     found = measure()
     assert found is not None
-    assert found[PRODUCT].taken == wide  # 46 is less than a tenth faster than the profile's choice
-    assert found[PRODUCT].outcomes[large] == "wrong: 3 of 9 differ"
-    assert str(found[PRODUCT]) == f"{wide}, 50.0 us ({large} wrong: 3 of 9 differ; {plain} 46.0 us)"
+    assert found[PRODUCT].taken == WIDE  # 46 is less than a tenth faster than the profile's choice
+    assert found[PRODUCT].outcomes[LARGE] == "wrong: 3 of 9 differ"
+    assert str(found[PRODUCT]) == f"{WIDE}, 50.0 us ({LARGE} wrong: 3 of 9 differ; {PLAIN} 46.0 us)"
 
 
 def test_a_kept_choice_yields_to_a_clearly_faster_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    wide, plain = NAMED[3:5]
-    kept = {PRODUCT: Measured(plain, {plain: 20.0})}
-    for now, taken in ((46.0, plain), (30.0, wide), ("3 of 9 differ", wide)):
-        faked(monkeypatch, {wide: 28.0 if now == 30.0 else 44.0, plain: now if now != 30.0 else 40.0})
+    kept = {PRODUCT: Measured(PLAIN, {PLAIN: 20.0})}
+    for now, taken in ((46.0, PLAIN), (30.0, WIDE), ("3 of 9 differ", WIDE)):
+        faked(monkeypatch, {WIDE: 28.0 if now == 30.0 else 44.0, PLAIN: now if now != 30.0 else 40.0})
         found = measure(kept)
         assert found is not None
         assert found[PRODUCT].taken == taken, now
@@ -105,10 +103,9 @@ def test_a_kept_choice_yields_to_a_clearly_faster_one_alone(monkeypatch: pytest.
 
 def test_without_the_present_choice_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the profile's own choice has no time (the time ended first, or all failed), nothing is stored."""
-    large, small, _, wide, plain, *_ = NAMED
-    faked(monkeypatch, {large: 10.0})
+    faked(monkeypatch, {LARGE: 10.0})
     assert measure() == {}
-    faked(monkeypatch, {wide: "late", plain: "crash", small: "late", large: "crash"})
+    faked(monkeypatch, {WIDE: "late", PLAIN: "crash", SMALL: "late", LARGE: "crash"})
     assert measure() == {}
 
 
@@ -129,7 +126,7 @@ def test_who_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timed == {"lavapipe", "swiftshader", "nvidia-h200"}
     monkeypatch.setenv("VKQ_TUNE", "off")
     assert not any(measured.wanted(c) for c in devices.values())
-    assert measured.choices({PRODUCT: Measured(NAMED[4], {NAMED[4]: 1.0})}) == ()
+    assert measured.choices({PRODUCT: Measured(PLAIN, {PLAIN: 1.0})}) == ()
     monkeypatch.setenv("VKQ_TUNE", "always")
     assert all(measured.wanted(c) for c in devices.values())
     monkeypatch.setenv("VKQ_TUNE", "never")
@@ -155,7 +152,7 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
     c = any_device.capabilities
     known = selftest.report(any_device)
     asked: list[object] = []
-    found = {PRODUCT: Measured(NAMED[4], {NAMED[4]: 2.5})}
+    found = {PRODUCT: Measured(PLAIN, {PLAIN: 2.5})}
 
     def fake(c: object, report: Any, kept: object) -> dict[str, Measured]:
         assert report["tuning"] is None
@@ -233,7 +230,7 @@ def test_the_child_ends_a_slow_one_and_tells_a_wrong_one(
 def test_a_device_can_leave_it_out(monkeypatch: pytest.MonkeyPatch, software_device: vkq.Device) -> None:
     c = software_device.capabilities
     known = dataclasses.replace(
-        selftest.report(software_device), tuning={PRODUCT: Measured(NAMED[4], {NAMED[4]: 2.5})}
+        selftest.report(software_device), tuning={PRODUCT: Measured(PLAIN, {PLAIN: 2.5})}
     )
     monkeypatch.setattr(verdict, "_reports", {c.key: known})
     with vkq.Device(c.index) as device, vkq.Device(c.index, tune="off") as other:

@@ -142,7 +142,7 @@ def test_one_element(any_device: vkq.Device) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lookup", "add"])
-@pytest.mark.parametrize("setting", ["4x4", "4x8", "8x8"])
+@pytest.mark.parametrize("setting", catalog().shaders[registers.SHADER].axes["tile"])
 def test_every_tile_in_registers(any_device: vkq.Device, setting: str, kind: Kind) -> None:
     with registers.forced(registers.Setting(setting, 8, 8)):
         plan, tensors, want = planned(any_device, KERNELS[0][0], kind, "auto", "portable")
