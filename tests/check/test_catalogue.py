@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vkq
+from tests.runtime.operators import MATRIX_UNITS
 from vkq.bench.cases import CHECKED
 from vkq.check import catalogue
 from vkq.check.cases import CASES, FLOAT, SCHEMES, TRANSPOSED
@@ -80,7 +81,7 @@ def test_what_is_forced_is_taken(any_device: vkq.Device) -> None:
             said = layer(any_device, check, check.data(), paths[0]).explain(check.problem.x_shape)
             assert said.path == paths[0]
             taken[check.op].add(said.method or check.method)
-    assert taken["conv2d"] == {m.name for m in CONV_METHODS} - {"matrix", "stem"}
+    assert taken["conv2d"] == {m.name for m in CONV_METHODS} - set(MATRIX_UNITS)
     assert taken["linear"] == set(LINEAR_METHODS) - {"auto"}
     for path in paths:
         check = check_of("linear[M=9,K=9,N=9]/seed=0")

@@ -7,6 +7,7 @@ import pytest
 
 import vkq
 from tests.conftest import share
+from tests.runtime.operators import MATRIX_UNITS
 from vkq.check import catalogue, compare
 from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check, check_of, random_checks, select
@@ -14,8 +15,6 @@ from vkq.check.expected import Expected
 from vkq.problem.names import parse
 from vkq.runtime.device import Device
 from vkq.select.path import COOPMAT, PATHS
-
-MATRIX_UNITS = ("matrix", "stem")  # methods that only matrix units can run
 
 
 def test_random_checks_pass_on_every_path(device: Device) -> None:

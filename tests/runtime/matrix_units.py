@@ -22,7 +22,6 @@ COLOURS = RNG.integers(-128, 128, (1, 3, 13, 19), np.int8)
 ROWS = RNG.integers(-128, 128, (65, 72), np.int8)
 FLOATS = ROWS.astype(np.float32) / 16
 OPTIONS: dict[str, Any] = {"path": "coopmat", **QQ}
-METHODS = ("matrix", "stem")
 
 
 def weight(*shape: int) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import vkq
+from vkq.kernels.methods import names
 from vkq.runtime.tensor import Tensor
 
 RNG = np.random.default_rng(0)
@@ -23,8 +24,8 @@ TABLES = RNG.integers(-128, 128, (256, 256), np.int8)
 Q = vkq.QParams(0.1, 3)
 QQ: dict[str, Any] = {"x_qparams": Q, "y_qparams": Q}
 AB: dict[str, Any] = {"y_qparams": Q, "a_qparams": Q, "b_qparams": Q}
-# "matrix" and "stem" run only on matrix units.
-METHODS = ("pointwise", "depthwise", "implicit", "direct", "im2col")
+MATRIX_UNITS = ("matrix", "stem")  # methods that only matrix units can run
+METHODS = tuple(name for name in names() if name not in ("auto", *MATRIX_UNITS))
 Call = Callable[[Any], Any]
 Make = Callable[[vkq.Device], Call]
 

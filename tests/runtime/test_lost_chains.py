@@ -1,8 +1,6 @@
 """Tests of a chain whose commands are lost (vkEndCommandBuffer failed): its results become invalid, and
 nothing else; for every operator and method, with and without staging copies."""
 
-import inspect
-
 import numpy as np
 import pytest
 
@@ -10,12 +8,6 @@ import vkq
 from tests.runtime import work
 from tests.runtime.operators import OPERATORS
 from tests.runtime.work import failing
-
-
-def test_every_public_operator_is_here() -> None:
-    public = {name: getattr(vkq, name) for name in vkq.__all__ if name[0].islower()}
-    run = {name for name, f in public.items() if callable(f) and "device" in inspect.signature(f).parameters}
-    assert run - {"empty_pinned", "explain"} <= {name.split()[0] for name in OPERATORS}
 
 
 @pytest.mark.parametrize("staging", [False, True], ids=["mapped", "staging"])

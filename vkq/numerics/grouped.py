@@ -18,6 +18,7 @@ from vkq.numerics.qparams import SMALLEST_SCALE
 from vkq.numerics.stored import owned
 
 BITS = (4, 8)
+_ANY_OF_BITS = " or ".join(map(str, BITS))
 GROUPS = (16, 32, 64, 128)  # the sizes that a group can have
 WHOLE = 32  # K must be a multiple of this for every group: kernels read 16 bytes of 4-bit codes
 SCALES = ("float16", "float32")
@@ -57,7 +58,7 @@ class GroupedWeight:
     ):
         codes, scales = np.asarray(packed), np.asarray(scale)
         if bits not in BITS:
-            raise ArgumentError(f"GroupedWeight: bits is {bits}; it must be 4 or 8.")
+            raise ArgumentError(f"GroupedWeight: bits is {bits}; it must be {_ANY_OF_BITS}.")
         if codes.dtype != np.uint8 or scales.dtype.name not in SCALES:
             raise DTypeError(
                 f"GroupedWeight: packed has dtype {codes.dtype} and scale {scales.dtype}; they must be uint8,"
@@ -174,8 +175,8 @@ def quantize_groups(
     """
     if bits not in BITS or group not in GROUPS or scale_dtype not in SCALES:
         raise ArgumentError(
-            f"quantize_weight: bits={bits}, group={group}, scale_dtype={scale_dtype!r}; bits must be 4 or 8,"
-            f" group {', '.join(map(str, GROUPS))}, scale_dtype 'float16' or 'float32'."
+            f"quantize_weight: bits={bits}, group={group}, scale_dtype={scale_dtype!r}; bits must be"
+            f" {_ANY_OF_BITS}, group {', '.join(map(str, GROUPS))}, scale_dtype 'float16' or 'float32'."
         )
     if given.ndim != 2:
         raise ArgumentError(
