@@ -23,6 +23,10 @@ from train import train
 
 KINDS = 2  # number of the detector's classes: dark and bright digits
 STRIDE, CELLS = 8, 6  # pixels per cell of the detector, and cells per row
+# Cells whose middle lies within this many pixels of a digit's centre find it. Each centre has such a cell
+# (the farthest lies in a corner, 5.7 pixels away), so no digit depends on which side of a cell's edge its
+# centre is.
+NEAR = 6.4
 
 
 class Squeeze(nn.Module):
@@ -171,7 +175,7 @@ def scenes_of(size: int, count: int, most: int, sides: tuple[int, int]) -> list[
 
 def detector_loss(net: Detector, x: Tensor, wanted: Tensor) -> Tensor:
     """Return the detector's loss. *wanted* (N, 5, cells, cells) holds the box and kind + 1; 0 means no
-    digit's centre is in the cell."""
+    digit's centre is near the cell."""
     boxes, scores = net.raw(x)
     kind = wanted[:, 4].long()
     there = kind > 0
@@ -184,11 +188,12 @@ def detector_loss(net: Detector, x: Tensor, wanted: Tensor) -> Tensor:
 def cells_of(scenes: list[Scene]) -> np.ndarray:
     """Return the wanted output of the detector for each cell, as `detector_loss` takes it."""
     wanted = np.zeros((len(scenes), 5, CELLS, CELLS), np.float32)
+    middles = (np.arange(CELLS) + 0.5) * STRIDE
     for i, scene in enumerate(scenes):
         for (x, y, w, h), kind in zip(scene.boxes, scene.bright, strict=True):
-            column, row = int(x / STRIDE), int(y / STRIDE)
-            inside = [(x / STRIDE - column - 0.5 + 1) / 2, (y / STRIDE - row - 0.5 + 1) / 2]
-            wanted[i, :, row, column] = [*inside, w / (CELLS * STRIDE), h / (CELLS * STRIDE), kind + 1]
+            for row, column in np.argwhere(np.hypot(middles[:, None] - y, middles - x) < NEAR):
+                inside = [((x - middles[column]) / STRIDE + 1) / 2, ((y - middles[row]) / STRIDE + 1) / 2]
+                wanted[i, :, row, column] = [*inside, w / (CELLS * STRIDE), h / (CELLS * STRIDE), kind + 1]
     return wanted
 
 
@@ -198,10 +203,10 @@ def network(what: str) -> tuple[nn.Module, np.ndarray, np.ndarray, int]:
         scenes = scenes_of(48, 2500, 3, (14, 24))
         return Segmenter(), images_of(scenes), np.stack([s.ink for s in scenes]), 190
     if what == "detect":
-        scenes = scenes_of(48, 3000, 2, (16, 26))
-        return Detector(), images_of(scenes), cells_of(scenes), 300
-    scenes = scenes_of(24, 6000, 1, (16, 23))
-    return Classifier(), images_of(scenes), np.array([s.labels[0] for s in scenes]), 420
+        scenes = scenes_of(48, 12000, 2, (16, 26))
+        return Detector(), images_of(scenes), cells_of(scenes), 2500
+    scenes = scenes_of(24, 24000, 1, (16, 23))
+    return Classifier(), images_of(scenes), np.array([s.labels[0] for s in scenes]), 2500
 
 
 def make(what: str, batch: int = 32) -> None:

@@ -24,13 +24,14 @@ def made(network: str) -> bytes:
         return path.read_bytes()
 
 
-@pytest.mark.parametrize("network", ["digits", "segment"])
+@pytest.mark.parametrize("network", NETWORKS)
 def test_decisions_stay(network: str, tmp_path: Path) -> None:
-    """At least 99.5 % of a network's decisions stay the same, with every layer in int8."""
+    """At least 99.5 % of a network's decisions stay the same, with every layer in int8: classes, and what
+    non-maximum suppression leaves of the detector's boxes."""
     (tmp_path / "int8.onnx").write_bytes(made(network))
-    snr, same = measured(network, tmp_path / "int8.onnx", feeds(network, 12, False))
+    snr, same = measured(network, tmp_path / "int8.onnx", feeds(network, 60, False))
     assert same >= 0.995
-    assert snr > 28
+    assert snr > 25
 
 
 def test_codes_of_digits_are_those_of_onnxruntime(device: vkq.Device) -> None:
