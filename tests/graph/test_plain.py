@@ -157,6 +157,29 @@ def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
         checked(device, nodes, inputs, {"y": TensorProto.BOOL}, axes=np.array([2]), two=np.float32(2))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("channels", [False, True])
+def test_parameters_of_the_run(device: vkq.Device, dtype: Any, channels: bool) -> None:
+    """Scales and zero points that a run computes, one or one for each channel, give the bits that constants
+    give: ties, numbers out of range, infinities and NaN."""
+    rng = np.random.default_rng(40)
+    scale = rng.uniform(0.05, 0.2, 5 if channels else ()).astype(np.float32)
+    zero = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, scale.shape).astype(dtype)
+    steps = rng.integers(-600, 600, (3, 5, 7)) / 2
+    x = (steps * (scale[:, None] if channels else scale)).astype(np.float32)
+    x[0, 0, :3] = np.inf, -np.inf, np.nan
+    inputs = {"x": x, "scale": scale, "zero": zero}
+    quantize = op("QuantizeLinear", "x scale zero", "q", axis=1)
+    nodes = [quantize, op("DequantizeLinear", "q scale zero", "y", axis=1)]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    data = model(nodes, inputs, {"q": kind, "y": FLOAT})
+    q, y = vkq.onnx.InferenceSession(data, device).run(None, inputs)
+    constants = model(nodes, {"x": x}, {"q": kind, "y": FLOAT}, scale=scale, zero=zero)
+    want_q, want_y = vkq.onnx.InferenceSession(constants, device).run(None, {"x": x})
+    np.testing.assert_array_equal(q, want_q, strict=True)
+    np.testing.assert_array_equal(y, want_y, strict=True)
+
+
 EQUATIONS = {
     "bhid,bhjd->bhij": [(2, 3, 5, 4), (2, 3, 7, 4)],
     "bhij,bhjd->bhid": [(2, 3, 5, 7), (2, 3, 7, 4)],

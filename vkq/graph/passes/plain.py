@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Node
-from . import einsum, fourier, grids, indices, norms, orders, recurrent, sizes, volumes
+from . import computed, einsum, fourier, grids, indices, norms, orders, recurrent, sizes, volumes
 from .sweep import Sweep
 from .words import Words
 
@@ -19,6 +19,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "Conv": volumes.convolution,
     "ConvTranspose": volumes.transposed_convolution,
     "DFT": fourier.dft,
+    "DequantizeLinear": computed.dequantize_linear,
     "Dropout": norms.dropout,
     "Einsum": einsum.einsum,
     "GatherElements": indices.gather_elements,
@@ -27,6 +28,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "GlobalMaxPool": volumes.whole,
     "GRU": recurrent.recurrent,
     "LSTM": recurrent.recurrent,
+    "QuantizeLinear": computed.quantize_linear,
     "RNN": recurrent.recurrent,
     "GridSample": grids.grid_sample,
     "Hardmax": orders.hardmax,

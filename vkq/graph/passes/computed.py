@@ -1,0 +1,55 @@
+"""Rewrites QuantizeLinear and DequantizeLinear with parameters of the run as arithmetic of floats: the same
+bits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..operators.operator import axis_of
+from .words import Words
+
+BYTES = ("int8", "uint8")
+
+
+def dequantize_linear(w: Words) -> bool:
+    """Write ``(x - zero_point) * scale``; all steps but the last are exact."""
+    shape = _shape(w)
+    if shape is None or w.spec(0).dtype not in BYTES:
+        return False
+    apart, zero = w.cast(w.node.inputs[0], "float32"), w.node.input(2)
+    if zero:
+        apart = w.emit("Sub", [apart, w.reshape(w.cast(zero, "float32"), shape)])
+    w.emit("Mul", [apart, w.reshape(w.node.inputs[1], shape)], w.node.outputs[0])
+    return True
+
+
+def quantize_linear(w: Words) -> bool:
+    """Write ``saturate(round_half_even(x / scale) + zero_point)``; NaN gives the smallest number."""
+    shape, zero = _shape(w), w.node.input(2)
+    dtype = w.spec(2).dtype if zero else str(w.attributes.get("output_dtype", "uint8"))
+    if shape is None or w.spec(0).dtype != "float32" or dtype not in BYTES:
+        return False
+    ends = [w.constant(float(end), "float32") for end in (np.iinfo(dtype).min, np.iinfo(dtype).max)]
+    nearest = w.emit("Round", [w.emit("Div", [w.node.inputs[0], w.reshape(w.node.inputs[1], shape)])])
+    if zero:
+        nearest = w.emit("Add", [nearest, w.reshape(w.cast(zero, "float32"), shape)])
+    number = w.emit("Where", [w.emit("IsNaN", [nearest]), ends[0], nearest])
+    w.cast(w.emit("Clip", [number, *ends]), dtype, w.node.outputs[0])
+    return True
+
+
+def _shape(w: Words) -> list[int] | None:
+    """Return the shape in which the parameters broadcast to x; None if all are constant, if they are for
+    blocks, or if the scale is not float32."""
+    spec, scale = w.spec(0), w.spec(1)
+    known = w.given(1) is not None and (not w.node.input(2) or w.given(2) is not None)
+    if known or scale.dtype != "float32":
+        return None
+    if math.prod(scale.shape) == 1:
+        return []
+    if len(scale.shape) != 1 or w.attributes.get("block_size", 0):
+        return None
+    axis = axis_of(w.node, len(spec.shape), int(w.attributes.get("axis", 1)), "")
+    return [scale.shape[0] if i == axis else 1 for i in range(len(spec.shape))]
