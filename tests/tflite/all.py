@@ -8,7 +8,9 @@ from . import chosen, moves, operators, shaped, ties
 
 OPERATORS = {**operators.OPERATORS, **moves.MORE, **shaped.SHAPED, **chosen.CHOSEN, **ties.TIES}
 # Operators without a uint8 form in both LiteRT and vkq.
-INT8_ALONE = ("DEPTHWISE_CONV_2D", "ELU", "ABS", "SQRT", "HARD_SWISH", "HARD_SWISH-beyond", "EXP", "LOG")
+INT8_ALONE = (
+    "DEPTHWISE_CONV_2D", "ELU", "ELU-ties", "ABS", "SQRT", "HARD_SWISH", "HARD_SWISH-beyond", "EXP", "LOG",
+)  # fmt: skip
 
 
 def operator_case(op: str, seed: int) -> operators.Case:

@@ -85,6 +85,22 @@ def test_misuse(any_device: vkq.Device) -> None:
         interpreter.get_signature_runner("x")
 
 
+def test_signature_of_another_tensor(any_device: vkq.Device) -> None:
+    """A file whose signature names a tensor that is no output runs, without this signature, as in LiteRT."""
+    w = Writer()
+    x, y, z = (w.tensor((1, 3), "int8", 0.5, name=name) for name in "xyz")
+    w.operator("RELU", [x], [y])
+    w.operator("RELU6", [y], [z])
+    one, two = ({"name": name, "tensor_index": number} for name, number in (("in", x), ("out", y)))
+    signature = {"signature_key": "serve", "inputs": [one], "outputs": [two]}
+    interpreter = Interpreter(model_content=w.file([x], [z], signature_defs=[signature]), device=any_device)
+    interpreter.set_tensor(x, A)
+    interpreter.invoke()
+    np.testing.assert_array_equal(interpreter.get_tensor(z), [[3, 5, 0]])
+    with pytest.raises(ModelError, match=r"the output 'out' of signature 'serve' is tensor 1, .*are \(2,\)"):
+        interpreter.get_signature_runner()
+
+
 class Stand:
     """A stand-in for LiteRT if the package is not installed: the operator Something adds 1, other operators
     return zeros."""

@@ -45,6 +45,22 @@ def reduced(op: str) -> Callable[[Random, str], Case]:
     return make
 
 
+def function(op: str, kind: str = "", version: int = 1, **options: int) -> Callable[[Random, str], Case]:
+    """Return a function of all numbers."""
+
+    def make(rng: Random, dtype: str) -> Case:
+        one, every = One(rng, dtype), np.arange(256, dtype=np.uint8).view(dtype)
+        scale = 2.0 ** -int(rng.integers(3, 6))
+        x = one.input((256,), scale, int(rng.integers(-20, 20)) + (dtype == "uint8") * 128, every)
+        y = one.output((256,), scale * 2 ** int(rng.integers(2, 4)), _odd(one))
+        one.w.operator(op, [x], [y], kind, version, **options)
+        return one.case(y)
+
+    return make
+
+
 TIES: dict[str, Callable[[Random, str], Case]] = {
     "MUL-ties": product, "MEAN-ties": reduced("MEAN"), "SUM-ties": reduced("SUM"),
+    "ELU-ties": function("ELU"), "GELU-ties": function("GELU", "GeluOptions", 2, approximate=0),
+    "GELU-tanh-ties": function("GELU", "GeluOptions", 2, approximate=1),
 }  # fmt: skip

@@ -159,29 +159,48 @@ def _eighths(values: Array, factor: Any) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-np.clip(x, -700, 700))))
+    return np.asarray(1 / (1 + np.exp(-np.clip(x.astype(np.float64), -700, 700))))
 
 
-# Functions that XNNPACK (ELU, LOGISTIC, TANH) or LiteRT computes by tables: the correctly rounded result is
-# divided by the scale and rounded.
+def _gelu(x: Array) -> Array:
+    tail = np.vectorize(math.erfc)((x * np.float32(-math.sqrt(0.5))).astype(np.float64))
+    return np.asarray(np.float32(0.5) * x * tail.astype(np.float32))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+    return np.asarray(np.float32(0.5) * x * (np.float32(1) + _wide(np.tanh, inner)))
+
+
+def _wide(function: Callable[[Array], Array], x: Array) -> Array:
+    """Return a function's float32 results, each rounded once."""
+    return np.asarray(function(x.astype(np.float64)).astype(np.float32))
+
+
+# Functions of float32 numbers that XNNPACK or LiteRT computes by tables.
 REAL: dict[str, Callable[[Array], Array]] = {
     "LOGISTIC": _sigmoid,
-    "TANH": np.tanh,
-    "ELU": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "GELU": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
-    "GELU-tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "EXP": np.exp,
+    "TANH": lambda x: _wide(np.tanh, x),
+    "ELU": lambda x: np.where(x > 0, x, _wide(np.expm1, np.minimum(x, 0))),
+    "GELU": _gelu,
+    "GELU-tanh": _gelu_tanh,
+    "EXP": lambda x: _wide(np.exp, x),
     # For negative numbers and 0 the result is the smallest number of its type.
-    "LOG": lambda x: np.log(np.maximum(x, 0)),
+    "LOG": lambda x: _wide(np.log, np.maximum(x, 0)),
 }
+WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # XNNPACK's tables
 
 
 def real_table(op: str, x: QParams, y: QParams) -> Array:
-    """A function of one number: ``round_half_even(f(x_scale * (x_q - x_zp)) / y_scale) + y_zp``."""
+    """Return ``f(x_scale * (x_q - x_zp)) * (1 / y_scale)`` as an integer. XNNPACK adds the zero point and
+    rounds ties to even; LiteRT rounds ties away from zero and adds the zero point."""
     with np.errstate(all="ignore"):
         real = (every(x) - x.zero_point).astype(np.float32) * np.float32(x.scale)
-        values = REAL[op](real.astype(np.float64)).astype(np.float32) / np.float32(y.scale)
-        return stored(np.rint(values).astype(np.float64) + y.zero_point, y)
+        steps = REAL[op](real).astype(np.float32) * (np.float32(1) / np.float32(y.scale))
+        if op in WITH_ZERO_POINT:
+            return stored(np.rint(steps + np.float32(y.zero_point)).astype(np.float64), y)
+        away = np.trunc(steps.astype(np.float64) + np.copysign(0.5, steps))
+        return stored(away + y.zero_point, y)
 
 
 def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:

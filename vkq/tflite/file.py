@@ -114,7 +114,7 @@ def parse(model: Any, signature: str | None = None) -> File:
     if not outputs:
         raise ModelError("the model has no results")
     signatures = {
-        key: (_map(one, "inputs", inputs), _map(one, "outputs", outputs))
+        key: (_map(one, "inputs", len(tensors)), _map(one, "outputs", len(tensors)))
         for key, number, one in known
         if number == at
     }
@@ -167,11 +167,14 @@ def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) ->
     return found
 
 
-def _map(signature: FlatTable, name: str, known: tuple[int, ...]) -> dict[str, int]:
+def _map(signature: FlatTable, name: str, count: int) -> dict[str, int]:
+    """Return the tensors of a signature by name. They need not be the subgraph's inputs or outputs, which
+    only the signature's caller needs: ai-edge-quantizer leaves others there for outputs that are also
+    read."""
     found = {one.text("name"): one.number("tensor_index") for one in signature.tables(name)}
     for text, number in found.items():
-        if number not in known:
-            raise ModelError(f"the signature's {text!r} is tensor {number}; the model's {name} are {known}")
+        if number >= count:
+            raise ModelError(f"the signature's {text!r} is tensor {number}; there are {count}")
     return found
 
 

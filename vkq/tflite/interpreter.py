@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
-from ..errors import ArgumentError, DTypeError
+from ..errors import ArgumentError, DTypeError, ModelError
 from ..graph.graph import Array
 from ..runtime.device import Device
 from .file import File
@@ -139,6 +139,8 @@ class Interpreter:
             every = sorted([*known, *self._file.others])
             raise ArgumentError(f"there is no signature {signature_key!r}; there are {every}")
         inputs, outputs = known[key]
+        self._check_ends(key, "input", inputs, self._file.inputs)
+        self._check_ends(key, "output", outputs, self._file.outputs)
 
         def runner(**arrays: npt.ArrayLike) -> dict[str, Array]:
             if set(arrays) != set(inputs):
@@ -150,6 +152,15 @@ class Interpreter:
             return {name: self.get_tensor(number) for name, number in outputs.items()}
 
         return runner
+
+    def _check_ends(self, key: str, what: str, ends: Mapping[str, int], own: Sequence[int]) -> None:
+        """Raise an error if a signature names tensors that are not the model's inputs or outputs."""
+        for name, number in ends.items():
+            if number not in own:
+                raise ModelError(
+                    f"the {what} {name!r} of signature {key!r} is tensor {number}, and the model's {what}s"
+                    f" are {own}: use set_tensor, invoke and get_tensor"
+                )
 
     def _of(self, key: str) -> Interpreter:
         """Return the interpreter of another subgraph, by its signature."""
