@@ -26,14 +26,20 @@ SEEDS = 3  # models of each operator; the last one is uint8 if the operator allo
 def network_case(name: str) -> Case:
     """Return a network and numbers for its inputs."""
     data = NETWORKS[name]() if name in NETWORKS else (FOLDER / f"{name}.tflite").read_bytes()
-    file, rng = parse(data), np.random.default_rng(7)
-    tensors = [file.tensors[n] for n in file.inputs]
-    return data, [
-        rng.integers(0, 256, t.shape).astype(np.uint8).view(t.dtype)
-        if t.dtype in ("int8", "uint8")
-        else rng.normal(size=t.shape).astype(t.dtype)
-        for t in tensors
-    ]
+    return data, inputs_of(data)
+
+
+def inputs_of(data: bytes) -> list[np.ndarray]:
+    """Return random numbers for a model's inputs: all 8-bit ones, floats around 0, small ids."""
+    file, rng, found = parse(data), np.random.default_rng(7), list[np.ndarray]()
+    for tensor in (file.tensors[n] for n in file.inputs):
+        if tensor.dtype in ("int8", "uint8"):
+            found.append(rng.integers(0, 256, tensor.shape).astype(np.uint8).view(tensor.dtype))
+        elif tensor.dtype.startswith("float"):
+            found.append(rng.normal(size=tensor.shape).astype(tensor.dtype))
+        else:
+            found.append(rng.integers(0, 64, tensor.shape).astype(tensor.dtype))
+    return found
 
 
 def cases() -> Iterator[tuple[str, Case]]:

@@ -16,7 +16,11 @@ SHAPES = {
     "mixed": (32, 32, 3), "dense_blocks": (24, 24, 3), "floats": (17, 23, 3), "half_floats": (17, 23, 3),
     "hybrid": (17, 23, 3), "keywords_16x8": (49, 10, 1),
 }  # fmt: skip
-CONVERTED = (*SHAPES, "quantized")  # quantized: floats.tflite by `vkq quantize`
+# Networks of PyTorch (`tests.tflite.torched`), whose files are torch_*.
+KEPT = ("resnet", "mobile3", "efficient", "unet", "atrous", "bert", "vit", "waves", "boxes", "yolo", "style",
+        "decoder", "attended")  # fmt: skip
+# quantized: floats.tflite by `vkq quantize`
+CONVERTED = (*SHAPES, "quantized", *(f"torch_{name}" for name in KEPT))
 # Bounds of float results: LiteRT adds in another order, quantizes the activations of hybrid layers, and
 # rounds 16-bit activations.
 NEAR = {"floats": 1e-6, "half_floats": 1e-6, "hybrid": 1e-3, "keywords_16x8": 1e-4}

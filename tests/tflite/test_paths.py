@@ -1,0 +1,39 @@
+"""Tests of networks on every path of int8 products: each gives LiteRT's bytes. ``python -m
+tests.tflite.paths`` runs all networks on all paths."""
+
+from __future__ import annotations
+
+import pytest
+
+import vkq
+
+from .answers import network_case
+from .paths import PATHS, forced
+from .test_operators import check
+
+NETWORKS = ("torch_mobile3", "torch_vit")
+# Part of a kernel's name that only this path has.
+KERNELS = {"staged": "staged", "texels": "texels", "coopmat": "coopmat"}
+
+
+def check_on(path: str, name: str, device: vkq.Device) -> None:
+    """Check a network on a path, and that its kernels are the path's."""
+    with forced(device, path):
+        session = check(network_case(name), device)
+    (executable,) = session._executables.kept.values()
+    names = " ".join(executable.plan.variants)
+    found = {form for form, _ in PATHS.values() if f":{form}" in names or f".{form}" in names}
+    assert found == {PATHS[path][0]}
+    assert KERNELS.get(path, "") in names
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "coopmat"])
+def test_network_on_a_path(path: str, name: str, device: vkq.Device) -> None:
+    check_on(path, name, device)
+
+
+@pytest.mark.parametrize("name", ["torch_mobile3", "torch_resnet"])
+def test_network_on_matrix_units(name: str, strict_device: vkq.Device) -> None:
+    """Matrix units are emulated on a device that has none."""
+    check_on("coopmat", name, strict_device)
