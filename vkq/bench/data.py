@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vkq import reference
 from vkq.bench import movers
-from vkq.check.cases import CHANNELS, FLOAT, FLOAT_WEIGHTS, GROUPED, GROUPED_HALF, Case
+from vkq.check.cases import CHANNELS, DQ8CA, FLOAT, FLOAT_WEIGHTS, GROUPED, GROUPED_HALF, Q8TA, Q8TO, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError
 from vkq.numerics.grouped import GroupedWeight, largest_group
@@ -60,7 +60,7 @@ def weights(case: Case) -> Weights:
     rng = _rng("w", p.weight_shape, case.scheme, case.scale)
     w = rng.integers(-127, 128, p.weight_shape, dtype=np.int8)
     scale = rng.uniform(0.002, 0.008, p.gemm_n if case.scale == "channel" else 1).astype(np.float32)
-    if not case.scheme.startswith("q8ta"):
+    if case.scheme not in Q8TA:
         bias = rng.normal(0, 1, p.gemm_n).astype(np.float32)
         if case.scheme in FLOAT_WEIGHTS:
             w = (w * 0.005).astype(FLOAT_WEIGHTS[case.scheme])
@@ -68,7 +68,7 @@ def weights(case: Case) -> Weights:
         return Weights(w, scale, bias, None, None, _grouped(case, w))
     x = QParams(0.05, -3)
     typical = 73 * 73 * math.sqrt(p.gemm_k)  # standard deviation of the int32 sums
-    y = QParams(typical * 0.05 * 0.005 / 50, 5) if case.scheme == "q8ta_q8csw_q8to" else None
+    y = QParams(typical * 0.05 * 0.005 / 50, 5) if case.scheme in Q8TO else None
     return Weights(w, scale, rng.integers(-int(typical), int(typical) + 1, p.gemm_n).astype(np.int32), x, y)
 
 
@@ -94,7 +94,7 @@ def activations(case: Case) -> Array:
     if isinstance(case.problem, Mover):
         return movers.activations(case.problem)
     rng = _rng("x", case.problem.x_shape[1:], case.scheme)
-    if not case.scheme.startswith("q8ta"):
+    if case.scheme not in Q8TA:
         x = rng.standard_normal(case.problem.x_shape, np.float32)
         return x.astype(np.float16) if case.scheme in GROUPED_HALF else x
     return rng.integers(-128, 128, case.problem.x_shape, dtype=np.int8)
@@ -119,7 +119,7 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
         return kind(data.groups, bias=data.bias, path=path, device=device, **options)
     if case.scheme in CHANNELS:
         options["compute"] = CHANNELS[case.scheme]
-    x_qparams = "dynamic" if case.scheme == "dq8ca_q8csw" else data.x
+    x_qparams = "dynamic" if case.scheme in DQ8CA else data.x
     return kind(
         data.w, data.w_scale, x_qparams=x_qparams, y_qparams=data.y, bias=data.bias, path=path, device=device,
         **options
@@ -131,9 +131,7 @@ def tensor(case: Case, layer: Any, x: Array) -> Tensor:
     if isinstance(case.problem, Mover):
         made: Tensor = layer.tensor(x)
         return made
-    return Tensor.from_numpy(
-        x, layer.device, layer.input_layout(x.shape) if case.scheme.startswith("q8ta") else None
-    )
+    return Tensor.from_numpy(x, layer.device, layer.input_layout(x.shape) if case.scheme in Q8TA else None)
 
 
 def has_methods(case: Case) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vkq.bench import ncnn_peer
 from vkq.bench.data import Array, Weights
-from vkq.check.cases import Case
+from vkq.check.cases import Q8TO, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError
 from vkq.problem.conv2d import Conv2dProblem
@@ -64,7 +64,7 @@ class OnnxRuntime:
         self._ort, self._onnx = library("onnxruntime", self.name), library("onnx", self.name)
 
     def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
-        if case.scheme != "q8ta_q8csw_q8to":
+        if case.scheme not in Q8TO:
             raise NotImplementedError(f"ONNX Runtime has no operator of scheme {case.scheme}")
         operator, model = self._model(case, weights)
         options = self._ort.SessionOptions()

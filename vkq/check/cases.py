@@ -23,8 +23,11 @@ Use = Literal["correctness", "performance"]
 GROUPED_HALF = {"q4gsw_f16": 4, "q8gsw_f16": 8}  # schemes with float16 tensors -> bits of the weight
 GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # linear layers only: bits of the weight
 FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # scheme -> dtype of the weight and of the tensors
-SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q8csw_f16", *GROUPED, *FLOAT_WEIGHTS)
 CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # the dtype of the products' factors
+Q8TO = ("q8ta_q8csw_q8to",)  # schemes with 8-bit results
+Q8TA = (*Q8TO, "q8ta_q8csw")  # schemes with 8-bit activations, whose parameters are known beforehand
+DQ8CA = ("dq8ca_q8csw",)  # linear layers only: schemes that quantize each row of x with parameters of its own
+SCHEMES = (*Q8TA, *DQ8CA, *CHANNELS, *GROUPED, *FLOAT_WEIGHTS)
 # Schemes with float sums: they have one path, and are compared within a bound.
 FLOAT = (*CHANNELS, *GROUPED, *FLOAT_WEIGHTS)
 SCALES = ("channel", "tensor")
@@ -81,10 +84,10 @@ class Case:
         """Bytes of x, weight and y, each counted once, in the scheme's dtypes; for weights in groups, the
         bytes of the codes."""
         p, number = self.problem, 2 if self.scheme in GROUPED_HALF else 4
-        x = 1 if self.scheme.startswith("q8ta") else number
+        x = 1 if self.scheme in Q8TA else number
         spared = p.bytes(0, 1, 0) * (8 - GROUPED.get(self.scheme, 8)) // 8
-        weight = {"f32": 4, "f16": 2}.get(self.scheme, 1)
-        return p.bytes(x, weight, 1 if self.scheme == "q8ta_q8csw_q8to" else number) - spared
+        weight = np.dtype(FLOAT_WEIGHTS.get(self.scheme, "int8")).itemsize
+        return p.bytes(x, weight, 1 if self.scheme in Q8TO else number) - spared
 
     @property
     def operations(self) -> int:

@@ -29,10 +29,13 @@ from ..select.path import float_sums
 from .cases import (
     CASES,
     CHANNELS,
+    DQ8CA,
     FLOAT_WEIGHTS,
     GROUPED,
     GROUPED_HALF,
     ODD,
+    Q8TA,
+    Q8TO,
     SCHEMES,
     TRANSPOSED,
     Case,
@@ -100,7 +103,7 @@ class Check:
     @property
     def integer(self) -> bool:
         """True if the kernels read x as 8-bit numbers with parameters known beforehand."""
-        return self.scheme.startswith("q8ta")
+        return self.scheme in Q8TA
 
     def data(self, w_range: tuple[int, int] | None = None) -> Data:
         """Return the operands, which depend only on the name."""
@@ -129,11 +132,11 @@ class Check:
             return data.expected_floats(given, FLOAT_WEIGHTS[self.scheme], self.activation)
         if self.scheme in GROUPED:
             return data.expected_grouped(given, GROUPED[self.scheme], self.activation)
-        if self.scheme == "dq8ca_q8csw":
+        if self.scheme in DQ8CA:
             return Expected(data.expected_dynamic(given, self.activation))
         if self.float_in:
             data = dataclasses.replace(data, x=quantize(given, data.x_q))
-        y = data.y_q if self.scheme == "q8ta_q8csw_q8to" else None
+        y = data.y_q if self.scheme in Q8TO else None
         return Expected(data.expected(y, activation=self.activation))
 
 
@@ -219,15 +222,13 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
         options["method"] = str(rng.choice(METHODS[check.op])) if rng.integers(2) else "auto"
         if number % 24 in large:
             options["method"] = "auto"
-        options["scheme"] = str(rng.choice(SCHEMES[:2])) if rng.integers(4) else str(rng.choice(SCHEMES))
+        options["scheme"] = str(rng.choice(Q8TA)) if rng.integers(4) else str(rng.choice(SCHEMES))
         yield _fitting(dataclasses.replace(check, **options))
 
 
 def _fitting(check: Check) -> Check:
     """Return the check with options that its scheme does not allow replaced."""
-    if check.scheme == "dq8ca_q8csw" and check.op != "linear":
-        check = dataclasses.replace(check, scheme="q8csw")
-    if check.scheme in GROUPED and check.op != "linear":
+    if check.scheme in (*DQ8CA, *GROUPED) and check.op != "linear":
         check = dataclasses.replace(check, scheme="q8csw")
     if check.integer:
         return check

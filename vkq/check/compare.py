@@ -18,7 +18,7 @@ from ..problem.names import Problem
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select.path import PATHS, refusal
-from .cases import CHANNELS, FLOAT, FLOAT_WEIGHTS, GROUPED
+from .cases import CHANNELS, DQ8CA, FLOAT, FLOAT_WEIGHTS, GROUPED, Q8TO
 from .catalogue import Check
 from .data import Data
 from .expected import Expected
@@ -101,8 +101,8 @@ def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2
             method=check.method, path=path, device=device,
         )  # fmt: skip
     options: dict[str, Any] = {
-        "x_qparams": data.x_q if check.integer else "dynamic" if check.scheme == "dq8ca_q8csw" else None,
-        "y_qparams": data.y_q if check.scheme == "q8ta_q8csw_q8to" else None,
+        "x_qparams": data.x_q if check.integer else "dynamic" if check.scheme in DQ8CA else None,
+        "y_qparams": data.y_q if check.scheme in Q8TO else None,
         "bias": data.bias if check.integer else data.float_bias, "w_zero_point": data.w_zero_point,
         "activation": check.activation, "overflow": data.overflow, "path": path, "device": device,
     }  # fmt: skip

@@ -93,6 +93,8 @@ class Scheme(ABC):
     integer: bool  # sums of integers: every path and method has the same bits
     inputs: tuple[str, ...]  # the dtypes that x may have
     after: After = NOTHING  # the epilogue of 8-bit results
+    # Why ``compute`` cannot be chosen, and the remedy; {x!r} is x_qparams. "": it can.
+    one_compute = ""
 
     @property
     def overflowing(self) -> list[int]:
@@ -106,6 +108,11 @@ class Scheme(ABC):
     @abstractmethod
     def check_weight(cls, op: str, rank: int, weight: Weight, scale: Given, zero_point: Given) -> Checked:
         """Check a weight of *rank* axes as given to a layer; raises an error if the scheme cannot use it."""
+
+    @classmethod
+    def check_result(cls, op: str, y: QParams | None) -> None:
+        """Raise an error if an 8-bit result is asked for (y: its parameters) and the scheme has none."""
+        return
 
     @abstractmethod
     def choice(self, device: Device) -> Choice:

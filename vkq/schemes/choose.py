@@ -46,29 +46,17 @@ def scheme_of(
     kind = _kind(op, weight, x_qparams, by_rows)
     if overflow not in OVERFLOW:
         raise ArgumentError(f"{op}: overflow is {overflow!r}; it must be one of {', '.join(OVERFLOW)}")
-    _check_compute(op, kind, compute, x_qparams)
-    if kind is Dq8caQ8csw:
-        Dq8caQ8csw.check(op, y_qparams)
+    check_compute(op, compute)
+    if compute != COMPUTE[0] and kind.one_compute:
+        why = kind.one_compute.format(x=x_qparams)
+        raise ArgumentError(f"{op}: compute is {compute!r} with {why}")
+    kind.check_result(op, y_qparams)
     w, scales, zeros = kind.check_weight(op, rank, weight, w_scale, w_zero_point)
     offset = None if bias is None else _bias(np.asarray(bias), scales, x_qparams, y_qparams, f"{op}: bias")
     activation_range(activation)
     return kind(
         Operands(op, w, scales, zeros, offset, x_qparams, y_qparams, activation, path, compute, overflow)
     )
-
-
-def _check_compute(op: str, kind: type[Scheme], compute: str, x_qparams: XParams) -> None:
-    check_compute(op, compute)
-    if compute != COMPUTE[0] and kind is Q4gsw:
-        raise ArgumentError(
-            f"{op}: compute is {compute!r} with a GroupedWeight, whose products are what x is, float32 or"
-            " float16; leave it out, or give an int8 weight"
-        )
-    if compute != COMPUTE[0] and kind not in (Q8csw, F32):
-        raise ArgumentError(
-            f"{op}: compute is {compute!r} with x_qparams {x_qparams!r}; products of integers are exact:"
-            " leave it out, or leave x_qparams out for float activations"
-        )
 
 
 def _bias(

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ArgumentError, DTypeError
 from ..kernels.dynamic import quantize_rows
 from ..kernels.weights import Int8, Int32, by_group
+from ..numerics.qparams import QParams
 from ..numerics.requantize import WORST_CASE, check_accumulator, overflowing
 from ..runtime.builder import Builder, Value
 from .base import Operands
@@ -39,9 +40,8 @@ class Dq8caQ8csw(Int8Scheme):
     def overflowing(self) -> list[int]:
         return overflowing(self.operands.weight, WORST_CASE, None, self.operands.w_zero_point)
 
-    @staticmethod
-    def check(op: str, y: object) -> None:
-        """Raise an error if an 8-bit result is asked for."""
+    @classmethod
+    def check_result(cls, op: str, y: QParams | None) -> None:
         if y is not None:
             raise ArgumentError(f"{op}: y_qparams is given with x_qparams='dynamic'; its result is float32")
 

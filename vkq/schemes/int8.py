@@ -25,6 +25,10 @@ class Int8Scheme(ChannelScheme):
     """Integer activations; implements `vkq.kernels.weights.Arithmetic` except for the folding of weights."""
 
     integer = True
+    one_compute = (
+        "x_qparams {x!r}; products of integers are exact: leave it out, or leave x_qparams out for float"
+        " activations"
+    )
     family: str
     axes: Mapping[str, str]
     x_zero_point, x_scale = 0, 0.0

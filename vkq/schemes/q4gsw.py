@@ -26,6 +26,10 @@ class Q4gsw(Scheme):
     decides."""
 
     integer = False
+    one_compute = (
+        "a GroupedWeight, whose products are what x is, float32 or float16; leave it out, or give an int8"
+        " weight"
+    )
     inputs = ("float32", "float16")
 
     def __init__(self, operands: Operands):
