@@ -6,7 +6,7 @@
 The rows are kept in results/accuracy.json; a new row replaces the earlier row of the same network and method.
 --write puts all rows as a table into docs/models.md.
 
-The networks are those of examples/train_scenes.py and examples/train.py. The digits that no training saw are
+The networks are from examples/train_scenes.py and examples/train.py. The digits that no training saw are
 split into two halves: scenes with one half calibrate, scenes with the other half measure. The column "dB" is
 the signal-to-noise ratio of the worst output channel. "same" is the share of decisions that are equal to the
 float model's: digits, classes of pixels, or detections (what non-maximum suppression leaves), whose boxes

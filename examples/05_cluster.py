@@ -1,8 +1,8 @@
 """A local Dask cluster with one process for each device cleans a folder of pictures; one process is killed.
 
-The pictures are parts of scikit-image's photographs with added noise; the model is that of 04_denoise.py.
-Although one process is killed in the middle, every result arrives, and is equal to the result of a single
-process. Usage: 05_cluster.py [FOLDER of PNG files]"""
+The pictures are parts of scikit-image's photographs with added noise, the model is from 04_denoise.py. Though
+one process is killed in the middle, every result arrives, and is equal to the result of a single process.
+Usage: 05_cluster.py [FOLDER of PNG files]"""
 
 import os
 import signal

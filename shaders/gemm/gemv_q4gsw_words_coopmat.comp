@@ -14,7 +14,7 @@
 //
 //     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w: a matrix of MM outputs x 16 k after the
 //   MM outputs  |            |            |            |       other, into one matrix of sums a subgroup;
-//               +------------+------------+------------+       x: all rows of a matrix, of which the first
+//               +------------+------------+------------+       x: a whole matrix; only its first row
 //   x, one row  |            |            |            |       counts
 //                 sums: shared memory, added from subgroup 0 on --> y, MM outputs
 #version 450
@@ -95,7 +95,7 @@ uint zero_after(uint turns) {
   return zero;
 }
 
-// The last unit may be missing: then its codes are those of the one before, and x is zero.
+// The last unit may be missing: then the codes of the unit before are read again, and x is zero.
 void multiply(uint nth) {
   [[unroll]] for (uint u = 0u; u < UNITS; u++) {
     [[unroll]] for (uint q = 0u; q < WORDS_X; q++) {

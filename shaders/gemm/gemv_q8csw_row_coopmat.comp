@@ -11,7 +11,7 @@
 //
 //     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w: a matrix of MM outputs x 16 k after the
 //   MM outputs  |            |            |            |       other, into one matrix of sums a subgroup;
-//               +------------+------------+------------+       x: all rows of a matrix, of which the first
+//               +------------+------------+------------+       x: a whole matrix; only its first row
 //   x, one row  |            |            |            |       counts
 //                 sums: shared memory, added from subgroup 0 on --> y, MM outputs
 #version 450

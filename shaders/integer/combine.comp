@@ -3,7 +3,7 @@
 //
 //   y = constant + sum_parts sum_ij 256^(i+j) part[digit i of x][digit j of w] + w_offset * (window sum of x)
 //
-// modulo 2^32, or 2^64 where WIDE; the window sums are those of one more template, of ones.
+// modulo 2^32, or 2^64 where WIDE; the window sums are the results of one more template, of ones.
 //
 // Memory    part: as correlate_coopmat.comp writes it; the digits of a template are `quads` * 4 columns
 //           apart, the template of ones is last. constants: low and high word per template, then those of

@@ -16,7 +16,7 @@ def test_summary_of_a_known_sample() -> None:
 
 @pytest.mark.parametrize("n", [8, 10, 25, 60, 61, 200])
 def test_the_interval_is_that_of_the_signed_rank_test(n: int) -> None:
-    """The interval is that of the signed-rank test: the test accepts a shift just inside it and refuses one
+    """The interval agrees with the signed-rank test: the test accepts a shift just inside it and refuses one
     just outside."""
     logs = np.random.default_rng(n).normal(0.05, 0.1, n)
     found = stats.paired_ratio(np.exp(logs).tolist(), [1.0] * n)

@@ -197,7 +197,7 @@ EQUATIONS = {
 
 @pytest.mark.parametrize("equation", list(EQUATIONS))
 def test_einsum(device: vkq.Device, equation: str) -> None:
-    """Einsum becomes products of matrices; the bound is that of a sum of few terms."""
+    """Einsum becomes products of matrices; the bound is for a sum of few terms."""
     inputs = {f"x{i}": normal(20 + i, *shape) for i, shape in enumerate(EQUATIONS[equation])}
     data = model([op("Einsum", " ".join(inputs), "y", equation=equation)], inputs, {"y": FLOAT})
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, inputs)

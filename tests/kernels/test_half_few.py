@@ -95,7 +95,7 @@ def test_a_row_of_few_outputs(
 
 
 def test_how_many_rows_and_workgroups_are_worth_it() -> None:
-    """The numbers of rows and workgroups for which the kernel pays are those of a device with 132
+    """The numbers of rows and workgroups for which the kernel is faster, on a device with 132
     multiprocessors; 128 workgroups are 4096 outputs."""
     assert [rows for rows in range(1, 40) if half_few.worth(rows, 32, 132, 4096)] == list(range(3, 17))
     assert [rows for rows in range(1, 33) if half_few.worth(rows, 128, 132, 4096)] == list(range(2, 33))

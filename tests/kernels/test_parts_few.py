@@ -92,7 +92,7 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     clean = layer(x)[0]
     x[1, 5], x[2, 9], x[3, 9], x[4] = np.nan, np.inf, -np.inf, 3e38 / 256 / k
     x[5, ::2], x[6, ::3], x[7], x[7, 1] = 1e30, 1e-30, 1e-36, 1e-44
-    x[-1, 3] = np.uint32(0x7F800001).view(np.float32)  # a NaN of which only the lowest bit is set
+    x[-1, 3] = np.uint32(0x7F800001).view(np.float32)  # a NaN with only the lowest bit set
     got = layer(x).astype(np.float64)
     np.testing.assert_array_equal(got[0], clean)
     with np.errstate(invalid="ignore"):

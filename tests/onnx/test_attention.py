@@ -134,7 +134,7 @@ def test_float16(device: vkq.Device, op: str) -> None:
 @pytest.mark.parametrize("form", ["all in q", "k and v in k", "by head"])
 def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
     """Attention reads q, k and v of each head packed in one value, which ONNX Runtime supports only on other
-    devices; keys and values by head are those of an encoder."""
+    devices; keys and values by head come from an encoder."""
     q, k, v = (normal(2, 5, 2, 13, seed=i) for i in range(3))
     apart = {name: x.reshape(2, 5, 26) for name, x in zip("qkv", (q, k, v), strict=True)}
     ((plain, want),) = both(device, "MultiHeadAttention", apart, {}, "qkv", num_heads=2)

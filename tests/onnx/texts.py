@@ -13,7 +13,7 @@ WORDS, WIDTH, HEADS, LONGEST = 53, 24, 3, 40
 
 
 class Bert:
-    """Layers of attention and GELU after embeddings; node names are those of exporters."""
+    """Layers of attention and GELU after embeddings; nodes are named as exporters name them."""
 
     def __init__(self, layers: int, seed: int = 0):
         self.random = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ from ..cases import CASES, Case, random_conv2d, random_data, random_linear
 from ..conftest import share
 from .run import PATHS, assert_same_bits, run
 
-# The large shapes take a CPU device seconds for each path; their index arithmetic is that of smaller shapes.
+# The large shapes take a CPU device seconds for each path; smaller shapes have the same index arithmetic.
 LARGE = 40_000_000
 SMALL_CASES = [case for case in CASES if case.problem.macs <= LARGE]
 LARGE_CASES = [case for case in CASES if case.problem.macs > LARGE]

@@ -36,7 +36,7 @@ def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("shape", SHAPES + LONG, ids=str)
 def test_argmax(device: vkq.Device, shape: tuple[int, ...], least: bool, last: bool) -> None:
-    """ArgMax and ArgMin are right for few different numbers, of which many are equal; the type's extremes are
+    """ArgMax and ArgMin are right for few different numbers, many of them equal; the type's extremes are
     among them."""
     for dtype in ("int8", "uint8"):
         info = np.iinfo(dtype)

@@ -21,7 +21,7 @@ from ..referees import ort_ops
 
 OPS: list[BinaryOp] = ["add", "sub", "mul"]
 SHAPES = {  # (a, b): the reason for the shapes
-    ((4, 5), (4, 5)): "one shape: the flat kernel, five words of which the vectors take eight",
+    ((4, 5), (4, 5)): "one shape: the flat kernel, five words, in vectors that take eight",
     ((2, 5, 9, 7), (2, 5, 9, 7)): "images with padding lanes in channels and width",
     ((1,), (1,)): "one element",
     ((2, 5, 3, 7), (1, 5, 1, 1)): "a bias per channel",

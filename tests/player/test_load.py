@@ -71,7 +71,7 @@ def test_the_bytes_of_the_session(device: vkq.Device, tmp_path: Path, name: str,
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Path, bits: int) -> None:
-    """Weight-only models have portable plans. The order of float sums is that of a plan's kernels, so each
+    """Weight-only models have portable plans. The plan's kernels decide the order of float sums, so each
     plan has its own answer, which holds on each driver."""
     path = tmp_path / "model.vkq"
     quantize_weights(ROOT / "examples/models/digits.float.onnx", tmp_path / "w.onnx", bits=bits)

@@ -77,7 +77,7 @@ def quantize(
     samples: inputs by name, a sequence, or a function that yields them at each call; every third is held out
     (with a single sample everything is measured on it). seconds: after this time no further change is tried;
     the first choices are always made. exclude: nodes, or names above them, that stay float; only_weights:
-    nodes of which only the weights become int8. Outputs, and the operators that make them from the last
+    nodes with int8 weights and float activations. Outputs, and the operators that make them from the last
     layers' results, stay float. target_db, target_agreement (0 to 1), target_judge: layers leave int8, fewest
     multiply-adds first, until the worst output reaches these numbers and the judge accepts the model. The
     judge gets the path of a candidate and returns True, or a score of at least *least* (by default 99.5 % of

@@ -116,7 +116,7 @@ def load_list(path: Path) -> list[Case]:
     Keys of the file: ``summary``; ``network``, if the cases are all layers of one network (see `networks`);
     ``include``, names of other lists in the same folder or in `CHECKED`; ``cases``. Keys of a case: ``case``,
     a name whose sizes may be swept; ``reason``; ``times``, how often the network has this layer (1);
-    ``schemes``, ``scales`` and ``methods``, lists of which every combination is measured (each defaults to
+    ``schemes``, ``scales`` and ``methods``, lists; every combination is measured (each defaults to
     one value). Raises SpecError with file and line.
     """
     found: list[Case] = []

@@ -73,7 +73,7 @@ def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: floa
     """Return the Hodges-Lehmann estimate of times[i] / base[i]: the median of the geometric means of any two
     of these ratios.
 
-    The interval is that of the Wilcoxon signed-rank test. It is exact if the log ratios are symmetric about
+    The interval comes from the Wilcoxon signed-rank test. It is exact if the log ratios are symmetric about
     their centre; interleaving makes this true for two equal arms, whatever the noise's distribution. With
     too few pairs for the confidence (fewer than eight for 99 %) it is the whole range.
 

@@ -109,7 +109,7 @@ def correlate2d(
     filled with 0.
 
     image: (H, W); templates: (h, w) or (T, h, w), which may be larger than the image unless *mode* is
-    "valid". The dtypes, the other arguments and errors are those of `conv2d`. "full" is every overlap,
+    "valid". The dtypes, the other arguments and errors are as for `conv2d`. "full" is every overlap,
     (H+h-1, W+w-1); "same" its centre, (H, W); "valid" the windows inside, (H-h+1, W-w+1). Returns those
     sizes, with a leading T where there is one.
 
@@ -151,7 +151,7 @@ def matmul(
     """``a @ b + bias`` in exact integers: a (..., M, K) or (K,), b (K, N), bias None or (N,); any sizes, 0
     included.
 
-    The dtypes, *accumulate*, the other arguments and the errors are those of `conv2d`. As ONNX MatMulInteger
+    The dtypes, *accumulate*, the other arguments and the errors are as for `conv2d`. As ONNX MatMulInteger
     (https://onnx.ai/onnx/operators/onnx__MatMulInteger.html). Returns (..., M, N) or (N,).
 
     >>> matmul(np.array([[300, -300]], np.int16), np.array([[100], [200]], np.uint8))

@@ -52,8 +52,8 @@ def match_template(
         path, device: as `conv2d`.
 
     Returns:
-        (T, H-h+1, W-w+1), or without T where one template was given alone. The value at [i, j] is that of the
-        window whose top left pixel is (i, j).
+        (T, H-h+1, W-w+1), or without T where one template was given alone. The value at [i, j] belongs to the
+        window with the top left pixel (i, j).
 
     Raises:
         DTypeError, ArgumentError: as `conv2d`. AccumulatorOverflowError: sums of squares beyond int64 (32-bit

@@ -57,7 +57,7 @@ def attended(
     bias: tuple[Value, Strides] | None = None,
     guarded: bool = False,
 ) -> Value:
-    """Add attention to a plan: q, k and v of float32 or float16. *strides* are those of q, k, v and y. *bias*
+    """Add attention to a plan: q, k and v of float32 or float16. *strides*: of q, k, v and y. *bias*
     is float32, added to the scores."""
     result = b.new(y)
     if not y.size:

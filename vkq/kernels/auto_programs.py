@@ -1,7 +1,7 @@
 """The programs that ``auto`` chooses for typical layers, from a device's capabilities alone, so that a
 compiler can be asked about them without running anything.
 
-The layers are those of ResNet-50 and MobileNetV2 for one image of 224x224 and for one row, with float32
+The layers are from ResNet-50 and MobileNetV2 for one image of 224x224 and for one row, with float32
 activations and weights of 8 and of 4 bits.
 """
 

@@ -175,7 +175,7 @@ def _matrices(facts: Capabilities, shader: str) -> list[Matrices]:
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if the weights' order in memory is that of the matrices and rows are whole matrices; PARTS
-    needs matrices of 16 rows."""
+    """Return True if the matrices have the shape of the packed weights, 16 x 16, and the shader's rows are
+    whole matrices; PARTS needs matrices of 16 rows."""
     whole = matrices.n == 16 if variant.shader == PARTS else matrices.n <= int(variant.sizes["BM"])
     return (matrices.m, matrices.k) == (16, 16) and whole

@@ -1,5 +1,5 @@
 """Convolutions as implicit GEMMs with dot products: the input is gathered while tiles are loaded, without an
-im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and bits are those of
+im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and bits are as in
 `vkq.kernels.gemm.Int8Gemm`."""
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def rows_of(
 ) -> Value:  # fmt: skip
     """Add a function of rows to a plan; a row is *count* axes of an array from *axis* on. The result is like
     x, without these axes for a reduction. 8-bit numbers are in one of LAYOUTS, and their rows are the last
-    axis. *operands* are those of the chain without its RESULT."""
+    axis. *operands* are the chain's, without its RESULT."""
     shape = x.spec.shape
     length, inner = math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :])
     each = FUNCTIONS[name].each is not None

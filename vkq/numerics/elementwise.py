@@ -1,8 +1,8 @@
 """The arithmetic of element-wise operators and of means over whole images, in NumPy.
 
-Every formula is a sequence of float32 steps, each rounded to nearest even. The steps are those of ONNX
-Runtime's CPU provider on x86-64 (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so results are the same
-byte for byte.
+Every formula is a sequence of float32 steps, each rounded to nearest even. ONNX
+Runtime's CPU provider on x86-64 takes the same steps (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so
+results are the same byte for byte.
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = 
     """Return a float32 multiplier for each output channel: ``(x_scale * w_scale) / y_scale``, in this order.
 
     Each step is rounded to float32, as in ONNX Runtime. Without ``y_scale`` (float32 output) it is
-    ``x_scale * w_scale``. The shape is that of w_scale, at least 1-D. Raises ArgumentError, with the channel,
-    if a multiplier is not finite, or, for float32 output, below 2**-126, which a device may flush to zero.
+    ``x_scale * w_scale``. The result has the shape of w_scale, at least 1-D. Raises ArgumentError, with
+    the channel, if a multiplier is not finite, or, for float32 output, below 2**-126, which a device may
+    flush to zero.
 
     >>> multipliers(0.5, [0.25, 0.5], 0.125)
     array([1., 2.], dtype=float32)

@@ -30,8 +30,8 @@ def unknown(
     versions: Mapping[str, int] | None = None,
     captured: Sequence[str] = (),
 ) -> Node:
-    """Return a node that stays in the graph without its meaning. Its form is the one of *opset* of ai.onnx,
-    or the newest one.
+    """Return a node that stays in the graph without its meaning. It has the form of *opset* of ai.onnx, or
+    the newest form.
 
     versions: the versions of the model's other domains. captured: values that the node's own graphs (If,
     Loop, Scan) read by name; here they are further inputs.

@@ -99,7 +99,7 @@ class LanguageModel:
         temperature: float = 1.0,
         seed: int | None = None,
     ) -> Iterator[str]:
-        """Yield the text that follows *prompt*, piece by piece; the other arguments are those of
+        """Yield the text that follows *prompt*, piece by piece; the other arguments are as for
         `generate`."""
         words = self.tokenizer
         tokens = self.generate(words.encode(prompt).ids, count, top_k, temperature, seed)

@@ -33,8 +33,8 @@ def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Ap
     function's name and docstring.
 
     Its signature is ``(x, <the parameters of the layer>, out=None)``, also for `inspect`, help() and the
-    manual. Arguments are checked as the layer's are. Without a device argument, the device is that of x or
-    *out*."""
+    manual. Arguments are checked as the layer's are. Without a device argument, the device of x or *out*
+    is used."""
 
     def form(named: Callable[..., Any]) -> Applied[P]:
         def call(x: Any, *operands: Any, out: Tensor | None = None, **options: Any) -> Any:

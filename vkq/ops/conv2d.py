@@ -43,13 +43,13 @@ class Conv2d(Layer[Conv2dProblem]):
         padding: an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid". Padding has
             the value zero: it is filled with x's zero point.
         groups: divides IC and OC.
-        method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "stem",
+        method: "auto", or a method of `vkq.kernels.methods` by name: "pointwise", "depthwise", "stem",
             "matrix", "direct", "implicit", "im2col". All give integers with the same bits. A method that
             cannot compute the convolution is refused. ``explain`` names the chosen method and the reason.
         x_qparams, y_qparams, bias, w_zero_point, activation, path, compute, overflow, device: as for
             `Linear`, with OC for N.
 
-    The formulas are those of `Linear`, with the sum over kh, kw and ic; as ONNX QLinearConv
+    The formulas of `Linear` hold, with the sum over kh, kw and ic; as ONNX QLinearConv
     (https://onnx.ai/onnx/operators/onnx__QLinearConv.html).
 
     >>> import numpy as np

@@ -43,7 +43,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         y_qparams, bias, w_zero_point, activation, path, overflow, device: as for `Linear`, with OC for N.
 
     The size is ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1``. The formulas
-    are those of `Linear`, where acc[n, oc, stride*h + dilation*kh - top, stride*w + dilation*kw - left] sums
+    of `Linear` hold, where acc[n, oc, stride*h + dilation*kh - top, stride*w + dilation*kw - left] sums
     (x[n, ic, h, w] - x_zero_point) * (weight[ic, oc, kh, kw] - w_zero_point[oc])
     (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html between DequantizeLinear and QuantizeLinear).
 

@@ -16,7 +16,7 @@ from .choose import broadcast_to
 
 
 def multiplied(b: Builder, x: Value, z: Value) -> Value:
-    """Add ``x @ z`` of float32 or float16 arrays, broadcast as NumPy's matmul, to a plan. Sums are those of
+    """Add ``x @ z`` of float32 or float16 arrays, broadcast as NumPy's matmul, to a plan. Sums are as in
     `vkq.kernels.float_product`, within (K + 4) 2**-24 of the sum of the terms' magnitudes; for float16 x they
     are rounded to float16 once."""
     dtype, shapes = x.spec.dtype, [x.spec.shape, z.spec.shape]

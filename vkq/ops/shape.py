@@ -172,7 +172,7 @@ def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
     """Add to a plan: reshape x to *shape*, transpose it with *axes*, and reshape the result to *to*. *layout*
-    is that of the result, by default the usual one for its shape."""
+    is the result's, by default the usual one for its shape."""
     if x.spec.layout in PIXELS and not x.spec.folded:  # images have their own kernels
         return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
     return permuted(b, x, shape, axes, to, layout)

@@ -26,7 +26,7 @@ from .operand import Operand
 
 @checked
 def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -> npt.NDArray[Any]:
-    """Return the 256 results of a function of one quantized number, for `lookup`: entry i is that of the
+    """Return the 256 results of a function of one quantized number, for `lookup`: entry i is for the
     number ``qmin + i``.
 
     function: relu, relu6, sigmoid, tanh, silu, gelu, hardsigmoid, hardswish, exp, abs, neg, identity, or a

@@ -68,7 +68,7 @@ Arrays = dict[str, tuple[str, tuple[int, ...]]]  # (type, shape) by name
 class PlayedModel(OfOneProcess):
     """An exported model on a device. A context manager; `close` may be called twice.
 
-    `inputs` and `outputs` are those of the file's first set of shapes; `shapes` lists all sets. `run` chooses
+    `inputs` and `outputs` describe the file's first set of shapes; `shapes` lists all sets. `run` chooses
     the set by the shapes of its inputs. On its first use, each set is loaded and compared with its known
     answer.
 

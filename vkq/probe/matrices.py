@@ -90,7 +90,7 @@ def advertised(capabilities: Capabilities) -> tuple[Matrices, ...]:
     """Return the matrices that the device lists for int8 times int8 into int32 (subgroup scope, not
     saturating) and that the shaders support.
 
-    The order is that of the device's list, which is its preference, with signed elements before unsigned
+    They are in the order of the device's list, which is its preference, with signed elements before unsigned
     ones. Only listed shapes may be used: the pipeline of any other shape computes nothing, without an error.
     """
     return _advertised(capabilities.cooperative_matrices, *_subgroups(capabilities))

@@ -139,7 +139,7 @@ class TransposedConv2dProblem(ConvSizes):
         groups: int = 1,
     ) -> TransposedConv2dProblem:
         """Return the problem of x of shape (N, IC, H, W) and weight of shape (IC, OC/groups, KH, KW); the
-        options are those of `TransposedOptions.of`. Raises ArgumentError if anything does not fit."""
+        options as `TransposedOptions.of` takes them. Raises ArgumentError if anything does not fit."""
         cls._images(x_shape)
         options = TransposedOptions.of(weight_shape, stride, padding, output_padding, dilation, groups)
         return cls.with_options(x_shape, weight_shape, options)

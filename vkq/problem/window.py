@@ -66,8 +66,8 @@ class Window:
 
     @property
     def whole(self) -> bool:
-        """True if the kernel has the image's size: then ONNX Runtime's 8-bit average is that of the whole
-        image."""
+        """True if the kernel has the image's size: then ONNX Runtime's 8-bit average has the
+        formula of `global_avg_pool2d`."""
         return self.kernel == self.x_shape[2:] and not any(self.padding)
 
     @property
@@ -76,8 +76,8 @@ class Window:
         return (n, c, self._out(0), self._out(1))
 
     def by_axes(self) -> tuple[Window, Window]:
-        """Return the windows of two successive pools along one axis each, whose maxima are those of this
-        window.
+        """Return the windows of two successive pools along one axis each, which give the same maxima
+        as this window.
 
         >>> first, then = Window.of("max_pool2d", (1, 3, 8, 9), 3, 2, 1, 1, False).by_axes()
         >>> first.kernel, first.y_shape, then.kernel, then.y_shape

@@ -166,7 +166,7 @@ def convolve(
 def _finish(
     acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation
 ) -> Array:
-    """Convert accumulators to the output type. Their last axis is that of the output channels."""
+    """Convert accumulators to the output type. Their last axis is the output channels."""
     if y is not None:
         return requantize(acc, multipliers(x.scale, w_scale, y.scale), y, activation_bounds(activation, y))
     low, high = activation_range(activation)

@@ -125,7 +125,8 @@ class Scheme(ABC):
 
     @abstractmethod
     def result(self, shape: Sequence[int], layout: str) -> Spec:
-        """Return the spec of a kernel's result; *layout* is that of kernels with 8-bit results."""
+        """Return the spec of a kernel's result; *layout*: what a kernel with an 8-bit
+        result writes."""
 
     def finished(self, b: Builder, x: Value, y: Value) -> Value:
         """Return the layer's result, from the input and a kernel's result."""

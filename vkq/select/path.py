@@ -21,7 +21,7 @@ from ..runtime.device import Device
 
 # A path other than the portable one is chosen if its rate is at least this multiple of the portable one's.
 WORTH = 1.1
-# Rates closer than this are equal: then the order of the table decides. It is that of the forms' extra cost
+# Rates closer than this are equal: then the order of the table decides, which is by the forms' extra cost
 # (the mixed form shifts x, the unsigned one shifts both operands and adds row sums).
 SAME = 1.05
 

@@ -38,7 +38,7 @@ FORBIDDEN = (  # (pattern, reason)
         "narrow barriers are fragile; use barrier(), behind memoryBarrierBuffer() between workgroups",
     ),
 )
-EXTENSIONS = {  # an extension -> the Vulkan features of which a variant must require one
+EXTENSIONS = {  # an extension -> Vulkan features; a variant must require one of them
     "GL_KHR_shader_subgroup_basic": ("computeFullSubgroups",),  # subgroupBarrier() waits for whole subgroups
     "GL_EXT_shader_8bit_storage": ("storageBuffer8BitAccess",),
     "GL_EXT_shader_16bit_storage": ("storageBuffer16BitAccess",),

@@ -1,4 +1,4 @@
-"""Convolutions and products of a file: on 8-bit numbers XNNPACK's arithmetic, which is that of vkq; on floats
+"""Convolutions and products of a file: on 8-bit numbers XNNPACK's arithmetic, which vkq's is too; on floats
 the graph's float operators."""
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _real_bias(low: Lowering, operator: FileOperator, index: int) -> list[str]:
         return []
     bias = low.array(operator.inputs[index], "bias")
     if bias.dtype not in (np.float32, np.float16):
-        raise Unsupported(f"its bias is {bias.dtype}; that of floats must be float32")
+        raise Unsupported(f"its bias is {bias.dtype}; with float activations it must be float32")
     return [low.constant(bias.astype(np.float32), low.names[operator.inputs[index]])]
 
 

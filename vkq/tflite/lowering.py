@@ -207,7 +207,7 @@ class Lowering:
         return self.emit("Transpose", [wide], perm=FIRST)
 
     def give(self, number: int, name: str, first: bool = False) -> None:
-        """Set a tensor's value. Its shape is that of the operator; its type must be the file's."""
+        """Set a tensor's value, whose shape the operator decides; its type must be the file's."""
         (self.first if first else self.plain)[number] = name
         if name in self.constants and not first:
             self.arrays[number] = self.constants[name]

@@ -23,7 +23,7 @@ def nothing() -> None:
 class InferenceSession(session.InferenceSession):
     """An int8 .tflite model on a Vulkan device, with the bytes of LiteRT and XNNPACK.
 
-    Arguments and methods are those of `vkq.onnx.InferenceSession`: run, map, explain, profile. Data has the
+    Arguments and methods are as of `vkq.onnx.InferenceSession`: run, map, explain, profile. Data has the
     file's order, images (N, H, W, C). *model* is a path or bytes.
 
     fallback: "litert" runs what the device cannot on the CPU, through the package ai-edge-litert, with one

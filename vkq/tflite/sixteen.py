@@ -66,7 +66,7 @@ def _real(tensor: FileTensor) -> FileTensor:
 
 
 def _converted(operator: FileOperator, tensors: Sequence[FileTensor]) -> str:
-    """Return the operator for QUANTIZE and DEQUANTIZE between types of which one is float now."""
+    """Return the operator for QUANTIZE and DEQUANTIZE between two types, one of them float now."""
     if operator.op not in ("QUANTIZE", "DEQUANTIZE"):
         return operator.op
     x, y = tensors[operator.inputs[0]], tensors[operator.outputs[0]]

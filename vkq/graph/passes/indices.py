@@ -76,8 +76,8 @@ def gather_elements(w: Words) -> bool:
 
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
-    """Return, for each index along an axis, the flat index of its element in an array of this shape; the
-    other coordinates are those of the index itself."""
+    """Return, for each index along an axis, the flat index of its element in an array of this shape; its
+    other coordinates are the same as the index's own."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])

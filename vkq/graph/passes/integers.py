@@ -1,6 +1,6 @@
 """Replaces an operator between dequantize and quantize by vkq's operator on 8-bit numbers.
 
-The conditions are those of ONNX Runtime's selectors: activations and result have one type; weights are
+The conditions are the same as of ONNX Runtime's selectors: activations and result have one type; weights are
 constant, and quantized per tensor or per output channel; the bias is int32 with the scale x * w (within 1 %;
 any other bias becomes ``round(bias / (x_scale * w_scale))``). Relu and Clip become bounds of the result. A
 convolution, product or softmax without a quantize after it returns float32."""

@@ -36,7 +36,7 @@ def to_tables(graph: Graph) -> Graph:
 @dataclasses.dataclass
 class Tables:
     """``needed``: values that are graph results, or that other operators than element-wise ones read.
-    ``roots``: the one or two 8-bit values of which each value is an element-wise function (none for a
+    ``roots``: the one or two 8-bit values from which each value is computed element by element (none for a
     constant)."""
 
     needed: set[str]
