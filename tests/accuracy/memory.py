@@ -1,9 +1,10 @@
-"""Compare the memory that comparing layers takes with that of a model's values.
+"""Compare the memory that comparing layers, or quantizing, takes with that of a model's values.
 
-    python -m tests.accuracy.memory 32 64
+    python -m tests.accuracy.memory compare 25 64
+    python -m tests.accuracy.memory quantize 25 64
 
-compares a network of 32 blocks (convolution, Relu, every second one with a residual sum) whose values have
-64 MB each, and prints the peak of the process.
+compares, or quantizes, a network of 25 blocks (convolution, Relu, every second one with a residual sum) whose
+values have 64 MB each, and prints the peak of the process.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import resource
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from vkq.accuracy import LayerReport, compare_layers
+from vkq.accuracy import LayerReport, QuantizedReport, compare_layers, quantize
 from vkq.accuracy.place import QuantPlan, placed
 
 CHANNELS = 4
@@ -52,15 +54,26 @@ def compared(blocks: int, side: int, folder: Path) -> LayerReport:
     return compare_layers(*pair(blocks, side, folder), [{"x": x}])
 
 
-def main(blocks: int, megabytes: float) -> None:
+def quantized(blocks: int, side: int, folder: Path) -> QuantizedReport:
+    """Return the report for three random samples, which are made when they are read."""
+
+    def samples() -> Iterator[dict[str, np.ndarray]]:
+        for seed in range(3):
+            yield {"x": np.random.default_rng(seed).standard_normal((1, CHANNELS, side, side), np.float32)}
+
+    return quantize(pair(blocks, side, folder)[0], folder / "made.onnx", samples, seconds=0)
+
+
+def main(what: str, blocks: int, megabytes: float) -> None:
     side = round((megabytes * 1e6 / 4 / CHANNELS) ** 0.5)
     begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     with tempfile.TemporaryDirectory() as folder:
-        rows = compared(blocks, side, Path(folder)).rows
+        report = {"compare": compared, "quantize": quantized}[what](blocks, side, Path(folder))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    total = (blocks * 5 // 2 + 1) * megabytes
-    print(f"{len(rows)} rows; values of {total:.0f} MB; peak {peak:.0f} MB ({begun:.0f} MB at the start)")
+    values = 2 * blocks + blocks // 2 + 1
+    print(report)
+    print(f"values of {values * megabytes:.0f} MB; peak {peak:.0f} MB ({begun:.0f} MB at the start)")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

@@ -92,8 +92,8 @@ def test_only_live_values_take_memory() -> None:
 def test_bytes_alive_do_not_grow_with_depth(
     blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The memory for values does not grow with depth. `python -m tests.accuracy.memory 32 64` measures a
-    whole process: values of 4 GB take less than 1 GB."""
+    """The memory for values does not grow with depth. `python -m tests.accuracy.memory compare 26 64`
+    measures a whole process: values of 4 GB take less than 1 GB."""
     alive, most, plain = 0, 0, Walk.apply
 
     def dropped(size: int) -> None:

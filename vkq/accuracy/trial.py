@@ -60,12 +60,12 @@ class HeldOut:
     def __init__(self, proto: Any, held: Samples):
         self.held = held
         self.names = [value.name for value in proto.graph.output]
-        session = cpu_session(_bytes(proto), "quantizing")
+        session = cpu_session(_bytes(proto), "quantizing", arena=False)
         self.real = [session.run(self.names, dict(feed)) for feed in held()]
         self.count = 0
 
     def __call__(self, proto: Any, plan: QuantPlan) -> Found:
-        session = cpu_session(_bytes(placed(proto, plan)), "quantizing")
+        session = cpu_session(_bytes(placed(proto, plan)), "quantizing", arena=False)
         agreement = Agreement(self.names)
         for feed, real in zip(self.held(), self.real, strict=True):
             agreement.add(real, session.run(self.names, dict(feed)))
