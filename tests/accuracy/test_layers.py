@@ -18,6 +18,7 @@ from tests.accuracy.spoil import named as is_named
 from tests.onnx.networks import KINDS, Net, Pictures, quantized
 from vkq.accuracy import compare_layers
 from vkq.accuracy.histogram import Histogram
+from vkq.accuracy.tally import Tally
 from vkq.accuracy.walk import Walk, give_back
 from vkq.cli import main
 from vkq.errors import ModelError
@@ -146,6 +147,22 @@ def test_a_value_is_read_by_branches_too() -> None:
     constant = numpy_helper.from_array(np.array(True), "c")
     walk = Walk(helper.make_model(helper.make_graph(nodes, "g", [x], [y], [constant]), ir_version=8))
     np.testing.assert_array_equal(walk.run({"x": np.float32([1, 2])}).take("y"), [-2, -4])
+
+
+def test_a_tally_of_many_shapes() -> None:
+    """While the samples have the same channels, each is counted; then all numbers are one channel."""
+    x = np.float32([[[1, 5], [2, 3]]])
+    tally = Tally()
+    for _ in range(2):
+        tally.add(x, x + np.float32([[[0], [3]]]), x + 1)
+    np.testing.assert_array_equal(tally.signal, [52, 26])
+    np.testing.assert_array_equal(tally.noise, [0, 36])
+    tally.add(np.ones((1, 3, 2), np.float32), np.zeros((1, 3, 2), np.float32), np.ones((1, 3, 2), np.float32))
+    np.testing.assert_array_equal(tally.signal, [52 + 26 + 6])
+    np.testing.assert_array_equal(tally.noise, [36 + 6])
+    tally.add(x, x, x)
+    np.testing.assert_array_equal(tally.signal, [84 + 39])
+    assert (tally.own, tally.histogram.counts.sum()) == (8, 18)
 
 
 def test_histogram() -> None:

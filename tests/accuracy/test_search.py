@@ -249,17 +249,27 @@ def test_targets(device: vkq.Device, tmp_path: Path) -> None:
         assert made[names[row.layer].input[1]].op_type == "DequantizeLinear"
 
 
-def test_a_target_that_is_out_of_reach(tmp_path: Path) -> None:
-    """The search reports a target that it cannot reach. A product of two activations has no weight and stays
-    int8."""
+def test_a_target_that_is_out_of_reach(
+    tmp_path: Path, software_device: vkq.Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The search reports a target that it cannot reach, and the best found. A product of two activations has
+    no weight and stays int8."""
     path, net = saved(
         lambda net: [net.op("MatMul", "x", net.op("Transpose", "x", perm=[0, 1, 3, 2]))], tmp_path
     )
     report = quantize(path, tmp_path / "int8.onnx", samples(net.shape, 3), seconds=0, target_db=200)
     assert report.reached is False
-    assert "the target is not reached; this is the best found" in str(report)
     assert report.kept == ()
-    assert 20 < report.outputs[0].snr_db < 60
+    (row,) = report.outputs
+    assert 20 < row.snr_db < 60
+    best = f"{min(row.snr_db, row.even_db):.1f} dB, {row.same:.2%} the same"
+    assert f"the target is not reached; this is the best found: {best}" in str(report)
+    np.savez(tmp_path / "x.npz", **samples(net.shape, 1)[0])
+    words = ["quantize", str(path), "-c", str(tmp_path), "--device", software_device.name, "--seconds", "0"]
+    assert main([*words, "--target-db", "200", "-o", str(tmp_path / "a.onnx")]) == 1
+    assert (tmp_path / "a.onnx").exists()
+    assert "this is the best found" in capsys.readouterr().out
+    assert main([*words, "--target-db", "5", "-o", str(tmp_path / "b.onnx")]) == 0
 
 
 def test_a_layer_that_stays_float_reads_what_its_relu_gave(device: vkq.Device, tmp_path: Path) -> None:

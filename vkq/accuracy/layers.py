@@ -16,9 +16,10 @@ from ..graph.graph import Array
 from ..onnx.protobuf import package
 from ..onnx.quantize import prepared, quantizer, refusals_told
 from ..onnx.reader import read
-from .histogram import CHUNK, Histogram
+from .histogram import Histogram
 from .mend import repeated
 from .shown import LayerReport, LayerRow, decibels
+from .tally import Tally
 from .walk import LARGE, Run, Walk, give_back, read_by
 
 RANGES = {
@@ -43,7 +44,7 @@ def compare_layers(
     Raises ModelError if the models have no values in common or a model cannot be read.
     """
     quantizer()
-    with tempfile.TemporaryDirectory() as folder, refusals_told():
+    with tempfile.TemporaryDirectory() as folder, refusals_told("the models cannot be compared"):
         read(quantized)
         made = package().load(os.fspath(quantized))
         real = Walk(repeated(package().load(prepared(model, folder, 0, "", "")), made))
@@ -67,33 +68,6 @@ class Site:
     nodes: list[Any]
     reads: dict[str, str]
     dequantize: Any
-
-
-class Tally:
-    """Sums of a value over the samples: signal, noise, and both by channel."""
-
-    def __init__(self) -> None:
-        self.signal: Any = 0.0
-        self.noise: Any = 0.0
-        self.own = self.cross = self.other = 0.0
-        self.histogram = Histogram()
-
-    def add(self, real: Array, got: Array, own: Array) -> None:
-        rows = [_by_channel(each) for each in (real, got, own)]
-        step = max(1, CHUNK // len(rows[0]))
-        for at in range(0, rows[0].shape[1], step):
-            x, y, z = (np.nan_to_num(each[:, at : at + step].astype(np.float64)) for each in rows)
-            self.signal = self.signal + np.square(x).sum(1)
-            self.noise = self.noise + np.square(y - x).sum(1)
-            self.own += float(np.square(z - x).sum())
-            self.cross += float((x * y).sum())
-            self.other += float(np.square(y).sum())
-        self.histogram.add(real)
-
-
-def _by_channel(array: Array) -> Array:
-    """Return (channels, rest); an array of fewer than two axes is one channel."""
-    return np.moveaxis(array, 1, 0).reshape(array.shape[1], -1) if array.ndim > 1 else array.reshape(1, -1)
 
 
 class LayerComparison:

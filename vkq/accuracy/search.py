@@ -47,10 +47,14 @@ class QuantizedReport:
         lines += [f"  {row}" for row in self.outputs]
         if self.kept:
             share = sum(row.share for row in self.kept)
-            lines.append(f"not in int8: {len(self.kept)} layers, {share:.1%} of the multiply-adds")
+            many = "" if len(self.kept) == 1 else "s"
+            lines.append(f"not in int8: {len(self.kept)} layer{many}, {share:.1%} of the multiply-adds")
             lines += [f"  {row}" for row in self.kept]
         if self.reached is False:
-            lines.append("the target is not reached; this is the best found")
+            db = min((min(row.snr_db, row.even_db) for row in self.outputs), default=float("inf"))
+            same = min((row.same for row in self.outputs), default=1.0)
+            best = f"{db:.1f} dB, {same:.2%} the same"
+            lines.append(f"the target is not reached; this is the best found: {best}")
         return "\n".join(lines)
 
 

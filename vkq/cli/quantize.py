@@ -36,7 +36,7 @@ def register(commands: Parsers) -> None:
         "quantize",
         run,
         "quantize a float ONNX or TFLite model, so that it runs completely on a device, and report its"
-        " accuracy",
+        " accuracy; exit code 1 if a target is not reached",
         [
             "vkq quantize float.onnx -c pictures/",
             "vkq quantize float.onnx -c pictures/ -o int8.onnx --mean 0.485,0.456,0.406 --std"
@@ -150,18 +150,23 @@ def run(options: argparse.Namespace) -> int:
     samples = GivenSamples(model, options.calibrate, options) if options.calibrate else None
     if samples and samples.told():
         print(samples.told())
-    lines = (weights_only if options.weights_only else quantize_activations)(options, target, samples)
+    reached = True
+    if options.weights_only:
+        lines = weights_only(options, target, samples)
+    else:
+        lines, reached = quantize_activations(options, target, samples)
     sizes = [stored_bytes(file) for file in (options.model, target)]
     print(folded(f"written {target}: {sizes[1]} bytes (float: {sizes[0]})", 2))
     for line in lines:
         print(folded(line, 4))
-    return 0
+    return 0 if reached else 1
 
 
 def quantize_activations(
     options: argparse.Namespace, target: Path, samples: GivenSamples | None
-) -> list[str]:
-    """Quantize weights and activations; return lines that say how close the model stays."""
+) -> tuple[list[str], bool]:
+    """Quantize weights and activations; return lines that say how close the model stays, and False if a
+    target is not reached."""
     from vkq.accuracy import search
     from vkq.accuracy.goal import script
     from vkq.onnx.quantize import quantize
@@ -179,7 +184,7 @@ def quantize_activations(
                 options.model, target, samples("ranges"), options.activations, not options.per_tensor,
                 options.exclude,
             )  # fmt: skip
-            return measured(options, target, samples, device)
+            return measured(options, target, samples, device), True
         with status_line() as show:
             report = search.quantize(
                 options.model, target, lambda: samples("samples"), seconds=options.seconds,
@@ -194,7 +199,7 @@ def quantize_activations(
             feed = next(samples("timing"))
             now, whole = (median_ms(model, device, feed) for model in (target, report.before))
             lines.append(f"a run takes {now:.2f} ms there, {whole:.2f} ms all in int8")
-    return lines
+    return lines, report.reached is not False
 
 
 def _check_targets(options: argparse.Namespace) -> None:

@@ -75,14 +75,15 @@ def quantizer() -> Any:
 
 
 @contextlib.contextmanager
-def refusals_told() -> Iterator[None]:
-    """Context manager: turn the exceptions of onnx, its converter and ONNX Runtime into ModelError."""
+def refusals_told(what: str = "onnxruntime.quantization cannot quantize the model") -> Iterator[None]:
+    """Context manager: turn the exceptions of onnx, its converter and ONNX Runtime into ModelError, whose
+    message begins with *what*."""
     try:
         yield
     except (VkqError, OSError):
         raise
     except Exception as error:  # onnx's errors have their own classes
-        raise ModelError(f"onnxruntime.quantization cannot quantize the model: {str(error)[:500]}") from error
+        raise ModelError(f"{what}: {str(error)[:500]}") from error
 
 
 def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, remedy: str) -> str:
