@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import chosen, moves, operators, shaped, ties
+from . import chosen, moves, narrow, operators, shaped, ties
 
-OPERATORS = {**operators.OPERATORS, **moves.MORE, **shaped.SHAPED, **chosen.CHOSEN, **ties.TIES}
+OPERATORS = {
+    **operators.OPERATORS, **moves.MORE, **shaped.SHAPED, **chosen.CHOSEN, **ties.TIES, **narrow.NARROW,
+}  # fmt: skip
 # Operators without a uint8 form in both LiteRT and vkq.
 INT8_ALONE = (
     "DEPTHWISE_CONV_2D", "ELU", "ELU-ties", "ABS", "SQRT", "HARD_SWISH", "HARD_SWISH-beyond", "EXP", "LOG",
+    *narrow.NARROW,
 )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from .all import OPERATORS, operator_case
 from .answers import FILE, SEEDS, TAKEN, digest
 
 NAME = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
-WHOSE = {"XNNPACK": {True}, "LiteRT": {False}, "the numbers": {True, False}}
+BOTH = {True, False}
+WHOSE = {"XNNPACK": {True}, "LiteRT": {False}, "the numbers": BOTH, "XNNPACK or LiteRT": BOTH}
 
 
 def rows(columns: int) -> list[list[str]]:

@@ -28,7 +28,7 @@ _KINDS = {number: kind for kind, (number, _) in OPTIONS.items()}
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileTensor:
     """A tensor of the file. ``signature`` has -1 for open sizes. ``data`` is None for a computed tensor.
-    ``why`` says what vkq cannot read of it."""
+    ``why`` says what vkq cannot read of it. ``narrow``: its int8 numbers have 4 bits in the file."""
 
     name: str
     dtype: str
@@ -39,6 +39,7 @@ class FileTensor:
     axis: int
     data: Array | None
     why: str = ""
+    narrow: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -205,8 +206,9 @@ def _tensor(one: FlatTable, index: int, buffers: list[FlatTable], data: memoryvi
         why = "it is a variable, which keeps its value from run to run"
     stored = None if why else _stored(one, name, dtype, shape, buffers, data)
     scales, points, axis, custom = _quantization(one.table("quantization"), name, shape)
-    dtype = "int8" if dtype == "int4" else dtype
-    return FileTensor(name, dtype, shape, signature, scales, points, axis, stored, why or custom)
+    narrow = dtype == "int4"
+    dtype = "int8" if narrow else dtype
+    return FileTensor(name, dtype, shape, signature, scales, points, axis, stored, why or custom, narrow)
 
 
 def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> tuple[Array, Array, int, str]:

@@ -11,7 +11,7 @@ from ..graph.graph import Array
 from ..numerics.fixed import coded
 from ..numerics.qparams import QParams
 from .arithmetic import fixed_bounds, fixed_multiplier
-from .lowering import Lowering
+from .lowering import Lowering, Unsupported
 
 EXACT = 1 << 24  # float32 holds all whole numbers up to this one
 
@@ -51,6 +51,25 @@ def fixed_layer(
     return scaled(low, sums, factors, up, y, limits)
 
 
+def fixed_dense(
+    low: Lowering, inputs: list[str], weight: Array, layer: Mapping[str, Any], limits: tuple[float, float],
+    shape: Sequence[int],
+) -> str:  # fmt: skip
+    """Emit a FULLY_CONNECTED of LiteRT's own kernel, as a convolution of pixels. shape: of x."""
+
+    def reshaped(name: str, sizes: Sequence[int]) -> str:
+        return low.emit("Reshape", [name, low.constant(np.array(sizes, np.int64), "shape")], allowzero=1)
+
+    n, k = weight.shape
+    if k == 1:
+        raise Unsupported("its weights have 4 bits and one element in a row; there must be more")
+    data = weight.reshape(n, k, 1, 1)
+    images = [reshaped(inputs[0], (-1, k, 1, 1)), low.constant(data, "OIHW"), *inputs[2:]]
+    window: dict[str, Any] = {"stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1), "groups": 1}
+    name = fixed_layer(low, "conv2d", images, data, layer, limits, True, **window)
+    return reshaped(name, (*shape[:-1], n))
+
+
 def _sums(
     low: Lowering, op: str, inputs: list[str], weight: Array, x: QParams, point: Array | None,
     window: Mapping[str, Any],
@@ -88,8 +107,8 @@ def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
 
 
 def in_vectors(shape: Sequence[int], unsigned: bool) -> Array:
-    """Return which results LiteRT's own TRANSPOSE_CONV computes in vectors: 16 uint8 numbers, or 8 channels
-    of int8."""
+    """Return which results LiteRT's own TRANSPOSE_CONV (and for int8 DEPTHWISE_CONV_2D) computes in vectors:
+    16 uint8 numbers, or 8 channels of int8."""
     n, h, w, channels = shape
     if not unsigned:
         return np.asarray((np.arange(channels) < channels - channels % 8).reshape(-1, 1, 1))

@@ -13,7 +13,7 @@ from ..graph.graph import Array
 from ..numerics.qparams import QParams, are_scales
 from .arithmetic import bounds_of, fixed_multiplier
 from .file import FileOperator
-from .fixed import fixed_layer, in_vectors, scaled
+from .fixed import fixed_dense, fixed_layer, in_vectors, scaled
 from .lowering import Lowering, Unsupported
 from .schema import SAME
 
@@ -98,14 +98,13 @@ def _convolution(
     if low.dtype(x) in BYTES:
         more = _quantized(low, operator, activation, inputs, weight, axis)
         window: dict[str, Any] = {
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-            "groups": groups,
-        }
-        if axis == 3 and weight.dtype == np.uint8:  # XNNPACK does not accept this combination
+            "stride": stride, "padding": padding, "dilation": dilation, "groups": groups,
+        }  # fmt: skip
+        narrow = low.tensor(operator.inputs[1]).narrow
+        if narrow or (axis == 3 and weight.dtype == np.uint8):  # XNNPACK takes neither
+            up = in_vectors((1, 1, 1, len(weight)), False) if axis else groups == 1
             limits = real_range(operator, activation)
-            name = fixed_layer(low, "conv2d", inputs, weight, more, limits, **window)
+            name = fixed_layer(low, "conv2d", inputs, weight, more, limits, narrow and up, **window)
         else:
             name = low.emit("conv2d", inputs, **more, **window)
     else:
@@ -142,8 +141,7 @@ def _quantized(
     x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
     if x.dtype != y.dtype or weight.dtype.name != x.dtype:
         raise Unsupported(f"x is {x.dtype}, its weight {weight.dtype} and y {y.dtype}; they must be one type")
-    channels = weight.shape[0]
-    scales, points = weight_scales(low, operator.inputs[1], channels, axis)
+    scales, points = weight_scales(low, operator.inputs[1], channels := weight.shape[0], axis)
     with np.errstate(all="ignore"):
         multiplier = np.float32(x.scale) * scales / np.float32(y.scale)
     if not (multiplier < LARGEST_MULTIPLIER).all():
@@ -182,8 +180,7 @@ def _real_bias(low: Lowering, operator: FileOperator, index: int) -> list[str]:
 
 
 def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower TRANSPOSE_CONV. The first input is the shape of the result; the weight is (OC, KH, KW, IC).
-    XNNPACK refuses SAME padding with a kernel shorter than the stride."""
+    """Lower TRANSPOSE_CONV. The first input is the result's shape; the weight is (OC, KH, KW, IC)."""
     size, w, x, y = *operator.inputs[:3], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if weight.ndim != 4 or len(shape) != 4 or weight.shape[3] != shape[3]:
@@ -203,7 +200,7 @@ def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> No
             "stride": stride, "padding": padding, "output_padding": added, "dilation": (1, 1), "groups": 1,
         }  # fmt: skip
         short = any(k < s for k, s in zip(kernel, stride, strict=True))
-        if operator.options["padding"] == SAME and short:
+        if operator.options["padding"] == SAME and short:  # XNNPACK refuses it
             limits, up = real_range(operator, activation), in_vectors(wanted, weight.dtype == np.uint8)
             data = weight.transpose(0, 3, 1, 2)
             name = fixed_layer(low, "conv_transpose2d", inputs, data, more, limits, up, **window)
@@ -239,8 +236,7 @@ def _transposed_padding(
 
 
 def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower BATCH_MATMUL. XNNPACK computes it if the right operand's zero point is 0, else LiteRT's own
-    kernel does."""
+    """Lower BATCH_MATMUL. XNNPACK takes a right operand with the zero point 0."""
     numbers, y, names = operator.inputs[:2], operator.outputs[0], []
     for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
         rank = len(low.shape(number))
@@ -275,7 +271,11 @@ def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> N
         name = low.emit("Reshape", [name, sizes], allowzero=1)
     inputs = [name, low.constant(weight, low.names[w])]
     if low.dtype(x) in BYTES:
-        name = low.emit("linear", inputs, **_quantized(low, operator, activation, inputs, weight, 0))
+        more = _quantized(low, operator, activation, inputs, weight, 0)
+        if low.tensor(w).narrow and k % 2:  # XNNPACK takes an even number of 4-bit weights
+            name = fixed_dense(low, inputs, weight, more, real_range(operator, activation), wanted)
+        else:
+            name = low.emit("linear", inputs, **more)
     else:
         name = _real_product(low, operator, inputs, weight)
         name = activated(low, name, real_range(operator, activation))
