@@ -1,25 +1,49 @@
 """Compare random models of one operator in LiteRT and vkq: ``python -m tests.tflite.against [COUNT]
-[OPERATOR...]``. It prints what differs, what either library refuses, and how many models were equal."""
+[OPERATOR...]``. It prints what differs, what either library refuses, and how many models were equal.
+``--ties``: all scales are powers of two, so that many results lie halfway between two numbers."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import pytest
 
 from vkq.errors import VkqError
 from vkq.tflite import InferenceSession
 from vkq.tflite.litert import Litert
 
 from .all import OPERATORS, operator_case
+from .writer import Writer
 
 
-def main(count: int, names: list[str], device: str) -> int:
+@contextlib.contextmanager
+def powers() -> Iterator[None]:
+    """Context manager: round the scales of written models to powers of two."""
+    write = Writer.tensor
+
+    def tensor(
+        self: Writer, shape: Any, dtype: str = "int8", scale: Any = None, *more: Any, **named: Any
+    ) -> int:
+        if scale is not None:
+            scale = np.exp2(np.rint(np.log2(np.asarray(scale, np.float64)))).astype(np.float32)
+        return write(self, shape, dtype, scale, *more, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Writer, "tensor", tensor)
+        yield
+
+
+def compare(seeds: range, names: list[str], device: str) -> int:
     wrong = 0
     for op in names or OPERATORS:
         found: Counter[str] = Counter()
-        for seed in range(count):
+        for seed in seeds:
             data, arrays = operator_case(op, seed)
             try:
                 session = InferenceSession(data, device)
@@ -45,5 +69,17 @@ def main(count: int, names: list[str], device: str) -> int:
     return 1 if wrong else 0
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", nargs="?", type=int, default=20)
+    parser.add_argument("operators", nargs="*", default=[])
+    parser.add_argument("--first", type=int, default=0, help="the first model's number")
+    parser.add_argument("--device", default="llvmpipe", help="a part of the device's name")
+    parser.add_argument("--ties", action="store_true")
+    asked = parser.parse_intermixed_args()
+    with powers() if asked.ties else contextlib.nullcontext():
+        return compare(range(asked.first, asked.first + asked.count), asked.operators, asked.device)
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, sys.argv[2:], "llvmpipe"))
+    sys.exit(main())
