@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import vkq
-from vkq.kernels import floats, half, half_tiles, half_ways
+from vkq.kernels import floats, half, half_configs, half_tiles
 from vkq.layout.extent import Spec
 from vkq.problem.names import parse
 from vkq.shader.catalog import catalog
@@ -147,7 +147,7 @@ def half_layers(made: Any, p: Any) -> Any:
     """Yield (name, layer) of every tile of the float16 matrix-unit kernels."""
     if p.name.startswith("linear"):
         for tile in (
-            catalog().shaders[half_ways.FLOAT16.product].axes["tile"]
+            catalog().shaders[half_configs.FLOAT16.product].axes["tile"]
             if p.gemm_m >= half.LEAST_ROWS["f16"]
             else ()
         ):
@@ -156,7 +156,7 @@ def half_layers(made: Any, p: Any) -> Any:
                 layer._gemm.matrices.tile, layer._gemm.matrices.parts = tile, parts
                 yield f"{tile} in {parts}", layer
     elif p.groups == 1:
-        for shader in (half_tiles.TILES, half_ways.GATHERED["f16"].product):
+        for shader in (half_tiles.TILES, half_configs.GATHERED["f16"].product):
             for tile in catalog().shaders[shader].axes["tile"]:
                 layer = made(method="matrix")
                 kernel = half_tiles.HalfConvolution(layer._convolution.gemm, layer._convolution.weight,

@@ -8,7 +8,7 @@ import pytest
 
 import vkq
 from vkq.device.profiles import profile
-from vkq.kernels import half, half_ways
+from vkq.kernels import half, half_configs
 from vkq.kernels.half import HalfMatrices
 from vkq.probe.matrices import Matrices, advertised, lacking
 
@@ -62,7 +62,7 @@ def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -
 
 def known(monkeypatch: pytest.MonkeyPatch, **says: Any) -> None:
     """Override fields of the profile for products of float activations."""
-    for module in (half, half_ways):
+    for module in (half, half_configs):
         monkeypatch.setattr(module, "profile", lambda c: dataclasses.replace(profile(c), **says))
 
 

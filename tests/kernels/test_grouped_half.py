@@ -148,9 +148,9 @@ def test_a_single_row_at_once(
     signs = np.sign(w.dequantize()[:, -1])
     np.testing.assert_array_equal(layer(x)[0][signs != 0], np.where(signs > 0, 40, -30)[signs != 0])
     matrices = grouped_half.GroupedMatrices(GroupedGemm(device, w, None, (-np.inf, np.inf)))
-    way = matrices.way(1)
-    assert way is not None
-    assert matrices._constants(way.variant, way.matrices)["LATE"] == late
+    config = matrices.config(1)
+    assert config is not None
+    assert matrices._constants(config.variant, config.matrices)["LATE"] == late
 
 
 @pytest.mark.parametrize(("n", "k", "bits", "group", "symmetric", "says"), [
@@ -203,7 +203,7 @@ def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: p
     m, n = tall + 3, 68 if axes["y"] == "four" else 67
     device = units(strict_device, monkeypatch, shape)
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={axes["tile"]: (1, 1)})
-    monkeypatch.setattr(grouped_half, "PARTS", (2 + number % 2 if split else 1,))
+    monkeypatch.setattr(grouped_half, "K_SPLITS", (2 + number % 2 if split else 1,))
     w, x = weight(n, k, int(axes["bits"]), group, symmetric, scales), rows_of(m, k)
     bias = np.random.default_rng(n).standard_normal(n).astype(np.float32)
     layer = vkq.Linear(w, bias=bias, activation="relu", device=device)
@@ -234,7 +234,7 @@ def test_replays_infinity_and_nan(
     device = units(strict_device, monkeypatch, "16x8x16")
     if tile:
         profile_says(monkeypatch, grouped_half, straight_tile_cycles={tile: (1, 1)})
-        monkeypatch.setattr(grouped_half, "PARTS", (2,))
+        monkeypatch.setattr(grouped_half, "K_SPLITS", (2,))
     w, x = weight(36, 288, 4, 32, False, "float16"), rows_of(rows, 288)
     layer = vkq.Linear(w, device=device)
     clean = replayed(layer, x, device, emulated.REPLAYS)
@@ -341,9 +341,9 @@ def test_what_an_h200_takes(
     codes = np.zeros((n, 4096 // 128, 64), np.uint8)
     w = vkq.GroupedWeight(codes, np.ones((n, 4096 // 128), np.float16))
     gemm = GroupedGemm(software_device, w, None, (-np.inf, np.inf))
-    way = grouped_half.GroupedMatrices(gemm).way(rows)
-    assert way is not None
-    assert (way.variant.name.partition(":")[2], way.parts) == want
+    config = grouped_half.GroupedMatrices(gemm).config(rows)
+    assert config is not None
+    assert (config.variant.name.partition(":")[2], config.parts) == want
 
 
 def test_a_single_row_is_split_by_columns(
@@ -360,11 +360,11 @@ def test_a_single_row_is_split_by_columns(
         zero[0, 0] = 1
         w = vkq.GroupedWeight(packed, scales, zero if points else None)
         one = grouped_half.GroupedMatrices(GroupedGemm(software_device, w, None, (-np.inf, np.inf)))
-        way = one.way(1)
-        assert way is not None
+        config = one.config(1)
+        assert config is not None
         worth = one.worth(1, n, "float16")
-        size = one._constants(way.variant, way.matrices)["INVOCATIONS"]
-        return (way.variant.axes.get("rows", "at once"), size) if worth else None
+        size = one._constants(config.variant, config.matrices)["INVOCATIONS"]
+        return (config.variant.axes.get("rows", "at once"), size) if worth else None
 
     assert [alone(n, 1024, 128) for n in (4096, 8192, 16384)] == [
         ("at once", 128), ("1", 256), ("1_long", 128),

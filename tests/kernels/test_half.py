@@ -9,7 +9,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from vkq.kernels import half_operands, half_ways
+from vkq.kernels import half_configs, half_operands
 from vkq.probe import selftest
 from vkq.probe.matrices import advertised_half, lacking_half
 from vkq.problem.names import parse
@@ -24,13 +24,13 @@ from .matrix_layers import CONVOLUTIONS, known, only
 
 # Rows, columns and k that are not multiples of tiles, steps and runs of 8.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=35]")
-TILES = catalog().shaders[half_ways.FLOAT16.product].axes["tile"]
+TILES = catalog().shaders[half_configs.FLOAT16.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
 
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    known(monkeypatch, straight_tile_cycles={})  # tested in test_half_ways.py
+    known(monkeypatch, straight_tile_cycles={})  # tested in test_half_configs.py
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     return strict_device

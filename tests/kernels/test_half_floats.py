@@ -11,7 +11,7 @@ import vkq
 from tests.cases import random_data
 from tests.device.reported import profile_says
 from tests.runtime.work import replayed
-from vkq.kernels import half_planes, half_tiles, half_ways
+from vkq.kernels import half_configs, half_planes, half_tiles
 from vkq.kernels.half_tiles import HalfConvolution
 from vkq.probe.matrices import HALF
 from vkq.problem.names import parse
@@ -21,12 +21,12 @@ from . import emulated
 from .matrix_layers import known, only
 from .test_half import check_float16_images
 
-GATHERED, PLANES = half_ways.GATHERED[HALF], half_ways.PLANES[HALF, "float32"]
+GATHERED, PLANES = half_configs.GATHERED[HALF], half_configs.PLANES[HALF, "float32"]
 # Rows, outputs, channels and k that are not multiples of tiles, steps and runs of 8; two parts of k, groups,
 # strides.
 CASES = (
-    (half_ways.FLOAT16.split, "32x32", "linear[M=33,K=264,N=35]"),
-    (half_ways.FLOAT16.product, "64x64", "linear[M=70,K=37,N=68]"),
+    (half_configs.FLOAT16.split, "32x32", "linear[M=33,K=264,N=35]"),
+    (half_configs.FLOAT16.product, "64x64", "linear[M=70,K=37,N=68]"),
     (GATHERED.product, "32x32", "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]"),
     (PLANES.product, "16x64", "conv2d[N=1,IC=70,H=4,W=10,OC=40,KH=1,KW=1,groups=2]"),
     (half_tiles.TILES, "4x8x32",
@@ -64,7 +64,7 @@ def test_weights_direct_from_memory(
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles={tile: (1, 1)}, matrix_pairs=True)
     only(monkeypatch, tile, parts)
     layer, data, x = layer_of(units, f"linear[M=34,K={k},N={n}]", "float16")
-    of = half_ways.STRAIGHT
+    of = half_configs.STRAIGHT
     assert layer.explain(x.shape).variants[-1].startswith((of.product if parts == 1 else of.split) + ":")
     x = x.astype(np.float16)
     y = layer(x.astype(np.float32))
@@ -94,7 +94,7 @@ def test_convolutions_with_weights_direct_from_memory(
     x = (x / 8).astype(np.float16)
     given = vkq.Tensor.from_numpy(x, units)
     (variant,) = layer.plan(given.spec).variants
-    assert variant.startswith(half_ways.STRAIGHT_TILES)
+    assert variant.startswith(half_configs.STRAIGHT_TILES)
     assert variant.endswith(tile)
     assert f".{'words' if words else 'matrices'}." in variant
     got = replayed(layer, x, units, 2)
@@ -123,7 +123,7 @@ def one_kernel(monkeypatch: pytest.MonkeyPatch, shader: str, tile: str) -> None:
     if planes:
         monkeypatch.setattr(half_planes.Planes, "__init__", of_planes)
     elif not pixels:
-        only(monkeypatch, tile, 2 if shader == half_ways.FLOAT16.split else 1)
+        only(monkeypatch, tile, 2 if shader == half_configs.FLOAT16.split else 1)
 
 
 @pytest.mark.parametrize(("shader", "tile", "name"), CASES, ids=lambda value: str(value).partition("[")[0])

@@ -154,10 +154,10 @@ def test_what_an_h200_takes(
     if tile:
         found = tile.variant.axes["tile"]
     elif either is kernel.planes:
-        way = kernel.planes.way(p, dtype)
-        found = f"planes {way and way.variant.axes['tile']}"
+        config = kernel.planes.config(p, dtype)
+        found = f"planes {config and config.variant.axes['tile']}"
     else:
-        gathered = kernel.gathered.way(p.gemm_m, kernel.gathered.gathering, dtype)
+        gathered = kernel.gathered.config(p.gemm_m, kernel.gathered.gathering, dtype)
         found = f"gathered {gathered.variant.axes['tile']}"
     assert found == taken
 

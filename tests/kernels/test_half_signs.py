@@ -8,7 +8,7 @@ import pytest
 
 import vkq
 from tests.device.reported import profile_says
-from vkq.kernels import half_few, half_tiles, half_ways
+from vkq.kernels import half_configs, half_gemv, half_tiles
 from vkq.kernels.half_weights import PAIRS_LAYOUT, packed_signs
 from vkq.layout.extent import Spec
 from vkq.layout.pack import layout
@@ -22,11 +22,11 @@ from .matrix_layers import known, only
 
 # (float16 rows, k, the requested tile and parts, the expected variant)
 PRODUCTS = [
-    (3, 256, None, None, f"{half_few.WORDS}:8"),
-    (13, 264, None, None, f"{half_few.STEPS}:16"),
-    (66, 264, "64x256", None, f"{half_ways.STRAIGHT.product}:float16_rows.64x256"),
-    (66, 264, "64x128", None, f"{half_ways.STRAIGHT.product}:float16_rows.64x128"),
-    (66, 264, "64x64", 2, f"{half_ways.STRAIGHT.split}:float16_rows.64x64"),
+    (3, 256, None, None, f"{half_gemv.WORDS}:8"),
+    (13, 264, None, None, f"{half_gemv.STEPS}:16"),
+    (66, 264, "64x256", None, f"{half_configs.STRAIGHT.product}:float16_rows.64x256"),
+    (66, 264, "64x128", None, f"{half_configs.STRAIGHT.product}:float16_rows.64x128"),
+    (66, 264, "64x64", 2, f"{half_configs.STRAIGHT.split}:float16_rows.64x64"),
 ]
 TILES = dict.fromkeys(("64x256", "64x128", "64x64"), (1, 1))
 
@@ -36,7 +36,7 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
     """A device that loads weights directly into matrices."""
     sixteen_bits.provide(strict_device, monkeypatch)
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles=TILES)
-    profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)
+    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
     return strict_device
@@ -98,7 +98,7 @@ def test_convolutions_have_the_bits_of_others(
         kernel.tile = "8x8x64_straight"
         layer._kernel = lambda m, q: kernel
         assert layer.plan(Spec(x.shape, "float16")).variants == (
-            f"{half_ways.STRAIGHT_TILES}:float16.{way}.eights.8x8x64_straight",
+            f"{half_configs.STRAIGHT_TILES}:float16.{way}.eights.8x8x64_straight",
         )
         return kernel.gathered.signed, layer(x)
 

@@ -10,7 +10,7 @@ import vkq
 from tests.cases import random_data
 from tests.conftest import EVERY
 from tests.device.reported import profile_says, reported
-from vkq.kernels import half, half_tiles, half_ways
+from vkq.kernels import half, half_configs, half_tiles
 from vkq.kernels.half_tiles import HalfConvolution
 from vkq.layout.extent import Spec
 from vkq.probe import selftest
@@ -28,7 +28,7 @@ CASES = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=140,H=7,W=19,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
 )
-SHADERS = half_tiles.TILES, half_ways.STRAIGHT_TILES
+SHADERS = half_tiles.TILES, half_configs.STRAIGHT_TILES
 TILES, STRAIGHT = (catalog().shaders[name].axes["tile"] for name in SHADERS)
 STRAIGHT_CASES = {  # For each tile: filters whose lines are multiplied together, and
     # lines of whole vectors; a filter with too many lines.
@@ -58,7 +58,7 @@ STRAIGHT_CASES = {  # For each tile: filters whose lines are multiplied together
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    known(monkeypatch, straight_tile_cycles={})  # tested in test_half_ways.py
+    known(monkeypatch, straight_tile_cycles={})  # tested in test_half_configs.py
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
     return strict_device
@@ -109,7 +109,7 @@ def test_weights_straight_from_memory(
     kernel.tile = tile
     given, way = vkq.Tensor.from_numpy(x, units), "words" if words else "matrices"
     lines = "eights" if p.ow % 8 == 0 else "fours" if p.ow % 4 == 0 else "twos"
-    assert layer.plan(given.spec).variants == (f"{half_ways.STRAIGHT_TILES}:float16.{way}.{lines}.{tile}",)
+    assert layer.plan(given.spec).variants == (f"{half_configs.STRAIGHT_TILES}:float16.{way}.{lines}.{tile}",)
     with units.record() as recording:
         y = layer(given)
     recording.run()
@@ -206,7 +206,7 @@ def test_parts_of_k(
     check(units, name)
 
 
-@pytest.mark.parametrize("tile", catalog().shaders[half_ways.GATHERED[HALF].split].axes["tile"])
+@pytest.mark.parametrize("tile", catalog().shaders[half_configs.GATHERED[HALF].split].axes["tile"])
 def test_parts_of_k_of_gathered_pixels(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With gathered pixels, a part of k may begin at any tap and channel."""
     only(monkeypatch, tile, 3)
@@ -216,7 +216,7 @@ def test_parts_of_k_of_gathered_pixels(units: vkq.Device, tile: str, monkeypatch
     layer = layer_of(units, data, method="matrix")
     x = np.random.default_rng(5).normal(size=p.x_shape).astype(np.float16)
     given = vkq.Tensor.from_numpy(x, units)
-    assert layer.plan(given.spec).variants[-1] == f"{half_ways.GATHERED[HALF].split}:half.{tile}"
+    assert layer.plan(given.spec).variants[-1] == f"{half_configs.GATHERED[HALF].split}:half.{tile}"
     with units.record() as recording:
         y = layer(given)
     recording.run()
@@ -228,7 +228,7 @@ def test_parts_of_k_of_gathered_pixels(units: vkq.Device, tile: str, monkeypatch
         assert y.numpy().tobytes() == first.tobytes()
 
 
-SPLIT = half_ways.FLOAT16.split
+SPLIT = half_configs.FLOAT16.split
 
 
 @pytest.mark.parametrize("tile", [each["tile"] for each in catalog().shaders[SPLIT].having(y="float16_rows")])

@@ -10,7 +10,7 @@ import vkq
 from tests.device.reported import reported
 from vkq.device.profiles import profile
 from vkq.kernels.half import HalfMatrices
-from vkq.kernels.half_ways import FLOAT16, PARTS, STRAIGHT, WORDS
+from vkq.kernels.half_configs import FLOAT16, K_SPLITS, STRAIGHT, WORDS
 from vkq.layout.extent import Spec
 from vkq.probe import selftest
 from vkq.probe.matrices import HALF, advertised_half
@@ -130,15 +130,15 @@ def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int)
     """On an H200 the chosen tile and parts of k are the fastest timed, or within 5 % of them."""
     facts = reported("nvidia-h200")
     says, sizes = profile(facts), (rows, n, k, 1)
-    ways = [
+    configs = [
         dataclasses.replace(one, parts=count)
         for of in (FLOAT16, STRAIGHT, WORDS)
         for one in of.able(facts)
         if one.takes(k)
-        for count in PARTS
+        for count in K_SPLITS
         if count == 1 or one.may_split(rows, n, 1)
     ]
-    best = min(ways, key=lambda way: way.cycles(says, *sizes))
+    best = min(configs, key=lambda config: config.cycles(says, *sizes))
     assert ((best.variant.axes["tile"], best.parts) if best.of == WORDS else ("", 0)) == (tile, parts)
 
 
@@ -150,11 +150,11 @@ def test_the_order_of_words(words: vkq.Device) -> None:
         np.asarray(matrices.loaders.direct._make()),
         order(words, *advertised_half(words.capabilities)[:1]),
     )
-    got = matrices.loaders.ordered.words(advertised_half(words.capabilities)[0])._make()
+    got = matrices.loaders.prepacked.words(advertised_half(words.capabilities)[0])._make()
     got = np.asarray(got).reshape(-1, K // 32, 2, found.size)
     found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
     want = in_order(pairs, found).reshape(-1, K // 32, found.size)
-    assert matrices.loaders.ordered.words(advertised_half(words.capabilities)[0]).bytes == 4 * got.size
+    assert matrices.loaders.prepacked.words(advertised_half(words.capabilities)[0]).bytes == 4 * got.size
     for group, block, half in np.ndindex(got.shape[:3]):
         tile = 2 * group + half
         np.testing.assert_array_equal(got[group, block, half], want[tile, block] if tile < len(want) else 0)

@@ -9,7 +9,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from vkq.kernels import half, half_operands, half_ways
+from vkq.kernels import half, half_configs, half_operands
 from vkq.probe import selftest
 from vkq.probe.matrices import BRAIN
 from vkq.problem.names import parse
@@ -23,7 +23,7 @@ from .matrix_layers import CONVOLUTIONS, only
 
 # Rows, columns and k that are not multiples of tiles, steps and runs of 8.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=36]")
-TILES = catalog().shaders[half_ways.PARTS_OF_FLOAT32.product].axes["tile"]
+TILES = catalog().shaders[half_configs.PARTS_OF_FLOAT32.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
 
 

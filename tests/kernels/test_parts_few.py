@@ -1,5 +1,5 @@
 """Tests of few float32 rows, split into three parts in registers, on matrix units, with k split among
-subgroups; see test_parts.py and test_half_few.py."""
+subgroups; see test_parts.py and test_half_gemv.py."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ import vkq
 from tests.cases import random_data
 from tests.device.reported import profile_says, reported
 from tests.runtime.work import replayed
-from vkq.kernels import half_few
+from vkq.kernels import half_gemv
 from vkq.layout.extent import Spec
 from vkq.probe import selftest
 from vkq.probe.matrices import BRAIN, HALF
@@ -25,7 +25,7 @@ SHAPES = ("16x8x16 f16", "16x16x16 bf16")
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    for module in (half_few, selftest):
+    for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     if half_refusal(strict_device, BRAIN):
         emulated.emulate(strict_device, monkeypatch, *SHAPES)
@@ -48,7 +48,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said:
 def test_rows_as_they_are(
     rows: int, tall: int, k: int, signed: bool, units: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(half_few, "worth_parts", lambda *_: True)
+    monkeypatch.setattr(half_gemv, "worth_parts", lambda *_: True)
     rng = np.random.default_rng(rows + k)
     data = random_data(parse(f"linear[M={rows},K={k},N=44]"), rng, "int8", "int8", w_zero_points="channel")
     points = np.asarray(data.w_zero_point)[:, None]
@@ -58,7 +58,7 @@ def test_rows_as_they_are(
     options: dict[str, Any] = {"w_zero_point": data.w_zero_point, "bias": data.float_bias}
     layer = vkq.Linear(data.w, data.w_scale, device=units, activation="relu", **options)
     assert layer._gemm.matrices.signed == signed
-    assert layer.plan(Spec(x.shape, "float32")).variants == (f"{half_few.PARTS}:{tall}",)
+    assert layer.plan(Spec(x.shape, "float32")).variants == (f"{half_gemv.PARTS}:{tall}",)
     want = data.expected_sum(x, None, "float32")
     want = dataclasses.replace(want, y=np.maximum(want.y, 0))
     assert want.mismatch(replayed(layer, x, units, emulated.REPLAYS) if rows == 5 else layer(x)) is None
@@ -71,7 +71,7 @@ def test_rows_of_both_types(units: vkq.Device) -> None:
     layer = vkq.Linear(w, 1e-3, device=units)
     assert layer._gemm.matrices.signed
     found = [layer.plan(Spec(x.shape, dtype)).variants for dtype in ("float16", "float32")]
-    assert found == [(f"{half_few.WORDS}:8",), (f"{half_few.PARTS}:8",)]
+    assert found == [(f"{half_gemv.WORDS}:8",), (f"{half_gemv.PARTS}:8",)]
     terms = x[:, None].astype(np.float64) * w * float(np.float32(1e-3))
     want, bound = terms.sum(-1), (256 + 4) * 2.0**-24 * np.abs(terms).sum(-1)
     assert (np.abs(layer(x.astype(np.float32)) - want) <= bound).all()
@@ -119,13 +119,13 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
         (more, 100, "float16"), (Spec((8, 256), "float16"), 36, "float32"),
     ):  # fmt: skip
         layer = vkq.Linear(np.ones((n, x.shape[1]), np.int8), 1.0, compute=compute, device=units)
-        assert (half_few.PARTS in layer.plan(x).variants[0]) == ((x, n, compute) in taken)
+        assert (half_gemv.PARTS in layer.plan(x).variants[0]) == ((x, n, compute) in taken)
     layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=units)
     layer._gemm.matrices.tile = "32x64"
-    assert half_few.PARTS not in layer.plan(few).variants[0]
-    profile_says(monkeypatch, half_few, matrix_pairs=False)
+    assert half_gemv.PARTS not in layer.plan(few).variants[0]
+    profile_says(monkeypatch, half_gemv, matrix_pairs=False)
     layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=units)
-    assert half_few.PARTS not in layer.plan(few).variants[0]
+    assert half_gemv.PARTS not in layer.plan(few).variants[0]
 
 
 @pytest.mark.parametrize("wrong", [
@@ -138,7 +138,7 @@ def test_elements_that_lie_elsewhere_are_seen(
 ) -> None:
     """The self-test detects elements in other places, whatever the profile says; few rows then use other
     kernels."""
-    for module in (half_few, selftest):
+    for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="bf16", wrong=wrong)
     stages = selftest.stages(strict_device)
@@ -147,7 +147,7 @@ def test_elements_that_lie_elsewhere_are_seen(
     assert stages["matrices_brain"]() is None
     refuse(monkeypatch, strict_device, selftest.PAIRS[BRAIN], said)
     layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=strict_device)
-    assert half_few.PARTS not in layer.plan(Spec((8, 256), "float32")).variants[0]
+    assert half_gemv.PARTS not in layer.plan(Spec((8, 256), "float32")).variants[0]
 
 
 @pytest.mark.parametrize("wrong", [True, False])
@@ -155,7 +155,7 @@ def test_elements_that_lose_small_numbers_are_seen(
     wrong: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The self-test detects lost small numbers; few rows then use other kernels."""
-    for module in (half_few, selftest):
+    for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     flushed = (r"(#define brains_of\(two\) upper_halves\(floatBitsToUint\()\(two\).x",
                r"\1abs((two).x) < 6.1e-5 ? 0.0 : (two).x")  # fmt: skip
@@ -165,7 +165,7 @@ def test_elements_that_lose_small_numbers_are_seen(
     if wrong:
         refuse(monkeypatch, strict_device, selftest.SMALLS[BRAIN], said)
     layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=strict_device)
-    assert (half_few.PARTS in layer.plan(Spec((8, 256), "float32")).variants[0]) != wrong
+    assert (half_gemv.PARTS in layer.plan(Spec((8, 256), "float32")).variants[0]) != wrong
 
 
 @pytest.mark.parametrize("test", [selftest.PAIRS[BRAIN], selftest.SMALLS[BRAIN]])
@@ -178,11 +178,11 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
     more rows, with K = 4096 and 8192; N = 11008; and a K that is not a multiple of a chunk."""
     facts = reported("nvidia-h200")
     for tall, want in ((8, [512, 256, 256, 128, None]), (16, [256, 128, 256, 128, None])):
-        found = [half_few.invocations(facts, half_few.PARTS, tall, w, k)[:1] for w, k in (
+        found = [half_gemv.invocations(facts, half_gemv.PARTS, tall, w, k)[:1] for w, k in (
             (128, 4096), (133, 4096), (133, 8192), (344, 8192), (128, 4160),
         )]  # fmt: skip
         assert found == [() if size is None else (size,) for size in want]
-    assert half_few.invocations(facts, half_few.PARTS, 64, 256, 2048) == (128,)
+    assert half_gemv.invocations(facts, half_gemv.PARTS, 64, 256, 2048) == (128,)
 
 
 def test_rows_that_are_worth_it() -> None:
@@ -190,7 +190,7 @@ def test_rows_that_are_worth_it() -> None:
     multiprocessors, or more), the chunks of k, and whether the GEMV is faster."""
 
     def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
-        return [m for m in range(65) if half_few.worth_parts(m, workgroups, 132, k, form)]
+        return [m for m in range(65) if half_gemv.worth_parts(m, workgroups, 132, k, form)]
 
     assert [worth(65, 8320), worth(66, 8320)] == [list(range(5, 65)), list(range(3, 65))]
     assert worth(65, 8448) == list(range(5, 9))

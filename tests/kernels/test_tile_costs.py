@@ -16,7 +16,7 @@ from vkq.device import costs, measured
 from vkq.device.costs import INT8, SEED
 from vkq.device.measured import TILES, Measured
 from vkq.device.profiles import profile
-from vkq.kernels.half_ways import FLOAT16, Elements
+from vkq.kernels.half_configs import FLOAT16, OperandKind
 from vkq.kernels.matrix_tiles import tilings
 from vkq.runtime.plan import Plan
 from vkq.runtime.recording import Recording
@@ -106,10 +106,12 @@ def test_tiles_of_float16_are_measured_too(
     monkeypatch.setattr(tile_costs, "DEPTHS", (64, 128))
     monkeypatch.setattr(tile_costs, "LEAST", 1)
     monkeypatch.setattr(tile_costs, "LEAST_S", 0.0)
-    c, able = strict_device.capabilities, Elements.able
+    c, able = strict_device.capabilities, OperandKind.able
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 1})
     monkeypatch.setattr(strict_device, "capabilities", told)
-    monkeypatch.setattr(Elements, "able", lambda of, facts, forced=None: able(of, facts, forced or "32x32"))
+    monkeypatch.setattr(
+        OperandKind, "able", lambda of, facts, forced=None: able(of, facts, forced or "32x32")
+    )
     ran: list[str] = []
     true = tile_costs._require
 

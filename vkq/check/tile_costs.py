@@ -15,7 +15,7 @@ from ..device.profiles import preferred, profile
 from ..errors import DeviceLostError, VkqError
 from ..kernels import matrix_tiles, matrix_units
 from ..kernels.half import kind_of
-from ..kernels.half_ways import FLOAT16, PARTS_OF_FLOAT32, STRAIGHT, WORDS, Elements
+from ..kernels.half_configs import FLOAT16, PARTS_OF_FLOAT32, STRAIGHT, WORDS, OperandKind
 from ..kernels.matrix_tiles import Tiling
 from ..numerics.qparams import QParams
 from ..ops.linear import Linear
@@ -61,7 +61,7 @@ def _depths(tiling: Tiling) -> tuple[int, ...]:
     )
 
 
-def half_costs(device: Device, of: Elements) -> Iterator[tuple[str, tuple[float, float]]]:
+def half_costs(device: Device, of: OperandKind) -> Iterator[tuple[str, tuple[float, float]]]:
     """Yield the name and cost of each tile of products of floats."""
     kind, compute = kind_of(of), "float16" if of is not PARTS_OF_FLOAT32 else "float32"
     dtype = np.float16 if compute == "float16" else np.float32
@@ -69,10 +69,10 @@ def half_costs(device: Device, of: Elements) -> Iterator[tuple[str, tuple[float,
     def layer(n: int, k: int) -> Linear:
         return Linear(np.resize(_numbers(k), (n, k)), 0.01, compute=compute, device=device)
 
-    for way in of.able(device.capabilities):
-        size = int(way.variant.sizes["BM"]), int(way.variant.sizes["BN"])
-        pick = {kind: f"{way.variant.name}, k in 1"}
-        tile = way.variant.axes["tile"]
+    for config in of.able(device.capabilities):
+        size = int(config.variant.sizes["BM"]), int(config.variant.sizes["BN"])
+        pick = {kind: f"{config.variant.name}, k in 1"}
+        tile = config.variant.axes["tile"]
         try:
             yield tile, _pair(device, layer, pick, tile, size, DEPTHS, 32, dtype)
         except NoCost:

@@ -27,7 +27,7 @@ GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__s
 ROW = "gemv_q4gsw__row"
 CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV loads at a time
 STEP = 32  # elements along k that STAGED dequantizes at a time
-PARTS = 128  # most parts into which a workgroup of the GEMV splits the sum over k
+MOST_K_SPLITS = 128  # most parts into which a workgroup of the GEMV splits the sum over k
 SHARED_PARTS, SHARED_COLUMNS = 32, 8  # for SHARED: the fewest parts, and the columns of a workgroup
 # For ROW: the most parts, and a table from columns per multiprocessor to the parts and the blocks of two
 # columns of a workgroup.
@@ -157,7 +157,7 @@ class GroupedGemm:
             return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
         chunks = self.k * self.weight.bits // CHUNK_BITS
         parts = 1
-        while 2 * parts <= min(PARTS, chunks):
+        while 2 * parts <= min(MOST_K_SPLITS, chunks):
             parts *= 2
         return {"LOCAL_X": max(1, min(64 // parts, ceil4(self.n))), "LOCAL_Y": parts}
 

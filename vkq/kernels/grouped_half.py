@@ -22,11 +22,11 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .grouped import GroupedGemm, parameters, words
-from .half_ways import LEAST_COLUMNS, PARTS, Elements, Way, fits
+from .half_configs import K_SPLITS, LEAST_COLUMNS, GemmConfig, OperandKind, fits
 from .split import counters
 
 FEW, AT_ONCE = "gemv_q4gsw__coopmat", "gemv_q4gsw__words_coopmat"
-MANY = Elements(
+MANY = OperandKind(
     HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "straight_tile_cycles"
 )
 LANES = 32  # lanes of a subgroup of FEW
@@ -99,7 +99,7 @@ class GroupedMatrices:
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Return True if this kernel is faster for *rows* rows of this type, and *n* columns."""
         able = dtype == "float16" and n >= LEAST_COLUMNS and self.gemm.weight.group >= SMALLEST_GROUP
-        return able and (rows > 1 or self.pays_alone or self.at_once) and self.way(rows) is not None
+        return able and (rows > 1 or self.pays_alone or self.at_once) and self.config(rows) is not None
 
     @property
     def pays_alone(self) -> bool:
@@ -124,12 +124,12 @@ class GroupedMatrices:
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """Add the dispatch."""
-        gemm, way = self.gemm, self.way(rows)
-        assert way is not None
-        shared, steps = way.sharing(b, self.counters, rows, gemm.n, gemm.k, 1)
+        gemm, config = self.gemm, self.config(rows)
+        assert config is not None
+        shared, steps = config.sharing(b, self.counters, rows, gemm.n, gemm.k, 1)
         slots = [x, b.constant(self.codes), b.constant(self.parameters), y, *shared]
-        constants = self._constants(way.variant, way.matrices)
-        program = gemm.device.program(way.variant, constants, way.matrices.subgroup)
+        constants = self._constants(config.variant, config.matrices)
+        program = gemm.device.program(config.variant, constants, config.matrices.subgroup)
         b.dispatch(program, slots, gemm.push(rows) | steps, gemm.macs(rows))
 
     def _parameters(self) -> npt.NDArray[np.uint32]:
@@ -170,14 +170,14 @@ class GroupedMatrices:
         weight, few = self.gemm.weight, self._invocations_alone <= LONG_TURNS
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
-    def way(self, rows: int) -> Way | None:
+    def config(self, rows: int) -> GemmConfig | None:
         """Return the tile for *rows* rows: one for few rows, or the one with the lowest estimate; None if the
         device can run none."""
         few = next(self._few(rows), None)
         sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
-        return few or min(self._many(rows), key=lambda way: way.cycles(*sizes), default=None)
+        return few or min(self._many(rows), key=lambda config: config.cycles(*sizes), default=None)
 
-    def _few(self, rows: int) -> Iterator[Way]:
+    def _few(self, rows: int) -> Iterator[GemmConfig]:
         """Yield the tiles for this number of rows if it is small, the preferred tile first."""
         if rows == 1 and self.at_once:
             yield from self._able(AT_ONCE)
@@ -186,18 +186,18 @@ class GroupedMatrices:
             if rows <= tall and fills(wide, tall, self.gemm) and catalog().shaders[FEW].having(**axes):
                 yield from self._able(FEW, **axes)
 
-    def _many(self, rows: int) -> Iterator[Way]:
+    def _many(self, rows: int) -> Iterator[GemmConfig]:
         """Yield the tiles that more rows share."""
         y, n = "any" if self.gemm.n % 4 else "four", self.gemm.n
         known = MANY.of(profile(self.gemm.device.capabilities))
         for tile in catalog().shaders[MANY.product].axes["tile"]:
-            for parts in PARTS if tile in known else ():
+            for parts in K_SPLITS if tile in known else ():
                 shader = MANY.split if parts > 1 else MANY.product
-                for way in itertools.islice(self._able(shader, y=y, tile=tile), 1):
-                    if parts == 1 or way.may_split(rows, n, 1):
-                        yield dataclasses.replace(way, parts=parts)
+                for config in itertools.islice(self._able(shader, y=y, tile=tile), 1):
+                    if parts == 1 or config.may_split(rows, n, 1):
+                        yield dataclasses.replace(config, parts=parts)
 
-    def _able(self, shader: str, **axes: str) -> Iterator[Way]:
+    def _able(self, shader: str, **axes: str) -> Iterator[GemmConfig]:
         """Yield a variant with each of the device's matrices that can run it: weights with the tile's order
         in memory, and whole matrices of rows."""
         facts = self.gemm.device.capabilities
@@ -208,4 +208,4 @@ class GroupedMatrices:
                 continue
             whole = int(variant.sizes["BM"]) % matrices.n == 0 and matrices.subgroup == LANES
             if whole if shader in (FEW, AT_ONCE) else fits(variant, matrices):
-                yield Way(variant, matrices, MANY)
+                yield GemmConfig(variant, matrices, MANY)

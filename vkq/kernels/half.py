@@ -24,21 +24,21 @@ from ..select.tuner import is_asked, ranked
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
-from . import half_few
+from . import half_gemv
 from .cast import converted
 from .floats import FloatGemm
-from .half_loaders import Loaders
-from .half_operands import RUN, X_PARTS, halves, parts_of
-from .half_ways import (
+from .half_configs import (
     FLOAT16,
     GATHERED,
+    K_SPLITS,
     LEAST_COLUMNS,
-    PARTS,
     STRAIGHT,
     WORDS,
-    Elements,
-    Way,
+    GemmConfig,
+    OperandKind,
 )
+from .half_loaders import Loaders
+from .half_operands import RUN, X_PARTS, halves, parts_of
 from .pixels import window
 from .split import counters
 
@@ -59,7 +59,7 @@ class HalfMatrices:
         self,
         gemm: FloatGemm,
         channels: int,
-        elements: Elements = FLOAT16,
+        elements: OperandKind = FLOAT16,
         floats: npt.NDArray[Any] | None = None,
     ):
         self.gemm, self.channels, self.elements = gemm, channels, elements
@@ -81,7 +81,7 @@ class HalfMatrices:
         form = self.elements.form
         few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
         if self.floats is not None:  # float32 products would read twice as many bytes of weights
-            rows = max(rows, half_few.LEAST_ROWS[form])
+            rows = max(rows, half_gemv.LEAST_ROWS[form])
         return few or worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 
     def writes(self, x: Value, rows: int) -> str:
@@ -97,27 +97,27 @@ class HalfMatrices:
             slots = [x, b.constant(weights), b.constant(self.parameters(STRAIGHT)), y]
             b.dispatch(program, slots, push, gemm.macs(rows))
             return
-        way = self.way(rows, as_words=self._as_words(x, y))
-        tile = way.variant.axes["tile"]
-        if in_place := self._in_place(way, x, y, rows):
+        config = self.config(rows, as_words=self._as_words(x, y))
+        tile = config.variant.axes["tile"]
+        if in_place := self._in_place(config, x, y, rows):
             operand, variant = x, in_place
         else:
             operand, more = self._operand(b, x, 1, 1, rows, "rows")
             push |= more
             whole = "any" if gemm.channels % 4 else "half" if y.spec.dtype == "float16" else "four"
-            shader = way.of.split if way.parts > 1 else way.of.product
+            shader = config.of.split if config.parts > 1 else config.of.product
             variant = catalog().find(shader, tile=tile, y=whole)
-        way = dataclasses.replace(way, variant=variant)
-        shared, steps = way.sharing(b, self.counters, rows, 4 * gemm.n4, self.k, gemm.groups)
-        if way.of == WORDS:
+        config = dataclasses.replace(config, variant=variant)
+        shared, steps = config.sharing(b, self.counters, rows, 4 * gemm.n4, self.k, gemm.groups)
+        if config.of == WORDS:
             constants = [
-                b.constant(self.loaders.ordered.words(way.matrices)),
+                b.constant(self.loaders.prepacked.words(config.matrices)),
                 b.constant(self.parameters(WORDS)),
             ]
         else:
-            constants = self.constants(b, way.of)
+            constants = self.constants(b, config.of)
         slots = [operand, *constants, y, *shared]
-        b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(rows))
+        b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
         """Return the pipeline of few rows, and the weights in its order; None if a tile or parts are forced,
@@ -126,17 +126,17 @@ class HalfMatrices:
             return None
         if found := self._fitting(rows, x.spec.dtype):
             variant, values, matrices = found
-            as_words = half_few.long(self.gemm, variant, rows) and self._as_words(x, y)
-            if as_words and self.way(rows, as_words=True).of == WORDS:
+            as_words = half_gemv.long(self.gemm, variant, rows) and self._as_words(x, y)
+            if as_words and self.config(rows, as_words=True).of == WORDS:
                 return None
             values |= {**self.gemm.affine.constants, "SIGNED": self.signed}
             loaders = self.loaders
-            weights = loaders.ordered.runs(matrices) if variant.shader == half_few.RUNS else loaders.direct
+            weights = loaders.prepacked.runs(matrices) if variant.shader == half_gemv.RUNS else loaders.direct
             return self.gemm.device.program(variant, values, matrices.subgroup), weights
         return None
 
     def _fitting(self, rows: int, dtype: str) -> tuple[Variant, dict[str, Constant], Matrices] | None:
-        return None if self.floats else half_few.fitting(self.gemm, rows, dtype, self.elements.form)
+        return None if self.floats else half_gemv.fitting(self.gemm, rows, dtype, self.elements.form)
 
     def _whole(self, x: Value, y: Value) -> bool:
         """Return True if rows are whole runs, and whole blocks of results of the same type."""
@@ -150,44 +150,44 @@ class HalfMatrices:
         here = known.matrix_pairs and not pairs_refusal(gemm.device)
         return self.elements == FLOAT16 and rows and here and self.signed and not self.floats
 
-    def _in_place(self, way: Way, x: Value, y: Value, rows: int) -> Variant | None:
+    def _in_place(self, config: GemmConfig, x: Value, y: Value, rows: int) -> Variant | None:
         """Return the variant that reads x directly, without an earlier dispatch: the variant for few rows, or
         one that loads weights directly into matrices."""
-        dtype, tile = x.spec.dtype, way.variant.axes["tile"]
-        shader = way.of.split if way.parts > 1 else way.of.product
-        if way.of == WORDS:
+        dtype, tile = x.spec.dtype, config.variant.axes["tile"]
+        shader = config.of.split if config.parts > 1 else config.of.product
+        if config.of == WORDS:
             return catalog().find(shader, tile=tile)
         if dtype == "float32":
-            columns = -(-4 * self.gemm.n4 // int(way.variant.sizes["BN"]))
+            columns = -(-4 * self.gemm.n4 // int(config.variant.sizes["BN"]))
             taken = rows <= MOST_ROWS and rows * self.k * columns <= MOST_READ
         else:
-            taken = rows <= MOST_ROWS or way.of == STRAIGHT
+            taken = rows <= MOST_ROWS or config.of == STRAIGHT
         axes = {"y": f"{dtype}_rows", "tile": tile}
         found = taken and self._whole(x, y) and catalog().shaders[shader].having(**axes)
         return catalog().find(shader, **axes) if found else None
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         """Add a convolution whose rows are gathered from the image."""
-        gemm, way = self.gemm, self.way(p.gemm_m, self.gathering, y.spec.dtype)
+        gemm, config = self.gemm, self.config(p.gemm_m, self.gathering, y.spec.dtype)
         operand, push = self._operand(b, x, p.n, p.groups, p.h * p.w, "images")
         push |= gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "c": p.groups * self.runs, "group_channels": self.runs, "ow": p.ow, "kh": p.kh, "k": self.k,
         }  # fmt: skip
-        variant = way.variant
+        variant = config.variant
         if self.elements == FLOAT16:
             whole = "half" if y.spec.dtype == "float16" else "any"
-            shader = way.of.split if way.parts > 1 else way.of.product
+            shader = config.of.split if config.parts > 1 else config.of.product
             variant = catalog().find(shader, tile=variant.axes["tile"], y=whole)
-        shared, steps = way.sharing(b, self.counters, p.gemm_m, 4 * gemm.n4, self.k, gemm.groups)
+        shared, steps = config.sharing(b, self.counters, p.gemm_m, 4 * gemm.n4, self.k, gemm.groups)
         slots = [operand, *self.constants(b), y, *shared]
-        b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(p.gemm_m))
+        b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(p.gemm_m))
 
     def gathered_cycles(self, p: Conv2dProblem, dtype: str = "float32") -> float:
         """Return the estimated cycles of a convolution with results of this type
         (`gathered_before_cycles`)."""
         known = profile(self.gemm.device.capabilities)
         sizes, before = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.gathered_before_cycles
-        product = self.way(p.gemm_m, self.gathering, dtype).cycles(known, *sizes)
+        product = self.config(p.gemm_m, self.gathering, dtype).cycles(known, *sizes)
         return product + before["once"] + before[self.elements.form] * math.prod(p.x_shape)
 
     def _operand(
@@ -202,12 +202,12 @@ class HalfMatrices:
             "x_part": images * groups * self.runs * plane
         }
 
-    def constants(self, b: Builder, of: Elements = FLOAT16) -> list[Value]:
+    def constants(self, b: Builder, of: OperandKind = FLOAT16) -> list[Value]:
         """Return the weights in the kernel's order, and the epilogue's parameters."""
         weights = self.loaders.direct if of == STRAIGHT else self.loaders.staged
         return [b.constant(weights), b.constant(self.parameters(of))]
 
-    def parameters(self, of: Elements) -> Resident:
+    def parameters(self, of: OperandKind) -> Resident:
         """Return the epilogue's parameters."""
         return self.loaders.parameters(of in (STRAIGHT, WORDS))
 
@@ -218,16 +218,16 @@ class HalfMatrices:
         values |= {name: told[name] for name in told if name in variant.specialization}
         return self.gemm.device.program(variant, values, matrices.subgroup)
 
-    def way(
-        self, rows: int, of: Elements | None = None, dtype: str = "float32", as_words: bool = False
-    ) -> Way:  # fmt: skip
+    def config(
+        self, rows: int, of: OperandKind | None = None, dtype: str = "float32", as_words: bool = False
+    ) -> GemmConfig:  # fmt: skip
         """Return the tile with the lowest estimate for *rows* rows of a product (WORDS included) or of a
         convolution (`GATHERED`). Workgroups share a convolution's k only if results are float16: other types
         have not been timed."""
         gemm, known, of = self.gemm, profile(self.gemm.device.capabilities), of or self.elements
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), of.product
         whole = of == self.gathering and dtype != "float16"
-        parts = (1,) if whole else (self.parts,) if self.parts else PARTS
+        parts = (1,) if whole else (self.parts,) if self.parts else K_SPLITS
         facts = gemm.device.capabilities
         able = of.able(facts, self.tile)
         if of == FLOAT16:
@@ -246,12 +246,12 @@ class HalfMatrices:
             raise PathError(f"{shader} cannot compute {size} ({forced}) here: leave tile and parts open")
         kind = kind_of(of)
         if not is_asked(kind):
-            return min(found, key=lambda way: way.cycles(known, *sizes))
-        best_first = sorted(found, key=lambda way: way.cycles(known, *sizes))
-        return ranked(kind, best_first, lambda way: f"{way.variant.name}, k in {way.parts}")[0]
+            return min(found, key=lambda config: config.cycles(known, *sizes))
+        best_first = sorted(found, key=lambda config: config.cycles(known, *sizes))
+        return ranked(kind, best_first, lambda config: f"{config.variant.name}, k in {config.parts}")[0]
 
 
-def kind_of(elements: Elements) -> str:
+def kind_of(elements: OperandKind) -> str:
     """Return the kind of these tiles in the tuner's ranking (`vkq.select.tuner`)."""
     return f"tile of {elements.form} matrices"
 
@@ -260,4 +260,4 @@ def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers:
     """Return True if matrices of a form pay for a product of this number of rows, columns, multiply-adds (at
     least *least*) and numbers of x."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
-    return not large and rows >= half_few.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least
+    return not large and rows >= half_gemv.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

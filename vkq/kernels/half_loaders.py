@@ -16,7 +16,7 @@ from ..runtime.plan import Resident
 from ..select.path import signs_refusal
 from .floats import FloatGemm
 from .half_operands import RUN
-from .half_order import Ordered
+from .half_prepack import Prepacked
 from .half_weights import (
     PAIRS_LAYOUT,
     WEIGHT_LAYOUT,
@@ -64,7 +64,7 @@ class Loaders:
         self.staged = resident(WEIGHT_LAYOUT, lambda: staged(padded()))
         # Weights that a kernel loads into matrices directly.
         self.direct = resident(PAIRS_LAYOUT, lambda: pairs(padded(self.signed)))
-        self.ordered = Ordered(gemm.device, 4 * gemm.n4, self.k, lambda: padded(self.signed), pairs)
+        self.prepacked = Prepacked(gemm.device, 4 * gemm.n4, self.k, lambda: padded(self.signed), pairs)
 
         def scales() -> npt.NDArray[np.float32]:
             more = dataclasses.replace(gemm.affine, scale=gemm.affine.scale * np.float32(1 / SIGNED_UNIT))

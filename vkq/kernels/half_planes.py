@@ -13,7 +13,7 @@ from ..shader.catalog import catalog
 from .cast import converted
 from .floats import FloatGemm
 from .half import HalfMatrices
-from .half_ways import PARTS_OF_FLOAT32, PLANES, Way
+from .half_configs import PARTS_OF_FLOAT32, PLANES, GemmConfig
 from .pixels import window
 from .weights import Int8
 
@@ -35,34 +35,34 @@ class Planes:
         self.gathered = gathered
         self.tile: str | None = None  # tests and measurements force this tile
 
-    def way(self, p: Conv2dProblem, dtype: str) -> Way | None:
+    def config(self, p: Conv2dProblem, dtype: str) -> GemmConfig | None:
         """Return the tile with the lowest estimate for images of this type; None if the device runs none."""
         facts, of = self.gathered.gemm.device.capabilities, PLANES[self.gathered.elements.form, dtype]
         found = of.able(facts, self.tile)
-        return min(found, key=lambda way: self._cycles(way, p), default=None)
+        return min(found, key=lambda config: self._cycles(config, p), default=None)
 
     def cycles(self, p: Conv2dProblem, dtype: str) -> float:
         """Return the estimated cycles of a convolution; infinite if its pixels are not rows."""
-        way = self.way(p, dtype) if are_rows(p) else None
-        return self._cycles(way, p) if way else math.inf
+        config = self.config(p, dtype) if are_rows(p) else None
+        return self._cycles(config, p) if config else math.inf
 
-    def _cycles(self, way: Way, p: Conv2dProblem) -> float:
+    def _cycles(self, config: GemmConfig, p: Conv2dProblem) -> float:
         gemm = self.gathered.gemm
         known = profile(gemm.device.capabilities)
-        return way.cycles(known, p.gemm_m, 4 * gemm.n4, self.gathered.k, gemm.groups)
+        return config.cycles(known, p.gemm_m, 4 * gemm.n4, self.gathered.k, gemm.groups)
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        gemm, way = self.gathered.gemm, self.way(p, y.spec.dtype)
-        assert way
-        variant = way.variant
-        if way.of.form == HALF:
+        gemm, config = self.gathered.gemm, self.config(p, y.spec.dtype)
+        assert config
+        variant = config.variant
+        if config.of.form == HALF:
             whole = "half" if y.spec.dtype == "float16" else "any"
-            variant = catalog().find(way.of.product, tile=variant.axes["tile"], y=whole)
+            variant = catalog().find(config.of.product, tile=variant.axes["tile"], y=whole)
         push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "k": self.gathered.k, "group_channels": self.gathered.channels,
         }  # fmt: skip
         slots = [converted(b, x, y.spec.dtype), *self.gathered.constants(b), y]
-        b.dispatch(self.gathered.program(variant, way.matrices), slots, push, gemm.macs(p.gemm_m))
+        b.dispatch(self.gathered.program(variant, config.matrices), slots, push, gemm.macs(p.gemm_m))
 
 
 class PartsConvolution:

@@ -26,8 +26,8 @@ from .cast import converted, kept
 from .divisor import divisor
 from .floats import FloatGemm
 from .half import HalfMatrices
+from .half_configs import FLOAT16, STEP, STRAIGHT, STRAIGHT_TILES, fits
 from .half_planes import Planes
-from .half_ways import FLOAT16, STEP, STRAIGHT, STRAIGHT_TILES, fits
 from .half_weights import (
     PAIRS_LAYOUT,
     WEIGHT_LAYOUT,

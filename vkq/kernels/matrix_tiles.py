@@ -22,7 +22,7 @@ WIDE_STEP = 512  # the same for wide tiles
 TURN = 128
 # For DEEP: the k of an iteration, and the least k for which the tile is used.
 DEEP_TURN, DEEP_LEAST = 256, 512
-PARTS = (2, 3, 4, 6, 8, 12, 16)
+K_SPLITS = (2, 3, 4, 6, 8, 12, 16)
 SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
 
@@ -128,7 +128,7 @@ def tilings(
     found = [Tiling(tile) for tile in known.matrix_tile_cycles if not gathered or tile in SPLIT_TILES]
     found = [one for one in found if (short or not one.short) and (wide or not one.wide)]
     if split:
-        found += [Tiling(tile, parts) for tile in SPLIT_TILES for parts in PARTS]
+        found += [Tiling(tile, parts) for tile in SPLIT_TILES for parts in K_SPLITS]
     able = (
         one
         for one in found

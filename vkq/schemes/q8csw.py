@@ -13,7 +13,7 @@ from ..kernels.float16 import Float16Gemm
 from ..kernels.float_direct import FloatDirect
 from ..kernels.floats import Affine, FloatGemm
 from ..kernels.half import HalfMatrices
-from ..kernels.half_ways import PARTS_OF_FLOAT32
+from ..kernels.half_configs import PARTS_OF_FLOAT32
 from ..kernels.quantize import quantized
 from ..kernels.weights import GemmWeight, Int8, Int32
 from ..layout.extent import Spec

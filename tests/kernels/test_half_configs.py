@@ -8,7 +8,7 @@ from tests.cases import random_data
 from tests.device.reported import reported
 from vkq.device.profiles import profile
 from vkq.kernels import half
-from vkq.kernels.half_ways import GATHERED, PLANES, STRAIGHT, Elements, Way
+from vkq.kernels.half_configs import GATHERED, PLANES, STRAIGHT, GemmConfig, OperandKind
 from vkq.probe.matrices import HALF, advertised_half
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
@@ -104,19 +104,19 @@ def test_the_first_matrices_of_16_outputs_are_taken(
         (("8x16x16", "16x8x8"), []),
     ):
         device = emulated.capabilities(strict_device, *shapes, form="f16")
-        assert [str(way.matrices) for way in STRAIGHT.able(device)] == taken
+        assert [str(config.matrices) for config in STRAIGHT.able(device)] == taken
 
 
 @pytest.mark.parametrize(("of", "pairs"), [(GATHERED[HALF], True), (PLANES[HALF, "float32"], False)])
-def test_what_convolutions_should_take(of: Elements, pairs: bool) -> None:
+def test_what_convolutions_should_take(of: OperandKind, pairs: bool) -> None:
     """The model of a convolution's time counts an epilogue for each workgroup of a multiprocessor; gathering
     workgroups start in pairs, so an odd last one takes as long as two."""
     facts = reported("nvidia-h200")
     variant, known = catalog().find(of.product, tile="64x64", y="any"), profile(facts)
-    way = Way(variant, advertised_half(facts)[0], of)
+    config = GemmConfig(variant, advertised_half(facts)[0], of)
     alone, together, end = of.of(known)["64x64"]
-    steps = way.steps(256) * int(variant.sizes["BK"]) // 32
+    steps = config.steps(256) * int(variant.sizes["BK"]) // 32
     for share in (1, 2, 3, 4, 5):
         at_once = share + share % 2 if pairs and share > 1 else share
         want = share * end + max(alone, at_once * together) * steps
-        assert way.cycles(known, 64 * known.multiprocessors * share, 64, 256, 1) == want
+        assert config.cycles(known, 64 * known.multiprocessors * share, 64, 256, 1) == want

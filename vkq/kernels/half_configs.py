@@ -17,14 +17,14 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from .split import MOST_TILES
 
-PARTS = (1, 2, 3, 4, 6, 8)  # into how many parts workgroups can split k
+K_SPLITS = (1, 2, 3, 4, 6, 8)  # into how many parts workgroups can split k
 WORDS_OUTPUTS = 32  # neighbouring outputs in the weights of WORDS
 LEAST_COLUMNS = 17  # with fewer columns, most of a matrix would be padding
 STEP = 32  # elements along k for which a profile gives the number of cycles
 
 
 @dataclasses.dataclass(frozen=True)
-class Elements:
+class OperandKind:
     """The elements of matrices and the source of the operands: the form, the shader of a product (or of a
     convolution's product), the shader with split-K, and the profile's field of cycles by tile."""
 
@@ -38,7 +38,7 @@ class Elements:
         found: Mapping[str, tuple[int, ...]] = getattr(known, self.cycles)
         return found
 
-    def able(self, facts: Capabilities, forced: str | None = None) -> Iterator[Way]:
+    def able(self, facts: Capabilities, forced: str | None = None) -> Iterator[GemmConfig]:
         """Yield the tiles that a device runs (or only the *forced* one), each with the first matrices of its
         list that fit."""
         for tile in self.of(profile(facts)):
@@ -49,40 +49,40 @@ class Elements:
             for matrices in advertised_half(facts, self.form):
                 values = matrices.constants(variant)
                 if fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
-                    yield Way(variant, matrices, self)
+                    yield GemmConfig(variant, matrices, self)
                     break
 
 
-FLOAT16 = Elements(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "half_tile_cycles")
-STRAIGHT = Elements(  # weights go from memory into matrices directly
+FLOAT16 = OperandKind(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "half_tile_cycles")
+# Weights go from memory into matrices directly.
+STRAIGHT = OperandKind(
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "straight_tile_cycles"
 )
-WORDS = Elements(  # as STRAIGHT, but matrices are built in registers from float16 rows as they lie in memory
-    HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles"
-)
-PARTS_OF_FLOAT32 = Elements(
+# As STRAIGHT, but matrices are built in registers from float16 rows as they lie in memory.
+WORDS = OperandKind(HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles")
+PARTS_OF_FLOAT32 = OperandKind(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "parts_tile_cycles"
 )
 GATHERED = {  # rows of a convolution, which the kernel gathers from the image
-    HALF: Elements(HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "half_gathered_cycles"),
-    BRAIN: Elements(BRAIN, "conv2d_q8csw__parts_coopmat", "", "parts_gathered_cycles"),
+    HALF: OperandKind(HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "half_gathered_cycles"),
+    BRAIN: OperandKind(BRAIN, "conv2d_q8csw__parts_coopmat", "", "parts_gathered_cycles"),
 }
 PLANES = {  # pixels of a 1x1 convolution, which the kernel reads from an image of that type
-    (HALF, "float16"): Elements(HALF, "conv2d_q8csw__planes_coopmat", "", "half_plane_cycles"),
-    (HALF, "float32"): Elements(HALF, "conv2d_q8csw__planes_coopmat", "", "float32_plane_cycles"),
-    (BRAIN, "float32"): Elements(BRAIN, "conv2d_q8csw__planes_parts_coopmat", "", "parts_plane_cycles"),
+    (HALF, "float16"): OperandKind(HALF, "conv2d_q8csw__planes_coopmat", "", "half_plane_cycles"),
+    (HALF, "float32"): OperandKind(HALF, "conv2d_q8csw__planes_coopmat", "", "float32_plane_cycles"),
+    (BRAIN, "float32"): OperandKind(BRAIN, "conv2d_q8csw__planes_parts_coopmat", "", "parts_plane_cycles"),
 }
 STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # like STRAIGHT, for convolutions in tiles of pixels
 
 
 @dataclasses.dataclass(frozen=True)
-class Way:
+class GemmConfig:
     """A tile that the device runs, with its matrices and the number of parts of k (at most), each of which
     has a workgroup."""
 
     variant: Variant
     matrices: Matrices
-    of: Elements = FLOAT16
+    of: OperandKind = FLOAT16
     parts: int = 1
 
     def steps(self, k: int) -> int:

@@ -9,7 +9,7 @@ import vkq
 from tests.cases import random_data
 from tests.device.reported import profile_says, reported
 from tests.runtime.work import replayed
-from vkq.kernels import half, half_few, half_weights
+from vkq.kernels import half, half_gemv, half_weights
 from vkq.layout.extent import Spec
 from vkq.probe import selftest
 from vkq.probe.matrices import BRAIN, HALF
@@ -31,7 +31,7 @@ CASES = [
     (64, 640, "16x16x16"),
 ]  # fmt: skip
 
-FEW = (half_few.STEPS, half_few.WORDS, half_few.RUNS, half_few.ROW)
+FEW = (half_gemv.STEPS, half_gemv.WORDS, half_gemv.RUNS, half_gemv.ROW)
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, shape: str) -> vkq.Device:
@@ -46,14 +46,14 @@ def test_rows_as_they_are(
     rows: int, k: int, shape: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = units(strict_device, monkeypatch, shape)
-    profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)  # as many as workgroups
-    rng, tall = np.random.default_rng(rows + k), next(most for most in half_few.ROWS if rows <= most)
+    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)  # as many as workgroups
+    rng, tall = np.random.default_rng(rows + k), next(most for most in half_gemv.ROWS if rows <= most)
     n = 44 if rows <= 32 else 64
     data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")
     data = dataclasses.replace(data, w_scale=np.full(n, 1e-3, np.float32))
     x = rng.normal(scale=0.1, size=(rows, k)).astype(np.float16)
     layer = layer_of(device, data)
-    shader = half_few.STEPS if k % 128 else half_few.WORDS if rows <= 16 else half_few.RUNS
+    shader = half_gemv.STEPS if k % 128 else half_gemv.WORDS if rows <= 16 else half_gemv.RUNS
     assert layer.plan(Spec(x.shape, "float16")).variants == (f"{shader}:{tall}",)
     got = replayed(layer, x, device, emulated.REPLAYS) if (rows, k) == (8, 264) else layer(x)
     want = data.expected_sum(x.astype(np.float32), None)
@@ -72,9 +72,9 @@ def test_a_row_of_few_outputs(
     """A row with few outputs is right with weights of 7 bits, or with zero points to subtract, with bias and
     activation; repeated runs give the same bytes, and infinities stay in place."""
     device = units(strict_device, monkeypatch, "16x8x16")
-    profile_says(monkeypatch, half_few, multiprocessors=4, matrix_pairs=True)
+    profile_says(monkeypatch, half_gemv, multiprocessors=4, matrix_pairs=True)
     # Half of it, because the device has at most 256 invocations.
-    monkeypatch.setattr(half_few, "ROW_K", {1: 1024, 2: 2048, 4: 4096})
+    monkeypatch.setattr(half_gemv, "ROW_K", {1: 1024, 2: 2048, 4: 4096})
     rng = np.random.default_rng(k)
     w, x = rng.integers(-100, 101, (n, k), np.int8), rng.normal(size=(1, k)).astype(np.float16)
     w[0] = np.arange(k) % 100 + 1
@@ -84,7 +84,7 @@ def test_a_row_of_few_outputs(
         w, 0.01, bias=bias, compute="float16", w_zero_point=points, activation="relu", device=device
     )  # fmt: skip
     chunks = 1 if k <= 1024 else 2 if k <= 2048 else 4
-    assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_few.ROW}:{chunks}",)
+    assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_gemv.ROW}:{chunks}",)
     assert layer._gemm.matrices.signed == (signed and not signs_refusal(device))
     terms = x.astype(np.float64), (w.astype(np.float64) - points[:, None]).T * float(np.float32(0.01))
     want, size = np.maximum(terms[0] @ terms[1] + bias, 0), np.abs(terms[0]) @ np.abs(terms[1]) + np.abs(bias)
@@ -97,9 +97,9 @@ def test_a_row_of_few_outputs(
 def test_how_many_rows_and_workgroups_are_worth_it() -> None:
     """The numbers of rows and workgroups for which the kernel is faster, on a device with 132
     multiprocessors; 128 workgroups are 4096 outputs."""
-    assert [rows for rows in range(1, 40) if half_few.worth(rows, 32, 132, 4096)] == list(range(3, 17))
-    assert [rows for rows in range(1, 33) if half_few.worth(rows, 128, 132, 4096)] == list(range(2, 33))
-    assert [rows for rows in range(1, 33) if half_few.worth(rows, 344, 132, 4096)] == list(range(2, 17))
+    assert [rows for rows in range(1, 40) if half_gemv.worth(rows, 32, 132, 4096)] == list(range(3, 17))
+    assert [rows for rows in range(1, 33) if half_gemv.worth(rows, 128, 132, 4096)] == list(range(2, 33))
+    assert [rows for rows in range(1, 33) if half_gemv.worth(rows, 344, 132, 4096)] == list(range(2, 17))
 
 
 def test_how_many_workgroups_of_runs_are_worth_it() -> None:
@@ -108,7 +108,7 @@ def test_how_many_workgroups_of_runs_are_worth_it() -> None:
 
     def taken(rows: int, k: int) -> list[int]:
         some = (65, 66, 132, 133, 196, 197, 528, 529, 1056, 1057, 2112, 2113)
-        return [count for count in some if half_few.worth(rows, count, 132, k, half_few.RUNS)]
+        return [count for count in some if half_gemv.worth(rows, count, 132, k, half_gemv.RUNS)]
 
     assert taken(16, 4096) == []
     assert taken(17, 4096) == taken(32, 11008) == [66, 132, 133, 196, 197, 528, 529, 1056, 1057, 2112]
@@ -124,7 +124,7 @@ def test_long_rows_of_several_workgroups_are_words(
     """With more than two workgroups of k = 4096 for each multiprocessor, WORDS is used if it supports the
     weights."""
     device, tiles = units(strict_device, monkeypatch, "16x8x16"), {"64x128": (9, 9, 1)}
-    profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)
+    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)
 
     def taken(rows: int, n: int, k: int, least: int = -127, straight: int = 10) -> str:
         cycles = {"straight_tile_cycles": {"64x128": (straight, straight)}, "words_tile_cycles": tiles}
@@ -135,33 +135,35 @@ def test_long_rows_of_several_workgroups_are_words(
 
     assert "words" in taken(33, 192, 4096)
     assert {taken(33, 192, 3840), taken(33, 192, 4224), taken(33, 128, 4096), taken(33, 192, 4096, -128),
-            taken(33, 192, 4096, straight=8), taken(32, 192, 4096)} == {half_few.RUNS}  # fmt: skip
+            taken(33, 192, 4096, straight=8), taken(32, 192, 4096)} == {half_gemv.RUNS}  # fmt: skip
 
 
 def test_matrices_are_as_wide_as_rows_fill(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The widest matrices that the rows fill are used, whatever their order in the device's list."""
-    profile_says(monkeypatch, half_few, multiprocessors=2)
+    profile_says(monkeypatch, half_gemv, multiprocessors=2)
     for shapes in (("16x8x16", "16x16x16"), ("16x16x16", "16x8x16")):
         emulated.emulate(strict_device, monkeypatch, *shapes, form="f16")
         layer = vkq.Linear(np.ones((44, 264), np.int8), 1.0, compute="float16", device=strict_device)
-        found = [half_few.fitting(layer._gemm, rows, "float16") for rows in half_few.ROWS]
+        found = [half_gemv.fitting(layer._gemm, rows, "float16") for rows in half_gemv.ROWS]
         assert [fit and fit[1]["MN"] for fit in found] == [8, 16, 16, 16, 16]
 
 
 def test_one_row_where_most_multiprocessors_have_a_workgroup() -> None:
-    one = [half_few.worth(1, workgroups, 132, 4096, half_few.WORDS) for workgroups in (65, 66, 344)]
+    one = [half_gemv.worth(1, workgroups, 132, 4096, half_gemv.WORDS) for workgroups in (65, 66, 344)]
     assert one == [False, True, True]
-    assert not any(half_few.worth(1, 128, 132, 4096, shader) for shader in (half_few.RUNS, half_few.STEPS))
+    assert not any(half_gemv.worth(1, 128, 132, 4096, shader) for shader in (half_gemv.RUNS, half_gemv.STEPS))
 
 
 def test_a_row_by_subgroups_of_their_own_chunks() -> None:
     """A row is split into chunks by subgroups if no multiprocessor has two workgroups, each of 16 outputs."""
-    taken = [half_few.worth(1, workgroups, 132, 4096, half_few.ROW) for workgroups in (1, 132, 133)]
+    taken = [half_gemv.worth(1, workgroups, 132, 4096, half_gemv.ROW) for workgroups in (1, 132, 133)]
     assert taken == [True, True, False]
     facts = reported("nvidia-h200")
-    sizes = [half_few.invocations(facts, half_few.ROW, 1, 64, k) for k in (128, 2048, 2176, 4096, 4160, 4224)]
+    sizes = [
+        half_gemv.invocations(facts, half_gemv.ROW, 1, 64, k) for k in (128, 2048, 2176, 4096, 4160, 4224)
+    ]
     assert sizes == [(32,), (512,), (288,), (512,), (), (288,)]
 
 
@@ -169,18 +171,18 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
     """The number of invocations on an H200 is as measured for 4096^2, N=8192, N=11008, K=1024 and 128; 16
     rows; k that is not whole chunks; and more rows."""
     facts = reported("nvidia-h200")
-    words = [half_few.invocations(facts, half_few.WORDS, tall, w, k) for tall, w, k in (
+    words = [half_gemv.invocations(facts, half_gemv.WORDS, tall, w, k) for tall, w, k in (
         (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),
         (16, 128, 4096), (16, 256, 8192), (16, 344, 4096), (8, 128, 4160),
     )]  # fmt: skip
     assert [sizes[:1] for sizes in words] == [(512,), (256,), (128,), (256,), (128,), (256,), (), (128,), ()]
-    runs = [half_few.invocations(facts, half_few.RUNS, tall, w, k)[:1] for tall, w, k in (
+    runs = [half_gemv.invocations(facts, half_gemv.RUNS, tall, w, k)[:1] for tall, w, k in (
         (64, 128, 4096), (32, 256, 8192), (64, 344, 4096), (64, 128, 1024), (64, 128, 4160),
     )]  # fmt: skip
     assert runs == [(512,), (256,), (128,), (256,), ()]
-    steps = [half_few.invocations(facts, half_few.STEPS, 32, w, 4096) for w in (132, 133)]
+    steps = [half_gemv.invocations(facts, half_gemv.STEPS, 32, w, 4096) for w in (132, 133)]
     assert steps == [(512, 256, 128), (256, 128)]
-    assert not half_few.invocations(reported("radv-gfx1100"), half_few.WORDS, 8, 128, 4096)
+    assert not half_gemv.invocations(reported("radv-gfx1100"), half_gemv.WORDS, 8, 128, 4096)
 
 
 @pytest.mark.parametrize("k", [264, 256])
@@ -188,7 +190,7 @@ def test_infinity_and_nan_stay_in_their_rows(
     k: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = units(strict_device, monkeypatch, "16x8x16")
-    profile_says(monkeypatch, half_few, matrix_pairs=True)
+    profile_says(monkeypatch, half_gemv, matrix_pairs=True)
     rng = np.random.default_rng(3)
     w, x = rng.integers(1, 128, (36, k), np.int8), rng.normal(size=(8, k)).astype(np.float16)
     layer = vkq.Linear(w, 0.01, compute="float16", device=device)
@@ -212,7 +214,7 @@ def test_elements_that_are_no_pairs_are_seen(
 ) -> None:
     """The self-test detects elements that are not in pairs, whatever the profile says; few rows then use the
     kernel that only loads matrices."""
-    for module in (half_few, selftest):
+    for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     sixteen_bits.provide(strict_device, monkeypatch)
     emulated.emulate(strict_device, monkeypatch, "16x16x16", "16x8x16", form="f16", wrong=wrong)
@@ -225,7 +227,7 @@ def test_elements_that_are_no_pairs_are_seen(
     monkeypatch.setattr(selftest, "report", lambda _: found)
     w = np.random.default_rng(5).integers(-127, 128, (36, 256), np.int8)
     layer = vkq.Linear(w, 0.01, compute="float16", device=strict_device)
-    assert layer.plan(Spec((8, 256), "float16")).variants == (f"{half_few.STEPS}:8",)
+    assert layer.plan(Spec((8, 256), "float16")).variants == (f"{half_gemv.STEPS}:8",)
 
 
 def test_weights_of_runs() -> None:
@@ -256,7 +258,7 @@ def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: py
     w, x = rng.integers(-127, 128, (36, 264), np.int8), rng.normal(size=(5, 264)).astype(np.float16)
     layers = [vkq.Linear(w, 0.01, compute=how, device=strict_device) for how in ("float32", "float16")]
     for layer in layers:
-        assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_few.STEPS}:8",)
+        assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_gemv.STEPS}:8",)
     np.testing.assert_array_equal(*(layer(x) for layer in layers))
     assert not any(name.startswith(FEW) for name in layers[0].plan(Spec(x.shape, "float32")).variants)
 

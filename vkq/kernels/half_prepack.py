@@ -10,12 +10,12 @@ from ..probe import words
 from ..probe.matrices import Matrices
 from ..runtime.device import Device
 from ..runtime.plan import Resident
-from .half_ways import WORDS_OUTPUTS
+from .half_configs import WORDS_OUTPUTS
 from .half_weights import PAIRS, in_runs
 from .weights import Int8, Int32
 
 
-class Ordered:
+class Prepacked:
     """Prepacked weights of padded outputs and k, whose words of matrices *pairs* makes. Each order is
     cached."""
 

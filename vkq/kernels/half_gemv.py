@@ -92,7 +92,7 @@ def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: 
 
 def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
     """Return True if this variant of `fitting` is slower for *rows* rows than the product that assembles
-    matrices in registers (`half_ways.WORDS`), where that is the fastest alternative."""
+    matrices in registers (`half_configs.WORDS`), where that is the fastest alternative."""
     several = variant.workgroups({"n4": gemm.n4}) > 2 * profile(gemm.device.capabilities).multiprocessors
     return variant.shader == RUNS and rows > 32 and several and gemm.k >= LONG_K
 
