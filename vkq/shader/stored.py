@@ -34,7 +34,8 @@ def read(path: Path) -> bytes | None:
         planes = reading.decompress(data, cache.MOST_FILE_BYTES)
         if not reading.eof or reading.unused_data:
             raise ValueError("it does not end where its compressed data ends")
-        return np.frombuffer(planes, np.uint8).reshape(4, -1).T.tobytes()
+        found: bytes = np.frombuffer(planes, np.uint8).reshape(4, -1).T.tobytes()
+        return found
     except (ValueError, zlib.error) as error:
         cache.ignore(path, str(error))
         return None
