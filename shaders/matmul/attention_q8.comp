@@ -11,7 +11,7 @@
 //           there are several of these and BLOCKED is 0, queries and keys are multiples of 4.
 //             BLOCKED 0   ivec4 blocks of four rows x four columns in kPackedInt8_4H4W
 //             BLOCKED 1   ivec4 of 16 columns of a row in kPackedInt8_16C, y in words; depth and width are
-//                         multiples of 16
+//                         multiples of 16; q, k and v may lie among other columns
 //           mask: words of four keys in kPackedInt8_4H4W; mask_batch, mask_head and mask_query are 0 where
 //           it is broadcast.
 // Threads   a workgroup computes 4 * ROWS4 rows of one matrix:
@@ -65,6 +65,7 @@ layout(push_constant) uniform Push {
   uint mask_batch, mask_head, mask_query;  // rows of the mask between neighbours
   float steps;
   int softmax_zero;
+  uint q_column, k_column, v_column;  // blocks of 16 columns before the first, for BLOCKED
 } p;
 
 #include "workgroup.glslh"
@@ -107,7 +108,7 @@ void score(uint r, uint at, uint place) {
   clear(block);
   for (uint run = 0u; run < RUNS(DEPTH4); run++) {
     ivec4 xs[4], ws[4];
-    FOUR_BLOCKS(xs, q, first + r, p.queries, Q_HEADS, DEPTH4, run)
+    FOUR_BLOCKS(xs, q, p.q_column, first + r, p.queries, Q_HEADS, DEPTH4, run)
     [[unroll]] for (uint i = 0u; i < 4u; i++) ws[i] = staged[place * WORDS + 4u * run + i];
     [[unroll]] for (uint i = 0u; i < 4u; i++)
       add_block(block, xs[i], ws[i], 4u * run + i < DEPTH4 ? -1 : 0);
@@ -129,7 +130,7 @@ void compute_scores() {
     for (uint i = me; i < TILE * RUNS(DEPTH4); i += LOCAL_X) {
       uint place = i % TILE, run = i / TILE;
       ivec4 blocks[4];
-      FOUR_BLOCKS(blocks, k, min(begin + place, keys4 - 1u), p.keys, K_HEADS, DEPTH4, run)
+      FOUR_BLOCKS(blocks, k, p.k_column, min(begin + place, keys4 - 1u), p.keys, K_HEADS, DEPTH4, run)
       [[unroll]] for (uint w = 0u; w < 4u; w++) staged[place * WORDS + 4u * run + w] = blocks[w];
     }
     barrier();
@@ -151,7 +152,7 @@ void compute_results() {
     for (uint i = me; i < TILE * RUNS(WIDTH4); i += LOCAL_X) {
       uint place = i % TILE, run = i / TILE;
       ivec4 blocks[4];
-      FOUR_BLOCKS(blocks, v, min(begin + place, keys4 - 1u), p.keys, V_HEADS, WIDTH4, run)
+      FOUR_BLOCKS(blocks, v, p.v_column, min(begin + place, keys4 - 1u), p.keys, V_HEADS, WIDTH4, run)
       [[unroll]] for (uint w = 0u; w < 4u; w++)
         staged[place * WORDS + 4u * run + w] = transposed4x4(blocks[w]);
     }
@@ -170,7 +171,7 @@ void compute_results() {
     words[i] = requantize4(sums, vec4(p.y_multiplier), p.y_zero, -128, 127);
   }
 #if BLOCKED
-  uint at = run_at(first + r, p.queries, Y_HEADS, WIDTH4, column / 4u);
+  uint at = run_at(0u, first + r, p.queries, Y_HEADS, WIDTH4, column / 4u);
   [[unroll]] for (uint i = 0u; i < 4u; i++)
     if (4u * (first + r) + i < p.queries) y[4u * (at + i) + column % 4u] = words[i];
 #else

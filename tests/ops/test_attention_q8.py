@@ -45,6 +45,7 @@ class Case:
     mask_first: bool = False
     litert: bool = False
     table: bool = False  # behind the softmax
+    columns: bool = False  # q, k and v are columns of one value; as many queries as keys
 
     @property
     def steps(self) -> AttentionSteps:
@@ -94,6 +95,7 @@ CASES = {
     "blocks, a mask for each head": Case(3, 2, 8, 12, 16, 32, (2, 8, 12), layout=BLOCKED, mask_first=True),
     "odd rows of two batches": Case(2, 3, 7, 13, 16, 16, (2, 1, 1, 13), layout=BLOCKED, table=True),
     "odd rows of heads side by side": Case(1, 3, 5, 11, 8, 8, (1, 1, 5, 11)),
+    "columns of one value": Case(2, 3, 7, 7, 16, 32, (2, 1, 1, 7), layout=BLOCKED, table=True, columns=True),
     "LiteRT": Case(1, 2, 8, 36, 16, 16, dtype="int8", litert=True),
 }
 
@@ -122,14 +124,18 @@ def wanted(case: Case) -> Array:
 def computed(device: vkq.Device, case: Case) -> tuple[Array, tuple[str, ...], str]:
     """Return the result, the shaders that ran, and the reason."""
     heads = case.heads if case.together else 1
-    arrays = [put_together(x, heads) for x in case.arrays[:3]] + case.arrays[3:]
-    layouts = [*[case.layout] * 3, *[MATRIX] * (len(arrays) - 3)]
+    parts, columns = [put_together(x, heads) for x in case.arrays[:3]], None
+    if case.columns:
+        ends = np.cumsum([0, *(x.shape[-1] for x in parts)]).tolist()
+        columns = range(*ends[:2]), range(*ends[1:3]), range(*ends[2:])
+        parts = [np.concatenate(parts, -1)]
+    arrays = parts + case.arrays[3:]
+    layouts = [*[case.layout] * len(parts), *[MATRIX] * (len(arrays) - len(parts))]
     b = Builder(device)
-    q, k, v, *mask = (
-        b.input(Spec(x.shape, case.dtype, layout)) for x, layout in zip(arrays, layouts, strict=True)
-    )
-    given = mask[0] if mask else None
-    y, why = attention_q8.attended(b, q, k, v, given, case.steps, (heads,) * 4)
+    values = [b.input(Spec(x.shape, case.dtype, layout)) for x, layout in zip(arrays, layouts, strict=True)]
+    q, k, v = values[:1] * 3 if case.columns else values[:3]
+    given = values[-1] if case.mask else None
+    y, why = attention_q8.attended(b, q, k, v, given, case.steps, (heads,) * 4, columns=columns)
     plan = b.plan(y)
     tensors = [vkq.Tensor.from_numpy(x, device, layout) for x, layout in zip(arrays, layouts, strict=True)]
     return taken_apart(run(plan, tensors).numpy(), heads), plan.variants, why
@@ -153,6 +159,21 @@ def test_one_dispatch(device: vkq.Device, form: str, monkeypatch: pytest.MonkeyP
         assert ran == (f"{SHADER}:{form}.{kind}",), name
         assert "one dispatch" in why
         np.testing.assert_array_equal(y, wanted(case), err_msg=name)
+
+
+@pytest.mark.parametrize("layout", [MATRIX, BLOCKED])
+def test_other_columns_are_taken_first(
+    any_device: vkq.Device, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns that are no blocks of 16, or in another layout, are copied before the dispatch."""
+    one_form(any_device, "s8s8", monkeypatch)
+    width = 16 if layout == MATRIX else 12
+    case = Case(2, 3, 8, 8, 16, width, layout=layout, columns=True)
+    y, ran, why = computed(any_device, case)
+    assert any(SHADER in shader for shader in ran)
+    assert len(ran) > 1
+    assert "one dispatch" in why
+    np.testing.assert_array_equal(y, wanted(case))
 
 
 @pytest.mark.parametrize("rows4", [1, 2, 4, 8])

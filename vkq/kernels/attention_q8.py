@@ -79,7 +79,8 @@ def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> Atte
 
 @dataclasses.dataclass(frozen=True)
 class AttentionQ8:
-    """Attention of these sizes on a device, whose operands and result have so many heads side by side."""
+    """Attention of these sizes on a device, whose operands and result have so many heads side by side.
+    firsts: the first columns of q, k and v."""
 
     device: Device
     sizes: AttentionSizes
@@ -88,11 +89,13 @@ class AttentionQ8:
     mask: tuple[int, ...] | None
     layout: str
     form: str  # of the dot product
+    firsts: tuple[int, int, int] = (0, 0, 0)
 
     @classmethod
     def of(
         cls, device: Device, operands: tuple[Spec, Spec, Spec], steps: AttentionSteps,
         side_by_side: tuple[int, int, int, int], mask: tuple[int, ...] | None,
+        firsts: tuple[int, int, int] = (0, 0, 0),
     ) -> AttentionQ8 | str:  # fmt: skip
         """Return attention of operands like these, or why one dispatch cannot compute it or should not."""
         if profile(device.capabilities).attention_in_steps:
@@ -113,9 +116,12 @@ class AttentionQ8:
         one_matrix = (
             sizes.batch * sizes.heads == min(side_by_side) or sizes.queries % 4 == sizes.keys % 4 == 0
         )
+        if any(firsts) and (not blocked or any(first % 16 for first in firsts)):
+            return "queries, keys or values among other columns are no blocks of 16 columns"
         if not blocked and not one_matrix:
             return f"four of {sizes.queries} queries or {sizes.keys} keys lie in two matrices"
-        found = cls(device, sizes, steps, side_by_side, mask, BLOCKED if blocked else MATRIX, form)
+        layout = BLOCKED if blocked else MATRIX
+        found = cls(device, sizes, steps, side_by_side, mask, layout, form, firsts)
         return found if found._able else f"scores of {sizes.keys} keys exceed the shared memory"
 
     @property
@@ -180,6 +186,7 @@ class AttentionQ8:
             "y_multiplier": float(multipliers(p.scale, v.scale, y.scale)[0]),
             "steps": self._terms.steps, "softmax_zero": signed_zero_point(weights),
             "mask_batch": batch, "mask_head": head, "mask_query": query,
+            **{f"{x}_column": first // 16 for x, first in zip("qkv", self.firsts, strict=True)},
         }  # fmt: skip
 
     def _rows(self) -> tuple[int, int, int]:
@@ -202,10 +209,8 @@ class AttentionQ8:
         s, steps, (*_, y_heads), matrices = self.sizes, self.steps, self.side_by_side, self._matrices
         leading, rows = apart(q.spec.shape, self.side_by_side[0])[:-2], (s.queries, s.keys, s.keys)
         operands = [
-            reshaped(b, x, (matrices // heads * many, heads * columns), self.layout)
-            for x, heads, many, columns in zip(
-                (q, k, v), self.side_by_side, rows, (s.depth, s.depth, s.width), strict=False
-            )
+            reshaped(b, x, (matrices // heads * many, x.spec.size // (matrices // heads * many)), self.layout)
+            for x, heads, many in zip((q, k, v), self.side_by_side, rows, strict=False)
         ]
         tables = self._terms.terms.tobytes() + (steps.table or b"")
         entries = functools.partial(np.frombuffer, tables, np.uint8)

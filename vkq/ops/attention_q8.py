@@ -14,11 +14,13 @@ from .matmul import columns_of, multiplied
 from .shape import permuted_as
 from .softmax import softmaxed
 from .table import looked_up
+from .take import sliced
 
 
 def attended(
     b: Builder, q: Value, k: Value, v: Value, mask: Value | None, steps: AttentionSteps,
     side_by_side: tuple[int, int, int, int], layout: str | None = None,
+    columns: tuple[range, range, range] | None = None,
 ) -> tuple[Value, str]:  # fmt: skip
     """Add ``softmax(q k^T + mask) v`` of 8-bit numbers to a plan, each step with the bytes of `matmul`, `add`
     and `softmax`. Return the result, and why it takes one dispatch or several.
@@ -26,13 +28,29 @@ def attended(
     q: (B, heads, queries, depth), k: (B, heads, keys, depth), v: (B, heads, keys, width), the result (B,
     heads, queries, width). *side_by_side*: the numbers of heads of q, k, v and the result; a tensor with more
     than one is stored as (B, rows, heads * columns). The mask broadcasts to the scores. *layout*: the wanted
-    layout of a result in steps.
+    layout of a result in steps. *columns*: those of the given q, k and v that count (None: all).
     """
-    operands, of_mask = (q.spec, k.spec, v.spec), mask.spec.shape if mask else None
-    found = AttentionQ8.of(b.device, operands, steps, side_by_side, of_mask)
+    of_mask = mask.spec.shape if mask else None
+    if columns is not None:
+        firsts = columns[0].start, columns[1].start, columns[2].start
+        specs = [_narrow(x.spec, own) for x, own in zip((q, k, v), columns, strict=True)]
+        found = AttentionQ8.of(b.device, (specs[0], specs[1], specs[2]), steps, side_by_side, of_mask, firsts)
+        if isinstance(found, AttentionQ8):
+            return found.build(b, q, k, v, mask), found.reason
+        q, k, v = (_part(b, x, own) for x, own in zip((q, k, v), columns, strict=True))
+    found = AttentionQ8.of(b.device, (q.spec, k.spec, v.spec), steps, side_by_side, of_mask)
     if isinstance(found, AttentionQ8):
         return found.build(b, q, k, v, mask), found.reason
     return _in_steps(b, q, k, v, mask, steps, side_by_side, layout), f"in steps: {found}"
+
+
+def _narrow(x: Spec, columns: range) -> Spec:
+    return Spec((*x.shape[:-1], len(columns)), x.dtype, x.layout)
+
+
+def _part(b: Builder, x: Value, columns: range) -> Value:
+    shape = x.spec.shape
+    return x if len(columns) == shape[-1] else sliced(b, x, [*map(range, shape[:-1]), columns])
 
 
 def _in_steps(

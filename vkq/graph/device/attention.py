@@ -49,7 +49,9 @@ def _attention_q8(context: Context, node: Node) -> Value:
     a, heads = node.attributes, node.attributes["heads"]
     q, k, v, *mask = (context.value(name) for name in node.inputs)
     layout = wanted(context, node.outputs[0]) if heads[3] > 1 else None
-    y, why = attended_q8(context.builder, q, k, v, mask[0] if mask else None, a["steps"], heads, layout)
+    y, why = attended_q8(
+        context.builder, q, k, v, mask[0] if mask else None, a["steps"], heads, layout, a["columns"]
+    )
     context.reasons[node.outputs[0]] = why
     return unnamed(context, y)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...kernels.quantize import quantized
 from ...kernels.repack import reshaped
+from ...layout.extent import BLOCKED, Spec
 from ...ops import elementwise, pool, quantize, softmax, table, tables
 from ...ops.choose import argmax_of, chosen
 from ...ops.matmul import multiplied
@@ -142,8 +143,11 @@ def _argmax(context: Context, node: Node) -> Value:
 
 
 def _reshape(context: Context, node: Node) -> Value:
-    x, layout = context.value(node.inputs[0]), wanted(context, node.outputs[0])
-    return reshaped(context.builder, x, context.graph.specs[node.outputs[0]].shape, layout)
+    x, shape = context.value(node.inputs[0]), context.graph.specs[node.outputs[0]].shape
+    if x.spec.layout == BLOCKED and x.spec.folded and len(shape) != 4 and shape[-1:] == x.spec.shape[-1:]:
+        # The same rows: every reader takes them in this layout.
+        return context.builder.view(x, Spec(shape, x.spec.dtype, BLOCKED, x.spec.qparams))
+    return reshaped(context.builder, x, shape, wanted(context, node.outputs[0]))
 
 
 def _avg_pool(context: Context, node: Node) -> Value:

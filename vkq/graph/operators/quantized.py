@@ -142,8 +142,13 @@ def _matmul(x: Inputs) -> list[Spec]:
 
 
 def _attention(x: Inputs) -> list[Spec]:
-    heads, y = x.node.attributes["heads"], x.node.attributes["steps"].results[2]
-    q, k, v = (apart(x.spec(i).shape, heads[i]) for i in range(3))
+    """Queries, keys and values may be some columns of the inputs: the attribute *columns*."""
+    a = x.node.attributes
+    heads, y, columns = a["heads"], a["steps"].results[2], a["columns"]
+    shapes = [x.spec(i).shape for i in range(3)]
+    if columns:
+        shapes = [(*shape[:-1], len(own)) for shape, own in zip(shapes, columns, strict=True)]
+    q, k, v = (apart(shape, of) for shape, of in zip(shapes, heads, strict=False))
     if not q[:-2] == k[:-2] == v[:-2] or q[-1] != k[-1] or k[-2] != v[-2]:
         raise ModelError(f"{x.node}: {q}, {k} and {v} are not queries, keys and values of one attention")
     return [Spec(y.dtype, together((*q[:-1], v[-1]), heads[3]))]

@@ -10,6 +10,7 @@ from .attention import fuse_attention
 from .attention_q8 import join_attention
 from .branches import side_by_side
 from .chains import chain_elements
+from .columns import take_columns
 from .constants import fold_weights
 from .floats import to_float_layers
 from .guards import without_guards
@@ -42,6 +43,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     to_sums,
     fold_weights,
     to_float_layers,
+    take_columns,
     join_transposes,
     simplify,
     to_tables,  # again: removes tables whose intermediate values no node reads any more

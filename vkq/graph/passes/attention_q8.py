@@ -3,6 +3,8 @@ dispatch where the device can."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...kernels.attention_q8 import AttentionSteps
 from ...numerics.qparams import QParams
 from ...numerics.stored import signed
@@ -33,11 +35,48 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     steps = AttentionSteps(products[0], sums, known, products[1], mask_first, litert, table)
     if len(steps.dtypes) > 1:  # as single nodes, some of these run on no device
         return False
+    operands, heads = [*scores.inputs, values], (of_q, of_k, of_v, a.get("heads", ONE_EACH)[2])
+    columns = None
+    if min(heads) > 1:
+        operands, columns = _columns(sweep, operands)
     sweep.emit(
-        "attention_q8", [*scores.inputs, values, *([mask] if mask else [])], node.outputs[0], node.source,
-        steps=steps, heads=(of_q, of_k, of_v, a.get("heads", ONE_EACH)[2]),
+        "attention_q8", [*operands, *([mask] if mask else [])], node.outputs[0], node.source, steps=steps,
+        heads=heads, columns=columns,
     )  # fmt: skip
     return True
+
+
+def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range, ...] | None]:
+    """Return the values that have the operands as some of their columns, and these columns; None if no
+    operand is a part of another value. A table that was looked up in a part is looked up in the whole value,
+    because the kernel reads parts of whole values alone."""
+    found = []
+    for name in operands:
+        table = sweep.producer(name, "lookup")
+        own = _part(sweep, table.inputs[0] if table and "axis" not in table.attributes else name)
+        if own is None:
+            found.append((name, range(sweep.specs[name].shape[-1])))
+        elif table is None:
+            found.append(own)
+        else:
+            attributes = {**table.attributes, "source": table.source}
+            found.append((sweep.emit("lookup", [own[0], *table.inputs[1:]], "", **attributes), own[1]))
+    names = [name for name, _ in found]
+    return names, None if names == operands else tuple(own for _, own in found)
+
+
+def _part(sweep: Sweep, name: str) -> tuple[str, range] | None:
+    """Return the value that a Slice takes neighbouring columns of, and these; None for other values."""
+    made, shape = sweep.producer(name, "Slice"), sweep.specs[name].shape
+    lists = [sweep.array(one) for one in made.inputs[1:]] if made else []
+    if made is None or len(lists) < 3 or any(one is None or one.size != 1 for one in lists):
+        return None
+    first, _, axis, step = (int(one.reshape(())) for one in [*lists, np.ones(1)][:4] if one is not None)
+    given = sweep.specs[made.inputs[0]].shape
+    if axis % len(shape) != len(shape) - 1 or step != 1 or given[-1] == shape[-1]:
+        return None
+    first += given[-1] if first < 0 else 0
+    return made.inputs[0], range(first, first + shape[-1])
 
 
 def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:

@@ -68,10 +68,16 @@ class _Joined:
         made, shape = sweep.producer(source, "matmul"), sweep.specs[source].shape
         if made is None or self.uses[source] > 1 or perm != SWAPPED or shape[1] == 1:
             return False
-        if sweep.specs[node.outputs[0]].shape != together(shape, shape[1]):
+        whole, to = together(shape, shape[1]), sweep.specs[node.outputs[0]].shape
+        if to not in (whole, (whole[0] * whole[1], whole[2])):
             return False
         heads = (*made.attributes.get("heads", ONE_EACH)[:2], shape[1])
-        sweep.emit("matmul", made.inputs, node.outputs[0], made.source, **{**made.attributes, "heads": heads})
+        attributes = {**made.attributes, "heads": heads}
+        name = sweep.emit(
+            "matmul", made.inputs, node.outputs[0] if to == whole else "", made.source, **attributes
+        )
+        if to != whole:
+            sweep.emit("Reshape", [name, node.inputs[1]], node.outputs[0], node.source, allowzero=1)
         return True
 
 

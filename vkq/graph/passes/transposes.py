@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...problem.heads import SWAPPED, apart
+from ...problem.heads import SWAPPED, together
 from ..graph import Graph, Node
 from ..operators.movement import permutation
 from .sweep import Sweep, swept
@@ -49,10 +49,13 @@ def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
     if turned is None or made is None:
         return name, 1
     given, shape = sweep.specs[made.inputs[0]].shape, sweep.specs[name].shape
-    swapped = len(given) == 3 and len(shape) == 4 and tuple(permutation(turned, 4)) == SWAPPED
-    if not swapped or shape[1] == 1 or apart(given, shape[1]) != shape:
+    if len(shape) != 4 or tuple(permutation(turned, 4)) != SWAPPED or shape[1] == 1:
         return name, 1
-    return made.inputs[0], shape[1]
+    whole = together(shape, shape[1])
+    if given == (whole[0] * whole[1], whole[2]):
+        wanted = sweep.constant(np.array(whole, np.int64), "shape")
+        return sweep.emit("Reshape", [made.inputs[0], wanted], source=made.source, allowzero=1), shape[1]
+    return (made.inputs[0], shape[1]) if given == whole else (name, 1)
 
 
 def _turned(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:

@@ -1,0 +1,124 @@
+"""The pass that takes queries, keys and values from the columns of one product, in a block as timm writes it
+and onnxruntime.quantization prepares it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import vkq
+import vkq.onnx
+from tests.kernels import emulated
+from tests.onnx.networks import onnxruntime_results, quantized
+from vkq.graph.executable import Executable
+from vkq.graph.graph import Graph
+from vkq.graph.passes import lower
+from vkq.onnx.reader import read
+
+TOKENS, HEADS, DEPTH = 5, 3, 16
+WIDTH = HEADS * DEPTH
+
+
+class Block:
+    """Attention and a perceptron of two layers; products are Gemm, with Reshapes to and from matrices."""
+
+    def __init__(self, batch: int):
+        self.batch = batch
+        self.random, self.nodes, self.constants = np.random.default_rng(3), list[Any](), list[Any]()
+        rows = self._gemm("x", WIDTH, 3 * WIDTH)
+        shape = (batch, TOKENS, 3, HEADS, DEPTH)
+        turned = self._op("Transpose", self._reshape(rows, shape), perm=(2, 0, 3, 1, 4))
+        names = [f"part_{i}" for i in range(3)]
+        self.nodes.append(helper.make_node("Split", [turned], names, axis=0, num_outputs=3))
+        q, k, v = (self._op("Squeeze", name, self._constant(np.array([0]))) for name in names)
+        k = self._op("Mul", self._op("Transpose", k, perm=(0, 1, 3, 2)), self._constant(np.float32(0.3)))
+        weights = self._op("Softmax", self._op("MatMul", q, k), axis=-1)
+        seen = self._op("Transpose", self._op("MatMul", weights, v), perm=(0, 2, 1, 3))
+        x = self._op("Add", "x", self._gemm(self._reshape(seen, (batch, TOKENS, WIDTH)), WIDTH, WIDTH))
+        wide = self._op("Gelu", self._gemm(x, WIDTH, 2 * WIDTH))
+        self._op("Add", x, self._gemm(wide, 2 * WIDTH, WIDTH), y="y")
+
+    def _op(self, op: str, *inputs: str, y: str = "", **attributes: Any) -> str:
+        name = y or f"{op.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
+        return name
+
+    def _constant(self, array: Any) -> str:
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def _reshape(self, x: str, shape: tuple[int, ...]) -> str:
+        return self._op("Reshape", x, self._constant(np.array(shape)))
+
+    def _gemm(self, x: str, k: int, n: int) -> str:
+        weight = self.random.normal(0, k**-0.5, (k, n)).astype(np.float32)
+        bias = self.random.normal(0, 0.1, n).astype(np.float32)
+        rows = self._reshape(x, (self.batch * TOKENS, k))
+        y = self._op("Gemm", rows, self._constant(weight), self._constant(bias))
+        return self._reshape(y, (self.batch, TOKENS, n))
+
+    def model(self) -> Any:
+        shape = (self.batch, TOKENS, WIDTH)
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+        graph = helper.make_graph(self.nodes, "block", [x], [y], self.constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.fixture(scope="module", params=[1, 8], ids=["one", "eight"])
+def block(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Any, Any]:
+    """Return the lowered graph, the input and ONNX Runtime's result, of one text or of eight."""
+    shape = (request.param, TOKENS, WIDTH)
+    model = quantized(Block(shape[0]).model(), "qdq_int8", tmp_path_factory.mktemp("block"), shape)
+    feed = {"x": np.random.default_rng(4).normal(0, 1, shape).astype(np.float32)}
+    return lower(read(model).at({"x": shape})), feed, onnxruntime_results(model, feed)[0]
+
+
+def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
+    found = Counter(node.op for node in block[0].nodes)
+    assert found["attention_q8"] == 1
+    assert not {"Slice", "Transpose", "permute", "matmul", "softmax"} & found.keys()
+    assert found["lookup"] <= 1  # of keys times 0.3; Gelu's is in the kernel of the product before it
+    (node,) = (node for node in block[0].nodes if node.op == "attention_q8")
+    assert [(own.start, own.stop) for own in node.attributes["columns"]] == [
+        (0, WIDTH), (WIDTH, 2 * WIDTH), (2 * WIDTH, 3 * WIDTH)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_bytes(
+    any_device: vkq.Device, block: tuple[Graph, Any, Any], steps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ONNX Runtime's bytes in steps, and in one dispatch, which blocks of four rows allow for one
+    text."""
+    graph, feed, want = block
+    changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", steps),))
+    monkeypatch.setattr(any_device, "capabilities", changed)
+    executable = Executable(graph, any_device, {})
+    one = any("attention_q8" in name for name in executable.plan.variants)
+    assert one == (not steps and len(feed["x"]) == 1)
+    np.testing.assert_array_equal(executable.run(feed)["y"], want)
+
+
+def test_in_blocks_of_columns(
+    strict_device: vkq.Device, block: tuple[Graph, Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On matrix units products are in kPackedInt8_16C. Attention reads their columns as they are, also an odd
+    number of tokens of several texts; nothing is moved."""
+    graph, feed, want = block
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32")
+    changed = dataclasses.replace(strict_device.capabilities, choices=(("attention_in_steps", False),))
+    monkeypatch.setattr(strict_device, "capabilities", changed)
+    executable = Executable(graph, strict_device, {})
+    ran = executable.plan.variants
+    if len(feed["x"]) > 1:  # matrix units take products from 29 rows on
+        assert any("coopmat" in name for name in ran)
+        assert any(name.startswith("attention_q8__tile") and name.endswith("16c") for name in ran)
+        assert not any(name.startswith(("move", "take")) for name in ran)
+    np.testing.assert_array_equal(executable.run(feed)["y"], want)

@@ -1,0 +1,109 @@
+"""Takes queries, keys and values from the columns of one product, as timm's attention has them: a Reshape to
+(batch, rows, 3, heads, columns), a Transpose and three Slices. Then each is a Slice of columns whose heads
+lie side by side (`transposes`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..graph import Graph, Node
+from ..operators.movement import permutation
+from .simplify import slice_of
+from .sweep import Sweep, swept
+
+PRODUCTS = ("Gemm", "MatMul", "linear")
+
+
+def take_columns(graph: Graph) -> Graph:
+    """Slice columns before a Reshape splits them, drop axes of length 1 from Transposes between Reshapes, and
+    look tables up before Transposes and Reshapes."""
+    movement = ("Slice", "Reshape") if "Slice" in graph.kinds else ()
+    return swept(graph, _visit, *movement, "lookup")
+
+
+def _visit(sweep: Sweep, node: Node) -> bool:
+    if node.op == "Slice":
+        return _slice(sweep, node)
+    return _lookup(sweep, node) if node.op == "lookup" else _reshape(sweep, node)
+
+
+def _reshaped(sweep: Sweep, x: str, shape: Sequence[int], output: str, source: str) -> str:
+    wanted = sweep.constant(np.array(shape, np.int64), "shape")
+    return sweep.emit("Reshape", [x, wanted], output, source, allowzero=1)
+
+
+def _is_product(sweep: Sweep, name: str) -> bool:
+    while (made := sweep.producer(name, "quantize", "Reshape")) is not None:
+        name = made.inputs[0]
+    return sweep.producer(name, *PRODUCTS) is not None
+
+
+def _slice(sweep: Sweep, node: Node) -> bool:
+    """Replace a Slice along the axis that comes first of those into which a Reshape splits the columns of a
+    product, also behind a Transpose."""
+    turned = sweep.producer(node.inputs[0], "Transpose")
+    name = turned.inputs[0] if turned else node.inputs[0]
+    split, lists = sweep.producer(name, "Reshape"), [sweep.array(one) for one in node.inputs[1:]]
+    if split is None or len(lists) < 3 or any(one is None or one.size != 1 for one in lists):
+        return False
+    given, shape = sweep.specs[split.inputs[0]].shape, list(sweep.specs[name].shape)
+    first, end, axis, step = (int(one.reshape(())) for one in [*lists, np.ones(1)][:4] if one is not None)
+    perm = tuple(permutation(turned, len(shape)) if turned else range(len(shape)))
+    axis = perm[axis]
+    first, end, _ = slice(first, end).indices(shape[axis])
+    rest = math.prod(shape[axis + 1 :])
+    whole = axis > 0 and len(given) > 1 and given[-1] == shape[axis] * rest > 0
+    if not whole or step != 1 or not _is_product(sweep, split.inputs[0]):
+        return False
+    shape[axis] = end - first
+    part = slice_of(sweep, node, split.inputs[0], "", len(given) - 1, first * rest, end * rest)
+    part = _reshaped(sweep, part, shape, "" if turned else node.outputs[0], node.source)
+    if turned:
+        sweep.emit("Transpose", [part], node.outputs[0], turned.source, perm=perm)
+    return True
+
+
+def _reshape(sweep: Sweep, node: Node) -> bool:
+    """Drop the axes of length 1 of a Transpose if a Reshape before it adds them and this Reshape takes them
+    away."""
+    turned = sweep.producer(node.inputs[0], "Transpose")
+    split = sweep.producer(turned.inputs[0], "Reshape") if turned else None
+    if turned is None or split is None or sweep.uses.get(node.inputs[0]) != 1:
+        return False
+    given, to = sweep.specs[turned.inputs[0]].shape, sweep.specs[node.outputs[0]].shape
+    perm = [axis for axis in permutation(turned, len(given)) if given[axis] > 1]
+    long = [place for place, size in enumerate(to) if size > 1]
+    if len(given) <= len(to) or [given[axis] for axis in perm] != [to[place] for place in long]:
+        return False
+    order = sorted(perm)  # of the long axes before the Transpose; they take the places of those after it
+    shape, moved = list(to), list(range(len(to)))
+    for place, axis, own in zip(long, perm, order, strict=True):
+        shape[place], moved[place] = given[own], long[order.index(axis)]
+    x = _reshaped(sweep, split.inputs[0], shape, "", node.source)
+    sweep.emit("Transpose", [x], node.outputs[0], node.source, perm=tuple(moved))
+    return True
+
+
+def _lookup(sweep: Sweep, node: Node) -> bool:
+    """Look a table up before a Reshape of a product's result, whose kernel can do it, or before the movement
+    of columns that this pass took."""
+    name, between = node.inputs[0], list[Node]()
+    while (made := sweep.producer(name, "Transpose", "Reshape")) is not None:
+        if sweep.uses.get(name, 1) != 1:
+            return False
+        between.insert(0, made)
+        name = made.inputs[0]
+    part = sweep.producer(name, "Slice")
+    behind = part is None and all(one.op == "Reshape" for one in between)
+    if not between or not (part or behind) or not _is_product(sweep, part.inputs[0] if part else name):
+        return False
+    if "axis" in node.attributes or sweep.uses.get(name, 1) != 1:
+        return False
+    name = sweep.emit("lookup", [name, *node.inputs[1:]], "", node.source, **node.attributes)
+    for i, each in enumerate(between):
+        output = node.outputs[0] if i == len(between) - 1 else ""
+        name = sweep.emit(each.op, [name, *each.inputs[1:]], output, each.source, **each.attributes)
+    return True
