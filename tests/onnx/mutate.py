@@ -19,7 +19,7 @@ import vkq.onnx
 from tests.onnx.networks import KINDS, Net, quantized
 from vkq.errors import ModelError
 from vkq.graph.passes import lower
-from vkq.onnx.feed import trial_shapes
+from vkq.onnx.inputs import trial_shapes
 
 NUMBERS = [-(2**63), -(2**31), -129, -2, -1, 0, 1, 2, 3, 7, 255, 2**31 - 1, 2**31, 2**40, 2**63 - 1]
 

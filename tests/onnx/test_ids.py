@@ -17,7 +17,7 @@ from vkq.bench.network import Network
 from vkq.cli import main
 from vkq.graph.graph import Graph, Node, Spec
 from vkq.graph.passes.types import hold_types
-from vkq.onnx.whole import Whole
+from vkq.onnx.cpu_model import CpuModel
 from vkq.ops.linear import Linear
 
 from . import islands
@@ -221,7 +221,7 @@ def test_whole_numbers(any_device: vkq.Device, nodes: list[Any]) -> None:
     np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
     assert got.dtype == np.int64
     assert not session._constant
-    assert not isinstance(next(iter(session._executables.kept.values())), Whole)
+    assert not isinstance(next(iter(session._executables.kept.values())), CpuModel)
 
 
 FLAGS: dict[str, list[Any]] = {

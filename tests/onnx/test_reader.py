@@ -281,7 +281,7 @@ def test_mutants_differ() -> None:
     for seed in range(150):
         try:
             read = vkq.onnx.read(mutate.mutated(protos[seed % len(protos)], seed))
-            lower(read.at(vkq.onnx.feed.trial_shapes(read)))
+            lower(read.at(vkq.onnx.inputs.trial_shapes(read)))
             taken += 1
         except ModelError as error:
             said.add(str(error)[:40])

@@ -36,7 +36,7 @@ def main(count: int) -> None:
     from vkq.errors import ModelError
     from vkq.graph.executable import refusals
     from vkq.graph.passes import lower
-    from vkq.onnx.feed import trial_shapes
+    from vkq.onnx.inputs import trial_shapes
     from vkq.tflite import read
 
     from .all import OPERATORS, operator_case

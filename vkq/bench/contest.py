@@ -25,7 +25,7 @@ from vkq.bench.run import Progress, Request
 from vkq.errors import ArgumentError, UnsupportedModelError, VkqError
 from vkq.graph.graph import Array
 from vkq.onnx.cpu import cpu_session, unequal
-from vkq.onnx.feed import shapes_of
+from vkq.onnx.inputs import shapes_of
 from vkq.onnx.session import InferenceSession
 from vkq.runtime.device import Device
 from vkq.tflite.file import is_tflite

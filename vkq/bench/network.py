@@ -24,7 +24,7 @@ from vkq.errors import ArgumentError, VkqError
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Array, Graph
 from vkq.onnx.cpu import unequal
-from vkq.onnx.feed import held, shapes_of
+from vkq.onnx.inputs import held, shapes_of
 from vkq.onnx.protobuf import package
 from vkq.onnx.reader import read
 from vkq.runtime.device import Device

@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
 def _sets(model: Model, given: Sequence[str], batches: Sequence[int]) -> list[dict[str, tuple[int, ...]]]:
     """Return the requested sets of shapes: the first --shape of each input, the second, and so on; an input
     with a single one has it in all sets. Each set is repeated for each batch."""
-    from vkq.onnx.feed import checked_shapes, shapes_of
+    from vkq.onnx.inputs import checked_shapes, shapes_of
 
     of_inputs: dict[str, list[str]] = {}
     for text in given:

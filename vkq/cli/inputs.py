@@ -15,7 +15,7 @@ from vkq.cli.pictures import PICTURES
 from vkq.cli.pixels import picture, picture_arguments
 from vkq.errors import ArgumentError, DTypeError
 from vkq.graph.graph import Array
-from vkq.onnx.feed import check_shape, shapes_of
+from vkq.onnx.inputs import check_shape, shapes_of
 from vkq.onnx.reader import Model
 from vkq.onnx.tensors import Argument
 

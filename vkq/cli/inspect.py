@@ -27,7 +27,7 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from vkq.onnx.feed import shapes_of
+    from vkq.onnx.inputs import shapes_of
     from vkq.onnx.report import CANNOT, ahead
     from vkq.player.reader import is_played
     from vkq.tflite.either import read_model

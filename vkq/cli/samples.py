@@ -17,7 +17,7 @@ from vkq.cli.pictures import PICTURES
 from vkq.cli.pixels import channels_of, picture, size_of
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
-from vkq.onnx.feed import check_shape, checked_feed, shapes_of
+from vkq.onnx.inputs import check_shape, checked_feed, shapes_of
 from vkq.onnx.reader import Model
 from vkq.onnx.tensors import Argument
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from ..layout.extent import Spec
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
+from ..runtime.caches import keep
 from ..runtime.device import Device
 from ..runtime.eager import run
-from ..runtime.kept import keep
 from ..runtime.plan import Plan, Resident
 from ..runtime.tensor import Tensor
 from ..select.path import COOPMAT, Choice, choose_path

@@ -14,9 +14,9 @@ from ..errors import ArgumentError, DTypeError
 from ..layout.extent import Spec
 from ..problem.conv2d import Conv2dProblem
 from ..problem.options import ConvOptions, Padding
+from ..runtime.caches import keep
 from ..runtime.device import Device
 from ..runtime.eager import run
-from ..runtime.kept import keep
 from ..runtime.opened import opened
 from ..runtime.tensor import Tensor
 from . import correlation as op

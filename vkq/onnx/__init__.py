@@ -10,7 +10,7 @@ from .._version import __version__
 from ..errors import ModelError, UnsupportedModelError
 from . import capi
 from .binding import IOBinding
-from .feed import NodeArg
+from .inputs import NodeArg
 from .language import LanguageModel
 from .library import (
     OrtAllocatorType,

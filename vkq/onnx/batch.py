@@ -16,7 +16,7 @@ from ..errors import ArgumentError, VkqError
 from ..graph.graph import Array, Graph, Node
 from ..graph.operators.movement import margins
 from ..graph.operators.operator import OpenShape, axis_of
-from .feed import alike, checked_feed
+from .inputs import alike, checked_feed
 from .reader import Model, fixed
 
 Rows = Mapping[str, list[Array]]

@@ -9,7 +9,7 @@ from ..arguments import checked, shown
 from ..errors import ArgumentError, DTypeError
 from ..graph.graph import Array
 from ..runtime.tensor import Tensor
-from .feed import NodeArg, array_of, type_name
+from .inputs import NodeArg, array_of, type_name
 from .protobuf import DATA_TYPES
 from .values import OrtValue, at_address
 

@@ -13,7 +13,7 @@ from ..graph.resident import check_target
 from ..layout.extent import BYTES, NUMBERS, Spec
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
-from .feed import HELD, held
+from .inputs import HELD, held
 from .prepared import Prepared
 from .tensors import Argument
 

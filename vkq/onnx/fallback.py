@@ -19,9 +19,9 @@ from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from ..turns import Turns
-from .foreign import unknown
 from .part import CpuPart, domain_of, in_words, opset_of
 from .reader import Model
+from .unknown_operators import unknown
 
 
 class FallbackWarning(UserWarning):

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..graph.graph import Array, Node, Spec
 from .alone import in_onnx, type_of
-from .foreign import RANDOM, has_graphs
 from .protobuf import package
 from .tensors import NEWEST
+from .unknown_operators import RANDOM, has_graphs
 
 DOMAIN = "vkq.body"
 Body = tuple[Sequence[Node], Mapping[str, Array]]

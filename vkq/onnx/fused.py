@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..graph.graph import Node
-from .foreign import unknown
 from .normal import normal
 from .reading import Reading, Spelling
+from .unknown_operators import unknown
 
 EPSILON = 1e-12  # default of the fused normalizations
 

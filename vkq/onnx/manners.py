@@ -22,8 +22,8 @@ from ..runtime.programs import Progress
 from ..runtime.tensor import Tensor
 from .binding import IOBinding
 from .fallback import caller_warned
-from .feed import NodeArg
 from .initial import Initials
+from .inputs import NodeArg
 from .options import CPU, VULKAN, Asked, IgnoredWarning, ModelMetadata, RunOptions, asked_of, changed
 from .prepared import Executables
 from .reader import Model

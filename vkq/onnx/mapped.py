@@ -12,7 +12,7 @@ from ..graph.executable import Executable
 from ..graph.graph import Array
 from .batch import BatchCheck
 from .counters import Counters, host_bytes
-from .feed import alike, columns, groups
+from .inputs import alike, columns, groups
 from .prepared import Prepared
 from .reader import Model
 

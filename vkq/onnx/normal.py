@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph.graph import Node
-from .foreign import unknown
 from .reading import Reading, Spelling, attributes_as_inputs
+from .unknown_operators import unknown
 
 
 def norm(square: bool, root: bool) -> Spelling:

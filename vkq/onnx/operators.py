@@ -15,7 +15,6 @@ from ..errors import ModelError
 from ..graph.graph import Array, Node
 from ..graph.operators import elementwise, movement, number, scatter
 from .attributes import check_attributes
-from .foreign import unknown
 from .fused import (
     dynamic_quantize_matmul,
     embed_normalization,
@@ -26,6 +25,7 @@ from .fused import (
 )
 from .normal import group_normalization, instance_normalization, layer_normalization, norm
 from .reading import Reading, Spelling, attributes_as_inputs
+from .unknown_operators import unknown
 
 MICROSOFT = "com.microsoft"
 

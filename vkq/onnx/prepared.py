@@ -21,14 +21,14 @@ from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from ..turns import Turns
 from .counters import Counters
+from .cpu_model import CpuModel
 from .fallback import Mixed, left_alone, warn
-from .feed import held
+from .inputs import held
 from .part import CpuPart, split
 from .reader import Model, fixed
 from .remedies import remedies
 from .shared import Layers
 from .tensors import Argument
-from .whole import Whole
 
 # Types of inputs that a device stores, unchanged or narrowed. Inputs of other types count as constants.
 ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
@@ -53,7 +53,7 @@ class Executables:
         fallback: bool,
         constant: set[str],
         progress: Progress | None = None,
-        whole: Callable[[ModelError], Whole] | None = None,
+        whole: Callable[[ModelError], CpuModel] | None = None,
         layers: Layers | None = None,
     ):
         self.model, self.device, self.whole = model, device, whole
@@ -214,7 +214,7 @@ class Staged:
         self._results = [argument.name for argument in model.outputs]
         self._lock = Turns("running a model")
         self._then: dict[Hashable, Executables] = {}  # key: dtypes and numbers of axes
-        self._whole: Whole | None = None
+        self._whole: CpuModel | None = None
 
     def _on_cpu(self, layers: dict[Hashable, Any], model: Model) -> CpuPart:
         try:
@@ -289,7 +289,7 @@ class Staged:
         return Argument(name, "bool" if flags else declared, tuple(f"{name}.{i}" for i in range(value.ndim)))
 
 
-Prepared = Executable | Mixed | Staged | Whole
+Prepared = Executable | Mixed | Staged | CpuModel
 
 
 def _memory(made: Prepared) -> tuple[int, list[Resident]]:
@@ -297,4 +297,4 @@ def _memory(made: Prepared) -> tuple[int, list[Resident]]:
     limit."""
     if isinstance(made, Staged):
         return _memory(made.first) if made.first else (0, [])
-    return (0, []) if isinstance(made, Whole) else made.memory_of_its_own()
+    return (0, []) if isinstance(made, CpuModel) else made.memory_of_its_own()

@@ -19,7 +19,6 @@ from ..graph.passes.plain import RULES as REWRITTEN
 from ..numerics.stored import owned
 from .alone import is_graph
 from .branches import branch
-from .foreign import unknown
 from .formed import RULES as FORMED
 from .formed import written
 from .functions import Body, body
@@ -30,6 +29,7 @@ from .protobuf import NIBBLES, attribute_of, messages
 from .pytorch import model_of
 from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
+from .unknown_operators import unknown
 
 LARGEST_FILE = (1 << 31) - 1  # most bytes of a protobuf message
 DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # operators that take constants of 4-bit numbers

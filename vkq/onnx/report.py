@@ -11,12 +11,12 @@ from typing import Any
 from ..graph.executable import refusals
 from ..graph.graph import Graph, Node
 from ..graph.passes import lower
+from .cpu_model import CpuModel
 from .fallback import Mixed
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Prepared, Staged, hosted
 from .reader import Model
 from .remedies import remedies
 from .shared import Layers
-from .whole import Whole
 
 CANNOT = "cannot run"  # what the report gives as the place of a node that cannot run anywhere
 LAYERS = "conv2d", "conv_transpose2d", "linear"
@@ -126,7 +126,7 @@ def host_note(count: int, constant: Iterable[str]) -> str:
 def explain(executable: Prepared, layers: Layers, title: str) -> Report:
     """Report on a graph that was recorded on a device: each operator with its shaders, and the reason for
     them."""
-    if isinstance(executable, Whole):
+    if isinstance(executable, CpuModel):
         return Report(title, (), (executable.note,))
     if isinstance(executable, Staged):
         return _staged(executable, layers, title)

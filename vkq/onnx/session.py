@@ -26,8 +26,9 @@ from ..schemes.base import COMPUTE
 from ..shader.catalog import catalog
 from . import crossing
 from .counters import host_bytes
-from .feed import array_of, checked_feed, checked_shapes, trial_shapes
+from .cpu_model import CpuModel
 from .initial import Initials
+from .inputs import array_of, checked_feed, checked_shapes, trial_shapes
 from .manners import Manners, resized
 from .mapped import Mapped
 from .options import SessionOptions, asked_of
@@ -37,7 +38,6 @@ from .pytorch import given_as
 from .reader import Model, read
 from .report import Report, explain, host_note
 from .shared import shared
-from .whole import Whole
 
 
 class InferenceSession(Manners):
@@ -71,7 +71,7 @@ class InferenceSession(Manners):
     FALLBACK = "onnxruntime"
     _begin: Callable[[], Any] = staticmethod(messages)  # starts the imports that reading a model needs
     _parse: Callable[[Any], Model] = staticmethod(read)
-    _whole: Callable[[Any, ModelError], Whole] = Whole
+    _whole: Callable[[Any, ModelError], CpuModel] = CpuModel
 
     @checked
     def __init__(
@@ -101,7 +101,7 @@ class InferenceSession(Manners):
         self._keep(asked)
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
-        self._unread: Whole | None = None
+        self._unread: CpuModel | None = None
         try:
             self.model = resized(self._parse(model), self._sizes)
         except ModelError as error:

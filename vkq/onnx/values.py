@@ -14,7 +14,7 @@ from ..errors import ArgumentError, DTypeError
 from ..graph.graph import Array
 from ..runtime.opened import opened
 from ..runtime.tensor import Tensor
-from .feed import HELD, array_of, held, type_name
+from .inputs import HELD, array_of, held, type_name
 from .protobuf import DATA_TYPES
 
 _by_address: weakref.WeakValueDictionary[int, OrtValue] = weakref.WeakValueDictionary()

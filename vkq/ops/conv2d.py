@@ -24,8 +24,8 @@ from ..numerics.requantize import Activation
 from ..problem.conv2d import Conv2dProblem
 from ..problem.options import ConvOptions, Padding
 from ..runtime.builder import Builder, Value
+from ..runtime.caches import keep
 from ..runtime.device import Device
-from ..runtime.kept import keep
 from ..select import tuner
 from .applied import applied
 from .layer import Layer, as_tuned

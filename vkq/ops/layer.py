@@ -17,10 +17,10 @@ from ..layout.extent import BYTES, Spec
 from ..numerics.qparams import QParams
 from ..numerics.requantize import OVERFLOW, Activation
 from ..runtime.builder import Builder, Value
+from ..runtime.caches import keep
 from ..runtime.context import OfOneProcess
 from ..runtime.device import Device
 from ..runtime.eager import run
-from ..runtime.kept import keep
 from ..runtime.opened import opened
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor

@@ -19,8 +19,8 @@ from ..device.watchdog import groups_in_time, seconds_of
 from ..errors import ArgumentError, DeviceError
 from ..shader.spec import Value, Variant
 from .buffer import Buffer
+from .caches import PLANS_KEPT, LruCache
 from .context import OfOneProcess, close_at_exit, open_context
-from .kept import PLANS_KEPT, Kept
 from .memory import DeviceMemory
 from .plan import Plan, Resident
 from .program import Program
@@ -75,8 +75,8 @@ class Device(OfOneProcess):
         self.capabilities, self.doctored, self.context = open_context(which, capabilities, tune)
         self.queue = self.context.queue  # the queue records and submits; plans are added to it directly
         self._local = threading.local()
-        self._constants: Kept[Resident] = Kept(CONSTANTS_KEPT)
-        self._plans: Kept[Any] = Kept(PLANS_KEPT)
+        self._constants: LruCache[Resident] = LruCache(CONSTANTS_KEPT)
+        self._plans: LruCache[Any] = LruCache(PLANS_KEPT)
         self._soft_float: bool | None = None
         try:
             self.programs = Programs(self.context, self.capabilities)

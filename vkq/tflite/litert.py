@@ -9,10 +9,10 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph.graph import Array
+from ..onnx.cpu_model import CpuModel
 from ..onnx.fallback import warn
 from ..onnx.reader import Model
 from ..onnx.tensors import Argument
-from ..onnx.whole import Whole
 from .file import File
 from .lowering import names_of
 from .part import interpreter_of
@@ -47,7 +47,7 @@ class Litert:
             raise ModelError(f"LiteRT cannot run the model: {str(error)[:500]}") from error
 
 
-class WholeLitert(Whole):
+class LitertCpuModel(CpuModel):
     """A model that runs entirely in LiteRT: the fallback."""
 
     def __init__(self, source: Any, why: ModelError):
@@ -58,7 +58,7 @@ class WholeLitert(Whole):
     def note(self) -> str:
         return f"the whole model runs on the CPU through LiteRT: {self.why}"
 
-    def told(self) -> WholeLitert:
+    def told(self) -> LitertCpuModel:
         warn(self.note)
         return self
 

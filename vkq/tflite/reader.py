@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ModelError, UnsupportedModelError
 from ..graph.graph import Graph, Spec
-from ..onnx.feed import TRIAL_SIZES
+from ..onnx.inputs import TRIAL_SIZES
 from ..onnx.reader import Model, needed
 from ..onnx.tensors import BROKEN, Argument
 from . import elements, flags, images, layers, movement, parts, rearranged

@@ -12,7 +12,7 @@ from ..onnx import session
 from ..onnx.fallback import alone
 from ..onnx.manners import resized
 from ..onnx.reader import Model
-from .litert import WholeLitert
+from .litert import LitertCpuModel
 from .reader import read
 
 
@@ -35,7 +35,7 @@ class InferenceSession(session.InferenceSession):
     FALLBACK = "litert"
     _begin = staticmethod(nothing)
     _parse = staticmethod(read)
-    _whole = WholeLitert
+    _whole = LitertCpuModel
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
         """Read the model. With a fallback, operators that no device can run are separate, for LiteRT."""
@@ -50,7 +50,7 @@ class InferenceSession(session.InferenceSession):
                     node.attributes["part"](alone(graph, node))
                 return
             if isinstance(model, Model) or known <= apart:
-                self._unread = WholeLitert(model, ModelError(listed(graph, refused)))
+                self._unread = LitertCpuModel(model, ModelError(listed(graph, refused)))
             else:
                 apart |= known
                 self.model = resized(read(model, apart=apart), self._sizes)

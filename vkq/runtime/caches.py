@@ -22,7 +22,7 @@ def keep(values: dict[K, V], key: K, value: V) -> V:
     return value
 
 
-class Kept(Generic[V]):
+class LruCache(Generic[V]):
     """Values by key; if there are more than *most*, the least recently used one is dropped. Thread-safe."""
 
     def __init__(self, most: int):

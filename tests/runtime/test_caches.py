@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.runtime import kept
-from vkq.runtime.kept import Kept
+from vkq.runtime.caches import LruCache
 from vkq.runtime.plan import Plan
 
 
 def test_the_least_recently_used_goes() -> None:
-    kept: Kept[int] = Kept(2)
+    kept: LruCache[int] = LruCache(2)
     made: list[int] = []
 
     def get(key: int) -> int:
@@ -30,7 +29,7 @@ def test_the_least_recently_used_goes() -> None:
 
 
 def test_a_failed_one_is_made_again() -> None:
-    kept: Kept[int] = Kept(2)
+    kept: LruCache[int] = LruCache(2)
     with pytest.raises(ZeroDivisionError):
         kept.get("key", lambda: 1 // 0)
     assert kept.get("key", lambda: 7) == 7
@@ -38,7 +37,7 @@ def test_a_failed_one_is_made_again() -> None:
 
 def test_of_two_threads_the_first_one_counts() -> None:
     """If two threads make a value at once, the first one's is used; no thread waits for another."""
-    kept: Kept[str] = Kept(2)
+    kept: LruCache[str] = LruCache(2)
     begun, go_on = threading.Event(), threading.Event()
     found: list[str] = []
 
@@ -61,7 +60,7 @@ def test_images_that_all_have_sizes_of_their_own(
 ) -> None:
     """Images with many different sizes are right: the caches of layers and templates are bounded, and dropped
     entries are made again."""
-    monkeypatch.setattr(kept, "PLANS_KEPT", 4)
+    monkeypatch.setattr(caches, "PLANS_KEPT", 4)
     q = vkq.QParams(1.0)
     conv = vkq.Conv2d(np.ones((1, 1, 2, 2), np.int8), 1.0, x_qparams=q, y_qparams=q, device=any_device)
     templates = vkq.integer.Templates(np.ones((1, 1, 2, 2), np.int8), x_dtype="int8", device=any_device)

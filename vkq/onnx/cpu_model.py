@@ -20,7 +20,7 @@ from .tensors import Argument
 TYPES = {"float": "float32", "double": "float64"}
 
 
-class Whole:
+class CpuModel:
     """A model in ONNX Runtime, with vkq's reason *why*. Used as `Executable`. Raises *why* itself if ONNX
     Runtime refuses the model, too."""
 
@@ -38,7 +38,7 @@ class Whole:
         """The sentence on where it runs, and why."""
         return f"the whole model runs on the CPU through ONNX Runtime: {self.why}"
 
-    def told(self) -> Whole:
+    def told(self) -> CpuModel:
         """Warn, and return this object."""
         warn(self.note)
         return self
