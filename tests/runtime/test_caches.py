@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import vkq
+from vkq.runtime import caches
 from vkq.runtime.caches import LruCache
 from vkq.runtime.plan import Plan
 

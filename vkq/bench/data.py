@@ -105,7 +105,7 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
     of this kind have no methods."""
     if isinstance(case.problem, Mover):
         return movers.MoverLayer(case.problem, device)
-    kind, options = KINDS[case.op], window(case)
+    kind, options = KINDS[case.op], window_options(case)
     if case.method is not None:
         if not has_methods(case):
             raise ArgumentError(
@@ -139,7 +139,7 @@ def has_methods(case: Case) -> bool:
     return case.op in KINDS and "method" in inspect.signature(KINDS[case.op]).parameters
 
 
-def window(case: Case) -> dict[str, Any]:
+def window_options(case: Case) -> dict[str, Any]:
     """Return stride, padding, ... as keyword arguments; none for a linear layer."""
     names = ("stride", "padding", "output_padding", "dilation", "groups")
     return {name: getattr(case.problem, name) for name in names if hasattr(case.problem, name)}
@@ -188,7 +188,7 @@ def _exact(case: Case, data: Weights, x: Array) -> Array:
         "conv2d": reference.conv2d,
         "conv_transpose2d": reference.conv_transpose2d,
     }[case.op]
-    return op(x, data.w, x=data.x, w_scale=data.scale, bias=data.bias, y=data.y, **window(case))
+    return op(x, data.w, x=data.x, w_scale=data.scale, bias=data.bias, y=data.y, **window_options(case))
 
 
 def _weight_only(case: Case, data: Weights, x: Array, magnitude: bool = False) -> Array:
@@ -197,7 +197,7 @@ def _weight_only(case: Case, data: Weights, x: Array, magnitude: bool = False) -
         "conv2d": reference.conv2d_q8csw,
         "conv_transpose2d": reference.conv_transpose2d_q8csw,
     }[case.op]
-    return op(x, data.w, data.w_scale, data.bias, magnitude=magnitude, **window(case))
+    return op(x, data.w, data.w_scale, data.bias, magnitude=magnitude, **window_options(case))
 
 
 def _rng(*key: object) -> np.random.Generator:

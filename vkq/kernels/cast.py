@@ -36,7 +36,7 @@ def filled_rows(b: Builder, x: Value, k: int) -> Value:
     return b.once(x, ("filled_rows", k), make)
 
 
-def kept(device: Device, x: Value) -> str:
+def result_dtype(device: Device, x: Value) -> str:
     """Return the type of a layer's results: the type of x if shaders can write single float16 numbers, else
     float32."""
     return x.spec.dtype if device.capabilities.features["storageBuffer16BitAccess"] else "float32"

@@ -80,7 +80,7 @@ def _by_fours(chain: Chain, form: Form) -> bytes:
     elements = [chain.values(each) for each in zip(*inputs, strict=True)]
     with k.when(at < count):
         for n, value in zip(results, chain.results, strict=True):
-            kept(k, n, types[value], at, [each[n - first_result] for each in elements])
+            store_vectors(k, n, types[value], at, [each[n - first_result] for each in elements])
     return k.finish()
 
 
@@ -93,7 +93,7 @@ def loaded(k: KernelWriter, buffer: int, dtype: str, at: Number, per: int) -> li
     return [number(dtype, word) for word in words]
 
 
-def kept(k: KernelWriter, buffer: int, dtype: str, at: Number, values: Sequence[Number]) -> None:
+def store_vectors(k: KernelWriter, buffer: int, dtype: str, at: Number, values: Sequence[Number]) -> None:
     """Store elements as whole vectors."""
     if dtype == "float16":
         pairs = zip(values[::2], values[1::2], strict=True)

@@ -13,7 +13,7 @@ from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..shader.catalog import catalog
 from ..shader.spec import TEXEL_BYTES
-from .cast import converted, kept
+from .cast import converted, result_dtype
 from .floats import PARAMETERS, Affine
 from .gemm import viewable
 from .weights import Int8, Int32, ceil4
@@ -54,7 +54,7 @@ class FloatDepthwise:
 
     def writes(self, x: Value) -> str:
         """Return the type of the results."""
-        return "float32" if self.floats else kept(self.device, x)
+        return "float32" if self.floats else result_dtype(self.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
         """Return the pipeline for this problem and images of this type; float32 images whose lines are whole

@@ -14,7 +14,7 @@ from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
-from .cast import converted, kept
+from .cast import converted, result_dtype
 from .direct import UNROLLED_TAPS, Sweep
 from .floats import PARAMETERS, Affine
 from .gemm import INVOCATIONS
@@ -114,7 +114,7 @@ class FloatDirect:
 
     def writes(self, x: Value) -> str:
         """Return the type of the results."""
-        return "float32" if self.floats or self.parts else kept(self.device, x)
+        return "float32" if self.floats or self.parts else result_dtype(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
         """Add the pixels of one sweep to a plan; they have the type of x."""

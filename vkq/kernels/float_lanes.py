@@ -8,10 +8,10 @@ from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.program import Program
 from ..shader.catalog import catalog
-from .cast import converted, kept
+from .cast import converted, result_dtype
 from .direct import UNROLLED_TAPS
 from .floats import FloatGemm, lanes
-from .pixels import window
+from .pixels import window_constants
 
 CONV_LANES = "conv2d_q8csw__lanes"
 
@@ -34,7 +34,7 @@ class FloatLanes:
 
     def writes(self, x: Value) -> str:
         """Return the type of the results."""
-        return kept(self.gemm.device, x)
+        return result_dtype(self.gemm.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str) -> Program:
         """Return the pipeline for this problem and images of this type; float32 images whose lines are whole
@@ -51,6 +51,6 @@ class FloatLanes:
         if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
             p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one line
         sizes = {"group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "kh": p.kh}
-        push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | sizes
+        push = gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | sizes
         slots = gemm.slots(b, converted(b, x, dtype), y)
         b.dispatch(self.program(p, dtype), slots, push, gemm.macs(p.gemm_m))

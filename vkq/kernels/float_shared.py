@@ -19,7 +19,7 @@ from .cast import converted
 from .direct import UNROLLED_TAPS
 from .floats import PARAMETERS, Affine, lanes
 from .gemm import viewable
-from .pixels import window
+from .pixels import window_constants
 from .weights import ceil4
 
 LANES_F32 = "conv2d_f32__lanes"
@@ -81,7 +81,7 @@ class FloatShared:
             "m": p.gemm_m, "n4": self.n4, "k": self.ic * self.kh * self.kw, "groups": self.groups,
             "channels": self.oc, "plane": p.oh * p.ow, **self.affine.push,
         }  # fmt: skip
-        push |= window(p) | {"group_channels": self.ic, "oh": p.oh, "ow": p.ow, "kh": p.kh}
+        push |= window_constants(p) | {"group_channels": self.ic, "oh": p.oh, "ow": p.ow, "kh": p.kh}
         slots = [converted(b, x, "float32"), b.constant(self.weights), b.constant(self.parameters), y]
         b.dispatch(self.program(p), slots, push, p.gemm_m * 4 * self.n4 * self.groups * int(push["k"]))
 

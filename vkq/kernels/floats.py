@@ -25,9 +25,9 @@ from ..shader.catalog import catalog
 from ..shader.spec import TEXEL_BYTES, Variant
 from ..shader.spec import Value as Constant
 from . import gemv
-from .cast import converted, kept
+from .cast import converted, result_dtype
 from .gemm import Rows, viewable
-from .pixels import window
+from .pixels import window_constants
 from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
 
 GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
@@ -196,7 +196,7 @@ class FloatGemm:
         """Return the type of the results of m rows."""
         if matrices := self._matrices(x, m):
             return matrices.writes(x, m)
-        return kept(self.device, x) if self._few(m) else "float32"
+        return result_dtype(self.device, x) if self._few(m) else "float32"
 
     def slots(self, b: Builder, x: Value, y: Value) -> list[Value]:
         """Return the bindings of a kernel."""
@@ -253,7 +253,7 @@ class FloatImplicit:
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         gemm = self.gemm
-        push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
+        push = gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | {
             "group_channels": p.ic // p.groups, "ow": p.ow,
         }  # fmt: skip
         b.dispatch(self.program(p), gemm.slots(b, converted(b, x, "float32"), y), push, gemm.macs(p.gemm_m))

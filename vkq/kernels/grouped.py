@@ -18,7 +18,7 @@ from ..runtime.program import Program, refusals
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
-from .cast import converted, kept
+from .cast import converted, result_dtype
 from .floats import Matrices
 from .gemm import Rows
 from .weights import ceil4
@@ -80,7 +80,7 @@ class GroupedGemm:
         """Return the type of the results of *rows* rows."""
         if matrices := self._matrices(x, rows):
             return matrices.writes(x, rows)
-        return "float32" if self._staged(rows) else kept(self.device, x)
+        return "float32" if self._staged(rows) else result_dtype(self.device, x)
 
     def _matrices(self, x: Value, rows: int) -> Matrices | None:
         able = self.matrices if self.kernel == "auto" and self.k and self.whole else None

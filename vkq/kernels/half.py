@@ -39,7 +39,7 @@ from .half_configs import (
 )
 from .half_loaders import Loaders
 from .half_operands import RUN, X_PARTS, halves, parts_of
-from .pixels import window
+from .pixels import window_constants
 from .split import counters
 
 MOST_ROWS = 64  # most rows that the kernel itself converts; an earlier dispatch converts more rows
@@ -170,7 +170,7 @@ class HalfMatrices:
         """Add a convolution whose rows are gathered from the image."""
         gemm, config = self.gemm, self.config(p.gemm_m, self.gathering, y.spec.dtype)
         operand, push = self._operand(b, x, p.n, p.groups, p.h * p.w, "images")
-        push |= gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
+        push |= gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | {
             "c": p.groups * self.runs, "group_channels": self.runs, "ow": p.ow, "kh": p.kh, "k": self.k,
         }  # fmt: skip
         variant = config.variant

@@ -14,7 +14,7 @@ from .cast import converted
 from .floats import FloatGemm
 from .half import HalfMatrices
 from .half_configs import PARTS_OF_FLOAT32, PLANES, GemmConfig
-from .pixels import window
+from .pixels import window_constants
 from .weights import Int8
 
 VECTOR = 4  # pixels that are loaded at once
@@ -58,7 +58,7 @@ class Planes:
         if config.of.form == HALF:
             whole = "half" if y.spec.dtype == "float16" else "any"
             variant = catalog().find(config.of.product, tile=variant.axes["tile"], y=whole)
-        push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
+        push = gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | {
             "k": self.gathered.k, "group_channels": self.gathered.channels,
         }  # fmt: skip
         slots = [converted(b, x, y.spec.dtype), *self.gathered.constants(b), y]

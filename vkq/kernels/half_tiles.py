@@ -22,7 +22,7 @@ from ..select.path import pairs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
-from .cast import converted, kept
+from .cast import converted, result_dtype
 from .divisor import divisor
 from .floats import FloatGemm
 from .half import HalfMatrices
@@ -39,7 +39,7 @@ from .half_weights import (
     packed_signs,
 )
 from .matrix_conv import chunked, halo
-from .pixels import window
+from .pixels import window_constants
 from .weights import Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
@@ -169,7 +169,7 @@ class HalfConvolution:
 
     def writes(self, x: Value) -> str:
         """Return the type of the results."""
-        return kept(self.device, x)
+        return result_dtype(self.device, x)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         found = self.chosen(p, y.spec.dtype)
@@ -177,7 +177,7 @@ class HalfConvolution:
             return self._other(p, y.spec.dtype)[1].convolve(b, p, x, y)
         x = converted(b, x, y.spec.dtype)
         tiles = {"tiles_h": -(-p.oh // found.size("TH")), "tiles_w": -(-p.ow // found.size("TW"))}
-        push = self.gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | tiles | {
+        push = self.gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | tiles | {
             "group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "taps": p.kh * p.kw,
         }  # fmt: skip
         if found.variant.shader == STRAIGHT_TILES:

@@ -6,7 +6,7 @@ from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from .divisor import divisor
 from .gemm import Int8Gemm
-from .pixels import pixel_rows, window
+from .pixels import pixel_rows, window_constants
 
 # Most bytes of the im2col matrix: a larger matrix is made and used in chunks of rows.
 SCRATCH_BYTES = 16 << 20
@@ -33,7 +33,7 @@ class Im2col:
         for first in range(0, count, chunk):
             size = min(chunk, count - first)
             if gemm.k:
-                push = {**sizes, **window(p), **gemm.gather_push(first, size)}
+                push = {**sizes, **window_constants(p), **gemm.gather_push(first, size)}
                 push |= divisor("run", gemm.k4) | divisor("group", size)
                 push |= divisor("line", rows.ow_padded) | divisor("image", rows.oh)
                 push |= divisor("tap", self.group_channels) | divisor("kh", p.kw)

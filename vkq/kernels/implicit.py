@@ -10,7 +10,7 @@ from ..runtime.builder import Builder, Value
 from ..runtime.program import Program
 from ..shader.catalog import catalog
 from .gemm import SMALLEST_STAGED, Int8Gemm, staged_tile
-from .pixels import pixel_rows, window
+from .pixels import pixel_rows, window_constants
 
 
 class Implicit:
@@ -36,7 +36,7 @@ class Implicit:
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         gemm, rows = self.gemm, pixel_rows(p, 4)
-        push = gemm.push(rows, 0, rows.blocks) | window(p) | {
+        push = gemm.push(rows, 0, rows.blocks) | window_constants(p) | {
             "group_channels": gemm.k // (p.kh * p.kw), "x_zero_point": gemm.arithmetic.x_zero_point,
         }  # fmt: skip
         slots = [x, b.constant(gemm.weights), b.constant(gemm.parameters), y]

@@ -12,7 +12,7 @@ def pixel_rows(p: Conv2dProblem, unit: int) -> Rows:
     return Rows(p.n * p.oh, p.oh, p.ow, -(-p.ow // unit) * unit)
 
 
-def window(p: Conv2dProblem) -> dict[str, int | float]:
+def window_constants(p: Conv2dProblem) -> dict[str, int | float]:
     """Return the push constants of the filter's movement over the input."""
     return {
         "c": p.ic, "h": p.h, "w": p.w, "kw": p.kw, "stride_h": p.stride[0], "stride_w": p.stride[1],

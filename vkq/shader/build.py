@@ -22,7 +22,7 @@ from vkq.errors import CompileError, VkqError
 from vkq.shader import stored
 from vkq.shader.catalog import catalog
 from vkq.shader.compile import build as compile_variants
-from vkq.shader.compile import kept, key, text
+from vkq.shader.compile import checked_spirv, key, text
 from vkq.shader.frozen import SUFFIX, freeze
 from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Variant
@@ -69,7 +69,7 @@ def taken(given: Path, chosen: Iterable[Module]) -> Iterator[tuple[str, bytes]]:
         file = f"{key(text(module[0]))}.spv"
         spirv = b""
         for variant in module:
-            found = kept(variant, given / file)
+            found = checked_spirv(variant, given / file)
             if found is None:
                 raise CompileError(
                     f"{variant.name}: {given} has no SPIR-V of this shader ({file});"

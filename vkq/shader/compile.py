@@ -280,10 +280,10 @@ def compiled(variant: Variant) -> bytes | None:
         data = stored.read(PACKAGED / f"{variant.packaged}.spv")
         if data is not None:
             return data
-    return kept(variant, cache_folder() / f"{key(text(variant))}.spv")
+    return checked_spirv(variant, cache_folder() / f"{key(text(variant))}.spv")
 
 
-def kept(variant: Variant, path: Path) -> bytes | None:
+def checked_spirv(variant: Variant, path: Path) -> bytes | None:
     """Return the SPIR-V of a sealed file if it has the YAML's interface, which the seal does not guarantee;
     else None, with a warning if the file exists."""
     data = stored.read(path)

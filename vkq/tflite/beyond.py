@@ -54,7 +54,7 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
     return stored(by_fixed(left[:, np.newaxis] * right[np.newaxis, :], *factor) + y.zero_point, y)
 
 
-def converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
+def is_converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
     """Return True if XNNPACK converts numbers of these scales, or supports this slope for those below
     zero."""
     above = ratio(x.scale, y=y)

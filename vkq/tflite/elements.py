@@ -187,7 +187,7 @@ def leaky_relu(low: Lowering, operator: FileOperator, activation: str) -> None:
     alpha = float(operator.options["alpha"])
     if low.dtype(operator.inputs[0]) in BYTES:
         x, y = _two(low, operator)
-        rule = arithmetic.leaky if beyond.converted(x, y, alpha) else beyond.leaky
+        rule = arithmetic.leaky if beyond.is_converted(x, y, alpha) else beyond.leaky
         return by_table(low, operator, rule(x, y, alpha))
     return by_node(low, operator, "LeakyRelu", alpha=alpha)
 
@@ -213,7 +213,7 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower QUANTIZE. XNNPACK multiplies floats by the reciprocal of the scale."""
     x, y = operator.inputs[0], operator.outputs[0]
     q = low.q(y)
-    if low.dtype(x) in BYTES and (low.dtype(x) != low.dtype(y) or not beyond.converted(low.q(x), q)):
+    if low.dtype(x) in BYTES and (low.dtype(x) != low.dtype(y) or not beyond.is_converted(low.q(x), q)):
         return _by_fixed(low, operator)
     if low.dtype(x) in BYTES:
         return by_table(low, operator, arithmetic.requantized(*_two(low, operator)))
