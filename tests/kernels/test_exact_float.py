@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import vkq
 from vkq.numerics.qparams import SMALLEST_SCALE
@@ -116,3 +117,22 @@ def test_quantized_quotient_over_ties(device):
     assert (np.abs(x / b - np.floor(x / b) - 0.5) == 0).sum() > 1000
     a_bits, b_bits = x.reshape(-1).view(np.uint32), np.ascontiguousarray(b).reshape(-1).view(np.uint32)
     same(execute(device, a_bits, b_bits)[:, 3], want.reshape(-1), a_bits, b_bits)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_integers_become_the_nearest_float(device, soft):
+    """An int32 becomes the nearest float32: ties above 2^24, which go to the even number, their neighbours,
+    and both ends of int32. The other factor of the product is 1."""
+    ties = [
+        sign * (2**e + k)
+        for e in range(24, 31)
+        for k in range(-3, 2 ** (e - 23) + 4, 1 << (e - 24))
+        for sign in (1, -1)
+    ]
+    x = np.array([*ties, 0, 1, -1, 2**31 - 1, -(2**31)], np.int32)
+    program = device.program(catalog().find("selftest__arithmetic", test="requantize"), {"SOFT_FLOAT": soft})
+    operands = [vkq.Tensor.from_numpy(each, device) for each in (x, np.ones(x.size, np.float32))]
+    y = vkq.Tensor(device, (x.size, 2), "int32")
+    with device.operation() as recording:
+        recording.dispatch(program, [*(each.buffer for each in operands), y.buffer], {"count": x.size})
+    np.testing.assert_array_equal(y.numpy()[:, 1].view(np.float32), x.astype(np.float32))

@@ -59,7 +59,7 @@ def summed(b: Builder, x: Value, kept: int) -> Value:
     of magnitudes, or 2^-22 for more than `PART` numbers. The order of additions depends only on their
     number."""
     shape = x.spec.shape[:kept]
-    _require("sum", x, "float32")
+    _require("sum", x)
     y = b.new(Spec(shape, "float32"))
     if y.spec.size:
         columns = x.spec.size // y.spec.size
@@ -85,7 +85,7 @@ def pooled(
     within (taps / lanes + log2(lanes) + 2) * 2^-24 of the mean of magnitudes, with lanes from `_lanes`. The
     order of the sum depends only on the sizes.
     """
-    _require(of, x, "float32")
+    _require(of, x)
     if of == "max" and min(window.kernel) > 1 and window.taps >= BY_AXES:
         first, then = window.by_axes()
         return pooled(b, pooled(b, x, first, of), then, of)
@@ -114,25 +114,6 @@ def _lanes(taps: int) -> int:
     return SHARERS_OF_LARGEST if taps >= LARGEST else sharers(taps)
 
 
-def square_root(b: Builder, x: Value) -> Value:
-    """Add the square root of each float32 number to a plan, rounded to nearest even."""
-    return _each(b, x, "sqrt")
-
-
-def converted(b: Builder, x: Value) -> Value:
-    """Add the float32 number nearest to each int32 (ties to even) to a plan."""
-    return _each(b, x, "cast")
-
-
-def _each(b: Builder, x: Value, op: Literal["sqrt", "cast"]) -> Value:
-    _require(op, x, "int32" if op == "cast" else "float32")
-    y = b.new(Spec(x.spec.shape, "float32"))
-    if y.spec.size:
-        push: dict[str, int | float] = {"rows": y.spec.size, "columns": 1}
-        b.dispatch(b.device.program(catalog().find("real_row__element", op=op)), [x, y], push)
-    return y
-
-
-def _require(op: str, x: Value, dtype: str) -> None:
-    if x.spec.dtype != dtype:
-        raise DTypeError(f"{op}: x is {x.spec.dtype}; it must be {dtype}")
+def _require(op: str, x: Value) -> None:
+    if x.spec.dtype != "float32":
+        raise DTypeError(f"{op}: x is {x.spec.dtype}; it must be float32")
