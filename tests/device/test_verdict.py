@@ -58,8 +58,8 @@ Faulty = Callable[[str], None]
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> Faulty:
-    """Return a function that makes the real child run a statement first, which changes its stages
-    (``found``)."""
+    """Return a function of a Python statement: the real child then runs the statement before it begins, which
+    may change the child's stages (``found``)."""
 
     def use(change: str) -> None:
         code = CHILD.format(change=change, file=str(fresh / "seen"))

@@ -134,7 +134,7 @@ def test_gates_come_with_the_means_that_nobody_else_reads(
 
 
 def first_of_gates(graph: Graph) -> str:
-    """Return the hidden outputs of squeeze-and-excite."""
+    """Return the name of the result of squeeze-and-excite's first convolution."""
     means = {node.outputs[0] for node in graph.nodes if node.op == "global_avg_pool2d"}
     return next(node.outputs[0] for node in graph.nodes if node.op == "conv2d" and node.inputs[0] in means)
 

@@ -149,7 +149,8 @@ def same_steps(rows: npt.NDArray[np.float16], w: npt.NDArray[np.float16]) -> npt
 
 
 def oracle(data: Any, x: npt.NDArray[np.float32], scale: float = 0) -> npt.NDArray[np.float32]:
-    """Return the expected results without a bias, with a scale of 0.5; for float weights *scale* is 1."""
+    """Return the expected results, without a bias. *scale*: of float weights, which are used as they are; 0:
+    the weights are int8, with a scale of 0.5."""
     points = 0 if data.w_zero_point is None else data.w_zero_point.reshape(-1, *(1,) * (data.w.ndim - 1))
     w = data.w.astype(np.float16) if scale else ((data.w.astype(np.int32) - points) * UNIT).astype(np.float16)
     factor = np.float32(scale or 0.5 / UNIT)

@@ -445,8 +445,8 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return every shape with a fifth of its possible tiles (in the shared memory of `matrix_units`), and
-    every form of a tile with a shape; all of them under VKQ_EVERY_DRIVER=1."""
+    """Return a fifth of `legal_tiles`, and of each form and tile that these leave out the first shape. Return
+    all of them under VKQ_EVERY_DRIVER=1."""
     found = legal_tiles(shader)
     if EVERY:
         return found
@@ -458,7 +458,8 @@ def tiles(shader: str) -> list[tuple[Matrices, str]]:
 
 
 def legal_tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return every shape with each of its possible tiles."""
+    """Return every shape of matrices with each tile that it fills and that fits into the shared memory of
+    `matrix_units`."""
     found = []
     for matrices, tile in itertools.product(SHAPES, catalog().shaders[shader].axes["tile"]):
         axes = {"tile": tile, "dot": matrices.form, **({} if shader == coopmat.DYNAMIC else {"out": "q8to"})}
@@ -492,8 +493,8 @@ def test_matrices_that_compute_nothing_are_found(
 
 
 def sizes_of(shader: str, tile: str) -> tuple[int, int, int]:
-    """Return rows, k and outputs: rows and outputs just beyond one tile (but outputs not beyond a wide one),
-    the k of two steps, or of one iteration of the deep tile."""
+    """Return rows, k and outputs of a product: five rows more than a tile has, and five outputs (of a tile
+    wider than 64, 69 outputs); k is 217, or 37 for tiles without a loop over k."""
     sizes = catalog().shaders[shader].variants
     d = next(variant.sizes for variant in sizes if variant.axes["tile"] == tile)
     return int(d["BM"]) + 5, 37 if Tiling(tile).short else 217, min(int(d["BN"]), 64) + 5

@@ -94,7 +94,7 @@ def test_rows_of_a_quantized_table_stay_in_8_bits(any_device: vkq.Device) -> Non
 
 
 def integers(*nodes: Node, **constants: Any) -> Graph:
-    """Return a graph from an int64 x, through these nodes, to y, with the model's types."""
+    """Return a graph of these nodes from x to y, with every value int64, before any pass changes types."""
     arrays = {name: np.asarray(v, np.int64) for name, v in constants.items()}
     specs = {"x": Spec("int64", (2, 3))} | {name: Spec.of(v) for name, v in arrays.items()}
     specs |= {name: Spec("int64", (2, 3)) for one in nodes for name in one.outputs}

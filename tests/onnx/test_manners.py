@@ -304,7 +304,8 @@ def test_available() -> None:
 
 
 def slow(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """Make runs wait; return the events (is inside, may continue)."""
+    """Make every run wait. Return two events: the first is set when a run has begun, the second lets runs
+    continue."""
     begun, go = threading.Event(), threading.Event()
     run = Executable.run
 

@@ -263,7 +263,7 @@ def test_explain(any_device: vkq.Device, resnet: bytes) -> None:
 
 
 def partly(folder: Path) -> bytes:
-    """Return a network with unknown operators in the middle."""
+    """Return a network with two operators in the middle that vkq does not know."""
     net = Net(seed=5)
     x = net.relu(net.conv("x", 8, 3, 2))
     x = net.op("LpPool", net.conv(net.op("LpPool", x, kernel_shape=[1, 1]), 4, 3), kernel_shape=[1, 1])

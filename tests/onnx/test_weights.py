@@ -75,8 +75,8 @@ class Weighted:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
     def real(self, magnitude: bool = False) -> np.ndarray:
-        """Return the result in float64, or the sum of all terms' magnitudes, without the operators after
-        it."""
+        """Return the layer's result in float64 (*magnitude*: the sum of the magnitudes of its terms), without
+        the operators behind the layer."""
         size = np.abs if magnitude else np.asarray
         wide = {"s": np.ones(()), **{n: a.astype(np.float64) for n, a in self.data.items() if n in "swz"}}
         axis = next((a.i for a in self.nodes[0].attribute if a.name == "axis"), 0)

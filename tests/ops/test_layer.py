@@ -380,7 +380,7 @@ def test_reprs_fit_a_line(device: vkq.Device) -> None:
 
 
 def zeroed(call: Callable[..., Any], arrays: dict[str, np.ndarray], x: np.ndarray) -> Any:
-    """Return a layer's result after all its arrays were overwritten, between its construction and its run."""
+    """Make a layer of copies of *arrays*, overwrite the copies with zeros, then return its result."""
     given = {name: array.copy() for name, array in arrays.items()}
     layer = call(**given)
     for array in given.values():

@@ -67,8 +67,8 @@ POINTS = {"int8": (-128, -5, 127), "uint8": (0, 131, 255)}
 def unrolled(
     request: pytest.FixtureRequest, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Select one of the two forms of small windows (a device's profile chooses one), or the form of large
-    windows."""
+    """Run a test with each form of the kernel: loops or unrolled code for small windows (a device's profile
+    chooses), and windows that invocations share."""
     device._plans.clear()
     if request.param == "shared":
         monkeypatch.setattr("vkq.kernels.pooling.sharers", lambda taps: SHARERS)

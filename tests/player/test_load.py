@@ -133,7 +133,8 @@ def test_weights_that_another_plan_has_in_its_order(
 
 
 def sixteen(data: bytes) -> bytes:
-    """Return words of 4 n x 4 k, with n and k swapped if there are whole blocks."""
+    """Return the words with each block of 4 x 4 of them transposed, or unchanged if the last block is not
+    full."""
     words = np.frombuffer(data, np.uint32)
     return words.reshape(-1, 4, 4).transpose(0, 2, 1).tobytes() if words.size % 16 == 0 else data
 
@@ -187,7 +188,7 @@ def test_a_plan_for_a_device_that_a_file_describes(
 
 
 def is_not_taken(found: Shaped, path: Path, device: vkq.Device, **changes: Any) -> bool:
-    """Whether the first plan of a file, changed, gives another known answer, and another plan runs."""
+    """Return True if the file's first plan, with these changes, is refused for its known answer."""
     first, *rest = found.plans
     path.write_bytes(rewritten(found, plans=[dataclasses.replace(first, **changes), *rest]))
     with vkq.load(path, device.name) as played:

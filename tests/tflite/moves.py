@@ -89,7 +89,7 @@ def strided_slice(rng: Random, dtype: str) -> Case:
 
 
 def _taken(rng: Random, dtype: str) -> tuple[One, int, tuple[int, ...], float, int, int]:
-    """Return a model, its input of even sizes, and an axis."""
+    """Return a model; its input, whose sizes are even, with shape, scale and zero point; and an axis."""
     one = One(rng, dtype)
     scale, zero, axis = one.scale(), one.zero(), int(rng.integers(0, 4))
     shape = tuple(int(d) for d in rng.integers(1, 5, 4) * 2)
@@ -97,7 +97,7 @@ def _taken(rng: Random, dtype: str) -> tuple[One, int, tuple[int, ...], float, i
 
 
 def _with(shape: tuple[int, ...], axis: int, *sizes: int) -> tuple[int, ...]:
-    """Return the shape with these sizes instead of an axis."""
+    """Return the shape with these sizes in place of the axis's own."""
     return (*shape[:axis], *sizes, *shape[axis + 1 :])
 
 

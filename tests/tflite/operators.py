@@ -122,8 +122,8 @@ def dense(rng: Random, dtype: str) -> Case:
 
 
 def binary(op: str, low: float = -2, high: float = 3) -> Callable[[Random, str], Case]:
-    """Return a maker of ADD, SUB or MUL models. The scale of y differs from the one that the results need by
-    a random power of two in [low, high]."""
+    """Return a function that makes ADD, SUB or MUL models. The scale of y is the scale that the results need
+    times 2**e, with a random e from *low* to *high*."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
@@ -154,8 +154,8 @@ def all_numbers(one: One) -> Array:
 def unary(
     op: str, kind: str = "", version: int = 1, spread: float = 6, least: float | None = None, **options: Any
 ) -> Callable[[Random, str], Case]:
-    """Return a maker of models of a function of one number, on all numbers, with random powers of two between
-    the scales of x and y."""
+    """Return a function that makes models of a function of one number. x is all 256 numbers. The scale of y
+    is the scale of x times 2**e, with a random e from *least* (by default -*spread*) to *spread*."""
     least = -spread if least is None else least
 
     def make(rng: Random, dtype: str) -> Case:
@@ -173,7 +173,7 @@ def unary(
 
 
 def _fixed(op: str, scale: float, zero: int) -> Callable[[Random, str], Case]:
-    """Return a maker of LOGISTIC, TANH or SOFTMAX models, whose results have fixed parameters."""
+    """Return a function that makes LOGISTIC, TANH or SOFTMAX models, whose results have fixed parameters."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
