@@ -1,15 +1,18 @@
 """Count how often a wrong scale in a quantized network is found.
 
     python -m tests.accuracy.spoil 20
+    python -m tests.accuracy.spoil all
 
-multiplies 20 random scales of each of five networks by a factor, one at a time, and counts how often the
-layer is named.
+multiplies 20 random scales of each of five networks by 4 or 1/4, or every scale by both, one at a time, and
+counts how often the layer is named. "all" also multiplies the scales of biases, and in each weight's scales
+that of a random channel. (A wrong bias of one channel may be smaller than what the layer rounds anyway.)
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,9 @@ from vkq.onnx.quantize import quantize
 
 NETWORKS = ("resnet", "mobilenet_v2", "mobilenet_v3", "efficientnet", "unet")
 QDQ = ("QuantizeLinear", "DequantizeLinear")
+FACTORS = (0.25, 4.0)
+
+Place = tuple[str, float, int | None]  # a scale, its factor, and the channel (None for all)
 
 
 def pair(kind: str, folder: Path) -> tuple[Path, onnx.ModelProto, list[dict[str, Any]]]:
@@ -51,13 +57,23 @@ def scales(model: onnx.ModelProto) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def spoilt(model: onnx.ModelProto, scale: str, factor: float) -> tuple[onnx.ModelProto, set[str]]:
-    """Return the model with one scale multiplied, and the values or weights that this scale quantizes."""
+def biases(model: onnx.ModelProto) -> list[str]:
+    """Return the scales of int32 constants."""
+    wide = {t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT32}
+    found = (node for node in model.graph.node if node.op_type in QDQ and node.input[0] in wide)
+    return list(dict.fromkeys(node.input[1] for node in found))
+
+
+def spoilt(
+    model: onnx.ModelProto, scale: str, factor: float, channel: int | None = None
+) -> tuple[onnx.ModelProto, set[str]]:
+    """Return the model with one scale multiplied, whole or in one channel, and the values or weights that
+    this scale quantizes."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     tensor = next(t for t in copy.graph.initializer if t.name == scale)
-    tensor.CopyFrom(
-        numpy_helper.from_array((numpy_helper.to_array(tensor) * factor).astype(np.float32), scale)
-    )
+    array = numpy_helper.to_array(tensor).copy()
+    array[... if channel is None else channel] *= np.float32(factor)
+    tensor.CopyFrom(numpy_helper.from_array(array, scale))
     users = [node for node in copy.graph.node if node.op_type in QDQ and node.input[1] == scale]
     return copy, {name for node in users for name in (node.input[0], node.output[0])}
 
@@ -78,24 +94,38 @@ def _near(model: onnx.ModelProto, names: set[str]) -> set[str]:
     return names
 
 
-def main(count: int) -> None:
+def drawn(model: onnx.ModelProto, count: int, random: np.random.Generator) -> Iterator[Place]:
+    """Draw scales and factors."""
+    for scale in random.choice(scales(model), count):
+        yield str(scale), float(random.choice(FACTORS)), None
+
+
+def every(model: onnx.ModelProto, random: np.random.Generator) -> Iterator[Place]:
+    """Return every scale with both factors, and a channel of each weight's."""
+    sizes = {t.name: int(np.prod(t.dims)) for t in model.graph.initializer}
+    for factor in FACTORS:
+        for scale in (*scales(model), *biases(model)):
+            yield scale, factor, None
+        for scale in scales(model):
+            if sizes[scale] > 1:
+                yield scale, factor, int(random.integers(sizes[scale]))
+
+
+def main(count: str) -> None:
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         for kind in NETWORKS:
             path, model, samples = pair(kind, Path(folder))
-            names = scales(model)
-            missed = []
-            for scale in random.choice(names, count):
-                factor = float(random.choice([0.25, 4.0]))
-                broken, values = spoilt(model, str(scale), factor)
+            tried, missed = 0, []
+            for place in every(model, random) if count == "all" else drawn(model, int(count), random):
+                broken, values = spoilt(model, *place)
                 onnx.save(broken, Path(folder) / "broken.onnx")
                 report = compare_layers(path, Path(folder) / "broken.onnx", samples)
+                tried += 1
                 if not named(report, broken, values):
-                    missed.append((str(scale), factor, [r.output for r in report.worst(2)]))
-            print(
-                kind, f"{count - len(missed)} of {count} found among {len(names)} scales", missed, flush=True
-            )
+                    missed.append((*place, [r.output for r in report.worst(2)]))
+            print(kind, f"{tried - len(missed)} of {tried} found", missed, flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1])

@@ -2,6 +2,7 @@
 weight that two layers share."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,7 +24,7 @@ def model() -> onnx.ModelProto:
         w = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
         return numpy_helper.from_array(w.astype(np.float32), name)
 
-    def value(name: str, *shape: object, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    def value(name: str, *shape: str | int, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
 
     nodes = [
@@ -54,7 +55,7 @@ def model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def feeds(count: int) -> list[dict[str, np.ndarray]]:
+def feeds(count: int) -> list[dict[str, Any]]:
     """Return samples of several sizes."""
     random = np.random.default_rng(1)
     return [

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from vkq.accuracy.mend import corrected
 from vkq.accuracy.observe import Observed
 from vkq.accuracy.place import QuantPlan, placed
+from vkq.accuracy.ranges import step
 
 SPANS = {
     "x": (-2.0, 3.0),
@@ -75,6 +76,8 @@ def test_scales_are_those_of_the_ranges(activations: str, symmetric: bool) -> No
             low, high = -widest, widest
         steps = 254 if symmetric and activations == "int8" else 255
         assert scale == pytest.approx((high - low) / steps, rel=1e-6), name
+        if not symmetric and activations == "int8":  # what the search computes with
+            assert step((low, high)) == (pytest.approx(scale, rel=1e-6), zero)
         middle = 127 if activations == "uint8" else 0
         want = middle if symmetric else round(lowest - low / scale)
         assert abs(zero - want) <= (1 if symmetric and activations == "uint8" else 0), name

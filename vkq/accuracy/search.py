@@ -83,9 +83,10 @@ def quantize(
     the first choices are always made. exclude: nodes, or names above them, that stay float; only_weights:
     nodes with int8 weights and float activations. Outputs, and the operators that make them from the last
     layers' results, stay float. target_db, target_agreement (0 to 1), target_judge: layers leave int8, fewest
-    multiply-adds first, until the worst output reaches these numbers and the judge accepts the model. The
-    judge gets the path of a candidate and returns True, or a score of at least *least* (by default 99.5 % of
-    the float model's score). progress: called with each step.
+    multiply-adds first, until the worst output reaches these numbers (in dB ``snr_db`` and ``even_db`` of
+    `OutputRow`) and the judge accepts the model. The judge gets the path of a candidate and returns True, or
+    a score of at least *least* (by default 99.5 % of the float model's score). progress: called with each
+    step.
 
     Raises ArgumentError for invalid options, ModelError for a model that cannot be quantized.
     """
