@@ -1,6 +1,7 @@
 """Tests of the numbers that quantization writes: scales, zero points, codes of weights and biases follow
 their formulas, channel by channel."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from vkq.accuracy import quantize
 from vkq.accuracy.mend import corrected
 from vkq.accuracy.observe import Observed
 from vkq.accuracy.place import QuantPlan, placed
@@ -107,15 +109,53 @@ def test_codes_are_those_of_the_weights(per_channel: bool) -> None:
         assert (np.abs(rounded * step - b) <= 0.501 * step).all(), source
 
 
+def pictures(count: int, seed: int = 1) -> list[dict[str, np.ndarray]]:
+    """Return samples whose channels have means of their own."""
+    random = np.random.default_rng(seed)
+    means = np.float32([1, 5, -3]).reshape(1, 3, 1, 1)
+    return [{"x": random.uniform(0, 2, (3, 3, 2, 2)).astype(np.float32) * means} for _ in range(count)]
+
+
+def test_peaks_are_those_of_all_samples() -> None:
+    feeds = pictures(4)
+    feeds[1]["x"][0, 2, 0, 0], feeds[2]["x"][1, 0, 1, 1] = -80, 60
+    peaks = Observed(network(), feeds).peaks("x")
+    assert peaks is not None
+    np.testing.assert_array_equal(peaks, np.abs(np.concatenate([f["x"] for f in feeds])).max((0, 2, 3)))
+
+
+def test_samples_held_out_set_no_range(tmp_path: Path) -> None:
+    """Every third sample is measured, and not calibrated with."""
+    onnx.save(network(), tmp_path / "float.onnx")
+    feeds = pictures(6)
+    feeds[5]["x"][0, 1, 0, 0] = 1000
+    quantize(tmp_path / "float.onnx", tmp_path / "int8.onnx", feeds, seconds=0)
+    given = np.concatenate([feeds[i]["x"] for i in (0, 1, 3, 4)])
+    scale, _ = quantizations(onnx.load(tmp_path / "int8.onnx"))["x"]
+    assert scale == pytest.approx((given.max() - given.min()) / 255, rel=1e-5)
+
+
+def test_the_search_corrects_biases(tmp_path: Path) -> None:
+    """With one scale for the weight of uneven channels, the search keeps biases that take up the mean error,
+    of the layers as they are after equalizing."""
+    proto = network()
+    tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == "u")
+    u = numpy_helper.to_array(tensor).copy()
+    u[0] *= 10
+    tensor.CopyFrom(numpy_helper.from_array(u, "u"))
+    onnx.save(proto, tmp_path / "float.onnx")
+    target = tmp_path / "int8.onnx"
+    steps = quantize(tmp_path / "float.onnx", target, pictures(9), seconds=60, per_channel=False).steps
+    assert steps[-1].what == "biases of 3 layers corrected"
+    before = [step.snr_db for step in steps[:-1] if step.kept]
+    assert "equalized, min-max" in {step.what for step in steps if step.kept}
+    assert steps[-1].snr_db > before[-1] + 4
+
+
 def test_corrected_biases_are_those_of_the_formula() -> None:
     """``b + (W - W_q) E[x]``, with the mean of each channel over all samples and pixels."""
     proto = network()
-    random = np.random.default_rng(1)
-    feeds = [
-        {"x": random.uniform(0, 2, (3, 3, 2, 2)).astype(np.float32) * [[[[1]], [[5]], [[-3]]]]}
-        for _ in range(3)
-    ]
-    feeds = [{"x": feed["x"].astype(np.float32)} for feed in feeds]
+    feeds = pictures(3)
     seen = Observed(proto, feeds)
     made = placed(proto, QuantPlan(SPANS, per_channel=False))
     new, count = corrected(proto, made, seen)

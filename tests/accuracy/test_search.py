@@ -365,6 +365,10 @@ def test_channels_are_counted_alike(tmp_path: Path) -> None:
     assert row.channel_db == pytest.approx(20, abs=0.01)
     assert row.even_db == pytest.approx(20 + 20 * np.log10(2), abs=0.01)  # the mean of errors 0.1 and 0
     assert found.worst() == row.even_db
+    got[:, 1] *= 100  # a channel of noise counts as 1, however large the noise is
+    found = Agreement(["y"])
+    found.add([real], [got])
+    assert found.rows()[0].even_db == pytest.approx(20 * np.log10(2), abs=0.01)
     zeros = Agreement(["y"])
     zeros.add([np.zeros((2, 3), np.float32)], [np.zeros((2, 3), np.float32)])
     assert zeros.worst() == np.inf
