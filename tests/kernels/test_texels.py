@@ -135,6 +135,21 @@ def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
         assert y.numpy().tobytes() == want.tobytes()
 
 
+def test_more_texel_buffers_than_a_pool_has(device: vkq.Device) -> None:
+    """A recording may have any number of dispatches that read texels."""
+    q, w = vkq.QParams(0.05, 3), np.random.default_rng(5).integers(-9, 10, (21, 21), np.int8)
+    one = vkq.Linear(w, 0.05, x_qparams=q, y_qparams=q, path="dot_u8s8", device=device)
+    assert TEXELS.name in one.explain((37, 21)).variants[-1]
+    want = np.random.default_rng(6).integers(-128, 128, (37, 21), np.int8)
+    y = vkq.Tensor.from_numpy(want, device)
+    with device.record() as recording:
+        for _ in range(70):  # more than 64 sets, of three texel buffers each
+            y = one(y)
+            want = reference.linear(want, w, x=q, w_scale=0.05, y=q)
+    recording.run()
+    np.testing.assert_array_equal(y.numpy(), want)
+
+
 def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
     """A range is read as texels up to the device's limit and as words beyond it: 37 rows are ten blocks of 18
     texels, 21 columns six."""

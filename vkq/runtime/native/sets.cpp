@@ -1,12 +1,14 @@
 #include "sets.hpp"
 
 #include <algorithm>
+#include <bitset>
 
 namespace vkq {
 
 VkDescriptorSet DescriptorSets::allocate(Core &core, const Program &program) {
   VkDevice d = core.handle();
-  if (left == 0) {
+  const auto texels = static_cast<uint32_t>(std::bitset<32>(program.texels).count());
+  if (left == 0 || texels > texelsLeft) {
     if (used == pools.size()) {
       const VkDescriptorPoolSize sizes[]{
           {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, PER_POOL * Program::MOST_BINDINGS},
@@ -22,6 +24,7 @@ VkDescriptorSet DescriptorSets::allocate(Core &core, const Program &program) {
     }
     used++;
     left = PER_POOL;
+    texelsLeft = PER_POOL * TEXELS_PER_SET;
   }
   VkDescriptorSetAllocateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
   info.descriptorPool = pools[used - 1];
@@ -31,6 +34,7 @@ VkDescriptorSet DescriptorSets::allocate(Core &core, const Program &program) {
   vkTable.vkAllocateDescriptorSets(d, &info, &set);
   core.check();
   left--;
+  texelsLeft -= texels;
   return set;
 }
 
@@ -55,7 +59,7 @@ void DescriptorSets::dropViews(Core &core) {
 void DescriptorSets::reset(Core &core) {
   dropViews(core);
   for (size_t i = 0; i < used; i++) vkTable.vkResetDescriptorPool(core.handle(), pools[i], 0);
-  used = left = 0;
+  used = left = texelsLeft = 0;
 }
 
 void DescriptorSets::release(Core &core) {

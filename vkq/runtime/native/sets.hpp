@@ -6,7 +6,9 @@
 namespace vkq {
 
 struct DescriptorSets {
-  static constexpr uint32_t PER_POOL = 64, TEXELS_PER_SET = 2;  // both operands of a product
+  // Texel buffers of a set on average: a product has x, the weights and their parameters. A pool may be full
+  // of them before it has PER_POOL sets.
+  static constexpr uint32_t PER_POOL = 64, TEXELS_PER_SET = 3;
 
   VkDescriptorSet allocate(Core &core, const Program &program);
   // Returns a view of a range as texels of four int32; the device limits its size.
@@ -18,7 +20,7 @@ struct DescriptorSets {
   std::vector<VkDescriptorPool> pools;
   std::vector<VkBufferView> views;
   size_t used = 0;    // number of pools in use
-  uint32_t left = 0;  // remaining sets of the last pool
+  uint32_t left = 0, texelsLeft = 0;  // remaining sets of the last pool, and their texel buffers
   void dropViews(Core &core);
 };
 
