@@ -145,7 +145,7 @@ def test_the_search_corrects_biases(tmp_path: Path) -> None:
     tensor.CopyFrom(numpy_helper.from_array(u, "u"))
     onnx.save(proto, tmp_path / "float.onnx")
     target = tmp_path / "int8.onnx"
-    steps = quantize(tmp_path / "float.onnx", target, pictures(9), seconds=60, per_channel=False).steps
+    steps = quantize(tmp_path / "float.onnx", target, pictures(9), seconds=600, per_channel=False).steps
     assert steps[-1].what == "biases of 3 layers corrected"
     before = [step.snr_db for step in steps[:-1] if step.kept]
     assert "equalized, min-max" in {step.what for step in steps if step.kept}

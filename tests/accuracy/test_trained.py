@@ -3,6 +3,7 @@
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,8 @@ import vkq
 import vkq.onnx
 from benchmarks.accuracy import MODELS, NETWORKS, feeds, measured
 from vkq.accuracy import quantize
+from vkq.accuracy.search import LEAST_GAIN
+from vkq.accuracy.trial import Found, HeldOut
 from vkq.onnx.cpu import cpu_session
 
 
@@ -59,3 +62,24 @@ def assert_same_codes(device: vkq.Device, network: str) -> None:
     assert len(codes) > 4
     for name, a, b in zip(codes, got, want, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_the_best_plan_tried_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plan that the search tries is better than the one that it returns, by more than a step must gain."""
+    tried: list[float] = []
+
+    def measuring(*given: Any) -> Found:
+        tried.append((found := plain(*given)).snr_db)
+        return found
+
+    plain = HeldOut.__call__
+    monkeypatch.setattr(HeldOut, "__call__", measuring)
+    given = feeds("digits", 6, True)
+    report = quantize(MODELS / "digits.float.onnx", tmp_path / "int8.onnx", given, seconds=600)
+    assert len(tried) > 12
+    (row,) = report.outputs
+    assert min(row.snr_db, row.even_db) >= max(tried) - LEAST_GAIN
+    values, biases = report.steps[-2:]
+    assert values.what.startswith("value by value")
+    assert values.snr_db >= max(tried[:-1]) - LEAST_GAIN
+    assert (biases.snr_db, biases.kept) == (tried[-1], True)
