@@ -74,10 +74,10 @@ def test_an_added_report_keeps_what_the_table_says(
 
 
 def test_large_works_and_states_of_power_are_told(devices: ModuleType) -> None:
-    """The table shows large works and power states, and works for reports without them; small works do not
-    count."""
+    """The table counts runs of large workloads by power state; small workloads do not count. Replays may have
+    no state."""
     report = json.loads((devices.FOLDER / "nvidia-h200.json").read_text())
-    column = devices.HEAD.index("large works")
+    column = devices.HEAD.index("large workloads")
     small = {"case": "linear[M=33,K=75,N=37]/seed=1", "times": 6, "wrong": 0, "state": "cold"}
     large = small | {"case": devices.LARGE[0]}
     states = [large] * 3 + [large | {"state": state} for state in ("loaded", "loaded", "idle", "idle")]

@@ -30,7 +30,7 @@ from vkq.runtime.device import Device
 
 HEALTHY = "none"
 FAULTS = {HEALTHY: faulty.Driver, **faulty.FAULTS}
-HEAD = ("fault", "driver", "times shown", "works wrong", "first found after", "all after", "it says")
+HEAD = ("fault", "driver", "times shown", "workloads wrong", "first found after", "all after", "it says")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -134,9 +134,10 @@ def test_how_many_works_there_are(any_device: Device, monkeypatch: pytest.Monkey
 def test_a_slow_device_ends_in_time(monkeypatch: pytest.MonkeyPatch, run_s: float, every: int) -> None:
     """The replays end within the time on a slow device.
 
-    The clock is simulated. A run of a small work takes 1 ms (a GPU), 10 or 30 ms (phones); a run of a large
-    work takes five times as long; the expected results of a work take the host 20 ms. All small works run,
-    and as many large ones as the time allows, at least two. Large ones also run after load and after rest.
+    The clock is simulated. A run of a small workload takes 1 ms (a GPU), 10 or 30 ms (phones); a large one
+    takes five times as long. Computing a workload's expected results takes the host 20 ms. All small
+    workloads run, and as many large ones as the time allows, at least two. Large ones also run after load and
+    after rest.
     """
     now = [100.0]
 

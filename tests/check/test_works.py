@@ -1,4 +1,4 @@
-"""Tests of the works that `vkq doctor` replays: they run the kernels that published drivers get wrong."""
+"""Tests that the workloads of `vkq doctor` run the kernels that published drivers get wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHUFFLES = range(345, 349)  # OpGroupNonUniformShuffle, ...Xor, ...Up, ...Down
 
 
 def recorded(device: Device, some: Iterable[works.Work]) -> dict[str, set[Variant]]:
-    """Return the kernels that each work runs."""
+    """Return the kernels that each workload runs."""
     found: dict[str, set[Variant]] = {}
     for work in some:
         steps = replay.Replayer(device, work).recording.steps
@@ -51,8 +51,8 @@ def test_works_run_subgroup_shuffles(software_device: Device) -> None:
 
 
 def test_works_run_matrix_units(strict_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On emulated matrix units, both kinds of layers, also large ones, run on path coopmat and are
-    compared."""
+    """Linear layers and convolutions, large ones included, run on emulated matrix units on path coopmat and
+    are compared with the reference."""
     emulated.emulate(strict_device, monkeypatch, "16x16x32")
     names = [name for name in (*works.REPLAYED, works.LARGE[0]) if works.check_of(name).scheme not in FLOAT]
     some = [work for name in names for work in works._single(strict_device, name, ("coopmat",))]

@@ -24,24 +24,24 @@ from .symptom import symptom, when
 from .works import INPUTS, Work, works
 
 TIMES = 200
-SECONDS = 30.0  # seconds for all works; works with many workgroups run as often as the time allows
+SECONDS = 30.0  # seconds in all; workloads with many workgroups run as often as time allows
 GARBAGE = (0xA5, 0x5C)  # bytes that are written to results and scratch memory before a run, in turn
-LEAST = 2 * INPUTS  # fewest runs of each work, however slow the work is
+LEAST = 2 * INPUTS  # fewest runs of each workload, however slow it is
 POWER_S = 1.0  # seconds of load, and seconds of rest
-POWERED = 2  # number of large works that run in each power state
-# Parts of the time: small works (some hundred) share the first half; large works run until three quarters are
-# over; works after load and after rest get the last quarter.
+POWERED = 2  # number of large workloads that run in each power state
+# Shares of the time: small workloads (some hundred) get the first half; large ones run until three quarters
+# are over; runs after load and after rest get the last quarter.
 SMALL, LARGE = 0.5, 0.75
-SHARE = 1 / 30, 1 / 4  # part of the remaining time that a small work gets, and that a large work gets
+SHARE = 1 / 30, 1 / 4  # of the remaining time, for a small and for a large workload
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """The result of a work that ran *times* times on a path.
+    """The result of a workload that ran *times* times on a path.
 
     ``wrong``: the number of runs with a byte that differs from the reference. ``operator``: the first wrong
     operator; ``said``: how it was wrong and in which runs; both are "" if no run was wrong. ``state``:
-    "cold", "loaded" or "idle", what the device did before.
+    the device's power state before the run: "cold", "loaded" or "idle".
     """
 
     case: str
@@ -56,8 +56,8 @@ class Replay:
 def replays(
     device: Device, paths: Sequence[str], times: int = TIMES, seconds: float = SECONDS, texels: bool = True
 ) -> Iterator[Replay]:
-    """Replay every work on every path, each at most *times* times, in about *seconds*; then large ones after
-    load and after rest. Large works for which no time is left do not run."""
+    """Replay every workload on every path, each at most *times* times, in about *seconds*. Then replay large
+    ones after load and after rest. Large workloads are left out if the time is over."""
     start = time.monotonic()
     powered: list[Replayer] = []
     for work in works(device, paths, texels):
@@ -86,7 +86,7 @@ def _load(replayer: Replayer, seconds: float) -> None:
 
 
 class Replayer:
-    """A recorded work with the expected results."""
+    """A recorded workload with its expected results."""
 
     def __init__(self, device: Device, work: Work):
         self.device, self.work = device, work

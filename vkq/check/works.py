@@ -1,5 +1,5 @@
-"""The works that `vkq doctor` replays: layers of every scheme, operators without weights (casts, pools, sum,
-softmax, resize, product of two activations), chains that reuse scratch memory, and problems with many
+"""The workloads that `vkq doctor` replays: layers of every scheme, operators without weights (casts, pools,
+sum, softmax, resize, product of two activations), chains that reuse scratch memory, and problems with many
 workgroups; each with several inputs and the reference's results."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .data import Data
 from .expected import Expected
 from .weightless import casts, weightless
 
-INPUTS = 3  # inputs of each work, in turn; with fewer inputs, an old result could be taken for the right one
+INPUTS = 3  # inputs of each workload, in turn; with fewer inputs, a stale result could pass as correct
 # Operators with weights, in every scheme, with odd sizes, so that tiles are cut at every edge. Operators
 # without weights are in `vkq.check.weightless`.
 REPLAYED = (
@@ -73,9 +73,9 @@ TEXELS = {"texels": True, "gemv_texels": True, "staged": None}  # kernels with u
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Work that is recorded once and replayed: ``call`` on a tensor that holds one of ``inputs``.
+    """A workload that is recorded once and replayed: ``call`` on a tensor with one of ``inputs``.
 
-    It returns the results of ``operators``, in order; ``wants`` has the expected results for each input.
+    ``call`` returns the results of ``operators``, in order; ``wants``: the expected results of each input.
     """
 
     name: str
@@ -88,9 +88,9 @@ class Work:
 
 
 def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator[Work]:
-    """Yield everything to replay. Works that alone detect a kind of fault come first, so that a slow device
-    reaches them; large works come last. *texels*: also kernels that read texels, even if the device would not
-    choose them."""
+    """Yield all workloads. Those that are the only ones to detect some fault come first, so that a slow
+    device reaches them; large ones come last. *texels*: include kernels that read texels, even if the device
+    would not choose them."""
     if texels:
         for name in TEXTURED:
             for work in _single(device, name, ("auto",)):
