@@ -86,8 +86,8 @@ def test_what_a_shader_is_like_holds_unless_it_is_said_anew(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("old", "new", "line", "message"), [
-    ("like: scale.yaml", "like: ../scale/scale.yaml", 3, "what it is like must be the name of a file beside"),
-    ("like: scale.yaml", "like: scales.yaml", 3, "scales.yaml' does not exist; it must stand beside"),
+    ("like: scale.yaml", "like: ../scale/scale.yaml", 3, "like must be the name of a file in the folder"),
+    ("like: scale.yaml", "like: scales.yaml", 3, "scales.yaml' does not exist; it must be in the folder"),
     ("like: scale.yaml", "push: []", 1, "the key 'local_size' is missing"),
     ("name: z,", "name: x,", 11, "the name 'x' stands here a second time"),
     ("EXTRA: 4, MORE", "MORE: 4, MORE", 9, "the key 'MORE' stands here a second time"),
@@ -105,8 +105,7 @@ def test_what_is_alike_is_refused_with_line(
 
 
 def test_one_of_those_that_are_alike_says_everything(tmp_path: Path) -> None:
-    """Of shaders that are alike, one describes everything: two cannot be like each other, and none can be
-    like itself."""
+    """A ``like`` that leads back to its own file is refused, also if it does so through another file."""
     for other in ("other.yaml", "third.yaml"):
         write_folder(tmp_path)
         (tmp_path / "shaders/scale/third.yaml").write_text(LIKE.replace("scale.yaml", "other.yaml"))
@@ -219,7 +218,7 @@ def test_too_many_variants_and_push_constants(tmp_path: Path) -> None:
 )
 def test_a_source_stands_beside_its_yaml(tmp_path: Path, source: str) -> None:
     with pytest.raises(
-        SpecError, match=r"scale\.yaml:3: the source must be the name of a file beside the YAML"
+        SpecError, match=r"scale\.yaml:3: the source must be the name of a file in the folder of the YAML"
     ):
         sample(tmp_path, ("source: scale.comp", f"source: '{source}'"))
 

@@ -163,8 +163,8 @@ def _included(
 ) -> Iterator[str]:
     if not _INSIDE.fullmatch(wanted):
         raise CompileError(
-            f"{where}: include {wanted[:60]!r} leaves its folder; name a file beside the source or in"
-            " one of the include folders."
+            f"{where}: include {wanted[:60]!r} leaves its folder; name a file in the folder of the source or"
+            " in one of the include folders."
         )
     if len(including) > MOST_DEPTH:
         raise CompileError(f"{where}: files include each other more than {MOST_DEPTH} deep.")

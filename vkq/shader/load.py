@@ -104,7 +104,7 @@ def _keys(path: Path, within: tuple[Path, ...] = ()) -> dict[str, Node]:
         return root.mapping({"name", "summary"} | REQUIRED, KEYS)
     said = root.mapping({"name", "summary", "like"}, KEYS)
     like = said.pop("like")
-    other, within = beside(path, like, "what it is like"), (*within, path)
+    other, within = beside(path, like, "like"), (*within, path)
     if other in within:
         raise like.error(f"it is like '{other.name}', which is like this one; one of them must be complete.")
     found = _keys(other, within)

@@ -80,10 +80,10 @@ def expression(node: Node, names: set[str]) -> Expression:
 def beside(path: Path, node: Node, what: str) -> Path:
     """Return the file that a node names, in the description's folder."""
     if not re.fullmatch(r"[\w-][\w.-]{0,99}", node.str()):
-        raise node.error(f"{what} must be the name of a file beside the YAML.")
+        raise node.error(f"{what} must be the name of a file in the folder of the YAML.")
     file = path.parent / node.str()
     if not file.is_file():
-        raise node.error(f"{what} '{file}' does not exist; it must stand beside the YAML.")
+        raise node.error(f"{what} '{file}' does not exist; it must be in the folder of the YAML.")
     return file
 
 
@@ -93,7 +93,7 @@ def values_of(path: Path, axis: str, node: Node) -> Node:
     if "like" not in dict(items(node)):
         return node
     like = node.mapping({"like"})["like"]
-    other = beside(path, like, "what the axis is like")
+    other = beside(path, like, "the axis's like")
     values = dict(items(dict(load(other).items()).get("axes"))).get(axis)
     if values is None or "like" in dict(items(values)):
         raise like.error(f"'{other.name}' does not write out the axis '{axis}'; name a YAML that does.")
