@@ -1,4 +1,4 @@
-"""Measure copies between host and device beside PyTorch's, and layer calls with NumPy arrays in and out.
+"""Measure copies between host and device in vkq and in PyTorch, and layer calls with NumPy arrays in and out.
 
     python benchmarks/boundary.py [--device NAME] [--json FILE] [--mib 256] [--copies]
 

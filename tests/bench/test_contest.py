@@ -30,7 +30,7 @@ def saved(path: Path, nodes: list[Any], x: Any, y: Any, constants: dict[str, Any
 
 @pytest.fixture
 def convolution(tmp_path: Path) -> str:
-    """Return a model of a convolution with unknown sizes; ncnn's files are beside it."""
+    """Return a model of a convolution with unknown sizes; ncnn's files are next to it."""
     for kind in ("param", "bin"):
         (tmp_path / f"conv.ncnn.{kind}").touch()
     nodes = [node("Conv", ["x", "w"], ["y"])]

@@ -23,7 +23,7 @@ def numbers(text: str) -> list[int]:
 
 def test_sizes_reach_beyond_loops() -> None:
     """Random cases reach rows and planes of more than 65,535 elements, windows of more than 127 along an axis
-    and thousands of channels. Few cases are large, and none takes the reference long."""
+    and thousands of channels. Few cases are large, and the reference computes each quickly."""
     told = [windows.random_case(seed)[0] for seed in range(400)]
     pools = [text for text in told if "pool2d[x=" in text]
     shapes = [numbers(text.partition("[x=")[2].partition(",")[0]) for text in pools]

@@ -32,7 +32,7 @@ def kinds(session: vkq.onnx.InferenceSession, feed: dict[str, np.ndarray]) -> Co
 def test_the_four_steps_are_one_node(
     any_device: vkq.Device, bert: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the bytes of ONNX Runtime in one dispatch and in steps."""
+    """The node gives ONNX Runtime's bytes, in one dispatch and in separate steps."""
     feed = text(2, 12, 0)
     want = onnxruntime_results(bert, feed)[0]
     session = vkq.onnx.InferenceSession(bert, any_device)

@@ -94,8 +94,8 @@ def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
 def test_bytes(
     any_device: vkq.Device, block: tuple[Graph, Any, Any], steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ONNX Runtime's bytes in steps, and in one dispatch, which blocks of four rows allow for one
-    text."""
+    """The block gives ONNX Runtime's bytes, in separate steps and in one dispatch. One dispatch needs a batch
+    of one here: in larger batches, blocks of four rows would hold rows of two sequences."""
     graph, feed, want = block
     changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", steps),))
     monkeypatch.setattr(any_device, "capabilities", changed)
@@ -108,8 +108,8 @@ def test_bytes(
 def test_in_blocks_of_columns(
     strict_device: vkq.Device, block: tuple[Graph, Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On matrix units products are in kPackedInt8_16C. Attention reads their columns as they are, also an odd
-    number of tokens of several texts; nothing is moved."""
+    """On matrix units products are in kPackedInt8_16C. Attention reads their columns in place, also
+    with several sequences of an odd number of tokens; no dispatch moves data."""
     graph, feed, want = block
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")

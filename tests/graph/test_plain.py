@@ -219,7 +219,7 @@ def transformed(device: vkq.Device, node: Any, x: np.ndarray, opset: int, **cons
 
 
 def test_fourier_transforms(device: vkq.Device) -> None:
-    """DFT of real and complex numbers of lengths that are no powers of two, along each axis, padded, cut,
+    """DFT of real and complex numbers of lengths that are not powers of two, along each axis, padded, cut,
     one-sided and inverse, in the forms of opsets 17 and 20; the inverse gives the numbers back."""
     real, complex_ = normal(36, 2, 7, 10, 1), normal(37, 2, 7, 10, 2)
     for x in (real, complex_):

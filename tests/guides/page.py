@@ -1,9 +1,9 @@
-"""The commands of a page of docs/: its blocks of code as one shell script.
+"""Converts the code blocks of a page of docs/ to one shell script.
 
-Of ``sh`` blocks all lines are used; of ``console`` blocks the lines after ``$ ``; of ``yaml`` blocks the
-steps after ``run:``; of a ``dockerfile`` the commands that Docker would run. All ``python`` blocks of a page
-are one program, which runs at the place of the last one. A comment before a block, ``<!-- not typed: why
--->``, leaves the block out; readers of the page do not see comments.
+The script has every line of ``sh`` blocks, the lines after ``$ `` of ``console`` blocks, the steps after
+``run:`` of ``yaml`` blocks, and the commands that Docker would run for a ``dockerfile``. All ``python``
+blocks of a page are one program, which runs in place of the last one. A comment before a block, ``<!-- not
+typed: why -->``, excludes the block; readers of the page do not see comments.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from . import emulated
 
 @pytest.fixture(autouse=True)
 def found_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The self-test would run on this device; for a test that pretends to have an H200's capabilities, skip
-    it."""
+    """Give the pretended H200 a passed self-test, because the self-test would run on the device that is
+    really there."""
     found = verdict.Verdict({}, soft_float=False)
     monkeypatch.setitem(verdict._reports, reported("nvidia-h200").key, found)
 

@@ -118,8 +118,8 @@ def test_forms(device: vkq.Device, name: str, sizes: tuple[int, int, list[int]])
 
 @pytest.mark.parametrize("name", ["place", "bias", "sink"])
 def test_further_inputs(device: vkq.Device, name: str) -> None:
-    """Further inputs are used: token positions other than those after the cache, added scores, and an extra
-    score."""
+    """The node's optional inputs are used: position ids that do not continue the cache, an attention bias,
+    and an attention sink for each head."""
     more = {
         "place": np.int64([[3, 4, 9]]),
         "bias": normal(1, HEADS, 3, 8, seed=9),

@@ -165,7 +165,7 @@ def test_one_dispatch(device: vkq.Device, form: str, monkeypatch: pytest.MonkeyP
 def test_other_columns_are_taken_first(
     any_device: vkq.Device, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns that are no blocks of 16, or in another layout, are copied before the dispatch."""
+    """Columns that are not whole blocks of 16, or in another layout, are copied before the dispatch."""
     one_form(any_device, "s8s8", monkeypatch)
     width = 16 if layout == MATRIX else 12
     case = Case(2, 3, 8, 8, 16, width, layout=layout, columns=True)
@@ -191,7 +191,8 @@ def test_every_tile(any_device: vkq.Device, rows4: int, monkeypatch: pytest.Monk
 
 
 def test_in_steps(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU device, without a dot product, for rows that are no blocks, and for sums that are ties."""
+    """Attention runs as separate dispatches on a CPU device, without dot products, and if the queries of a
+    head are not a multiple of four. The result is the same."""
     for name, case in share(CASES.items(), device, 4):
         y, ran, why = computed(device, case)
         assert "attention_in_steps" in why, name
@@ -209,7 +210,7 @@ def test_in_steps(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_offsets_give_every_sum() -> None:
-    """Every sum of a score and a number of the mask, whichever way a device rounds."""
+    """The offsets give every sum of a score and a mask element, however a device rounds."""
     rng, found = np.random.default_rng(3), 0
     numbers = np.arange(-128, 128, dtype=np.int8)
     for i in range(40):

@@ -116,8 +116,8 @@ def test_onnxruntime(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_a_long_k_wraps(device: vkq.Device, dtype: str) -> None:
-    """Sums of a long k are modulo 2**32; k is longer than a loop of four numbers an iteration can be on
-    lavapipe."""
+    """Sums over a long K wrap modulo 2**32. lavapipe limits the iterations of a loop; at four elements an
+    iteration, one loop cannot cover this K."""
     a, b = operands(((2, 262_155), (262_155, 3)), dtype)
     q = vkq.QParams(0.25, 3, dtype)
     got = operand.apply("matmul", multiplied, {"x": a, "z": b}, (None, q, q, "wrap"), device, None, (dtype,))

@@ -1,5 +1,5 @@
-"""With a pipeline cache, a known answer that a plan reproduced is not run again for the same file and driver.
-It is run again if the file, the driver or the cache is another."""
+"""Tests that libvkq remembers, in the pipeline cache, that a plan reproduced its known answer. The known
+answer is not run again until the file, the driver or the cache changes."""
 
 import dataclasses
 import json

@@ -178,7 +178,8 @@ def test_slow_memory_gets_short_dispatches(
 
 
 def test_rates_of_a_device_that_is_not_here(any_device: vkq.Device) -> None:
-    """A file's rates decide how a model is split for its device; without rates, low ones are assumed."""
+    """Dispatches for a device that is absent are split by the operations and bytes per second in its report;
+    without a measurement, low rates are assumed."""
     c = dataclasses.replace(any_device.capabilities, device_type="integrated")
     for rates, most, size in (
         ({"float": 3.2e9, "s8s8": 1.6e9, "copy": 8e8}, 10_000_000, 10_000_000),
