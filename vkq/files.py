@@ -50,14 +50,14 @@ def read_start(path: Path, count: int) -> bytes:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
-    """Context manager: give a file beside *path*, with its suffix, to write to. It replaces *path* at the
-    end, and is deleted if anything fails, so the old file stays until it can be replaced. A link is replaced,
-    not followed.
+    """Context manager: yield a temporary file to write to, in the folder of *path* and with its suffix. The
+    temporary file replaces *path* at the end, and is deleted if anything fails, so the old file stays until
+    it can be replaced. If *path* is a link, the link is replaced, not followed.
 
-    *mode*: of a new file; an old one's stays.
+    *mode*: the permissions of a new file; an existing file keeps its own.
 
     Raises:
-        OSError: it cannot be written; ``filename`` is *path*, not the file beside it.
+        OSError: it cannot be written; ``filename`` is *path*, not the temporary file.
     """
     beside = path.parent / f".vkq-{secrets.token_hex(8)}{path.suffix}"
     try:

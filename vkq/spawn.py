@@ -61,7 +61,7 @@ def in_child() -> bool:
 
 def command(module: str, *arguments: str) -> list[str] | None:
     """Return the command line that runs ``main`` of a module of vkq; None if there is no Python to start: in
-    an embedded or frozen interpreter, or in a child."""
+    an embedded or frozen interpreter, or in a child process."""
     if in_child() or not sys.executable or getattr(sys, "frozen", False):
         return None
     if not Path(sys.executable).name.lower().startswith("python"):
@@ -182,7 +182,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
 
 
 def begin() -> Callable[..., None]:
-    """In a child, before it uses a driver: return a function that sends a JSON object to the parent.
+    """Return a function that sends a JSON object to the parent. Call it in a child, before it uses a driver.
 
     All later output goes to stderr. The child ends itself some time after its parent would have ended it, in
     case the parent was killed.

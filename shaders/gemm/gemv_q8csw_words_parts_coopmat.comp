@@ -44,7 +44,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, PARAMETERS = 3u * BN, FRAGMENTS_N = BN / MM;
 const uint SUM_ROW = BN / 4u + 1u, SUMS = 16u * SUM_ROW;  // padding keeps neighbours in other banks
-const uint PIECE = max(SUMS, 32u);  // memory of a subgroup: places and zero points, later sums
+const uint PIECE = max(SUMS, 32u);  // uvec4 of a subgroup: element numbers, then zero points, then sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)

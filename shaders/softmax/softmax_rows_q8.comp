@@ -88,7 +88,7 @@ void add_up(ivec4 top) {
       uvec4 found = uvec4(entries[d & 255u], entries[d >> 8 & 255u],
           entries[d >> 16 & 255u], entries[d >> 24]);
       [[unroll]] for (uint j = 0u; j < 4u; j++) if (j >= count) found[j] = 0u;
-      total = add_wide(total, uvec2(found.x + found.y + found.z, 0u));  // their sum is at most 3 * 2^30
+      total = add_wide(total, uvec2(found.x + found.y + found.z, 0u));  // three entries: at most 3 * 2^30
       total = add_wide(total, uvec2(found.w, 0u));
     }
     sums[r] = total;

@@ -71,7 +71,7 @@ class Site:
 
 
 class LayerComparison:
-    """Two models, one of which is the other's quantized form."""
+    """Compares a quantized model with its float model, layer by layer."""
 
     def __init__(self, real: Walk, quantized: Walk):
         self.real, self.quantized = real, quantized

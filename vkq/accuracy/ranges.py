@@ -15,7 +15,7 @@ FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as fractions of the whole ran
 
 
 def full_range(found: Histogram) -> Range:
-    """Return the smallest and the largest number, with 0."""
+    """Return the minimum and the maximum of the values and 0."""
     return min(found.low, 0.0), max(found.high, 0.0)
 
 

@@ -114,7 +114,7 @@ def onnx_runtime(contest: Contest) -> Side:
 
 
 def ncnn(contest: Contest) -> Side:
-    """Return ncnn's side: on the same device, from the files that pnnx writes beside the model."""
+    """Return ncnn's side: on the same device, from the files that pnnx writes next to the model."""
     return Side(
         "ncnn", *ncnn_peer.model_call(library("ncnn", "ncnn"), contest.file, contest.feed, contest.device)
     )

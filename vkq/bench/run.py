@@ -239,7 +239,7 @@ class Runner:
             )
 
     def _base(self, rows: Mapping[tuple[str, str], Row]) -> str | None:
-        """Return what rows are compared with: the requested base; else, if there are peers, vkq's first
+        """Return the baseline of comparisons: the requested one; else, if there are peers, vkq's first
         path."""
         if self.request.base is not None:
             return self._taken.get(self.request.base, self.request.base)

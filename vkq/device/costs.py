@@ -52,7 +52,7 @@ class Costs:
     # pixels. On a core without a second workgroup, compared with kernels that gather, everything takes `lone`
     # times as long, and `end` is added for each result.
     matrix_conv_costs: Numbers
-    # int8 convolutions that gather pixels. The part cycles are what a workgroup takes besides its products,
+    # int8 convolutions that gather pixels. The part cycles: those of a workgroup outside its products,
     # and the number of workgroups of a core that start together. `once`: the additional time of this kernel
     # compared with tiles of pixels.
     matrix_gathered_cycles: Tiles

@@ -164,7 +164,8 @@ _preferred: contextvars.ContextVar[tuple[tuple[str, Any], ...] | None] = context
 
 @contextlib.contextmanager
 def preferred(says: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager: override profile fields inside the block, with what was tuned for one problem."""
+    """Context manager: override profile fields inside the block, for example by values tuned for one
+    problem."""
     token = _preferred.set(tuple(says.items()))
     try:
         yield

@@ -30,8 +30,8 @@ def macs_in_time(c: Capabilities, own: verdict.Verdict | None = None) -> int | N
 def groups_in_time(
     c: Capabilities, total: int, macs: int, size: int = 0, own: verdict.Verdict | None = None
 ) -> int:
-    """Of *total* workgroups, which together do *macs* multiply-adds on *size* bytes, return how many one
-    dispatch may safely have."""
+    """Return how many workgroups one dispatch may have before a watchdog could end it. All *total* workgroups
+    together do *macs* multiply-adds on *size* bytes."""
     most = _most_macs(c, own)
     fit = total if macs <= most else total * most // macs
     copied = _bytes_in_time(c, own)

@@ -142,8 +142,8 @@ class Executable:
         return recording
 
     def lane(self, outputs: tuple[str, ...]) -> Lane | None:
-        """Return a `Lane` for these results, in which a batch runs beside other batches; None if the batch
-        must use `run`."""
+        """Return a `Lane` for these results, which runs a batch in parallel with other batches; None if the
+        batch must use `run`."""
         if not set(outputs) <= set(self.results) or not Lane.can(self.device, self.plan):
             return None
         idle = self._idle.setdefault(outputs, deque())

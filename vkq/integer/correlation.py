@@ -40,7 +40,7 @@ class Correlator(Protocol):
         """Return a text about the arithmetic."""
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the bytes of device memory besides images, templates and results."""
+        """Return the bytes of scratch memory; images, templates and results are not included."""
 
     def adds(self, s: Sizes) -> bool:
         """Return True if workgroups add to results, which must then be zero before."""

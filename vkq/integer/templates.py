@@ -118,8 +118,8 @@ class Templates:
         return y
 
     def best(self, x: npt.ArrayLike | Tensor, method: Literal["ccorr", "ssd"] = "ccorr") -> Best:
-        """Return the best position of each template in each image, found on the device: nothing else is
-        downloaded.
+        """Return the best position of each template in each image, found on the device. Only the
+        positions and scores are downloaded.
 
         Args:
             x: as for a call.
@@ -131,7 +131,7 @@ class Templates:
             one where several are alike.
 
         Raises:
-            As a call; ArgumentError also where there is no place at all.
+            As a call; ArgumentError also if the result has no positions.
         """
         if method not in ("ccorr", "ssd"):
             raise ArgumentError(f"Templates.best: method is {method!r}; it must be ccorr or ssd")

@@ -79,8 +79,8 @@ def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> Atte
 
 @dataclasses.dataclass(frozen=True)
 class AttentionQ8:
-    """Attention of these sizes on a device, whose operands and result have so many heads side by side.
-    firsts: the first columns of q, k and v."""
+    """8-bit attention of these sizes in one dispatch. side_by_side: the number of heads in the columns of q,
+    k, v and the result. firsts: the first columns of q, k and v."""
 
     device: Device
     sizes: AttentionSizes
@@ -117,7 +117,7 @@ class AttentionQ8:
             sizes.batch * sizes.heads == min(side_by_side) or sizes.queries % 4 == sizes.keys % 4 == 0
         )
         if any(firsts) and (not blocked or any(first % 16 for first in firsts)):
-            return "queries, keys or values among other columns are no blocks of 16 columns"
+            return "queries, keys or values among other columns are not whole blocks of 16 columns"
         if not blocked and not one_matrix:
             return f"four of {sizes.queries} queries or {sizes.keys} keys lie in two matrices"
         layout = BLOCKED if blocked else MATRIX

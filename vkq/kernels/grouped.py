@@ -37,7 +37,8 @@ SMALLEST_HALF = 2.0**-14  # the smallest normal float16: a driver may flush smal
 
 
 class GroupedGemm:
-    """The product with a weight, its bias and the *bounds* of the activation."""
+    """Multiplies float rows by a weight quantized in groups, adds a bias, and clamps to *bounds*, the range
+    of the activation function."""
 
     def __init__(
         self,

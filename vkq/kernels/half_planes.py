@@ -18,7 +18,7 @@ from .pixels import window_constants
 from .weights import Int8
 
 VECTOR = 4  # pixels that are loaded at once
-# With fewer multiply-adds, the work besides them takes longer than it saves.
+# With fewer multiply-adds, the overhead of this kernel exceeds the time that it saves.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}
 
 

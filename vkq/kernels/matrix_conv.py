@@ -44,8 +44,8 @@ class MatrixConv:
 
     @staticmethod
     def packing(p: Conv2dProblem, arithmetic: Arithmetic, capabilities: Capabilities) -> Hashable:
-        """Return what the packed weight depends on: the channels of a chunk, the padding of its k, and the
-        form of the product."""
+        """Return a key of the packed weight: the channels of a chunk, the padding of its k, and the form of
+        the product."""
         shader, matrices = _shader(p, arithmetic, capabilities)
         return shader.sizes["CH"], turn(shader), matrices.form
 

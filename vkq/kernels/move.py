@@ -75,8 +75,8 @@ def _move(
     b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: int, along: int | None, whole_words: bool,
     cut: bool = False,
 ) -> None:  # fmt: skip
-    """Add a copy. *cut*: the axes divide y's elements in row-major order, and need not be those of y's
-    shape."""
+    """Add the dispatch that copies x to *axes* of y. With *cut*, the axes divide y's elements in row-major
+    order and may differ from the axes of y's shape."""
     packed, folded = layout(y.spec.layout), y.spec.folded or cut
     box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
     box = list(y.spec.extent)

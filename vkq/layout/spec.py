@@ -188,8 +188,7 @@ class LayoutSpec:
         return f"({', '.join(self.dims)})"
 
     def checked_shape(self, shape: Sequence[int], what: str) -> tuple[int, ...]:
-        """Return *shape* as plain ints, one for each dim and none negative; errors begin with *what* it
-        is."""
+        """Return *shape* as plain ints, one for each dim and none negative; errors name it *what*."""
         try:
             sizes = tuple(map(operator.index, shape))
         except TypeError as error:

@@ -71,8 +71,8 @@ def prepare(model: Any, device: str | None = None, **options: Any) -> Prepared:
     """Return a model on a device. "VULKAN", "GPU" (`vkq.onnx.get_device`) and "CPU" (ONNX's default) are the
     default device, "VULKAN:1" is the one with index 1, and anything else is part of a name.
 
-    If it is installed, ONNX Runtime runs on the CPU, with a warning, what the device cannot; the option
-    ``fallback=None`` refuses that. Other options are the session's.
+    If ONNX Runtime is installed, it runs the nodes that the device cannot run, on the CPU and with a
+    warning; the option ``fallback=None`` refuses such models. Other options are the session's.
     """
     return Prepared(model, device, **options)
 

@@ -1,5 +1,5 @@
-"""The fallback: ONNX Runtime runs on the CPU what the device cannot. It must be requested, and the number of
-its nodes is reported."""
+"""The fallback: nodes that the device cannot run are run by ONNX Runtime on the CPU. It must be requested,
+and the number of its nodes is reported."""
 
 from __future__ import annotations
 

@@ -233,8 +233,8 @@ class Manners:
         return self._began
 
     def end_profiling(self) -> str:
-        """With ``SessionOptions.enable_profiling``: write every run so far as a trace (Chrome's JSON, in
-        microseconds) into a new file, and return its name; "" without. `profile` times each node."""
+        """Write every run so far to a new trace file (Chrome's JSON, in microseconds) and return the file's
+        name. Return "" without ``SessionOptions.enable_profiling``. `profile` times each node."""
         if self._profiled is None:
             return ""
         events = [

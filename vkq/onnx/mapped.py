@@ -26,8 +26,8 @@ class Mapped:
     Args:
         constant: inputs whose values count as constants.
         checked: returns arrays as a device holds them, or raises.
-        executable: returns what is prepared for arrays like these.
-        declared: returns a result, of this name, in the model's type.
+        executable: returns the prepared model for arrays of these types and shapes.
+        declared: converts the result of this name to the type that the model declares.
         counters: of the session; a batch counts as a run.
     """
 
@@ -74,8 +74,8 @@ class Mapped:
         return counted
 
     def _begun(self, rows: Mapping[str, list[Array]]) -> Finish:
-        """Start a batch; return a function that waits for the results. If it cannot run beside others, it has
-        run already."""
+        """Start a batch, and return a function that waits for its results. A batch that cannot run in
+        parallel with others has already run on return."""
         if not self._constant:
             shapes = {name: np.broadcast_to(x[0], (len(x), *x[0].shape)) for name, x in rows.items()}
             executable = self._executable(self._checked(shapes))

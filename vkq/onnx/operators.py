@@ -139,8 +139,8 @@ def _qlinear_conv(reading: Reading, node: Node) -> None:
 
 
 def _qlinear_matmul(reading: Reading, node: Node) -> None:
-    """The scales and zero points of a and y belong to rows, those of b to columns, if there are several.
-    Matrices of a constant b with their own parameters are separate products."""
+    """Read QLinearMatMul. Scales and zero points that are not scalars belong to the rows of a and y and to
+    the columns of b. Matrices of a constant b with their own parameters become separate products."""
     i = node.inputs
     known = [reading.constants.get(i[k]) for k in (1, 2, 4, 5, 6, 7)]
     if any(array is not None and array.ndim > 1 and array.size > 1 for array in known):

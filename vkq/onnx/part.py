@@ -46,8 +46,8 @@ def opset_of(node: Node) -> int:
 
 
 class CpuPart:
-    """Nodes in ONNX's operators, in a session of ONNX Runtime that is made once for all shapes: sizes are
-    open, and constants that may hold a size are fed with the inputs. (Its results' sizes may be unknown.)"""
+    """Runs nodes in ONNX Runtime, in one session for all shapes. Dimensions are symbolic, and int64 constants
+    that may contain a size are inputs of the session. The shapes of results may be unknown before a run."""
 
     def __init__(self, part: Graph, opset: int, layers: dict[Hashable, Any], own: Mapping[str, Array]):
         self.inputs, self.outputs = part.inputs, part.outputs

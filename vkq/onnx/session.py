@@ -46,7 +46,7 @@ class InferenceSession(Manners):
     Args:
         model: a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram.
         device: a `vkq.Device`, an index, part of a name, or None for the default device.
-        fallback: "onnxruntime" runs on the CPU what the device cannot, with one warning; None refuses it.
+        fallback: "onnxruntime" runs unsupported nodes on the CPU, with one warning; None refuses the model.
         constant_inputs: inputs whose values count as constants, such as a weight that is an input: each new
             value prepares the model again. So do inputs whose numbers decide a shape, and int64, int32, bool
             and float16 inputs without a fallback where the device cannot take what is computed of them.

@@ -1,4 +1,4 @@
-"""A thread besides the caller's, for runs that the caller does not wait for, or only for some time."""
+"""A worker thread for runs that the caller does not wait for, or waits for with a timeout."""
 
 from __future__ import annotations
 

@@ -81,5 +81,5 @@ def _turned(b: Builder, v: Value, heads: int) -> Value:
 
 
 def _unnamed(b: Builder, x: Value) -> Value:
-    """Return the same numbers without parameters: the next step says what its numbers mean."""
+    """Return x without quantization parameters: the next step has its own."""
     return b.view(x, Spec(x.spec.shape, x.spec.dtype, x.spec.layout))

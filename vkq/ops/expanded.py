@@ -35,7 +35,7 @@ class Expansion:
     @classmethod
     def of(cls, first: Conv2d, second: Conv2d, x: Spec) -> Expansion | None:
         """Return the two convolutions of 8-bit images like x if one dispatch can compute them and is faster
-        on this device; else None. *second* reads the result of *first*, which nothing else reads."""
+        on this device; else None. *second* must be the only reader of *first*'s result."""
         operands = _operands(first, second, x)
         if operands is None:
             return None

@@ -35,8 +35,8 @@ def explain(
 ) -> Steps:
     """Return the dispatches of ``operator(*arguments, **options)``, recorded without running them.
 
-    operator: a function of vkq or a layer. arguments: those of the call, activations as Tensors; the first
-    may be a NumPy array. A layer's own ``explain`` also gives the path and the reason.
+    operator: a function of vkq or a layer. arguments: the arguments of the call, with activations as Tensors;
+    the first activation may be a NumPy array. A layer's own ``explain`` also gives the path and the reason.
 
     >>> from vkq.ops.pool import max_pool2d
     >>> explain(max_pool2d, np.zeros((1, 4, 8, 8), np.int8), 2).variants

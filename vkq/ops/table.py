@@ -55,7 +55,7 @@ def lookup(
     x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind, in the same
     layout).
     table: 256 int8 or uint8 numbers, the entry of -128 (of 0 for uint8) first; its dtype is the result's.
-    y_qparams: what the result means, kept with a Tensor.
+    y_qparams: the quantization parameters of the result, stored if it is a Tensor.
 
     Raises DTypeError where x is not 8-bit, ArgumentError where the table is not 256 8-bit numbers.
 

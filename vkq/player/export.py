@@ -1,5 +1,5 @@
-"""From a model to a file. The graph is planned for each kind of device, and run once to record a known
-answer, which libvkq compares with its own results."""
+"""Exports a model to a file for libvkq. The graph is planned for each kind of device, and run once to record
+a known answer, which libvkq compares with its own results."""
 
 from __future__ import annotations
 
@@ -194,7 +194,8 @@ def _asks(plan: FilePlan) -> tuple[int, int]:
 
 
 def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -> tuple[tuple[str, int], ...]:
-    """Return what libvkq must find on a device before it runs the plan."""
+    """Return the features and limits that a device must have to run the plan: (name, least value), or the
+    exact value for names that begin with "="."""
     needs: dict[str, int] = {}
 
     def need(name: str, value: int) -> None:

@@ -45,11 +45,11 @@ class Device(OfOneProcess):
             before integrated before virtual before CPU.
         staging: True copies through host memory even where the device's own memory is visible; None decides
             by the device.
-        tune: "auto" takes the kernels that were the fastest when the device was probed, where nobody had
-            timed its kind before (`vkq devices` prints them); "off" those of its kind. The environment's
-            VKQ_TUNE=off measures nothing and takes nothing of it. The bits are the same.
-        capabilities: for tests: what vkq shall believe of the device, instead of what Vulkan says (features
-            that are false are not enabled); its index chooses the device where *which* is None.
+        tune: "auto" uses the kernels that were the fastest when this device was probed, if vkq has no timings
+            of its kind (`vkq devices` prints them); "off" uses the defaults of its kind. With VKQ_TUNE=off in
+            the environment, vkq neither measures nor uses measurements. Results have the same bits.
+        capabilities: for tests: capabilities that replace those reported by Vulkan (features that are false
+            are not enabled); their index chooses the device if *which* is None.
 
     Work is submitted when a result is read (``Tensor.numpy``): a chain of layers is one submission. Threads
     may share a Device. It is a context manager; ``close`` frees everything and may be called twice.

@@ -60,9 +60,9 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
 
 
 class DeviceMemory:
-    """The arena of an open device's tensors, weights and scratch, and that of its copies.
+    """The two memory arenas of an open device: one for tensors, weights and scratch, one for staging copies.
 
-    *context* is the extension's; *staging* is described in `plan_memory`.
+    *context* is the extension's Context; *staging* is described in `plan_memory`.
     """
 
     def __init__(self, context: Any, c: Capabilities, staging: bool | None):

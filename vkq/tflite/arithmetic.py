@@ -18,12 +18,12 @@ SUM_BITS = 20  # bits of the larger multiplier of a sum
 
 
 def every(q: QParams) -> npt.NDArray[np.int64]:
-    """Return all numbers of a type, from the smallest."""
+    """Return all integers of a type, in ascending order."""
     return np.arange(q.qmin, q.qmax + 1)
 
 
 def stored(values: Array, q: QParams) -> Array:
-    """Return integers as those of the type, saturated."""
+    """Convert integers to the type of *q*; values out of its range saturate."""
     return np.asarray(np.clip(values, q.qmin, q.qmax).astype(q.dtype))
 
 

@@ -234,7 +234,7 @@ def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> t
 def _stored(
     one: FlatTable, name: str, dtype: str, shape: tuple[int, ...], buffers: list[FlatTable], data: memoryview
 ) -> Array | None:
-    """Return the numbers of a constant, or None."""
+    """Return the elements of a constant; None if the tensor has no data and so is not a constant."""
     number = one.number("buffer")
     if number >= len(buffers):
         raise ModelError(f"tensor {name!r} is in buffer {number}; there are {len(buffers)}")

@@ -11,9 +11,9 @@ from .layers import conv_of, only_reader
 
 
 def expanded(context: Context, node: Node) -> Value | None:
-    """Add this 1x1 convolution and the depthwise convolution that alone reads its result as one dispatch, if
-    that is possible and faster. Return the depthwise result, and store it for the second node. Else return
-    None."""
+    """Fuse a 1x1 convolution with a depthwise convolution into one dispatch, if that is possible and faster.
+    The depthwise convolution must be the only reader of the 1x1 result. Return the depthwise result, also
+    stored for the second node; None if the two are not fused."""
     x = context.value(node.inputs[0])
     if x.spec.dtype not in BYTES or node.input(3) or node.attributes["y"] is None:
         return None

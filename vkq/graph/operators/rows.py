@@ -1,10 +1,10 @@
-"""Functions of rows (`vkq.numerics.rows`) in a graph.
+"""The graph's operators for functions of rows (`vkq.numerics.rows`): reductions and normalizations.
 
-rows: ``function`` of rows that consist of ``count`` axes from ``axis`` on; a reduction removes these axes.
-The node may read 8-bit numbers (``x``), apply a ``chain`` to its results, and quantize them (``y``). Other
-operands of the chain are further inputs (``operands``: `vkq.kernels.rows`). Normalization: ``function``
-(normalize, normalize_root) of all axes from ``axis`` on; LayerNormalization and similar operators, without
-scale and bias."""
+rows: applies ``function`` to rows of ``count`` axes from ``axis`` on; a reduction removes these axes. The
+input may be quantized (``x``: its QParams). The node may apply a ``chain`` of element-wise operators to the
+results, and quantize them (``y``: their QParams). Other operands of the chain are further inputs
+(``operands``: `vkq.kernels.rows`). Normalization: applies ``function`` (normalize, normalize_root) to all
+axes from ``axis`` on, as LayerNormalization and similar operators do, without scale and bias."""
 
 from __future__ import annotations
 

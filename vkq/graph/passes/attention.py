@@ -190,7 +190,7 @@ def _quantized(sweep: Sweep, name: str) -> bool:
 
 
 def _result_as_read(sweep: Sweep, node: Node) -> bool:
-    """Fuse a Transpose that alone reads an attention's result into it."""
+    """Fuse an attention's result with a Transpose, if the Transpose is its only reader."""
     made = _alone(sweep, node.inputs[0], "attention")
     rank = len(sweep.specs[node.inputs[0]].shape)
     if made is None or rank != 4 or sweep.specs[made.outputs[0]].shape != sweep.specs[node.inputs[0]].shape:

@@ -15,7 +15,7 @@ from .sweep import Sweep, swept
 
 
 def join_attention(graph: Graph) -> Graph:
-    """Join the steps of each attention whose values between nothing else reads."""
+    """Join the steps of each attention if no other node reads their intermediate values."""
     return swept(graph, _visit, "matmul") if "softmax" in graph.kinds else graph
 
 
@@ -33,7 +33,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     of_q, of_k, _ = b.get("heads", ONE_EACH)
     products = (b["a"], b["b"], b["y"]), (a["a"], a["b"], a["y"])
     steps = AttentionSteps(products[0], sums, known, products[1], mask_first, litert, table)
-    if len(steps.dtypes) > 1:  # as single nodes, some of these run on no device
+    if len(steps.dtypes) > 1:  # with mixed types, some steps have no kernel to fall back on
         return False
     operands, heads = [*scores.inputs, values], (of_q, of_k, of_v, a.get("heads", ONE_EACH)[2])
     columns = None

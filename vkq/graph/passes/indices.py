@@ -76,8 +76,8 @@ def gather_elements(w: Words) -> bool:
 
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
-    """Return, for each index along an axis, the flat index of its element in an array of this shape; its
-    other coordinates are the same as the index's own."""
+    """Convert indices along an axis to flat indices into an array of this shape. Along the other axes an
+    element has the same coordinates as its index has in *ids*."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])

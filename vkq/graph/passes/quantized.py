@@ -1,5 +1,6 @@
-"""Fuses a QuantizeLinear of a float32 image into the convolution that alone reads it. The convolution
-quantizes while it loads, or writes the bytes in its kernel's layout first."""
+"""Fuses the QuantizeLinear of a float32 image into the convolution that reads the result, if the convolution
+is its only reader. The convolution quantizes while it loads, or first writes the bytes in its kernel's
+layout."""
 
 from __future__ import annotations
 

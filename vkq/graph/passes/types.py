@@ -40,7 +40,8 @@ def hold_types(graph: Graph) -> Graph:
 
 
 class _Types:
-    """One attempt, with inputs in [-half, half). ``wide`` has the nodes whose results could leave int32."""
+    """Replaces a graph's types on the assumption that integer inputs are in [-half, half). ``wide`` collects
+    the nodes whose results could overflow int32."""
 
     def __init__(self, graph: Graph, half: int):
         self.sweep = Sweep(graph)
