@@ -1,5 +1,5 @@
-"""Exports a model to a file for libvkq. The graph is planned for each kind of device, and run once to record
-a known answer, which libvkq compares with its own results."""
+"""Exports a model to a file for libvkq. The graph is planned for each kind of device. It is run on the device
+at hand and with the portable plan, to record the known answers that libvkq compares with its own results."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ def exported(
     """Return a model as a file, and the file's content. *graphs*: the lowered graph for each set of shapes;
     libvkq loads the first one. Each graph is planned for each of *kinds*, and last for the portable device.
 
-    kinds: "this" (the device at hand), a name of `vkq.device.reported`, or the path of a file that `vkq
-    devices --json` wrote on another device. Plans with more needs come first, because libvkq takes the first
-    plan whose needs are met. The known answer to random inputs is computed by *device*, and for the portable
-    plan by that plan, because float sums depend on the kernels.
+    kinds: "this" (the device at hand), a name of `vkq.device.reported`, the path of a file that `vkq devices
+    --json` wrote on another device, or "portable" (only the plan that every file has). Plans with more needs
+    come first, because libvkq takes the first plan whose needs are met. The known answer to random inputs is
+    computed by *device*, and for the portable plan by that plan, because float sums depend on the kernels.
 
-    Raises ArgumentError for a kind that is neither a name nor such a file."""
+    Raises ArgumentError for a kind that is none of these, and for an input or output of a type that is not in
+    `vkq.player.file.TYPES`."""
     sets = [_shaped(graph, device, kinds) for graph in graphs]
     return written(f"vkq {__version__}", sets), sets
 
@@ -88,8 +89,8 @@ def _shaped(graph: Graph, device: Device, kinds: Sequence[str]) -> Shaped:
 
 
 def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
-    """Return random inputs: normal floats, and integers within their bounds. Large inputs repeat a prime
-    count of numbers. So they compress well, and rows and channels still differ."""
+    """Return random inputs: normal floats, and integers within their bounds. A large input repeats `REPEATED`
+    numbers, so that it compresses well. Because that count is prime, rows and channels still differ."""
     random = np.random.default_rng(0)
     feed: dict[str, npt.NDArray[Any]] = {}
     for name in graph.inputs:
@@ -188,7 +189,8 @@ def _step(step: Step, programs: Mapping[int, tuple[int, Program]]) -> FileStep:
 
 
 def _asks(plan: FilePlan) -> tuple[int, int]:
-    """Return how many of a plan's needs ask for equal numbers, and how many ask for features."""
+    """Return the key by which plans are sorted: how many of the needs ask for equal numbers, and how many ask
+    for features."""
     names = [name for name, _ in plan.needs]
     return sum(name[0] == "=" for name in names), sum(name in FEATURES for name in names)
 

@@ -36,8 +36,8 @@ INT32 = np.iinfo(np.int32)
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An input or output: a row-major array. bounds: the smallest and the largest number of an int32 input.
-    answer: the bytes of an input in the known answer."""
+    """An input or output: a row-major array. bounds: the smallest and the largest allowed number of an int32
+    input. answer: the bytes of an input in the known answer."""
 
     name: str
     dtype: str
@@ -62,8 +62,12 @@ class FileProgram:
 
 @dataclasses.dataclass(frozen=True)
 class FileStep:
-    """A dispatch of a program, or (program None) a fill of the only slot with *value*. busy_ns: the estimated
-    time on a device that also drives a screen; libvkq splits submissions by it."""
+    """A dispatch of a program, or (program None) a fill of the only slot with *value*.
+
+    program: its index in the plan. push: the bytes of the push constants. grids: (first workgroup, x, y) of
+    each dispatch; together they run all workgroups. first_group_at: the offset in *push* of the first
+    workgroup's number; -1: the program does not take it. busy_ns: the estimated time on a device that also
+    drives a screen; libvkq splits submissions by it."""
 
     program: int | None
     slots: tuple[tuple[int, int], ...]  # slot, access: 1 reads, 2 writes
@@ -76,9 +80,12 @@ class FileStep:
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """A plan for one kind of device. needs: features (1), limits (minimum values), and "=name" for numbers
-    that must be equal.
+    """A plan for one kind of device. A slot is the number of a buffer or of a part of one: an input, a
+    constant, a result or scratch memory.
 
+    kind: its name, such as "this" or "portable". about: a line for people.
+    needs: features (1), limits (minimum values), and "=name" for numbers that must be equal.
+    slots: how many there are; inputs come first. alignment: of arrays in a buffer, in bytes.
     results: for each output its slot, or its bytes if they are the same for all inputs.
     answers: the bytes of each output in the known answer. Each plan has its own, because float sums depend on
     the kernels.

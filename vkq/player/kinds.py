@@ -1,5 +1,5 @@
-"""Devices for which a model is planned although they are absent: any Vulkan device, or one from a
-description."""
+"""Devices for which `vkq export` makes plans, besides the device at hand: the portable device (what every
+Vulkan device has), and absent devices, which are known from a description."""
 
 from __future__ import annotations
 
@@ -79,9 +79,10 @@ class PortableDevice(Device):
 
 
 def described(real: Capabilities, kind: str) -> AbsentDevice:
-    """Return a device by its name in `vkq.device.reported`, or the first one of a file that `vkq devices
-    --json` wrote, with its rates. The findings of its self-test are unknown; the known answer detects wrong
-    results.
+    """Return an absent device. *kind*: a name in `vkq.device.reported`, or the path of a file that `vkq
+    devices --json` wrote, whose first device is taken, with its measured rates. What a self-test would find
+    on the device is unknown; the known answer of an exported file detects wrong results. *real*: see
+    `AbsentDevice`.
 
     Raises ArgumentError if *kind* is neither a name nor such a file."""
     if kind in NAMES:

@@ -68,9 +68,10 @@ Arrays = dict[str, tuple[str, tuple[int, ...]]]  # (type, shape) by name
 class PlayedModel(OfOneProcess):
     """An exported model on a device. A context manager; `close` may be called twice.
 
-    `inputs` and `outputs` describe the file's first set of shapes; `shapes` lists all sets. `run` chooses
-    the set by the shapes of its inputs. On its first use, each set is loaded and compared with its known
-    answer.
+    A file has the model for one or more sets of input shapes (`vkq export --batch 1 8`). `inputs` and
+    `outputs` map names to (dtype, shape) in the first set; `shapes` lists all sets, each as shapes by input
+    name. `run` chooses the set by the shapes of its inputs. At its first use, each set is loaded and its
+    results are compared with its known answer.
 
     Args:
         path: the file.
@@ -78,8 +79,8 @@ class PlayedModel(OfOneProcess):
         cache: a path for the driver's pipeline cache, which is read and written; None: no cache. With a
             cache, a known answer is not run again for the same file, device and driver.
 
-    Raises ModelError if the file is damaged or not an exported model, and DeviceError if none of its plans
-    runs here.
+    Raises ModelError if the file is missing, damaged or not an exported model, DeviceError if there is no
+    such device or none of the file's plans runs on it, and OutOfMemoryError.
     """
 
     @checked
@@ -124,7 +125,7 @@ class PlayedModel(OfOneProcess):
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-        """Return a text: the plan that runs, the reasons against earlier plans in the file, and all sets of
+        """Return a text: the plan that runs, why earlier plans in the file were rejected, and all sets of
         shapes if there are several. *shapes*: input shapes by name, to choose another set than the first."""
         self._usable()
         wanted = {name: tuple(shapes[name]) for name in self.inputs} if shapes else self.shapes[0]
@@ -140,9 +141,12 @@ class PlayedModel(OfOneProcess):
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, npt.ArrayLike]
     ) -> list[npt.NDArray[Any]]:
-        """Return the outputs of these names (None: all), as `vkq.onnx.InferenceSession.run` does. int32
-        inputs may be given in any integer type; their numbers are checked against the input's bounds. Threads
-        take turns."""
+        """Return the outputs of these names (None: all) for inputs by name, as
+        `vkq.onnx.InferenceSession.run` does. An int32 input may be given in any integer type or as bool; its
+        numbers are checked against the input's bounds. Threads take turns.
+
+        Raises ArgumentError for unknown or missing names, for shapes that the file does not have and for
+        numbers out of bounds, and DTypeError for another dtype."""
         self._usable()
         names = list(self.outputs) if output_names is None else list(output_names)
         if unknown := [name for name in names if name not in self.outputs]:
@@ -215,5 +219,6 @@ def _pointers(arrays: Sequence[npt.NDArray[Any]]) -> Any:
 def load(
     path: str | os.PathLike[str], which: int | str | None = None, cache: str | None = None
 ) -> PlayedModel:
-    """Load an exported model and return it, ready to run: `PlayedModel`."""
+    """Load an exported model and return it, ready to run. `PlayedModel` describes the arguments, the result
+    and the errors."""
     return PlayedModel(path, which, cache)

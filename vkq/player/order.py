@@ -1,7 +1,8 @@
 """Finds out how one kernel's weights can be read from another kernel's, so that a file stores them once.
 
-A word holds four consecutive k of a channel n. Kernels of a dot form read words ``[k][n]``
-(kPackedInt8_4N4K). Kernels of matrix units read ``[k/4][n][k%4]`` (kPackedInt8_16K) or
+The weight of a layer is a matrix of n output channels and k inputs of each. A word (32 bits) holds four
+consecutive k of a channel n. layouts/README.md defines the layouts. Kernels of a dot form read words
+``[k][n]`` (kPackedInt8_4N4K). Kernels of matrix units read ``[k/4][n][k%4]`` (kPackedInt8_16K) or
 ``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K). In a convolution, k is (tap, channel) for dot kernels, and
 (chunk of channels, tap, channel in the chunk) for matrix units."""
 

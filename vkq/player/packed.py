@@ -31,7 +31,8 @@ def deflated(data: bytes) -> bytes:
 
 
 def packed(data: bytes) -> tuple[int, bytes]:
-    """Return how bytes are stored, and the stored bytes."""
+    """Return how bytes are stored (`DEFLATED` if that shrinks them enough, else `AS_IT_IS`), and the stored
+    bytes."""
     smaller = deflated(data)
     return (DEFLATED, smaller) if PAYS * len(smaller) < len(data) else (AS_IT_IS, data)
 

@@ -42,7 +42,7 @@ struct Array {
   Blob answer;      // content of an input in the known answer
 };
 
-// A feature (1), a limit (minimum), "integrated", or a number that must be equal ("=vendorID").
+// A feature (1), a limit (minimum), or a number that must be equal ("=vendorID").
 struct Need {
   std::string name;
   uint64_t value;

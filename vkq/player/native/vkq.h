@@ -1,11 +1,12 @@
 /* libvkq: runs a model that `vkq export` wrote, on any Vulkan 1.1 device, without Python.
  *
- * A file has the model's plans for one or more kinds of devices, the shaders, the packed weights and a known
- * answer: inputs, and the bytes of the correct outputs. `vkq_load` chooses the first plan whose needs the
+ * A file has one or more plans (a plan is the model as a list of dispatches for one kind of device, with what
+ * the device must have), the shaders, the packed weights and a known answer: inputs, and the bytes of the
+ * correct outputs. `vkq_load` chooses the first plan whose needs the
  * device meets, and runs it on the known answer's inputs. If an output byte differs, it tries the next plan.
  * With a pipeline cache, it does not run a known answer again that the plan reproduced before.
  *
- *   vkq_device *device;  vkq_model *model;
+ *   vkq_device *device = NULL;  vkq_model *model = NULL;
  *   if (vkq_open(NULL, &device) || vkq_load(device, "model.vkq", NULL, &model)) puts(vkq_error());
  *   const void *inputs[] = {pixels};  void *outputs[] = {scores};
  *   if (vkq_run(model, inputs, outputs)) puts(vkq_error());
@@ -54,20 +55,23 @@ typedef struct {
   int64_t low, high; /* allowed range of an input of type VKQ_INT32; unused for other types */
 } vkq_array;
 
-/* Returns the text of this thread's last error; "" if there was none. */
+/* Returns the error text of this thread's last call that returned a vkq_status; "" if that call succeeded.
+ * Valid until the thread's next such call. */
 VKQ_API const char *vkq_error(void);
 
-/* Opens a device. which: an index, or a part of the device's name. NULL: the device that VKQ_DEVICE names,
- * else the best one: discrete before integrated before virtual before CPU. */
+/* Opens a device. which: an index in Vulkan's list of devices, or a part of the device's name (of several
+ * matches, the best one is opened). NULL or "": the device that the environment variable VKQ_DEVICE names,
+ * else the best one: discrete before integrated before virtual before CPU. If it fails, *device is NULL. */
 VKQ_API vkq_status vkq_open(const char *which, vkq_device **device);
-VKQ_API const char *vkq_device_name(const vkq_device *device);
+VKQ_API const char *vkq_device_name(const vkq_device *device); /* valid until the device is closed */
 VKQ_API void vkq_close(vkq_device *device); /* unload its models first; NULL does nothing */
 
 /* Loads a file, which is mapped into memory: nobody may write to it before `vkq_unload` (a rename may
- * replace it). cache: a path for the driver's pipeline cache, which is read and written; or NULL. The file
+ * replace it). If it fails, *model is NULL.
+ * cache: a path for the driver's pipeline cache, which is read and written; NULL or "": no cache. The file
  * CACHE.proven beside it records which known answers were reproduced. They are run again if the file, the
- * device, the driver, the cache or libvkq is another. Both files may be deleted at any time.
- * vkq_load_memory reads `bytes` bytes at `data`, which may be freed afterwards. */
+ * device, the driver, the cache or libvkq has changed. Both files may be deleted at any time.
+ * vkq_load_memory copies the file's `bytes` bytes from `data`, which may be freed afterwards. */
 VKQ_API vkq_status vkq_load(vkq_device *device, const char *path, const char *cache, vkq_model **model);
 VKQ_API vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_t bytes, const char *cache,
                                    vkq_model **model);
@@ -77,9 +81,9 @@ VKQ_API void vkq_unload(vkq_model *model); /* NULL does nothing */
  * vkq_load returns the model for the first set. vkq_shapes returns the number of sets, and vkq_shape
  * describes input `index` in set `number`, in the file's order.
  * vkq_shaped returns the model for these input shapes: shapes[i] points to the sizes of all axes of input i.
- * The first call loads the model as vkq_load does. The model belongs to the file: vkq_unload of
- * the first set's model unloads all, and vkq_unload of another one does nothing. Returns VKQ_ARGUMENT if the
- * file has no such set. */
+ * The first call for a set loads its model as vkq_load does. vkq_unload of the model that vkq_load returned
+ * unloads the models of all sets; vkq_unload of another one does nothing. Returns VKQ_ARGUMENT if the file
+ * has no such set. */
 VKQ_API uint32_t vkq_shapes(const vkq_model *model);
 VKQ_API vkq_status vkq_shape(const vkq_model *model, uint32_t number, uint32_t index, vkq_array *array);
 VKQ_API vkq_status vkq_shaped(vkq_model *model, const uint64_t *const *shapes, vkq_model **shaped);
@@ -89,13 +93,15 @@ VKQ_API uint32_t vkq_inputs(const vkq_model *model);
 VKQ_API uint32_t vkq_outputs(const vkq_model *model);
 VKQ_API vkq_status vkq_input(const vkq_model *model, uint32_t index, vkq_array *array);
 VKQ_API vkq_status vkq_output(const vkq_model *model, uint32_t index, vkq_array *array);
-/* Returns as text: the plan that runs ("this", "portable", a file's name), a line with the reason for each
- * rejected plan, a line if the known answer was not run again, and a line with all sets of shapes if the file
- * has several. */
+/* Returns as text: the plan that runs ("this", "portable", a kind such as "adreno-740", or the name of the
+ * file that described the device), a line with the reason for each rejected plan, a line if the known answer
+ * was not run again, and a line with all sets of shapes if the file has several. Valid until the model is
+ * unloaded. */
 VKQ_API const char *vkq_describe(const vkq_model *model);
 
 /* Runs the model and returns when the outputs are complete. inputs[i] points to the data of vkq_input(i),
- * outputs[i] to memory for the data of vkq_output(i). */
+ * outputs[i] to memory for the data of vkq_output(i); both have vkq_array.bytes bytes. Returns VKQ_ARGUMENT
+ * for a number of a VKQ_INT32 input outside of low to high. */
 VKQ_API vkq_status vkq_run(vkq_model *model, const void *const *inputs, void *const *outputs);
 
 /* Fault injection, for tests: the nth Vulkan call that can fail, from now on, returns `result` and is not
