@@ -352,7 +352,8 @@ def test_sessions_of_candidates_keep_no_memory(tmp_path: Path, monkeypatch: pyte
 
 
 def test_channels_are_counted_alike(tmp_path: Path) -> None:
-    """Boxes of large numbers do not hide scores of small ones: the search maximizes what it reports."""
+    """Channels of large values (boxes) do not hide errors in channels of small values (scores). The search
+    maximizes the same number that it reports."""
     random = np.random.default_rng(0)
     real = np.abs(random.normal(1, 0.1, (4, 3, 50))).astype(np.float32) * np.float32([[320], [1], [1]])
     real[:, 2] = 0  # a channel that is always 0 does not count

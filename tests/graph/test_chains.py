@@ -82,7 +82,8 @@ def test_what_reads_between_ends_a_chain(device: vkq.Device) -> None:
 
 
 def test_flags(device: vkq.Device) -> None:
-    """Comparisons, logic and selections run in chains; flags are inputs, results, or moved between them."""
+    """Comparisons, logic and selections run in chains. Bool values are inputs or results of a chain, or are
+    moved between two chains."""
     nodes = [
         op("Less", "x z", "a"), op("IsNaN", "x", "n"), op("Or", "a n", "o"), op("And", "o f", "p"),
         op("Where", "p x zero", "y"), op("Transpose", "o", "t", perm=[1, 0]), op("Not", "t", "u"),

@@ -1,4 +1,4 @@
-"""Tests of operators on lines (N, C, L), as in audio networks, compared with ONNX Runtime."""
+"""Tests of 1-D operators (N, C, L), as in audio networks, compared with ONNX Runtime."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Tests of passes: they visit only nodes that they may change, and return an unchanged graph itself."""
+"""Tests of passes: they visit only nodes that they may change, and return the same graph object if
+nothing changes."""
 
 from collections.abc import Container
 from pathlib import Path

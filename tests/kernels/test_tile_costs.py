@@ -129,8 +129,8 @@ def test_tiles_of_float16_are_measured_too(
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
-    """Measured costs are converted to the seed's unit and decide the choice, for a device whose 64x64 tile is
-    as fast as twice its area elsewhere; other tiles keep the seed's costs."""
+    """Measured costs are converted to the seed's unit and decide the choice. Here the 64x64 tile costs a
+    hundredth of its seed; tiles that were not measured keep the seed's costs."""
     c = reported("nvidia-h200", device_id=0x2882)
     seed = SEED[INT8]
     found = {tile: (1e3 * seed[tile][0], 1e3 * seed[tile][1]) for tile in ("128x64", "128x128", "64x32")}

@@ -182,8 +182,8 @@ def gpt2() -> onnx.ModelProto:
 
 
 def main() -> None:
-    """Write what ONNX Runtime's optimizer makes of each model next to the tests; needs sympy: python -m
-    tests.onnx.written_out"""
+    """Optimize each model by ONNX Runtime's transformer optimizer, and write the results to
+    tests/onnx/optimized: python -m tests.onnx.written_out (needs sympy)."""
     from onnxruntime.transformers.optimizer import optimize_model
 
     for make in (bert, vit, gpt2):

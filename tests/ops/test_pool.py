@@ -138,8 +138,8 @@ def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pyt
 @pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> None:
-    """Average pools that are sure of every sum are right: a ninth of a sum is never a tie, a quarter may be
-    one; elements outside count as x_zero, on every side."""
+    """Average pools are right with the short formula and without it. The short formula needs that no sum is
+    near a tie: a ninth of a sum never is, a quarter may be. Elements outside the image count as x_zero."""
     x, q, y = image((2, 18, 9, 14), "int8"), QParams(0.1, 100), QParams(0.1, -5)
     for kernel, padding, expected in ((3, 1, True), (3, (0, 2, 2, 0), True), (2, 0, False)):
         window = Window.of("pool", x.shape, kernel, 2, padding, 1, False)

@@ -90,7 +90,7 @@ def _whole_numbers(n: Nodes) -> None:
 
 
 def real() -> bytes:
-    """Return operators on values that stay float32, selections, and weights of few bits in groups."""
+    """Return operators on values that stay float32, selections, and weights of 4 or 8 bits in groups."""
     n = Nodes()
     for kind in ("Relu", "Neg", "Abs", "Sqrt", "Reciprocal", "HardSigmoid", "HardSwish", "LeakyRelu"):
         n.out(n.op(kind, "x"))
@@ -130,7 +130,7 @@ def _choices(n: Nodes, x: str, other: str) -> None:
 
 
 def _in_order(n: Nodes) -> None:
-    """Add operators on lines of numbers in order, and on integers."""
+    """Add operators along a line (CumSum, linear Resize, TopK), ScatterElements and integer reductions."""
     n.out(n.op("CumSum", "x", n.constant(np.array(2))))
     n.out(n.op("Resize", "x", "", n.constant(np.float32([1, 1, 1.5, 2])), mode="linear"))
     n.out(n.op("TopK", "x", n.whole(3), axis=2))
