@@ -86,7 +86,7 @@ def integer(value: Any, below: int = LARGEST) -> bool:
 
 
 def real(value: Any) -> bool:
-    """Return True for a number that is not a bool; NaN is one."""
+    """Return True for a number, NaN included, but not for a bool."""
     if isinstance(value, (bool, np.bool_)):
         return False
     return isinstance(value, (float, np.floating)) or integer(value)

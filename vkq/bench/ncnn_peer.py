@@ -67,8 +67,8 @@ def model_call(
 ) -> tuple[Callable[[], list[Array]], str]:
     """Return (call, a text on what runs) of a whole model, with ncnn's default options.
 
-    ncnn reads the files that pnnx writes beside the model. Raises NotImplementedError if they are missing or
-    ncnn cannot take these inputs.
+    ncnn reads the files that pnnx writes next to the model. Raises NotImplementedError if they are missing or
+    ncnn does not support these inputs.
     """
     stem = Path(path).with_suffix("")
     param, weights = (Path(f"{stem}.ncnn.{kind}") for kind in ("param", "bin"))

@@ -88,8 +88,8 @@ def _first(statistics: Mapping[str, int | float | bool], names: Iterable[str]) -
 
 
 def loop_cost(text: str) -> float | None:
-    """Return the instructions for each multiply-add of the innermost loop with the most of them; None if
-    there is none.
+    """Return the instructions per multiply-add in the innermost loop with the most multiply-adds; None if no
+    loop has multiply-adds.
 
     >>> loop_cost("BB1:\\n v_dot4c_i32_i8 v0\\n v_add v1\\n s_branch BB1\\n")
     0.75

@@ -110,7 +110,7 @@ class Executable:
             # The plan returns each result once, although a model may name one twice.
             self.results = [name for name in dict.fromkeys(graph.outputs) if name not in constants]
             self.plan = builder.plan(*(values[name] for name in self.results))
-            # First and last step of each value in shared memory.
+            # First and last step of each value in scratch memory, where values share addresses.
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))
             new = [x for x in self.plan.constants.values() if not x.uploaded]
             # After planning: packing threads would compete with it for the interpreter lock.

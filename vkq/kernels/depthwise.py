@@ -142,8 +142,8 @@ class Dots:
 
 
 def lines_of(known: Profile, p: Conv2dProblem) -> int:
-    """Return the number of output lines of an invocation of the kernel on lines. More lines read fewer pixels
-    twice; fewer lines finish sooner."""
+    """Return how many output lines an invocation of conv_depthwise_lines.comp computes. With more lines,
+    fewer pixels are read twice; with fewer lines, an invocation finishes sooner."""
     share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
     lines = next((lines for lines, most in known.depthwise_shares if share <= most), 4)
     return min(lines, 4 // p.stride[0])

@@ -114,8 +114,8 @@ def _not_stem(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _matrix_implicit_merit(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Prefer this method for strided convolutions, because their tiles need many pixels, and for small
-    images, because they do not fill a tile."""
+    """Return why gathering pixels is faster than loading tiles of pixels; None if it is not. It often is for
+    strided convolutions, whose tiles read many input pixels, and for images smaller than a tile."""
     if p.ic <= CHANNELS or not MatrixGemm.worth(p.gemm_m):
         return None
     found = conv_shader(p, "q8to", c.device.capabilities)

@@ -13,7 +13,7 @@ def pixel_rows(p: Conv2dProblem, unit: int) -> Rows:
 
 
 def window_constants(p: Conv2dProblem) -> dict[str, int | float]:
-    """Return the push constants of the filter's movement over the input."""
+    """Return the push constants that map an output pixel and a tap to an input pixel."""
     return {
         "c": p.ic, "h": p.h, "w": p.w, "kw": p.kw, "stride_h": p.stride[0], "stride_w": p.stride[1],
         "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0],

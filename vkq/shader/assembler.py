@@ -122,7 +122,7 @@ class KernelWriter(ModuleWriter):
     # ----------------------------------------------------------------------------------- memory and the flow
 
     def word(self, number: int) -> Number:
-        """Return a push constant, "u"."""
+        """Return the push constant with this word number, as a uint ("u")."""
         return self._block.get(("word", number)) or self._block.setdefault(
             ("word", number), self._load(self._push, PUSH, "u", self.constant(number, "u"))
         )

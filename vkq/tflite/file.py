@@ -91,7 +91,8 @@ def is_tflite(model: Any) -> bool:
 
 
 def parse(model: Any, signature: str | None = None) -> File:
-    """Read a path or bytes: the first subgraph, or that of a signature (or of that name).
+    """Parse a .tflite model, given as a path or bytes. *signature* selects the subgraph of a signature, or
+    the subgraph of that name; None selects the first.
 
     Raises ModelError for a file that is no .tflite model or breaks its rules, OSError if it cannot be read.
     """

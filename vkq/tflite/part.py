@@ -96,7 +96,7 @@ class LitertPart:
                     self.interpreter.resize_tensor_input(detail["index"], shapes[name])
             self.interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:
-            raise ModelError(f"LiteRT cannot take its part: {str(error)[:500]}") from error
+            raise ModelError(f"LiteRT cannot run its part of the model: {str(error)[:500]}") from error
         by_number = {d["index"]: tuple(map(int, d["shape"])) for d in self.interpreter.get_output_details()}
         return [by_number[number] for number in self.outputs.values()]
 

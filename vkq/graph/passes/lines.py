@@ -1,4 +1,4 @@
-"""Rewrites operators on lines (N, C, L) that exist only for images: Reshapes make images one pixel high."""
+"""Rewrites 1-D operators (N, C, L) as image operators between Reshapes: a line is an image one pixel high."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW = (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_paddin
 
 
 def as_image(sweep: Sweep, node: Node) -> bool:
-    """Replace an operator on lines by one on images between two Reshapes. Return False for any other node."""
+    """Replace a 1-D operator by an image operator between two Reshapes. Return False for any other node."""
     known = node.op in (*WEIGHTED, *POOLS) or (node.op == "Resize" and "axes" not in node.attributes)
     if not known or len(sweep.specs[node.inputs[0]].shape) != 3 or len(node.outputs) > 1:
         return False
@@ -42,7 +42,7 @@ def _reshaped(sweep: Sweep, name: str, shape: tuple[int, ...], node: Node, outpu
 
 
 def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
-    """Return the inputs with an axis for the height added; None if the operator is not on lines."""
+    """Return the inputs with an axis for the height added; None if the operator is not 1-D."""
     n, c, length = sweep.specs[node.inputs[0]].shape
     inputs, rest = [node.inputs[0]], list(node.inputs[1:])
     if node.op in WEIGHTED:
