@@ -1,5 +1,5 @@
-"""The epilogue of 8-bit results (common/after.glslh): a table, a table for each channel, the addition of a
-residual, or the store of dequantized numbers."""
+"""The epilogue of 8-bit results (common/after.glslh): a lookup table, a table for each channel, the addition
+of a residual, or dequantization to float32."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ HEAD = 16  # bytes of TABLES before the first channel's data
 
 @dataclasses.dataclass(frozen=True)
 class After:
-    """An epilogue. ``kind`` is its number in the shader, ``y`` the parameters of its results (None:
-    unchanged). ``words`` (``bytes`` of them) are stored before the channels' parameters; with TABLES, after
-    them."""
+    """An epilogue: its code in the shader (``kind``) and the parameters of its results (``y``; None:
+    unchanged). ``words`` returns its int32 data, ``bytes`` long. The data are stored before the channel
+    parameters, or after them with TABLES."""
 
     kind: int
     y: QParams | None
@@ -31,16 +31,16 @@ class After:
 
     @property
     def in_place(self) -> bool:
-        """True if the epilogue reads the bytes at the destination."""
+        """True if the epilogue reads its second operand at the destination."""
         return self.kind == ADD
 
     @property
     def constants(self) -> Mapping[str, Constant]:
-        """The specialization constants of a kernel's program."""
+        """The specialization constants that the epilogue adds to a kernel's program."""
         return {"AFTER": self.kind} if self.kind else {}
 
     def before(self, device: Memory, size: int, channels: Callable[[], Words]) -> Resident:
-        """Return a kernel's channel parameters, with the words of this epilogue before them."""
+        """Return a kernel's channel parameters together with the data of this epilogue."""
         if not self.kind:
             return Resident(device, size, channels)
         whole = self.bytes + size
@@ -61,8 +61,8 @@ AS_NUMBERS = After(DEQUANTIZED, None, 0, _none)  # float32 results (common/gemm_
 
 
 def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
-    """Return the epilogue that maps each result q to ``entries[q + 128]``, both as stored; with a table for
-    each channel ``entries[channel, q + 128]``."""
+    """Return the epilogue that maps each stored result q to the stored result ``entries[q + 128]``, or
+    ``entries[channel, q + 128]`` if there is a table for each channel."""
     kind = TABLE if entries.ndim == 1 else TABLES
     return After(kind, y, entries.size, lambda: _flat(entries))
 
@@ -74,10 +74,10 @@ def with_sum(
     """Return the epilogue ``q * ra + other * rb + offset``, rounded and bounded, of each result q and the
     byte ``other`` at its destination.
 
-    *formula* gives ra, rb, offset, and two limits on the distance of a sum from the nearest integer: one for
-    devices with any rounding, one for devices that round to nearest even. Up to the limit the float formula
-    decides; beyond it the entry [other + 128][q + 128] of *table* decides. Both are called when the words are
-    packed."""
+    *formula* returns ra, rb, offset, and two limits on the distance of a sum from the nearest integer: one
+    for devices with any rounding, one for devices that round to nearest even. Up to the limit, the float
+    formula decides; beyond it, the entry [other + 128][q + 128] of *table* decides. Both functions are called
+    when the data are packed."""
 
     def words() -> Words:
         numbers = np.array(formula(), np.float32).view(np.int32)

@@ -17,8 +17,8 @@ from .attention_tiles import AttentionKernel
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """The distance of an operand's numbers from one batch, head and row (query or key) to the next, and in a
-    row."""
+    """The distance in elements between neighbouring batches, heads, rows (queries or keys) and columns of an
+    operand."""
 
     batch: int
     head: int
@@ -35,7 +35,8 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSizes:
-    """The sizes: batch, heads of queries, heads of keys, queries, keys, length of a key and of a value."""
+    """The sizes: batch, heads of queries, heads of keys, number of queries, number of keys, length of a key,
+    length of a value."""
 
     batch: int
     heads: int
@@ -57,8 +58,8 @@ def attended(
     bias: tuple[Value, Strides] | None = None,
     guarded: bool = False,
 ) -> Value:
-    """Add attention to a plan: q, k and v of float32 or float16. *strides*: of q, k, v and y. *bias*
-    is float32, added to the scores."""
+    """Add attention to a plan; q, k and v are float32 or float16. *strides*: of q, k, v and y. *bias*:
+    float32, added to the scores."""
     result = b.new(y)
     if not y.size:
         return result
@@ -81,14 +82,14 @@ def attended(
 
 
 def rounds(sizes: AttentionSizes) -> int:
-    """The number of multiply-adds."""
+    """Return the number of multiply-adds."""
     pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys
     return pairs * (sizes.depth + sizes.width)
 
 
 @functools.lru_cache(256)
 def written(form: AttentionForm) -> Written:
-    """Write the shader of a form."""
+    """Return the shader of a form."""
     tile = form.tile
     names = ["q", "k", "v", *["bias"] * form.biased]
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
@@ -106,13 +107,13 @@ def written(form: AttentionForm) -> Written:
 
 
 def turns(sizes: AttentionSizes) -> int:
-    """Return the rounds of an invocation's loops."""
+    """Return how many loop iterations an invocation runs."""
     lines = sizes.heads // sizes.groups * sizes.queries
     tile = Tile.of(lines, sizes.width)
     return _each(sizes.depth, tile) * -(-sizes.keys // tile.keys)
 
 
 def _each(depth: int, tile: Tile) -> int:
-    """Return the rounds for a tile of keys."""
+    """Return how many loop iterations an invocation runs for a tile of keys."""
     own = 2 * (tile.keys // tile.lanes)  # an invocation keeps its scores twice
     return -(-depth // PART) * (PART // UNROLLED + 1) + own + tile.keys + 1

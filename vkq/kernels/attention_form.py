@@ -1,4 +1,4 @@
-"""The properties that an attention kernel is compiled for, and its layout of shared memory."""
+"""The properties for which an attention kernel is compiled, and its layout of shared memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from ..numerics.attention import LANES, Tile
 from ..numerics.steps import Number
 
-PART = 16  # number of queries, and of keys, that shared memory holds at once
+PART = 16  # elements of each query and key that shared memory holds at a time
 UNROLLED = 4
 STRIDES = ("batch", "head", "row")
 WORDS = (
@@ -18,7 +18,7 @@ WORDS = (
 
 @dataclasses.dataclass(frozen=True)
 class AttentionForm:
-    """The properties that a kernel is compiled for."""
+    """The properties for which a kernel is compiled."""
 
     depth: int
     width: int
@@ -32,8 +32,8 @@ class AttentionForm:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The offsets in shared memory: parts of queries and keys, weights, a number for each row and for each
-    invocation."""
+    """The offsets in shared memory of parts of keys (after parts of queries), weights, one value for each row
+    and one for each invocation."""
 
     k: int
     weights: int
@@ -50,8 +50,8 @@ class Places:
 
 
 class Split:
-    """The distribution of a matrix (rows, columns) over invocations: each has every *down*-th row and
-    *across*-th column. Positions are computed at each use: stored, they would take registers from the
+    """The distribution of a matrix (rows, columns) over invocations: each invocation has every *down*-th row
+    and *across*-th column. Positions are computed at each use: if stored, they would take registers from the
     sums."""
 
     def __init__(self, lane: Number, down: int, rows: int, columns: int):

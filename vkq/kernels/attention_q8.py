@@ -1,5 +1,5 @@
-"""Attention of 8-bit queries, keys and values in one dispatch (attention_q8.comp): two products, the sum with
-a mask and the softmax, with the scores in shared memory."""
+"""8-bit attention in one dispatch (attention_q8.comp): two products, the addition of a mask and the softmax,
+with the scores in shared memory."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from .weights import ceil4
 
 SHADER = "attention_q8__tile"
 INVOCATIONS = 128
-TABLE_BYTES = 1024  # of a number for each byte
-SOFTMAX = 16  # the work for a score in the softmax, in multiply-adds
-# Most 4x4 blocks of keys or values that are in shared memory at a time, and most of them along the keys.
+TABLE_BYTES = 1024  # the size of a table of one float32 for each byte
+SOFTMAX = 16  # the cost of the softmax of one score, in multiply-adds
+# The most 4x4 blocks of keys or values in shared memory at a time, and the most blocks along the keys.
 STAGED, MOST_TILE = 512, 32
 LAYOUTS = {MATRIX: "4h4w", BLOCKED: "16c"}
 HEADS = ("Q_HEADS", "K_HEADS", "V_HEADS", "Y_HEADS")
 
-Three = tuple[QParams, QParams, QParams]  # of two operands and the result
+Three = tuple[QParams, QParams, QParams]  # the parameters of two operands and of the result
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSteps:
-    """The meaning of the numbers in each step: ``scores = q k^T``, ``sums`` of the scores and a mask (None
-    without one), the softmax (of its input, its result), and ``y = weights v``. mask_first: the mask is the
-    sum's first operand. litert: the softmax has LiteRT's bytes, else ONNX Runtime's. table: 256 bytes that a
-    lookup behind the softmax gives for its stored results, from -128 on."""
+    """The quantization parameters of each step: ``scores = q k^T``; ``sums`` of the scores and a mask (None
+    without a mask); the softmax (its input, its result); ``y = weights v``. mask_first: the mask is the first
+    operand of the sum. litert: the softmax gives LiteRT's bytes, else ONNX Runtime's. table: the 256 bytes of
+    a lookup after the softmax, for the stored inputs from -128 on."""
 
     scores: Three
     sums: Three | None
@@ -67,8 +67,8 @@ class AttentionSteps:
 
 
 def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> AttentionSizes | None:
-    """Return the sizes of operands of shape (..., heads, rows, columns) if all have the same leading axes,
-    and their columns are whole words; else None."""
+    """Return the sizes of attention for operands of shape (..., heads, rows, columns). None if their leading
+    axes differ or their columns are not a multiple of 4."""
     if len(q) < 3 or not q[:-2] == k[:-2] == v[:-2] or (k[-2], q[-1]) != (v[-2], k[-1]):
         return None
     batch, heads, (queries, depth), (keys, width) = math.prod(q[:-3]), q[-3], q[-2:], v[-2:]
@@ -79,7 +79,7 @@ def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> Atte
 
 @dataclasses.dataclass(frozen=True)
 class AttentionQ8:
-    """8-bit attention of these sizes in one dispatch. side_by_side: the number of heads in the columns of q,
+    """8-bit attention of given sizes in one dispatch. side_by_side: the number of heads in the columns of q,
     k, v and the result. firsts: the first columns of q, k and v."""
 
     device: Device
@@ -97,7 +97,8 @@ class AttentionQ8:
         side_by_side: tuple[int, int, int, int], mask: tuple[int, ...] | None,
         firsts: tuple[int, int, int] = (0, 0, 0),
     ) -> AttentionQ8 | str:  # fmt: skip
-        """Return attention of operands like these, or why one dispatch cannot compute it or should not."""
+        """Return attention for such operands, or the reason why one dispatch cannot or should not compute
+        it."""
         if profile(device.capabilities).attention_in_steps:
             return "the device's profile asks for steps (attention_in_steps)"
         q, k, v = (apart(one.shape, heads) for one, heads in zip(operands, side_by_side, strict=False))
@@ -139,7 +140,8 @@ class AttentionQ8:
 
     @property
     def tile(self) -> dict[str, Constant]:
-        """The constants of the largest tile that leaves no core without work, or else of the smallest."""
+        """The constants of the largest tile that gives every core work, or of the smallest tile if none
+        does."""
         cores, fours = profile(self.device.capabilities).multiprocessors, ceil4(self.sizes.queries)
         busy = (t for t in self._able if self._matrices * -(-fours // int(t["ROWS4"])) >= 2 * cores)
         return next(busy, self._able[-1])
@@ -200,7 +202,7 @@ class AttentionQ8:
 
     @property
     def reason(self) -> str:
-        """The reason for one dispatch, in words."""
+        """The reason for one dispatch, as text."""
         scores = self._matrices * self.sizes.queries * self.sizes.keys
         return f"one dispatch: {scores} scores stay in shared memory"
 
@@ -229,19 +231,19 @@ class AttentionQ8:
 
 
 def score_scale(sums: Three, mask_first: bool) -> float:
-    """Return the factor of a score in its sum with the mask."""
+    """Return the factor of the score in the sum of score and mask."""
     ra, rb, _ = scales_of_sum(*sums, False)
     return float(rb if mask_first else ra)
 
 
 @functools.lru_cache(maxsize=64)
 def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
-    """Return a float32 number c for each stored number of the mask, from -128 on: ``round(score * ra + c)``,
-    clamped to int8, is the sum of every score and that number. None if there is no such c. soft_float: the
-    device may round in any direction, else to nearest even.
+    """Return a float32 value c for each stored value of the mask, from -128 on, so that ``round(score * ra +
+    c)``, clamped to int8, is the sum of the mask's value and every score. None if no such c exists.
+    soft_float: the device may round in any direction, else it rounds to nearest even.
 
-    For each score the sum's byte allows c an interval of length 1, unbounded on one side where the sum
-    saturates. The common part of the 256 intervals contains the float32 formula's own number; c is its
+    For each score, the sum's byte allows c an interval of length 1, unbounded on one side where the sum
+    saturates. The intersection of the 256 intervals contains the constant of the float32 formula; c is its
     middle.
     """
     table = stored_table("add", *sums, None)  # [second][first]
@@ -263,7 +265,7 @@ def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
 
 
 def _broadcasts(mask: tuple[int, ...] | None, scores: tuple[int, ...]) -> bool:
-    """Return True if the shader can read a mask of this shape, which has a number for every key."""
+    """Return True if the shader can broadcast a mask of this shape; it must have a value for every key."""
     if mask is None:
         return True
     if not 1 <= len(mask) <= len(scores) <= 4 or mask[-1] != scores[-1] or scores[-1] == 1:

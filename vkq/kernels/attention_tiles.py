@@ -1,8 +1,9 @@
 """The kernel of attention: a workgroup for a tile of rows (`vkq.numerics.attention.Tile`).
 
-A row is a query of one of the heads that share keys. For each tile of keys the workgroup loads parts of the
-queries and the keys into shared memory and computes the scores. Then each row's lanes find the largest score
-and the weights, and each invocation adds the products of some rows and columns of the results in registers.
+A row is a query of one of the heads that share keys. For each tile of keys, the workgroup loads parts of the
+queries and keys into shared memory and computes the scores. Then the invocations of each row find the largest
+score and the weights, and every invocation adds products to its rows and columns of the results, in
+registers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
 
 
 class AttentionKernel:
-    """Writes a kernel."""
+    """The writer of an attention kernel."""
 
     def __init__(self, form: AttentionForm):
         self.form, self.tile, self.at = form, form.tile, Places.of(form.tile)
@@ -33,7 +34,7 @@ class AttentionKernel:
         self.lane = lane
         self.scores = Split(lane, max(rows // 4, 1) if rows > 8 else max(rows // 2, 1), rows, keys)
         self.results = Split(lane, max(rows // 4, 1), rows, form.width)
-        # The row whose weights this invocation computes.
+        # The row for which this invocation computes weights.
         self.own = lane >> (self.tile.lanes.bit_length() - 1)
         self.sub = lane & (self.tile.lanes - 1)
         self.lines, self.queries, self.keys = (self.word(n) for n in ("lines", "queries", "keys"))
@@ -54,7 +55,7 @@ class AttentionKernel:
         return self.k.word(WORDS.index(name))
 
     def query(self, row: Number) -> tuple[Number, Number]:
-        """Return the head of a row and the index of its query; rows beyond the last one repeat it."""
+        """Return the head of a row and the index of its query; rows beyond the end repeat the last row."""
         line = self.first + row
         line = (line < self.lines).where(line, self.lines - 1)
         head = line.divided(self.queries)
@@ -92,18 +93,18 @@ class AttentionKernel:
         return k.finish()
 
     def number(self, buffer: int, place: Number) -> Number:
-        """Load a number of q, k or v."""
+        """Load an element of q, k or v."""
         half = self.form.types[buffer] == "float16"
         return element(self.k, buffer, "float16", place) if half else self.k.load(buffer, place).f
 
     @staticmethod
     def loads(rows: int) -> int:
-        """Return how many numbers of a part each invocation loads."""
+        """Return how many elements of a part each invocation loads."""
         return max(rows * PART // LANES, 1)
 
     def bounds(self) -> tuple[Number, Number]:
-        """Return the range of keys that the workgroup's rows see: its begin, rounded down to a tile, and its
-        end."""
+        """Return the range of keys that the workgroup's rows attend to: its begin, rounded down to a tile,
+        and its end."""
         k, keys = self.k, self.keys
         if not self.form.causal:
             return k.constant(0, "u"), keys
@@ -118,7 +119,7 @@ class AttentionKernel:
     def turn(
         self, c: Number, state: tuple[Number, ...], end: Number, q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Process a tile of keys from c on."""
+        """Process the tile of keys that starts at c."""
         k, at, tile = self.k, self.at, self.tile
         self.add_products_of(c, q_rows)
         k.barrier()
@@ -153,14 +154,15 @@ class AttentionKernel:
         return (largest, total, *sums)
 
     def over_own(self, state: tuple[Number, ...], turn: Turn) -> tuple[Number, ...]:
-        """Run *turn* for each key of a tile whose weight is the invocation's own. They run one by one, to
-        need few registers."""
+        """Run *turn* for each key of a tile whose weight this invocation computes. The loop is not unrolled,
+        which saves registers."""
         k = self.k
         end, step = (k.constant(n, "u") for n in (self.tile.keys, self.tile.lanes))
         return k.loop(self.sub, end, step, state, turn)
 
     def add_value(self, c: Number, i: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the value of key c + i to the sums of some rows and columns."""
+        """Add the products of key c + i's weights and values to the sums of this invocation's rows and
+        columns."""
         k, results = self.k, self.results
         first = self.value_matrix + (c + i) * self.word("v_row")
         width = self.form.width
@@ -173,7 +175,7 @@ class AttentionKernel:
         return tuple(one + product for one, product in zip(sums, products, strict=True))
 
     def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
-        """Store the sums of a tile's products where its weights will be."""
+        """Compute the products of queries and keys for a tile; store them where the weights will be."""
         k, split, zero = self.k, self.scores, self.k.constant(0.0, "f")
         sums: tuple[Number, ...] = tuple([zero] * split.count)
         depth, step = (k.constant(n, "u") for n in (self.form.depth, PART))
@@ -184,7 +186,7 @@ class AttentionKernel:
             k.keep(place, total)
 
     def score(self, c: Number, column: Number, total: Number) -> Number:
-        """Return the score of a key of the tile for the invocation's own row."""
+        """Return the score of a key of the tile for the row of this invocation."""
         key, bias = c + column, None
         seen = key < self.keys
         if self.form.biased:
@@ -198,7 +200,7 @@ class AttentionKernel:
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Add the products of the numbers from d on to the scores."""
+        """Add the products of PART elements, from d on, to the scores."""
         k = self.k
         k.barrier()
         self.bring(0, self.tile.rows, 0, d, q_rows)
@@ -212,7 +214,7 @@ class AttentionKernel:
         return k.loop(zero, k.constant(PART, "u"), step, sums, self.add_products, rolled=True)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
-        """Load the numbers of one part of all queries' or keys' rows into shared memory, transposed."""
+        """Load one part of every query row or key row into shared memory, transposed."""
         k, depth, column = self.k, self.form.depth, d + (self.lane & (PART - 1))
         for i, start in enumerate(starts):
             near = column if depth % PART == 0 else (column < depth).where(column, depth - 1)
@@ -224,7 +226,7 @@ class AttentionKernel:
                 k.keep(target, value)
 
     def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the products of UNROLLED numbers of the part, from c on, to the scores."""
+        """Add the products of UNROLLED elements of the part, from c on, to the scores."""
         k, split = self.k, self.scores
         found, query = list(sums), c * self.tile.rows + split.row
         key = c * self.tile.keys + split.column + self.at.k
@@ -236,7 +238,8 @@ class AttentionKernel:
         return tuple(found)
 
     def joined(self, value: Number, join: Callable[[Number, Number], Number]) -> Number:
-        """Join the values of all invocations of a row, and return the result to each of them."""
+        """Reduce the values of all invocations of a row with *join*, and return the result to each
+        invocation."""
         k, place = self.k, self.lane + self.at.lanes
         half = self.tile.lanes // 2
         while half:

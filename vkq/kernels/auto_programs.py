@@ -1,5 +1,5 @@
-"""The programs that ``auto`` chooses for typical layers, from a device's capabilities alone, so that a
-compiler can be asked about them without running anything.
+"""The programs that ``auto`` chooses for typical layers, derived from a device's capabilities alone, so that
+a compiler can be tested on them without a run on the device.
 
 The layers are from ResNet-50 and MobileNetV2 for one image of 224x224 and for one row, with float32
 activations and weights of 8 and of 4 bits.
@@ -51,7 +51,7 @@ RESULTS = {
     "avg_pool_q8__pixels": 16, "binary_q8__word": 16, "conv2d_q8ta_q8csw__depthwise": 16,
     "max_pool_q8__pixels": 16, "quantize_q8ta__pixels": 16, "transpose_q8__pixels": 16,
 }  # fmt: skip
-# With these parameters, as with most, an addition needs no table (binary.py).
+# As with most parameters, an addition with these needs no table (binary.py).
 SUMMANDS, SUM = QParams(0.023, 3), QParams(0.031, -5)
 UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, math.inf))
 
@@ -66,13 +66,13 @@ class AutoProgram:
 
     @property
     def results(self) -> int | None:
-        """The number of results that an invocation writes; None if it depends on the shape, or if the
-        invocation adds up more than one window for each result."""
+        """The number of results that an invocation writes; None if the number depends on the shape or if the
+        invocation sums more than one window for each result."""
         return RESULTS.get(self.variant.shader)
 
 
 class _Asked:
-    """A stand-in for a device that kernels ask for capabilities; it makes no pipelines."""
+    """A stand-in for a device: it has capabilities and makes no pipelines."""
 
     def __init__(self, capabilities: Capabilities):
         self.capabilities = capabilities
@@ -90,8 +90,8 @@ class _Asked:
 
 
 class _Int8Results:
-    """A stand-in for the scheme of int8 activations and results, with everything that kernels ask before they
-    run."""
+    """A stand-in for the scheme of int8 activations and results, with every attribute that kernels read
+    before a dispatch."""
 
     family, axes, out, after = "q8ta_q8csw", {"out": "q8to"}, "q8to", NOTHING
     x_zero_point, largest_bias = 0, 0
@@ -107,7 +107,8 @@ FLOATS = types.SimpleNamespace(  # the same stand-in for the schemes of float ac
 
 
 def form(c: Capabilities) -> str:
-    """Return the dot form of a device whose rates are not measured: the first whose flag is set."""
+    """Return the dot form of a device without measured rates: the first form whose acceleration flag is
+    set."""
     able = (row for row in TABLE if row.needs and c.features.get(row.needs))
     return next((row.form for row in able if row.flag and c.facts.get(row.flag)), FORM_WITHOUT)
 
@@ -145,8 +146,8 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
 
 
 def _expanded(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
-    """Yield the program of an expansion and a depthwise convolution in one dispatch, where a device has a
-    packed dot product: `vkq.device.measured` times it beside two dispatches."""
+    """Yield the program of an expansion and a depthwise convolution in one dispatch, if the device has a
+    packed dot product. `vkq.device.measured` compares its time with two dispatches."""
     p = Conv2dProblem.of((1, 192, 28, 28), (192, 1, 3, 3), padding=1, groups=192)
     depthwise = Depthwise(device, _zeros(192, 1, 3, 3), _points(192), SCHEME, dot, 192)
     product, x = _gemm(device, dot, 192, 32), Spec((1, 32, 28, 28), "int8", IMAGE)
@@ -157,7 +158,7 @@ def _expanded(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
 
 
 def _attention(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
-    """Yield the program of 8-bit attention, where a device has a packed dot product."""
+    """Yield the program of 8-bit attention if the device has a packed dot product."""
     scores, weights = QParams(0.1), QParams(1 / 256, -128)
     three = QParams(0.02), QParams(0.02), QParams(0.1)
     steps = AttentionSteps(three, (scores, scores, SUM), (SUM, weights), (weights, *three[1:]))
@@ -168,7 +169,7 @@ def _attention(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
 
 
 def _moved(device: Any) -> Iterator[tuple[str, Program]]:
-    """Yield the programs of operators that compute little."""
+    """Yield the programs of operators with little arithmetic."""
     c = device.capabilities
     sure = {"SURE": arithmetic("add", SUMMANDS, SUMMANDS, SUM).sure(soft_float=False)}
     yield "add", device.program(catalog().find("binary_q8__word", op="add", shape="same"), sure)

@@ -1,5 +1,5 @@
-"""The parameters of the kernel for two 8-bit tensors: a float formula with an error bound, the table that
-decides near ties, and the same as an epilogue of another kernel."""
+"""The parameters of the kernel for two 8-bit tensors: a float formula with an error bound, and the table that
+decides near ties. The same parameters serve as an epilogue of another kernel."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ LARGEST_PRODUCT = 255.0 * 255.0
 
 @dataclasses.dataclass(frozen=True)
 class BinaryFormula:
-    """The shader's formula of ``op``: its variant and its numbers. Sums farther than ``safe`` from an integer
-    (``exact``, on devices that round floats to nearest even) are decided by the table."""
+    """The shader's formula of ``op``: its variant and its constants. The table decides sums whose distance
+    from the nearest integer exceeds ``safe`` (``exact`` on devices that round floats to nearest even)."""
 
     variant: str
     ra: float
@@ -53,7 +53,7 @@ BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, -1.0, -1.0)
 
 @functools.lru_cache(maxsize=256)
 def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormula:
-    """Return the float formula on the stored int8 numbers, with a bound of its error against the float32
+    """Return the float formula on the stored int8 values, with a bound of its error relative to the float32
     steps of the exact result."""
     if op == "mul":
         ra = scale_of_product(a, b, y)
@@ -64,25 +64,24 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     ra, rb, plain = (float(value) for value in scales_of_sum(a, b, y, op == "sub"))
     offset = plain + moved_a * ra + moved_b * rb - moved_y
-    # No term or partial sum is larger. Four steps of the shader, and the change that `_exact` makes, are each
-    # off by at most 2^-23 of this number. The offset and two steps of the exact result are off by half as
-    # much.
+    # *largest* bounds every term and partial sum. Four steps of the shader, and the change that `_exact`
+    # makes, each have an error of at most 2^-23 of it. The offset and two steps of the exact result have half
+    # that error.
     largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
     formula = _within(BinaryFormula("add", ra, rb, offset, TIE - 7 * FLOAT_STEP * largest, 0.0), largest)
     return formula if formula is BY_TABLE else _exact(formula, stored_table(op, a, b, y, None))
 
 
 def _within(formula: BinaryFormula, largest: float) -> BinaryFormula:
-    """Return the formula if its numbers, at most *largest*, are far from the ends of float32; else the table
-    alone."""
+    """Return the formula if its values, at most *largest*, are far from float32's limits; else BY_TABLE."""
     able = np.isfinite(largest) and largest < 2.0**100 and formula.ra >= 2.0**-100
     return formula if able and formula.safe > TIE / 2 else BY_TABLE
 
 
 def _exact(formula: BinaryFormula, table: npt.NDArray[np.int8]) -> BinaryFormula:
-    """Adjust a formula of sums so that it gives every result of the table, [b + 128][a + 128], with steps
-    rounded to nearest even: its three numbers, or their neighbours. If none does, keep its numbers, with a
-    distance from integers below that of the first wrong sum."""
+    """Return a formula of sums that gives every result of the table with steps rounded to nearest even: the
+    three constants as they are, or with neighbouring floats. If no combination does, keep the constants and
+    set ``exact`` below the distance of the first wrong sum from an integer."""
     q = np.arange(-128, 128)
     value = q * formula.ra + q[:, None] * formula.rb + formula.offset
     distance = np.abs(value - np.rint(value))
@@ -104,9 +103,9 @@ def _first_wrong(
     near: tuple[Float32, Float32], want: npt.NDArray[np.int8], ra: np.float32, rb: np.float32,
     offset: np.float32,
 ) -> float:  # fmt: skip
-    """Return a number just below the distance of the first wrong sum from its integer, or 1 if none is wrong.
-    Sums are tried in both orders of the operands, with each multiplication fused with its addition or rounded
-    before."""
+    """Return a value just below the distance of the first wrong sum from its integer, or 1 if no sum is
+    wrong. Sums are computed in both orders of the operands, with each multiplication fused with its addition
+    or rounded before it."""
     safe = 1.0
     for (x, rx), (z, rz) in itertools.permutations(zip(near, (ra, rb), strict=True)):
         for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):
@@ -120,12 +119,12 @@ def _first_wrong(
 def stored_table(
     op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation
 ) -> npt.NDArray[np.int8]:
-    """Return the result for every pair of stored numbers."""
+    """Return the result for every pair of stored values."""
     low, high = activation_bounds(activation, y)
     return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
 
 
-# Addition asks for its formula and for its table; a session asks for all of them in advance.
+# Cached: an addition needs its table twice, and a session computes all tables in advance.
 @functools.lru_cache(maxsize=64)
 def _table(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> npt.NDArray[np.int8]:
     table = signed(binary_table(op, a, b, y))
@@ -137,9 +136,9 @@ def sum_after(
     op: Literal["add", "sub"], own: QParams, other: QParams, yq: QParams, activation: Activation,
     own_first: bool, shape: Sequence[int],
 ) -> After:  # fmt: skip
-    """Return the epilogue that applies ``op`` to a kernel's results, which have *shape* and the parameters
-    *own*, and to an operand of that shape. It gives the bits of `vkq.ops.elementwise.combined`. own_first:
-    True if the results are the first operand."""
+    """Return the epilogue that applies ``op`` to a kernel's results (of this shape, with the parameters
+    *own*) and to another operand of the same shape. Its results have the bits of
+    `vkq.ops.elementwise.combined`. own_first: True if the kernel's results are the first operand."""
     a, b = (own, other) if own_first else (other, own)
     if op == "add" and swaps(tuple(shape), tuple(shape)):
         a, b, own_first = b, a, not own_first

@@ -1,4 +1,4 @@
-"""Steps of a plan that convert between float16 and float32, and that pad rows with zeros."""
+"""Steps of a plan that convert between float16 and float32, or pad rows with zeros."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def converted(b: Builder, x: Value, dtype: str) -> Value:
 
 
 def filled_rows(b: Builder, x: Value, k: int) -> Value:
-    """Pad x (..., K), float16 or float32, with zeros from K to k, a multiple of 8. All callers share one
+    """Pad x (..., K), float16 or float32, with zeros to k columns, a multiple of 8. All callers share one
     result."""
     if x.spec.shape[-1] == k:
         return x
@@ -37,6 +37,5 @@ def filled_rows(b: Builder, x: Value, k: int) -> Value:
 
 
 def result_dtype(device: Device, x: Value) -> str:
-    """Return the type of a layer's results: the type of x if shaders can write single float16 numbers, else
-    float32."""
+    """Return the dtype of a layer's results: that of x if shaders can store 16-bit values, else float32."""
     return x.spec.dtype if device.capabilities.features["storageBuffer16BitAccess"] else "float32"

@@ -1,8 +1,8 @@
-"""Chains of element-wise operators: one dispatch, whose operands broadcast by strides.
+"""Chains of element-wise operators: one dispatch, with operands that broadcast by strides.
 
-A chain is a value: operators on numbered values. NumPy computes its steps (`Chain.computed`) in the same way
-as the kernel written for it (`vkq.shader.assembler`). Sizes and strides are push constants, so other shapes
-of the same pattern use the same kernel.
+A chain is data: operators on numbered values. NumPy computes its steps (`Chain.computed`) in the same way as
+the kernel that `vkq.shader.assembler` writes. Sizes and strides are push constants, so one kernel serves
+every shape with the same broadcast pattern.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .chain_shader import written
 __all__ = ["MOST_BUFFERS", "Chain", "Link", "chained", "collapsed", "fits", "named"]
 
 MOST_BUFFERS = 4
-# From this number of words on, an invocation computes a vector of four words, or TURNS single words.
+# From this number of words on, an invocation computes a vector of four words, or TURNS separate words.
 MANY = 1 << 18
 TURNS = 4
 
 
 def chained(b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int]) -> list[Value]:
-    """Add a chain to a plan; its results have this shape, to which the inputs broadcast."""
+    """Add a chain to a plan. Its results have this shape, to which the inputs are broadcast."""
     stored = [_stored(chain.types[i]) for i in chain.results]
     results = [b.new(Spec(shape, dtype)) for dtype in stored]
     size = math.prod(shape)
@@ -53,7 +53,7 @@ def chained(b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[i
 
 
 def _stored(dtype: str) -> str:
-    """Return the type in memory: bool is stored as int32 0 and 1."""
+    """Return the dtype in memory: bool is stored as int32 0 or 1."""
     return "int32" if dtype == "bool" else dtype
 
 
@@ -65,8 +65,8 @@ def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
 def collapsed(
     shape: tuple[int, ...], operands: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the axes of a result and each operand's strides, with neighbouring axes joined where every
-    operand allows it."""
+    """Return the sizes of a result's axes and each operand's strides, after merging neighbouring axes that
+    are contiguous in every operand."""
     rank = len(shape)
     all_strides = []
     for own in operands:
@@ -87,13 +87,13 @@ def collapsed(
 
 
 def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
-    """Return True if the push constants of one kernel can hold the broadcast of these inputs."""
+    """Return True if push constants have room for the sizes and strides of this broadcast."""
     sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
     return 4 * (2 + len(sizes) + len(sizes) * len(strides)) <= MAX_BYTES
 
 
 def named(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Return attributes as a `Link` stores them."""
+    """Return attributes in the form of `Link.attributes`, sorted by name."""
     return tuple(
         sorted(
             (name, value)

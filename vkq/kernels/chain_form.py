@@ -1,4 +1,4 @@
-"""A chain of element-wise operators as a value, and the other properties that its kernel depends on."""
+"""A chain of element-wise operators as data, and the other properties that its kernel depends on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """An operator on earlier values; operands are of type *dtype*, the result is of type *result*."""
+    """An operator on earlier values. The operands have type *dtype*, the result has type *result*."""
 
     op: str
     operands: tuple[int, ...]
@@ -29,8 +29,8 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """A chain. Its values are numbered: the inputs (by type), then constants (type and number), then each
-    step's result."""
+    """A chain. Its values are numbered: first the inputs (each given by its type), then the constants (type
+    and value), then the result of each step."""
 
     inputs: tuple[str, ...]
     constants: tuple[tuple[str, float], ...]
@@ -43,7 +43,7 @@ class Chain:
         return (*self.inputs, *(dtype for dtype, _ in self.constants), *(s.result for s in self.links))
 
     def values(self, inputs: Sequence[Number]) -> list[Number]:
-        """Return the results for numbers."""
+        """Return the results of the chain for input elements."""
         like = inputs[0]
         values = [*inputs, *(_constant(like, dtype, value) for dtype, value in self.constants)]
         for step in self.links:
@@ -70,9 +70,9 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Other properties that a kernel depends on: the placement of each input ("own": as the result, "one":
-    one number, "strided"), the number of axes they share, how many words (with *fours*: vectors of four
-    words) an invocation makes, and whether sums are sums of whole numbers."""
+    """Other properties that a kernel depends on: how each input is indexed ("own": like the result, "one": a
+    single element, "strided"); the number of axes; how many words (with *fours*: vectors of four words) an
+    invocation computes; and whether the device needs software float arithmetic."""
 
     ways: tuple[str, ...]
     rank: int
@@ -86,7 +86,8 @@ def per_word(chain: Chain) -> int:
 
 
 def per_turn(chain: Chain, fours: bool) -> int:
-    """Return how many elements an invocation makes together: whole vectors of every buffer, or a word."""
+    """Return how many elements an invocation computes at a time: whole vectors of every buffer, or one
+    word."""
     if not fours:
         return per_word(chain)
     return 8 if "float16" in (*chain.inputs, *(chain.types[i] for i in chain.results)) else 4

@@ -17,7 +17,7 @@ from .chain_form import LOCAL, Chain, Form, per_turn, per_word
 
 @functools.lru_cache(4096)
 def written(chain: Chain, form: Form) -> Written:
-    """Write the shader of a chain."""
+    """Return the shader of a chain."""
     count = max(form.rank - 1, 0) + form.rank * form.ways.count("strided")
     names = ["first_group", "count", *(f"n{i}" for i in range(count))]
     results = len(chain.results)
@@ -64,8 +64,8 @@ def _module(chain: Chain, form: Form) -> bytes:
 
 
 def _by_fours(chain: Chain, form: Form) -> bytes:
-    """Write a shader whose invocations each read and write vectors of four words. Inputs are single numbers
-    or placed as the result, and the elements fill whole vectors."""
+    """Write a shader whose invocations read and write vectors of four words. Every input is one element or
+    indexed like the result, and the elements fill whole vectors."""
     first_result, types, per = len(chain.inputs), chain.types, per_turn(chain, True)
     fours = {i for i, way in enumerate(form.ways) if way == "own"}
     results = range(first_result, first_result + len(chain.results))
@@ -106,7 +106,7 @@ def store_vectors(k: KernelWriter, buffer: int, dtype: str, at: Number, values: 
 
 
 def _places(k: KernelWriter, form: Form, i: Number) -> list[Number]:
-    """Return the place of each input's element for an element of the result."""
+    """Return the index of each input's element for element i of the result."""
     at, rest = form.rank - 1, i
     coordinates: list[Number] = []
     for axis in range(form.rank - 1, 0, -1):
@@ -134,7 +134,7 @@ def element(k: KernelWriter, buffer: int, dtype: str, place: Number) -> Number:
 
 
 def number(dtype: str, word: Number) -> Number:
-    """Decode the element in a word."""
+    """Decode an element from its word."""
     if dtype == "float32":
         return flushed(word.f)
     return ~word.equals(0) if dtype == "bool" else word.i
@@ -155,7 +155,7 @@ def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequenc
     for j, value in enumerate(values):
         value = stored(dtype, value)
         at = word * per + j
-        if j:  # the last word may hold a single float16 number
+        if j:  # the last word may hold a single float16 element
             with k.when(at < k.word(1)):
                 k.store(buffer, at, value)
         else:

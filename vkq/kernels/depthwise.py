@@ -1,4 +1,4 @@
-"""Depthwise convolutions: every output channel reads one input channel."""
+"""Depthwise convolutions: each output channel reads one input channel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .weights import PARAMETER_BYTES, Int8, Int32, ceil4
 
 
 class Depthwise(Direct):
-    """A convolution whose output channels read one input channel each; see conv_depthwise_q8.comp."""
+    """A depthwise convolution; see conv_depthwise_q8.comp."""
 
     _word_bytes = 1
 
@@ -53,13 +53,13 @@ class Depthwise(Direct):
             super().build(b, p, x, y)
 
     def _on_dots(self, p: Conv2dProblem, layout: str) -> bool:
-        """Return True if the kernels on packed dot products can compute the problem and are preferred."""
+        """Return True if the packed dot product kernels can compute the problem and are preferred."""
         aligned = p.padding[1] % 4 == self.kw // 2
         return self.on_dots(p) and (layout == BLOCKED or (aligned and Dots.by_lines(self)))
 
     def on_dots(self, p: Conv2dProblem) -> bool:
-        """Return True if packed dot products can compute the problem: one output for each input channel, a
-        square kernel."""
+        """Return True if packed dot products can compute the problem: one output channel for each input
+        channel, and a square kernel."""
         stride = p.stride[0]
         square = p.stride == (stride, stride) and p.dilation == (1, 1) and self.kh == self.kw
         able = self.group_oc == 1 and self.arithmetic.out == "q8to" and self.form != "float"
@@ -71,18 +71,19 @@ class Depthwise(Direct):
 
 
 class Dots:
-    """A depthwise convolution with a square kernel on packed dot products. A dot product takes the taps of a
-    line (conv_depthwise_lines.comp) if dot products are signed and the device's profile prefers it; else the
-    taps of a column (conv_depthwise_columns.comp), which needs kPackedInt8_16C."""
+    """A depthwise convolution with a square kernel on packed dot products. A dot product multiplies the taps
+    of a kernel row (conv_depthwise_lines.comp) if dot products are signed and the device's profile prefers
+    rows. Otherwise it multiplies the taps of a column (conv_depthwise_columns.comp), which needs
+    kPackedInt8_16C."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
-    SMALL = 1 << 22  # smaller sums become floats by one addition (requantize.glslh)
+    SMALL = 1 << 22  # a smaller sum is converted to float by one addition (requantize.glslh)
 
     def __init__(self, of: Direct, weight: Int8, zero_points: Int32):
         self.of, self._weight, self._zero_points = of, weight, zero_points
         flat = np.zeros((1, 4 * ceil4(of.oc), of.kh * of.kw), np.int8)
         flat[0, : of.oc] = weight.reshape(of.oc, -1)
-        arithmetic, form = of.arithmetic, of.form  # lambdas that pack the weight later must not hold self
+        arithmetic, form = of.arithmetic, of.form  # locals: a lambda that packs later must not hold self
         self.parameters = arithmetic.after.before(
             of.device, ceil4(of.oc) * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(flat, form, zero_points[None]),
@@ -119,8 +120,8 @@ class Dots:
         b.dispatch(of.device.program(variant, constants), slots, push, macs, after.in_place)
 
     def _read(self, x: Spec) -> str:
-        """Return how pixels are read: as texels if the device's profile prefers it and the device can view
-        all of them, else in the units of their layout."""
+        """Return how the shader reads pixels: as texels if the profile prefers them and a texel buffer can
+        hold all of them, else in the units of their layout."""
         c = self.of.device.capabilities
         able = x.layout == IMAGE and viewable(c, x.nbytes, self.lines.bytes, self.parameters.bytes)
         return "texels" if profile(c).texels and able else PIXELS[x.layout]
@@ -142,15 +143,15 @@ class Dots:
 
 
 def lines_of(known: Profile, p: Conv2dProblem) -> int:
-    """Return how many output lines an invocation of conv_depthwise_lines.comp computes. With more lines,
-    fewer pixels are read twice; with fewer lines, an invocation finishes sooner."""
+    """Return how many output rows an invocation of conv_depthwise_lines.comp computes. With more rows, fewer
+    pixels are read twice; with fewer rows, an invocation finishes sooner."""
     share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
     lines = next((lines for lines, most in known.depthwise_shares if share <= most), 4)
     return min(lines, 4 // p.stride[0])
 
 
 def _lines(weight: Int8, zero_points: Int32) -> Int8:
-    """Pack weights (OC, 1, KH, KW) as [kh][word][c4] of four channels x four taps; places beyond the last tap
+    """Pack weights (OC, 1, KH, KW) as [kh][word][c4] of four channels x four taps. Taps beyond the last one
     hold the channel's zero point."""
     oc, _, kh, kw = weight.shape
     out = np.zeros((4 * ceil4(oc), kh, 4 * ceil4(kw)), np.int8)
@@ -160,8 +161,8 @@ def _lines(weight: Int8, zero_points: Int32) -> Int8:
 
 
 def _columns(weight: Int8, zero_points: Int32, rows: int, words: int, stride: int) -> Int8:
-    """Pack weights (OC, 1, KH, KW) as [kw][row][word][c4] of four channels x four input lines; input lines
-    that an output line does not read hold the channel's zero point."""
+    """Pack weights (OC, 1, KH, KW) as [kw][row][word][c4] of four channels x four input rows. Input rows that
+    an output row does not read hold the channel's zero point."""
     oc, _, kh, kw = weight.shape
     out = np.zeros((4 * ceil4(oc), kw, rows, 4 * words), np.int8)
     out[:oc] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

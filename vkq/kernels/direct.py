@@ -24,12 +24,12 @@ from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
 LAYOUTS = (IMAGE, BLOCKED)  # layouts that these kernels read and write
 NOTHING: Mapping[str, Constant] = {}
-UNROLLED_TAPS = 7  # most taps of an unrolled line of the kernel; wider kernels are rare
+UNROLLED_TAPS = 7  # most taps in a row of an unrolled kernel; wider kernels are rare
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """The position of a kernel's taps in the input and of its pixels in the output (conv_block.glslh)."""
+    """The mapping of output pixels and kernel taps to input and output positions (conv_block.glslh)."""
 
     images: int
     ic: int
@@ -38,7 +38,7 @@ class Sweep:
     oh: int  # output rows and columns of this dispatch
     ow: int
     stride: Pair
-    before: Pair  # padding at the top and left; negative where the first tap lies inside the image
+    before: Pair  # padding at the top and left; negative if the first tap is inside the image
     dilation: Pair
     out: Pair  # size of the output image
     out_stride: Pair = (1, 1)
@@ -46,17 +46,17 @@ class Sweep:
 
     @classmethod
     def of(cls, p: Conv2dProblem) -> Sweep:
-        """Return the single sweep of an ordinary convolution."""
+        """Return the one sweep that computes an ordinary convolution."""
         return cls(p.n, p.ic, p.h, p.w, p.oh, p.ow, p.stride, p.padding[:2], p.dilation, (p.oh, p.ow))
 
     @property
     def slides(self) -> bool:
-        """True if neighbouring pixels and neighbouring taps are one input column apart."""
+        """True if neighbouring output pixels and neighbouring taps are both one input column apart."""
         return self.stride[1] == self.dilation[1] == 1
 
     @property
     def spread(self) -> bool:
-        """True if the pixels are apart in the output."""
+        """True if the sweep's output pixels are not adjacent in the output image."""
         return self.out_stride != (1, 1)
 
 
@@ -64,8 +64,8 @@ class Direct:
     """A direct convolution whose weights are aligned to whole words of input channels; see
     conv_direct_q8.comp.
 
-    *weight* is (OC, IC/groups, KH, KW) as int8, *zero_points* (OC,) also int8. If KH or KW is 0, the result
-    is the bias.
+    *weight* is int8 (OC, IC/groups, KH, KW); *zero_points* (OC,) are in int8's range. If KH or KW is 0, the
+    result is the bias.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Direct:
         return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
     def program(self, v: Sweep, layout: str = IMAGE, more: Mapping[str, Constant] = NOTHING) -> Program:
-        """Return the pipeline for sweeps like this one on images of this layout; *more* constants go
-        first."""
+        """Return the pipeline for such sweeps on images of this layout. *more*: further specialization
+        constants."""
         known, wide = profile(self.device.capabilities), 1
         while wide < known.direct_blocks and 4 * wide < self.oc:
             wide *= 2
@@ -121,7 +121,7 @@ class Direct:
         return self.device.program(self._variant(), constants)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
-        """Add the pixels of one sweep."""
+        """Add one sweep to a plan."""
         program = self.program(v, x.spec.layout)
         push, macs = self.push(v), self.macs(v)
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
@@ -133,7 +133,7 @@ class Direct:
         return int(64 * blocks * self.kh * self.kw * self.span)
 
     def push(self, v: Sweep) -> dict[str, int | float]:
-        """The push constants."""
+        """Return the push constants."""
         return {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "x_c4": ceil4(v.ic), "h": v.h, "w": v.w,
             "kh": self.kh, "kw": self.kw, "span": self.span, "stride_h": v.stride[0], "stride_w": v.stride[1],
@@ -156,13 +156,13 @@ class Direct:
 
 
 def words_of(oc: int, group_ic: int, group_oc: int) -> int:
-    """Return the number of words of input channels that a block of four output channels reads."""
+    """Return how many words of input channels a block of four output channels reads."""
     return _lanes(oc, group_ic, group_oc)[1]
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
-    """Return the lane of each channel's first input in the words of its block of four, and the number of
-    words that any block needs."""
+    """Return two values: the lane of each output channel's first input in the words of its block of four, and
+    the number of words that any block needs."""
     channel = np.arange(oc)
     first_word = channel // 4 * 4 // group_oc * group_ic // 4
     lane = channel // group_oc * group_ic - 4 * first_word
@@ -170,12 +170,11 @@ def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp],
 
 
 def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int, Int8]:
-    """Return (span, weight (OC rounded up to 4, KH, KW, 4 * span)): each block of four output channels
-    aligned to the same input words.
+    """Return (span, weight (OC rounded up to 4, KH, KW, 4 * span)): weights in which the four output channels
+    of a block read the same input words.
 
-    The words of a block are those with a channel of its groups; the span is the largest number that any block
-    needs. Lanes of other channels hold the channel's zero point, and so count as zero whatever the input
-    holds there.
+    A block reads the words that contain channels of its groups; the span is the largest number of words of
+    any block. Lanes of other channels hold the zero point: their products are zero for every input.
 
     >>> weight = np.array([1, 2, 3, 4], np.int8).reshape(4, 1, 1, 1)
     >>> align_to_words(weight, np.zeros(4, np.int32), 1)[1].reshape(4, 4).tolist()

@@ -21,7 +21,7 @@ def divisor(name: str, d: int) -> dict[str, int | float]:
 
 
 def divisors(*numbers: int) -> dict[str, int | float]:
-    """Return the push constants of up to three divisions, ``first``, ``second`` and ``third``."""
+    """Return the push constants of up to three divisions, named ``first``, ``second`` and ``third``."""
     found: dict[str, int | float] = {}
     for name, d in zip(("first", "second", "third"), (*numbers, 1, 1, 1), strict=False):
         found |= divisor(name, d)
@@ -29,8 +29,8 @@ def divisors(*numbers: int) -> dict[str, int | float]:
 
 
 def of_pixels(y: Spec, one_pixel: bool = False) -> dict[str, int | float]:
-    """Return the divisors with which common/pixels.glslh finds a vector's place in images, or (*one_pixel*)
-    its image and block of channels alone."""
+    """Return the divisors with which common/pixels.glslh finds the position of a vector in images, or, with
+    *one_pixel*, only its image and block of channels."""
     n, c, h, w = (max(size, 1) for size in y.shape)
     if y.layout == BLOCKED:
         return divisors(h * w, n) if one_pixel else divisors(w, h, n)

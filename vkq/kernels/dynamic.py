@@ -1,5 +1,4 @@
-"""Quantization of activations by rows, on the device, with scale and zero point from each row's values
-(scheme dq8ca)."""
+"""Quantization of activations on the device, with a scale and zero point for each row (scheme dq8ca)."""
 
 from __future__ import annotations
 
@@ -10,13 +9,13 @@ from ..runtime.program import Program
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 
-INVOCATIONS = 256  # most invocations for a row
-PIECE = 1 << 16  # values of a row for one workgroup, a multiple of 16
+INVOCATIONS = 256  # most invocations for each row
+PIECE = 1 << 16  # values of a row that one workgroup quantizes, a multiple of 16
 
 
 def rows_program(device: Device, k: int, name: str, infinities: bool = False, turn: int = 0) -> Program:
-    """Return the pipeline that quantizes rows of k values into a layout. *turn*: 0 does everything; 1 finds
-    the bounds of pieces of rows, 2 does the rest."""
+    """Return the pipeline that quantizes rows of k values into a layout. *turn*: 0 quantizes in one dispatch;
+    1 finds the bounds of pieces of rows, 2 quantizes with these bounds."""
     most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:
@@ -30,9 +29,9 @@ def rows_program(device: Device, k: int, name: str, infinities: bool = False, tu
 def quantize_rows(
     b: Builder, x: Value, m: int, k: int, name: str, infinities: bool = False
 ) -> tuple[Value, Value]:
-    """Add the quantization of m rows of k float32. Return int8 in the layout *name*, and (bits of the scale,
-    zero point) for each row. *infinities*: whether they count, as in ONNX, so that a scale may be infinite.
-    Workgroups share a row of more than `PIECE` values, in two dispatches."""
+    """Add the quantization of m rows of k float32 values. Return the int8 rows in the layout *name*, and
+    (bits of the scale, zero point) of each row. *infinities*: count infinite values, as ONNX does, so that a
+    scale may be infinite. Workgroups share a row of more than `PIECE` values, in two dispatches."""
     packed, parameters = b.new(Spec((m, k), "int8", name)), b.words(2 * m)
     parts = max(1, -(-k // PIECE))
     slots = [x, packed, parameters, b.words(2 * m * parts) if parts > 1 else parameters]

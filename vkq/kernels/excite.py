@@ -1,8 +1,8 @@
-"""Squeeze-and-excite in one dispatch: the gates of an image's channels are two 1x1 convolutions of the
-channels' means.
+"""Squeeze-and-excite in one dispatch: two 1x1 convolutions of the means of an image's channels, which give
+the gates of the channels.
 
-The shader that computes the means (global_avg_pool_q8.comp) does both: the last of an image's workgroups to
-arrive computes the products (excite.glslh)."""
+One shader computes the means (global_avg_pool_q8.comp) and the products (excite.glslh): the last workgroup of
+an image to finish computes the products."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .gemm import Int8Gemm
 from .weights import ceil4
 
 EXCITE = "global_avg_pool_q8__excite"
-MOST_C4, MOST_HIDDEN4 = 512, 64  # limits of excite.glslh: words of channels, and words of hidden units
+MOST_C4, MOST_HIDDEN4 = 512, 64  # limits of excite.glslh, in words of 4: channels, hidden units
 MOST_IMAGES = 1024  # each image has a counter
-INVOCATIONS = 128  # fewest invocations of a workgroup: one for each hidden word (MOST_HIDDEN4)
+INVOCATIONS = 128  # fewest invocations of a workgroup: one for each word of hidden units (MOST_HIDDEN4)
 
 
 class Excite:
-    """Two successive products of the means of images."""
+    """Two successive products, applied to the channel means of images."""
 
     def __init__(self, device: Device, first: Int8Gemm, second: Int8Gemm):
         self.device, self.first, self.second = device, first, second
@@ -38,7 +38,7 @@ class Excite:
 
     @property
     def fits(self) -> bool:
-        """Return True if the kernels can compute the two products and the device can run the kernels."""
+        """Return True if the kernels can compute the two products and can run on the device."""
         first, second = self.first, self.second
         return (
             first.groups == second.groups == 1 and (first.k, first.n) == (second.n, second.k)
@@ -56,8 +56,8 @@ class Excite:
         pool: Mapping[str, int | float],
         workgroup: Mapping[str, Constant],
     ) -> None:
-        """Add the gates y of an image x; *pool* are the push constants of the means, *workgroup* their
-        specialization constants."""
+        """Add the gates y of an image x to a plan. *pool*: the push constants of the means; *workgroup*: the
+        specialization constants of the means."""
         n, c, _, _ = y.spec.shape
         tables = {f"TABLE{i}": gemm.arithmetic.after.kind == TABLE for i, gemm in self._products}
         invocations = self._invocations(x.spec.layout, int(workgroup["LOCAL_X"]))
@@ -69,7 +69,8 @@ class Excite:
         b.dispatch(program, slots, {**pool, **self._push}, macs)
 
     def _invocations(self, layout: str, most: int) -> int:
-        """Return the invocations of the means' kernel, or fewer, so that shared memory has room for both."""
+        """Return the number of invocations: that of the means' kernel, or fewer if shared memory is too
+        small."""
         while most > INVOCATIONS and self._refused(layout, most):
             most //= 2
         return most

@@ -1,5 +1,5 @@
 """A 1x1 convolution and the depthwise convolution that reads it, in one dispatch
-(conv_expand_depthwise_q8.comp): the bytes between them stay in shared memory."""
+(conv_expand_depthwise_q8.comp): the intermediate bytes stay in shared memory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .weights import WEIGHT_LAYOUT, ceil4
 SHADER = "conv2d_q8ta_q8csw__expand_depthwise"
 MATRIX_WEIGHTS = "kPackedInt8_32K"
 BLOCKS, INVOCATIONS = (2, 4, 8, 16), 128
-START = 100  # cost of starting a workgroup, in words of four pixels and four channels
+START = 100  # the cost of starting a workgroup, in words of four pixels and four channels
 
 
 @dataclasses.dataclass(frozen=True)
 class ExpansionTile:
-    """The results that one workgroup computes: lines, pixels of a line, blocks of four channels; and its
-    number of invocations. matrices: the matrix shape for the 1x1 convolution; None: dot products."""
+    """The results that one workgroup computes (rows, pixels of a row, blocks of four channels) and its number
+    of invocations. matrices: the matrix shape for the 1x1 convolution; None: dot products."""
 
     h: int
     w: int
@@ -40,8 +40,8 @@ class ExpansionTile:
     matrices: Matrices | None = None
 
     def inside(self, p: Conv2dProblem) -> int:
-        """Return the words of four pixels of the expanded image that lie under the tile, at most. Others are
-        padding, which nobody computes."""
+        """Return the most words of four pixels that the tile covers inside the expanded image. Words outside
+        the image are padding, which is not computed."""
         lines, left = (self.h - 1) * p.stride[0] + p.kh, ceil4(p.padding[1])
         words = ceil4(4 * left - p.padding[1] + (self.w - 1) * p.stride[0] + p.kw)
         return min(lines, p.h) * min(words, ceil4(p.w))
@@ -51,9 +51,9 @@ class ExpansionTile:
         return p.n * -(-p.oh // self.h) * -(-p.ow // self.w) * -(-ceil4(p.oc) // self.blocks)
 
     def cost(self, p: Conv2dProblem, k4: int, cores: int) -> float:
-        """Estimate the time; the unit is the requantization of one word. A word costs as much again for 8
-        words of k (32 on matrix units), and a result of a 3x3 kernel as much as a word. If a subgroup has
-        fewer words than lanes, the others idle. Up to two workgroups a core run at the same time."""
+        """Estimate the time; the unit is the requantization of one word. The products of a word cost one unit
+        for 8 words of k (32 on matrix units); a result word of a 3x3 kernel costs one unit. If a subgroup has
+        fewer words than lanes, the other lanes idle. Up to two workgroups run on a core at the same time."""
         k, lanes_a_word = k4 / 8, 1.0
         if self.matrices:
             k = k4 / 32
@@ -62,8 +62,8 @@ class ExpansionTile:
         return (START + words) * max(1.0, self.count(p) / (2 * cores))
 
     def constants(self, p: Conv2dProblem, k4: int) -> dict[str, Constant]:
-        """Return the specialization constants for the depthwise convolution *p*, whose expansion reads *k4*
-        words of channels."""
+        """Return the specialization constants. *p*: the depthwise convolution; *k4*: words of channels that
+        the expansion reads."""
         found: dict[str, Constant] = {
             "TILE_H": self.h, "TILE_W": self.w, "BLOCKS": self.blocks, "LOCAL_X": self.invocations,
             "KERNEL": p.kh, "STRIDE": p.stride[0], "PAD_L": p.padding[1],
@@ -87,7 +87,8 @@ class ExpandDepthwise:
 
     @staticmethod
     def refusal(first: Int8Gemm, second: Depthwise, p: Conv2dProblem) -> str | None:
-        """Return why one dispatch cannot compute both, or None; *p* is the second one's problem."""
+        """Return why one dispatch cannot compute both convolutions, or None. *p*: the depthwise
+        convolution."""
         if first.form == "float":
             return "the device has no packed dot product"
         if first.form != second.form:
@@ -103,8 +104,8 @@ class ExpandDepthwise:
         return None if kinds <= {NOTHING.kind, TABLE} else "an epilogue is not a table"
 
     def _matrices(self) -> Matrices | None:
-        """Return the matrix shape for the 1x1 convolution. Return None if weights have zero points, the dot
-        form is not s8s8, or the compiler needs constant trip counts."""
+        """Return the matrix shape for the 1x1 convolution. None if weights have zero points, the dot form is
+        not s8s8, or the compiler needs constant trip counts."""
         c, first = self.device.capabilities, self.first
         if first.row_sums or first.form != "s8s8" or counted(c):
             return None
@@ -112,8 +113,7 @@ class ExpandDepthwise:
         return next((one for one in able if INVOCATIONS % one.subgroup == 0), None)
 
     def tile(self, p: Conv2dProblem, x: Spec) -> ExpansionTile | None:
-        """Return the tile with the lowest estimate, of those that the device can run; None if it can run
-        none."""
+        """Return the tile with the lowest estimated time that the device can run, or None."""
         cores = profile(self.device.capabilities).multiprocessors
         best_first = sorted(self._tiles(p), key=lambda one: one.cost(p, self.first.k4, cores))
         return next((one for one in best_first if self._runs(p, x, one)), None)
@@ -132,12 +132,13 @@ class ExpandDepthwise:
         )
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value, tile: ExpansionTile) -> None:
-        """Add the two convolutions; *p* is the second one's problem, x and y have one layout."""
+        """Add the two convolutions to a plan. *p*: the depthwise convolution; x and y have the same
+        layout."""
         first, second = self.first, self.second
         weights = first.weights_in(MATRIX_WEIGHTS if tile.matrices else WEIGHT_LAYOUT)
         known = [weights, first.parameters, second.dots.lines, second.dots.parameters]
         slots = [x, *(b.constant(one) for one in known), y]
-        # Pixels under several tiles are expanded for each of them.
+        # Pixels that several tiles read are expanded once for each tile.
         expanded, taps = 4 * tile.inside(p) * 4 * first.k4, tile.h * tile.w * p.kh * 4 * ceil4(p.kw)
         macs = tile.count(p) * 4 * tile.blocks * (expanded + taps)
         b.dispatch(self.program(p, x.spec, tile), slots, self._push(p), macs)
@@ -152,7 +153,7 @@ class ExpandDepthwise:
         }  # fmt: skip
 
     def program(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> Program:
-        """Return the pipeline for images like x in a tile."""
+        """Return the pipeline for images with x's size and layout, and a tile."""
         subgroup = tile.matrices.subgroup if tile.matrices else 0
         return self.device.program(self._variant(x, tile), self._constants(p, tile), subgroup)
 
@@ -165,7 +166,7 @@ class ExpandDepthwise:
         }  # fmt: skip
 
     def _largest(self, p: Conv2dProblem) -> int:
-        """Return a bound of both convolutions' accumulators."""
+        """Return a bound of the accumulators of both convolutions."""
         biases = (one.arithmetic.largest_bias for one in (self.first, self.second))
         return 255 * 255 * max(4 * self.first.k4, p.kh * p.kw) + max(biases)
 

@@ -24,16 +24,16 @@ from .gemv import max_rows
 from .half_operands import halves
 from .weights import ceil4
 
-K_TOGETHER = 16  # products that are added up in float16
+K_TOGETHER = 16  # products that are summed in float16
 UNIT = 2.0**-5  # the factor that scales integer weights
 LEAST_CHANNELS = 8  # with fewer channels, most products would be products of padding
 MOST_COLUMNS = 8  # most blocks of channels that one workgroup computes
 
 
 class Float16Gemm:
-    """*gemm* in float16 arithmetic: a product, or the convolution whose im2col matrix it multiplies.
-    *channels* is the k of a group's tap (a product's k), *floats* a float weight (OC, channels, KH, KW) in
-    place of the int8 one."""
+    """The product *gemm* in float16 arithmetic, for a linear layer or for a convolution's im2col matrix.
+    *channels*: k for each tap of a group (for a linear layer: k). *floats*: a float weight (OC, channels, KH,
+    KW) that replaces the int8 weight."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.device, self.channels = gemm, gemm.device, channels
@@ -50,30 +50,30 @@ class Float16Gemm:
         return cls(of_floats(device, weight, affine, groups), weight.shape[1], weight)
 
     def fits(self) -> bool:
-        """Return True if float16 arithmetic can use these weights: they fit float16, there are enough
-        channels, and no loop is longer than the driver allows."""
+        """Return True if float16 arithmetic supports these weights: they fit a buffer as float16, there are
+        enough channels, and no loop is longer than the driver allows."""
         most = int(self.device.capabilities.properties["maxStorageBufferRange"])
         rounds = self.taps * (self.padded // 4 * 6 + 4) + 4
         return self.channels >= LEAST_CHANNELS and self.bytes <= most and lets_loop(self.device, rounds)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if float16 arithmetic pays for this number of rows; with few rows, reading the weights
-        takes all the time."""
+        """Return True if float16 arithmetic is faster for this number of rows. With few rows, reading the
+        weights takes all the time."""
         return rows > max_rows(self.device.capabilities, int8=False) and self.fits()
 
     @property
     def words(self) -> bool:
-        """True if the kernel reads two numbers a word."""
+        """True if the kernel reads two float16 values in each 32-bit word."""
         facts = self.device.capabilities
         return profile(facts).float16_words or not facts.features["storageBuffer16BitAccess"]
 
     def writes(self, x: Value, rows: int = 0) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return "float32" if self.words else x.spec.dtype
 
     def program(self, y: str, *, pixels: bool, padded: bool) -> Program:
-        """Return the pipeline for results of y's type, for an image's *pixels* or a matrix's rows. *padded*:
-        whether taps are read outside images."""
+        """Return the pipeline for results of dtype y. *pixels*: the rows are pixels of images. *padded*: some
+        taps are outside the images."""
         known, n4 = profile(self.device.capabilities), self.gemm.n4
         rows, columns = (int(size) for size in known.tile_float.split("x"))
         tile_n4 = min(ceil4(columns), n4)
@@ -90,7 +90,7 @@ class Float16Gemm:
         return self.device.program(variant, constants | self.gemm.affine.constants)
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """Add a product of *rows* rows."""
+        """Add a product of *rows* rows to a plan."""
         whole = "whole_" * (self.channels == self.padded)
         operand = halves(b, x, 1, 1, self.channels, rows, whole + "rows", K_TOGETHER)
         push: dict[str, int | float] = {
@@ -101,7 +101,7 @@ class Float16Gemm:
         self._dispatch(b, program, operand, y, push, rows)
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Add a convolution."""
+        """Add a convolution to a plan."""
         operand = halves(b, x, p.n, p.groups, self.channels, p.h * p.w, "images", K_TOGETHER)
         push: dict[str, int | float] = {
             "lines": p.n * p.oh, "oh": p.oh, "ow": p.ow, "plane": p.oh * p.ow, "x_plane": p.h * p.w, "h": p.h,
@@ -124,8 +124,8 @@ class Float16Gemm:
         b.dispatch(program, slots, push | more, gemm.macs(rows))
 
     def _weights(self, b: Builder) -> Value:
-        """Return the weights as float16. Int8 weights are converted into scratch memory, so that the device
-        stores one byte each."""
+        """Return the weights as float16. Int8 weights are converted into scratch memory, so that device
+        memory keeps only one byte for each weight."""
         if self.floats:
             return b.constant(self.floats)
         gemm = self.gemm
@@ -146,7 +146,7 @@ class Float16Convolution:
         self.product = product
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return self.product.writes(x)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:

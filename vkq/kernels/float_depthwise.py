@@ -1,5 +1,5 @@
-"""Depthwise convolutions of float activations with int8 or float weights; an invocation computes several
-output lines."""
+"""Depthwise convolutions of float activations with int8 or float weights. An invocation computes several
+output rows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MOST_TAPS = 25  # most taps of an unrolled kernel
 
 
 class FloatDepthwise:
-    """See conv_depthwise_q8csw.comp. *weight* is (OC, 1, KH, KW) as int8 with *zero_points* (OC,), also int8;
-    or float (converted to float32) without zero points."""
+    """A depthwise convolution; see conv_depthwise_q8csw.comp. *weight* (OC, 1, KH, KW) is int8 with
+    *zero_points* (OC,) in int8's range, or float (converted to float32) without zero points."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine):
         self.device, self.affine = device, affine
@@ -44,21 +44,21 @@ class FloatDepthwise:
 
     @staticmethod
     def fits(device: Device, p: Conv2dProblem) -> bool:
-        """Return True if the device prefers this kernel for the convolution: a small kernel and stride,
-        dilation 1."""
+        """Return True if the device's profile prefers this kernel and the kernel supports the convolution:
+        few taps, a small stride, dilation 1."""
         facts = device.capabilities
         small = p.kh * p.kw <= MOST_TAPS and max(p.stride) <= 2 and p.dilation == (1, 1)
-        # Bytes of parameters and weights, which the shader reads as texels.
+        # The size of parameters and weights in bytes; the shader reads both as texels.
         most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)
         return profile(facts).depthwise_lines_float > 0 and small and viewable(facts, most_bytes)
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return "float32" if self.floats else result_dtype(self.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
-        """Return the pipeline for this problem and images of this type; float32 images whose lines are whole
-        texels are read as texels."""
+        """Return the pipeline for this problem and images of this dtype. float32 images are read as texels if
+        their rows are whole texels."""
         facts = self.device.capabilities
         whole = p.w % 4 == 0 and viewable(facts, 4 * p.n * p.ic * p.h * p.w)
         variant = catalog().find(

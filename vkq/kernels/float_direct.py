@@ -20,14 +20,14 @@ from .floats import PARAMETERS, Affine
 from .gemm import INVOCATIONS
 from .weights import Int8, Int32, ceil4
 
-LONGEST = 60_000  # most loop iterations of an invocation in one dispatch: drivers may end longer loops
-TILES = ("8x8", "4x8", "4x4")  # tiles of an invocation, pixels x output channels, the widest first
+LONGEST = 60_000  # most loop iterations of an invocation in one dispatch: drivers may stop longer loops
+TILES = ("8x8", "4x8", "4x4")  # tiles of an invocation, pixels x output channels, the largest first
 
 
 class FloatDirect:
-    """A direct convolution; see conv_direct_q8csw.comp. *weight* is (OC, IC/groups, KH, KW) as int8 with
-    *zero_points* (OC,), also int8; or float (converted to float32) without zero points. If KH or KW is 0, the
-    result is the bias."""
+    """A direct convolution; see conv_direct_q8csw.comp. *weight* (OC, IC/groups, KH, KW) is int8 with
+    *zero_points* (OC,) in int8's range, or float (converted to float32) without zero points. If KH or KW is
+    0, the result is the bias."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine, groups: int):
         self.device, self.affine = device, affine
@@ -35,7 +35,7 @@ class FloatDirect:
         self.group_oc = self.oc // groups
         self.floats = weight.dtype.kind == "f"
         kind = np.float32 if self.floats else np.int8
-        whole = max(4, self.channels)  # channels that the shader reads at once
+        whole = max(4, self.channels)  # channels that the shader reads at a time
         channels, oc = -(-self.oc // whole) * whole, self.oc  # closures must not hold a reference to self
 
         def packed() -> Int8:
@@ -50,8 +50,8 @@ class FloatDirect:
 
     @cached_property
     def passes(self) -> list[dict[str, int | float]]:
-        """The push constants of the dispatches that share the taps: ranges of channels, or of lines of taps
-        of one channel."""
+        """The push constants of the dispatches between which the taps are divided: ranges of channels, or
+        ranges of kernel rows of one channel."""
         line = self.kw + 2
         rounds = self.kh * line + 2  # iterations for one channel
         if rounds <= LONGEST:
@@ -69,16 +69,16 @@ class FloatDirect:
 
     @property
     def parts(self) -> bool:
-        """True if several dispatches share the taps."""
+        """True if the taps are divided between several dispatches."""
         return len(self.passes) > 1
 
     @property
     def tile(self) -> str:
-        """Pixels x output channels of an invocation: as many as the device has registers for, with all
-        channels in one group."""
+        """The tile of an invocation, pixels x output channels: the largest for which the device has registers
+        and whose channels are all in one group."""
         known = profile(self.device.capabilities).tile_float
         if self.floats and known == TILES[0]:
-            known = TILES[1]  # float weights take twice as many registers as integer weights
+            known = TILES[1]  # float weights need twice as many registers as integer weights
         if known not in TILES or self.parts:  # the 2x4 tile exists only for products without parts
             known = TILES[-1]
         for tile in TILES[TILES.index(known) :]:
@@ -93,8 +93,8 @@ class FloatDirect:
         return int(self.tile.partition("x")[2])
 
     def program(self, v: Sweep, dtype: str = "float32", first: bool = True, last: bool = True) -> Program:
-        """Return the pipeline for sweeps like this one on images of this type: for all `passes`, or for the
-        first or the last of them."""
+        """Return the pipeline for such sweeps on images of this dtype. *first*, *last*: whether the dispatch
+        is the first or the last of `passes`."""
         known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
         down = 1
         while down < 4 and down < units:
@@ -113,11 +113,11 @@ class FloatDirect:
         return self.device.program(variant, kind | (self.affine.constants if last else {}))
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return "float32" if self.floats or self.parts else result_dtype(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
-        """Add the pixels of one sweep to a plan; they have the type of x."""
+        """Add one sweep to a plan; the results have the dtype of y."""
         push: dict[str, int | float] = {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "c": v.ic, "h": v.h, "w": v.w, "kh": self.kh,
             "kw": self.kw, "stride_h": v.stride[0], "stride_w": v.stride[1], "pad_t": v.before[0],

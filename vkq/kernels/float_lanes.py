@@ -17,15 +17,15 @@ CONV_LANES = "conv2d_q8csw__lanes"
 
 
 class FloatLanes:
-    """A direct convolution; see conv_lanes_q8csw.comp. *gemm* has the weight as (G, N, K) with k = (kh, kw,
-    channel), in whole blocks of four channels of a group."""
+    """A direct convolution; see conv_lanes_q8csw.comp. *gemm* has the weight (G, N, K) with k = (kh, kw,
+    channel) and whole blocks of four channels in each group."""
 
     def __init__(self, gemm: FloatGemm):
         self.gemm = gemm
 
     @staticmethod
     def fits(gemm: FloatGemm, p: Conv2dProblem) -> bool:
-        """Return True if the device shares pixels among lanes, and at least two thirds of the lanes have
+        """Return True if lanes can share pixels on this device and at least two thirds of the lanes have
         channels."""
         if (p.ic // p.groups) % 4 or gemm.groups != p.groups or not gemm.shares_lanes():
             return False
@@ -33,12 +33,12 @@ class FloatLanes:
         return 3 * gemm.n4 >= 2 * size * -(-gemm.n4 // size)
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return result_dtype(self.gemm.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str) -> Program:
-        """Return the pipeline for this problem and images of this type; float32 images whose lines are whole
-        texels are read as texels."""
+        """Return the pipeline for this problem and images of this dtype. float32 images are read as texels if
+        their rows are whole texels."""
         known, slides = p.kw <= UNROLLED_TAPS, p.stride[1] == p.dilation[1] == 1
         x_texels = -(-p.n * p.ic * p.h * p.w // 4)
         whole = p.w % 4 == 0 and known and slides and self.gemm.shares_lanes(x_texels)
@@ -49,7 +49,7 @@ class FloatLanes:
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         gemm, dtype = self.gemm, y.spec.dtype
         if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
-            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one line
+            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one row
         sizes = {"group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "kh": p.kh}
         push = gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | sizes
         slots = gemm.slots(b, converted(b, x, dtype), y)

@@ -1,4 +1,4 @@
-"""The methods of computing a convolution of float activations, in order of preference."""
+"""The methods that compute convolutions of float activations, in order of preference."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _gathered(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why pixels should be gathered as rows of a product, or None if they should not."""
+    """Return the reason to gather pixels as rows of a product, or None."""
     if FloatLanes.fits(c.gemm, p):
         return "lanes of a subgroup share pixels"
     fits = FloatImplicit.fits(c.device.capabilities, p)
@@ -100,7 +100,7 @@ def _float_direct(c: Convolution, p: Conv2dProblem) -> FloatDirect:
 
 
 def _shared(c: Convolution, p: Conv2dProblem) -> bool:
-    """Return True if lanes of a subgroup share pixels, for a float weight."""
+    """Return True if the weight is float and lanes of a subgroup can share pixels."""
     return c.weight.dtype.kind == "f" and FloatShared.fits(c.device, p)
 
 

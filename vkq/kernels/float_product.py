@@ -1,5 +1,5 @@
-"""Float by float products, with k summed in one order, so that a product has the same bits on every
-device."""
+"""Products of two float matrices. The order of the sum over k is fixed, so every device gives the same
+bits."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .floats import Matrices
 from .gemm import INVOCATIONS, Rows
 from .weights import ceil4
 
-# With at most this many rows, workgroups share k in parts of at least PART, so that the device is busy.
+# With at most this many rows, workgroups share k in parts of at least PART, to use the whole device.
 FEW_ROWS = 8
 PART, MOST_SLICES = 64, 16
-LONGEST = 1 << 15  # largest k that an invocation adds up in one dispatch: drivers may end longer loops
+LONGEST = 1 << 15  # largest k that an invocation sums in one dispatch: drivers may stop longer loops
 NO_BIAS, OF_COLUMNS, OF_ROWS = 0, 1, 2
 
 
 def slices(m: int, k: int) -> int:
-    """Return the parts of k, whose sums are added in order. They depend on the sizes alone, as they decide
-    the bits.
+    """Return the number of parts of k, whose sums are added in order. It depends on the sizes alone, because
+    it decides the bits.
 
     >>> slices(1, 768), slices(9, 768), slices(8, 100)
     (8, 1, 1)
@@ -44,8 +44,8 @@ def slices(m: int, k: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Extents:
-    """The sizes of a product: the number of matrices, rows, columns and k; the stride of the matrices of a
-    and b (0 if all share one), and of the rows of b."""
+    """The sizes of a product: matrices, rows, columns, k; the stride from one matrix of a or b to the next (0
+    if all products share one matrix), and the stride from one row of b to the next."""
 
     matrices: int
     m: int
@@ -65,11 +65,12 @@ def product(
     of: int = OF_COLUMNS,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> None:
-    """Add y = a @ b + bias within *bounds* to a plan: a and b float32, or float16 constants; y float32.
+    """Add y = a @ b + bias, clamped to *bounds*, to a plan. a and b are float32, or float16 constants; y is
+    float32.
 
-    Each product and sum is rounded to nearest even. k runs from first to last in `slices` parts, whose sums
-    are added in order. A part has at most LONGEST numbers: a longer k takes several dispatches, each of which
-    continues the sum of the previous one. Subnormal numbers may count as zero.
+    Each product and sum is rounded to nearest even. k runs in order through `slices` parts, whose sums are
+    added in order. A part has at most LONGEST elements: a longer k takes several dispatches, each of which
+    continues the sum of the previous one. Subnormal values may count as zero.
     """
     left, right = operands
     known, parts = profile(b.device.capabilities), slices(sizes.m, sizes.k)
@@ -99,7 +100,7 @@ def product(
 
 
 class FloatProduct:
-    """The product of rows with a float weight (N, K), stored in its own type, and a float32 bias (N,)."""
+    """The product of rows with a float weight (N, K), kept in its dtype, and a float32 bias (N,)."""
 
     kernel = "auto"
 
@@ -114,7 +115,7 @@ class FloatProduct:
         self.n, self.k = weight.shape
         self.b_row = 4 * ceil4(self.n)
         lines = max(self.k, 1)  # a buffer has at least one byte
-        n, k, row = self.n, self.k, self.b_row  # functions that pack later must not hold a reference to self
+        n, k, row = self.n, self.k, self.b_row  # locals: a function that packs later must not hold self
 
         def packed() -> npt.NDArray[Any]:
             columns = np.zeros((lines, row), weight.dtype)
@@ -125,7 +126,7 @@ class FloatProduct:
         self.bias = Resident(device, bias.nbytes, lambda: bias)
 
     def writes(self, x: Value, m: int) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return "float32"
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
@@ -136,7 +137,7 @@ class FloatProduct:
 
 
 class HalfProduct(FloatProduct):
-    """The product in float16 (compute="float16"), where *matrices* pays."""
+    """A product in float16 (compute="float16") if *matrices* is faster, else in float32."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class HalfProduct(FloatProduct):
         return self.kernel == "auto" and self.k > 0 and self.matrices.worth(m, self.n, dtype)
 
     def writes(self, x: Value, m: int) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         taken = self._worth(m, x.spec.dtype)
         return self.matrices.writes(x, m) if taken else super().writes(x, m)
 

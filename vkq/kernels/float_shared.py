@@ -23,12 +23,12 @@ from .pixels import window_constants
 from .weights import ceil4
 
 LANES_F32 = "conv2d_f32__lanes"
-MOST_READS = 4  # most numbers or texels of a line that a lane loads in advance
+MOST_READS = 4  # most values or texels of a row that a lane loads in advance
 
 
 class FloatShared:
     """A direct convolution with the summation order of `FloatDirect`; see conv_lanes_f32.comp. *weight* is
-    (OC, IC/groups, KH, KW) of floats."""
+    float (OC, IC/groups, KH, KW)."""
 
     def __init__(self, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int):
         self.device, self.affine, self.groups = device, affine, groups
@@ -47,8 +47,8 @@ class FloatShared:
 
     @staticmethod
     def fits(device: Device, p: Conv2dProblem) -> bool:
-        """Return True if the kernel can compute this problem: the device has subgroups of a known size,
-        several lanes have channels, and the kernel is narrow."""
+        """Return True if the kernel can compute this problem: the device has subgroups of a known size, more
+        than one lane has channels, and the kernel is narrow."""
         size, n4 = lanes(device.capabilities), ceil4(p.oc // p.groups)
         whole_blocks = p.groups == 1 or p.oc // p.groups % 4 == 0
         if not (size and whole_blocks and 0 < p.kw <= UNROLLED_TAPS):
@@ -59,11 +59,11 @@ class FloatShared:
         return n4 > 1 and loops and _columns(p) <= MOST_READS * size and viewable(device.capabilities, *sizes)
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return "float32"
 
     def program(self, p: Conv2dProblem) -> Program:
-        """Return the pipeline for this problem; lines that are whole texels are read as texels."""
+        """Return the pipeline for this problem. Images are read as texels if their rows are whole texels."""
         facts = self.device.capabilities
         size = lanes(facts)
         whole = p.w % 4 == 0 and viewable(facts, TEXEL_BYTES * -(-p.n * p.ic * p.h * p.w // 4))
@@ -76,7 +76,7 @@ class FloatShared:
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
-            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one line
+            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one row
         push: dict[str, int | float] = {
             "m": p.gemm_m, "n4": self.n4, "k": self.ic * self.kh * self.kw, "groups": self.groups,
             "channels": self.oc, "plane": p.oh * p.ow, **self.affine.push,
@@ -87,8 +87,7 @@ class FloatShared:
 
 
 def _columns(p: Conv2dProblem) -> int:
-    """Return the number of input columns that eight neighbouring output pixels read, with three more for
-    alignment."""
+    """Return how many input columns eight neighbouring output pixels read, plus three for alignment."""
     return 3 + 7 * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 

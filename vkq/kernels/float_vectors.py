@@ -1,4 +1,4 @@
-"""Depthwise convolutions of float activations with int8 or float weights, for lines of whole vectors."""
+"""Depthwise convolutions of float activations with int8 or float weights, for rows of whole vectors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .float_direct import FloatDirect
 from .weights import Int8, Int32
 
 SHADER = "conv2d_q8csw__vectors"
-VECTOR, PIXELS = 4, 8  # numbers of one load or store; results of one invocation
-INVOCATIONS, LONGEST = 128, 32  # invocations of a workgroup: all of them, and those along a line
+VECTOR, PIXELS = 4, 8  # elements of one load or store; results of one invocation
+INVOCATIONS, LONGEST = 128, 32  # most invocations of a workgroup, and along an image row
 
 
 class FloatVectors:
-    """A convolution whose output channels read one input channel each; see conv_vectors_q8csw.comp. *direct*
-    computes the problems that this kernel cannot."""
+    """A depthwise convolution; see conv_vectors_q8csw.comp. *direct* computes the problems that this kernel
+    cannot."""
 
     def __init__(self, direct: FloatDirect, weight: Int8, zero_points: Int32):
         self.direct, self.device = direct, direct.device
@@ -41,12 +41,11 @@ class FloatVectors:
         self.weights = Resident(self.device, 4 * oc * length, packed)
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return self.direct.writes(x)
 
     def takes(self, p: Conv2dProblem, dtype: str) -> bool:
-        """Return True if lines are whole vectors and the vectors under an invocation's pixels are few
-        enough."""
+        """Return True if rows are whole vectors and an invocation's pixels read few enough vectors."""
         whole = p.w % VECTOR == 0 and p.ow % VECTOR == 0 and min(p.kh, p.kw) > 0
         if not whole:
             return False
@@ -56,8 +55,7 @@ class FloatVectors:
         return p.kh * vectors * (VECTOR if dtype == "float32" else VECTOR // 2) <= known.depthwise_words_float
 
     def _tiles(self, p: Conv2dProblem) -> tuple[int, int, int, int]:
-        """Return the invocations of a workgroup down and across, and the workgroups of a channel down and
-        across."""
+        """Return (invocations of a workgroup down, across, workgroups of a channel down, across)."""
         runs = -(-p.ow // PIXELS)
         tiles_w = -(-runs // LONGEST)
         across = -(-runs // tiles_w)
@@ -65,7 +63,7 @@ class FloatVectors:
         return -(-p.oh // tiles_h), across, tiles_h, tiles_w
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
-        """Return the pipeline for this problem and images of this type."""
+        """Return the pipeline for this problem and images of this dtype."""
         down, across, _, _ = self._tiles(p)
         constants: dict[str, Constant] = {
             "LOCAL_X": across, "LOCAL_Y": down, "STRIDE_W": p.stride[1], "PAD_L": p.padding[1],

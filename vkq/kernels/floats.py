@@ -34,8 +34,9 @@ GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
 GEMV_ROWS = (1, 2, 4, 8)  # rows that one workgroup of the GEMV can compute
 PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
-# Tiles in shared memory, in order of preference. At least half of a tile's rows must be real, and there must
-# be enough workgroups: one for each multiprocessor, or as many as the number given for small tiles.
+# Tiles in shared memory, in order of preference. At least half of a tile's rows must be rows of the product.
+# The number is the fewest workgroups for which the tile is chosen: one for each multiprocessor, more for
+# small tiles.
 MIDDLE_TILES, SMALLEST_STAGED = (("128x128", 120), ("64x64", 200)), "32x32"
 STAGED_TILES = {
     GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), (SMALLEST_STAGED, 0)),
@@ -45,14 +46,14 @@ STAGED_TILES = {
 
 @dataclasses.dataclass(frozen=True)
 class Affine:
-    """The epilogue of each output channel's sum: ``sum * scale + bias``, within *bounds*."""
+    """The epilogue of each output channel: ``sum * scale + bias``, clamped to *bounds*."""
 
     scale: npt.NDArray[np.float32]
     bias: npt.NDArray[np.float32]
     bounds: tuple[float, float]
 
     def blocks(self, zero_points: Int32) -> npt.NDArray[np.float32]:
-        """Return the epilogue's parameters for channels with zero points (G, N): [block of four][3][4
+        """Return the epilogue's parameters for channels with zero points (G, N), as [block of four][3][4
         channels]."""
         groups, n = zero_points.shape
         padded = np.zeros((groups, 4 * ceil4(n), PARAMETERS), np.float32)
@@ -64,12 +65,12 @@ class Affine:
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """The specialization constants of every kernel."""
+        """The specialization constants that every kernel needs."""
         return {"CLAMPED": self.bounds != (-math.inf, math.inf)}
 
     @property
     def push(self) -> dict[str, int | float]:
-        """The push constants of every kernel."""
+        """The push constants that every kernel needs."""
         return {"y_low": self.bounds[0], "y_high": self.bounds[1]}
 
 
@@ -77,18 +78,19 @@ class Matrices(Protocol):
     """A product on matrix units (`vkq.kernels.half`)."""
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if matrix units pay for *rows* rows of this type, and *n* columns."""
+        """Return True if matrix units are faster for *rows* rows of this dtype and *n* columns."""
 
     def writes(self, x: Value, rows: int) -> str:
-        """Return the type of the results of *rows* rows."""
+        """Return the dtype of the results of *rows* rows."""
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """Add the steps."""
+        """Add the product to a plan."""
 
 
 class FloatGemm:
-    """The product of float rows with int8 weights. *weight* makes (G, N, K) int8 of this *shape* when needed,
-    *zero_point* is (G, N), also int8; *channels* is the number of real output channels."""
+    """The product of float rows with int8 weights. *weight* returns the weights, int8 (G, N, K) of this
+    *shape*, when a kernel needs them. *zero_point* is (G, N), in int8's range. *channels*: output channels
+    without padding."""
 
     def __init__(
         self,
@@ -114,17 +116,17 @@ class FloatGemm:
         self.parameters = Resident(device, size, lambda: affine.blocks(zero_point))
 
     def _few(self, m: int) -> bool:
-        """Return True if the GEMV computes m rows."""
+        """Return True if the GEMV kernel computes products of m rows."""
         few = m <= gemv.max_rows(self.device.capabilities, int8=False) and not self._shared(m)
         return self.kernel == "gemv" or (self.kernel == "auto" and (few or not self.k))
 
     def _shared(self, m: int) -> bool:
-        """Return True if lanes share m rows."""
+        """Return True if the lanes of a subgroup share the m rows."""
         return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_forced()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
         """Return the pipeline for a product of m rows: chosen by m, or named by ``kernel``. Rows may be
-        float16 if gemv computes them."""
+        float16 only if the GEMV kernel computes them."""
         facts = self.device.capabilities
         if self._few(m):
             numbers = "_float16" * (dtype == "float16")
@@ -143,8 +145,8 @@ class FloatGemm:
         return self._ending(program, m) if self.kernel == "auto" else program
 
     def _ending(self, program: Program, m: int, numbers: str = "") -> Program:
-        """Return this pipeline; or, if the driver would end the loop over k early, a pipeline that splits
-        k."""
+        """Return this pipeline, or a pipeline that splits k if the driver would stop this one's loop over k
+        early."""
         ends = lets_loop(self.device, program.rounds({"k": self.k}))
         return program if ends else self._gemv(m, numbers, share=True)
 
@@ -162,13 +164,12 @@ class FloatGemm:
         return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared, share))
 
     def shares_lanes(self, x_texels: int = 1) -> bool:
-        """Return True if lanes of a subgroup should share x, from which the kernel reads *x_texels*
-        texels."""
+        """Return True if lanes of a subgroup should share x; the kernel reads *x_texels* texels of x."""
         facts, x_bytes = self.device.capabilities, TEXEL_BYTES * x_texels
         return lanes(facts) > 0 and viewable(facts, x_bytes, self.weights.bytes, self.parameters.bytes)
 
     def lanes_program(self, variant: Variant, **constants: Constant) -> Program:
-        """Return the pipeline of a variant whose workgroups are subgroups."""
+        """Return the pipeline of a variant in which each workgroup is one subgroup."""
         size = lanes(self.device.capabilities)
         constants |= {"LANES": size, **self.affine.constants}
         return self.device.program(variant, constants, size)
@@ -180,7 +181,7 @@ class FloatGemm:
         return self.device.program(variant, {**constants, **self.affine.constants})
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Add all rows of the result."""
+        """Add the product to a plan."""
         m = rows.count
         if matrices := self._matrices(x, m):
             matrices.build(b, x, y, m)
@@ -193,30 +194,30 @@ class FloatGemm:
         return found if found and found.worth(m, self.n, x.spec.dtype) else None
 
     def writes(self, x: Value, m: int) -> str:
-        """Return the type of the results of m rows."""
+        """Return the dtype of the results of m rows."""
         if matrices := self._matrices(x, m):
             return matrices.writes(x, m)
         return result_dtype(self.device, x) if self._few(m) else "float32"
 
     def slots(self, b: Builder, x: Value, y: Value) -> list[Value]:
-        """Return the bindings of a kernel."""
+        """Return the values that a kernel binds."""
         return [x, b.constant(self.weights), b.constant(self.parameters), y]
 
     def push(self, m: int, plane: int = 1) -> dict[str, int | float]:
-        """Return the push constants of a product of m rows; an image has *plane* rows."""
+        """Return the push constants of a product of m rows, *plane* rows for each image."""
         return {
             "m": m, "n4": self.n4, "k": self.k, "groups": self.groups, "channels": self.channels,
             "plane": plane, **self.affine.push,
         }  # fmt: skip
 
     def macs(self, m: int) -> int:
-        """Return the multiply-adds of m rows, padding included."""
+        """Return the number of multiply-adds for m rows, padding included."""
         return int(4 * m * self.n4 * self.k * self.groups)
 
 
 def of_floats(device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> FloatGemm:
-    """Return the product of an im2col matrix for a float weight (OC, IC/groups, KH, KW); kernels are given
-    the weight itself."""
+    """Return the im2col product of a float weight (OC, IC/groups, KH, KW). It has only the sizes: the kernels
+    get the weight separately."""
     oc, channels, kh, kw = weight.shape
     shape = groups, oc // groups, kh * kw * channels
     return FloatGemm(device, shape, _no_bytes, np.zeros(shape[:2], np.int32), affine, oc)
@@ -227,20 +228,20 @@ def _no_bytes() -> Int8:
 
 
 class FloatImplicit:
-    """A convolution through shared memory (implicit GEMM). *gemm* has the weight as (G, N, K) with k = (kh,
-    kw, channel)."""
+    """A convolution through shared memory (implicit GEMM). *gemm* has the weight (G, N, K) with k = (kh, kw,
+    channel)."""
 
     def __init__(self, gemm: FloatGemm, tile: str | None = None):
         self.gemm = gemm
-        self.tile = tile  # tests and measurements force this tile
+        self.tile = tile  # a tile that tests and measurements force
 
     @staticmethod
     def fits(capabilities: Capabilities, p: Conv2dProblem) -> bool:
-        """Return True if the convolution fills tiles in shared memory."""
+        """Return True if the convolution is large enough for tiles in shared memory."""
         return staged_tile(capabilities, CONV_STAGED, p.gemm_m, p.oc // p.groups, p.groups) is not None
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return "float32"
 
     def program(self, p: Conv2dProblem) -> Program:
@@ -260,7 +261,7 @@ class FloatImplicit:
 
 
 def lanes(capabilities: Capabilities) -> int:
-    """Return the lanes of a subgroup that share loads of x; 0 if each invocation loads for itself."""
+    """Return the number of lanes of a subgroup that share loads of x; 0 if invocations do not share loads."""
     facts = capabilities.facts
     if not (profile(capabilities).float_lanes and facts["subgroupSizeControl"]):
         return 0
@@ -270,8 +271,8 @@ def lanes(capabilities: Capabilities) -> int:
 
 
 def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:
-    """Return the tile in shared memory for a product of *rows* rows and *n* columns; None if register tiles
-    are as fast, or if the product does not fill the smallest tile."""
+    """Return the tile in shared memory for a product of *rows* rows and *n* columns. None if register tiles
+    are as fast or the product is smaller than every tile."""
     if profile(capabilities).staged is None or rows < 16 or n < 16:
         return None
     for tile, least in STAGED_TILES[shader]:

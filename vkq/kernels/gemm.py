@@ -1,4 +1,4 @@
-"""Matrix products of linear layers and convolutions: weights, and the dispatches of a product."""
+"""Matrix products of linear layers and convolutions: the weights, and the dispatches of a product."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from ..shader.spec import Value as Constant
 from . import gemv
 from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, block_weights, ceil4
 
-# Words along k that float lanes add exactly: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh.
+# Words along k whose sum is exact in float lanes: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
 SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # shifts of x and w in each dot form
-INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule this number well
+INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule 64 well
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The place of a product's rows in its result: ``lines`` lines of ``ow`` pixels, ``oh`` lines an image.
+    """The positions of a product's rows in its result: ``lines`` image rows of ``ow`` pixels, ``oh`` for each
+    image.
 
-    A row of the matrix is one pixel, and every line is ``ow_padded`` rows long. A linear layer has lines of
-    one pixel.
+    A matrix row is one pixel, and every image row takes ``ow_padded`` matrix rows. A linear layer has image
+    rows of one pixel.
     """
 
     lines: int
@@ -54,10 +55,11 @@ class Rows:
 
 
 class Int8Gemm:
-    """The int8 product in one dot form. *weight* makes (G, N, K) int8 of this *shape* when needed,
-    *zero_point* is (G, N), also int8; *channels* is the number of real output channels."""
+    """The int8 product in one dot form. *weight* returns the weights, int8 (G, N, K) of this *shape*, when a
+    kernel needs them. *zero_point* is (G, N), in int8's range. *channels*: output channels without padding.
+    """
 
-    unit = 4  # rows of a block: a kernel writes whole blocks
+    unit = 4  # rows of a block; kernels write whole blocks
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class Int8Gemm:
         )
 
     def weights_in(self, name: str) -> Resident:
-        """Return the weights in a layout, the same for every shape of the activations."""
+        """Return the weights in a layout; the layout does not depend on the activations' shape."""
         if name not in self._packed:
             how, blocked = layout(name), self._blocked
             size = 4 * how.words((self.groups, 4 * self.n4, 4 * self.k4))
@@ -96,13 +98,13 @@ class Int8Gemm:
         return self._packed[name]
 
     def variant(self, kernel: str, **axes: str) -> Variant:
-        """Return the variant of a kernel (``gemm_{}__tiled``) for this product's scheme, dot form and
-        output."""
+        """Return the variant of a kernel (``gemm_{}__tiled``) for the scheme, dot form and output of this
+        product."""
         a = self.arithmetic
         return catalog().find(kernel.format(a.family), dot=self.form, **a.axes, **axes)
 
     def program(self, m4: int) -> Program:
-        """Return the pipeline for m4 blocks of rows, with tiles in shared memory or in registers."""
+        """Return the pipeline for m4 blocks of four rows, with tiles in shared memory or in registers."""
         staged = self.staged_tile(m4)
         if staged:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
@@ -120,7 +122,7 @@ class Int8Gemm:
         return viewable(self.device.capabilities, x_bytes, self.weights.bytes, self.parameters.bytes)
 
     def staged_tile(self, m4: int) -> str | None:
-        """Return the tile in shared memory for m4 blocks of rows, or None if the kernel in registers is
+        """Return the tile in shared memory for m4 blocks of rows, or None if tiles in registers are
         preferred."""
         if self.kernel not in ("auto", "staged") or registers.is_forced():
             return None
@@ -130,8 +132,8 @@ class Int8Gemm:
         return tile or (SMALLEST_STAGED if self.kernel == "staged" else None)
 
     def gemv_program(self, rows: int, share: bool = False) -> Program:
-        """Return the gemv pipeline for rows so few that reading the weights is the bound; with *share*, for a
-        k so long that invocations must share it (`gemv`)."""
+        """Return the GEMV pipeline, for so few rows that the time is that of reading the weights. *share*:
+        invocations must share the sum over k, because k is long (`gemv`)."""
         c = self.device.capabilities
         known = profile(c)
         local = gemv.split(c, self.n4, self.k4, rows, share=share)
@@ -142,10 +144,10 @@ class Int8Gemm:
         return self.device.program(self.variant(kernel, rows=str(max(1, min(rows, 4)))), constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
-        """Return the pipeline for these rows: chosen by their number, or named by ``kernel``. If the driver
-        would end the loop over a long k early, k is split for any number of rows."""
+        """Return the pipeline for these rows, chosen by their number or named by ``kernel``. If the driver
+        would stop a loop over all of k early, the pipeline splits k, whatever the number of rows."""
         most = gemv.max_rows(self.device.capabilities)
-        # A narrow image: each line fills one block, and the rest of the block is padding.
+        # A narrow image: each image row fills one block, with padding after its pixels.
         if rows.ow < rows.ow_padded == 4:
             few, fits = rows.ow, rows.ow * m4 <= most * (4 // rows.ow)
         else:
@@ -158,12 +160,12 @@ class Int8Gemm:
         return program
 
     def _ends(self, program: Program) -> bool:
-        """Return True if the driver lets the program's loops run to their end."""
+        """Return True if the driver lets the program's loops finish."""
         return lets_loop(self.device, program.rounds({"k4": self.k4}))
 
     def constants(self, words: int | None = None) -> dict[str, Constant]:
-        """Return the specialization constants of all kernels. *words*: words of k that one invocation sums;
-        all by default."""
+        """Return the specialization constants that all kernels need. *words*: words of k that one invocation
+        sums; by default all."""
         words = self.k4 if words is None else words
         long_k = self.form == "float" and words > FLOAT_WORDS
         return {"ROW_SUMS": self.row_sums, "LONG_K": long_k, **self.arithmetic.after.constants}
@@ -178,9 +180,10 @@ class Int8Gemm:
         first: int = 0,
         count: int | None = None,
     ) -> None:
-        """Add row blocks [first, first + count) of the result, all by default; x holds just these.
+        """Add row blocks [first, first + count) of the result to a plan, by default all; x holds only these
+        blocks.
 
-        extra: scale and zero point of every row, if x is quantized by rows.
+        extra: the scale and zero point of every row, if x is quantized by rows.
         """
         m4 = rows.blocks if count is None else count
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
@@ -188,17 +191,17 @@ class Int8Gemm:
         b.dispatch(self.chosen(rows, m4), slots, push, macs, self.arithmetic.after.in_place)
 
     def block_macs(self, m4: int) -> int:
-        """Return the multiply-adds of m4 row blocks, padding included."""
+        """Return the number of multiply-adds for m4 row blocks, padding included."""
         return int(64 * m4 * self.n4 * self.k4 * self.groups)
 
     def push(self, rows: Rows, first_m4: int, m4: int) -> dict[str, int | float]:
-        """Return the push constants of every int8 product."""
+        """Return the push constants of the kernels of int8 products."""
         return {
             "m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4,
             "y_c4": ceil4(self.channels), "channels": self.channels, **rows.push, **self.arithmetic.epilogue,
         }  # fmt: skip
 
-    # The im2col matrix of this product (`vkq.kernels.im2col`), in units of blocks of four rows.
+    # Im2col: the matrix of this product (`vkq.kernels.im2col`) is made in units of blocks of four rows.
 
     def row_units(self, rows: Rows) -> int:
         return rows.blocks
@@ -208,18 +211,18 @@ class Int8Gemm:
         return self.groups * 16 * self.k4
 
     def gather(self, group_channels: int) -> Program:
-        """Return the pipeline that makes the im2col matrix."""
+        """Return the pipeline that writes the im2col matrix."""
         channels = "four" if group_channels % 4 == 0 else "any"
         return self.device.program(catalog().find("im2col_q8__gather", channels=channels))
 
     def gather_push(self, first: int, count: int) -> dict[str, int | float]:
-        """Return the push constants of that pipeline for *count* units."""
+        """Return the push constants of the im2col pipeline for *count* units."""
         zero = self.arithmetic.x_zero_point
         return {"m4": count, "k4": self.k4, "first_m4": first, "x_zero_point": zero}
 
 
 def viewable(capabilities: Capabilities, *sizes: int) -> bool:
-    """Return True if the device can view buffers of these sizes as texels; a view may not be empty."""
+    """Return True if texel buffers on the device can hold these sizes in bytes; none may be empty."""
     most = TEXEL_BYTES * capabilities.properties["maxTexelBufferElements"]
     return all(0 < size <= most for size in sizes)
 
@@ -228,8 +231,8 @@ SMALLEST_STAGED = "32x32"
 
 
 def staged_tile(capabilities: Capabilities, m4: int, n4: int, conv: bool = False) -> str | None:
-    """Return the tile in shared memory for a product of so many blocks of rows and columns: the profile's, if
-    the product fills at least half of it both ways. None if the kernel in registers is as fast."""
+    """Return the tile in shared memory for a product of m4 x n4 blocks: the profile's tile, if the product
+    fills at least half of it in both directions. None if tiles in registers are as fast."""
     known = profile(capabilities)
     tile = known.staged_conv if conv else known.staged
     if tile is None:

@@ -1,8 +1,8 @@
-"""The choice of gemv: when a product has so few rows that reading its weights is the bound, and how threads
-share the sum over k.
+"""The choice of the GEMV kernels: for products with so few rows that the time is that of reading the weights;
+and how invocations divide the sum over k.
 
-The kernels are gemv_q8ta_q8csw_split.comp, its form for activations quantized by rows, gemv_q8csw_split.comp
-and gemv_q8csw_ahead.comp.
+The kernels are gemv_q8ta_q8csw_split.comp, its variant for activations quantized by rows,
+gemv_q8csw_split.comp and gemv_q8csw_ahead.comp.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..shader.spec import Value
 
-FEW_ROWS = 2  # up to this number of rows, more loads must be in flight
+FEW_ROWS = 2  # with at most this many rows, more loads must be in flight
 
-# (column blocks of the product, column blocks of a workgroup). With fewer columns, more threads share the sum
-# over k, so that there are enough workgroups for the whole device. Two neighbouring blocks are a memory
+# (column blocks of the product, column blocks of a workgroup). With fewer columns, more invocations share the
+# sum over k, so that there are enough workgroups for the whole device. Two neighbouring blocks are a memory
 # sector of 32 bytes; eight are a cache line of 128 bytes.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
-# For a workgroup that prefetches weights: the parts of k, the columns as above, and the smallest k in blocks.
+# For a workgroup that prefetches weights: the parts of k, pairs like COLUMNS, and the smallest k in blocks.
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
-BLOCKS_PER_PART = 4  # fewest blocks of k that a thread adds up
+BLOCKS_PER_PART = 4  # fewest blocks of k that an invocation sums
 
 
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
-    """Return the largest number of rows for which reading the weights is the bound on this device.
+    """Return the largest number of rows for which the time is that of reading the weights.
 
-    A tile of the matrix kernels is four rows high. With one such block of rows it also reads each weight
-    once, but a single invocation sums all of k. From two blocks on there are enough rows to share the
-    weights.
+    A tile of the matrix kernels is four rows high. With one block of four rows, a matrix kernel also reads
+    each weight once, but one invocation sums all of k. With two or more blocks, rows share the weights.
     """
     known = profile(capabilities)
     return known.gemv_rows if int8 else known.gemv_rows_float
@@ -36,9 +35,9 @@ def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
 def split(
     capabilities: Capabilities, n4: int, k4: int, rows: int, room: int = 1 << 30, share: bool = False
 ) -> dict[str, Value]:
-    """Return LOCAL_X column blocks and LOCAL_Y parts of k (a power of two) of a workgroup, for a product with
-    (n4, k4) weight blocks. *room*: the invocations whose sums fit shared memory. *share*: use several parts
-    even if the device's profile prefers one, as k is longer than a driver lets an invocation loop."""
+    """Return a workgroup's size: LOCAL_X column blocks and LOCAL_Y parts of k (a power of two), for a product
+    with (n4, k4) weight blocks. *room*: the most invocations whose sums fit shared memory. *share*: use
+    several parts even if the device's profile prefers one, because drivers may stop a loop over all of k."""
     known = profile(capabilities)
     if known.gemv_columns and not share:
         return {"LOCAL_X": known.gemv_columns, "LOCAL_Y": 1}
@@ -48,15 +47,15 @@ def split(
 
 
 def ahead(capabilities: Capabilities, n4: int) -> dict[str, Value]:
-    """Return the `split` of gemv_q8csw_ahead.comp."""
+    """Return the workgroup size (see `split`) of gemv_q8csw_ahead.comp."""
     columns = next(width for least, width in AHEAD_COLUMNS if n4 >= least)
     most = int(capabilities.properties["maxComputeWorkGroupInvocations"])
     return {"LOCAL_X": columns, "LOCAL_Y": min(AHEAD_PARTS, most // columns)}
 
 
 def shared_split(most: int, n4: int, k4: int, narrowest: int = 1) -> dict[str, Value]:
-    """Return the `split` for sums in shared memory, with at most *most* invocations and at least *narrowest*
-    column blocks.
+    """Return the workgroup size (see `split`) for sums in shared memory, with at most *most* invocations and
+    at least *narrowest* column blocks.
 
     A short k has few parts; the workgroup then has more columns, so that it still fills a subgroup.
 

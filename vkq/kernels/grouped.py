@@ -25,9 +25,9 @@ from .weights import ceil4
 
 GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__staged"
 ROW = "gemv_q4gsw__row"
-CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV loads at a time
+CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV kernel loads at a time
 STEP = 32  # elements along k that STAGED dequantizes at a time
-MOST_K_SPLITS = 128  # most parts into which a workgroup of the GEMV splits the sum over k
+MOST_K_SPLITS = 128  # most parts into which a workgroup of the GEMV kernel splits the sum over k
 SHARED_PARTS, SHARED_COLUMNS = 32, 8  # for SHARED: the fewest parts, and the columns of a workgroup
 # For ROW: the most parts, and a table from columns per multiprocessor to the parts and the blocks of two
 # columns of a workgroup.
@@ -37,8 +37,8 @@ SMALLEST_HALF = 2.0**-14  # the smallest normal float16: a driver may flush smal
 
 
 class GroupedGemm:
-    """Multiplies float rows by a weight quantized in groups, adds a bias, and clamps to *bounds*, the range
-    of the activation function."""
+    """The product of float rows with a weight quantized in groups, plus a bias, clamped to *bounds*, the
+    range of the activation function."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class GroupedGemm:
         )
 
     def method(self, rows: int) -> tuple[str, str]:
-        """Return the method for *rows* rows (gemv, staged or tiled), and the reason."""
+        """Return the method for *rows* rows ("gemv", "staged" or "tiled"), and the reason."""
         facts = self.device.capabilities
         if self.kernel != "auto":
             return self.kernel, "requested by name"
@@ -78,7 +78,7 @@ class GroupedGemm:
         return self.method(rows)[0] == "staged" and self.k > 0
 
     def writes(self, x: Value, rows: int) -> str:
-        """Return the type of the results of *rows* rows."""
+        """Return the dtype of the results of *rows* rows."""
         if matrices := self._matrices(x, rows):
             return matrices.writes(x, rows)
         return "float32" if self._staged(rows) else result_dtype(self.device, x)
@@ -88,7 +88,8 @@ class GroupedGemm:
         return able if able and able.worth(rows, self.n, x.spec.dtype) else None
 
     def program(self, rows: int, dtype: str = "float32") -> Program:
-        """Return the pipeline for *rows* rows of this type, which may be float16 unless rows are staged."""
+        """Return the pipeline for *rows* rows of this dtype. float16 is allowed except for the staged
+        method."""
         method, bits = self.method(rows)[0], str(self.weight.bits)
         if self._staged(rows):
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
@@ -112,13 +113,13 @@ class GroupedGemm:
 
     @property
     def rows_shared(self) -> int:
-        """The largest number of rows for which gemv holds x in shared memory; 0: never."""
+        """The largest number of rows for which the GEMV kernel holds x in shared memory; 0: none."""
         able = self.whole and self.chunk_groups == 1
         return profile(self.device.capabilities).gemv_rows_shared if able else 0
 
     @property
     def chunk_groups(self) -> int:
-        """The number of groups in a chunk."""
+        """The number of groups in a chunk of CHUNK_BITS."""
         return max(1, CHUNK_BITS // int(self.weight.group * self.weight.bits))
 
     def _of_numbers(self, shader: str, dtype: str) -> Variant:
