@@ -1,7 +1,7 @@
 """A graph on a device: planned and recorded once, run any number of times.
 
-This is the only module that turns a graph's nodes into device work. All executables of a model share one
-cache, ``layers``, of objects made from weights, whatever the shapes of their inputs."""
+This is the only module that turns a graph's nodes into device work. ``layers`` caches the objects made from
+weights; the executables of a model for all input shapes share it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
-NAMED = 3  # refused nodes listed by name for one reason, besides the first
+NAMED = 3  # most further nodes that a refusal names for one reason, after the first
 PACKING_THREADS = 4  # few, because packing holds the interpreter lock between copies
 
 
 class RefusedNode(UnsupportedModelError):
-    """A node that is refused only during planning, for example because its loops are too long or its sums too
-    large."""
+    """A node that passes its checks but is refused during planning, for example because its loops are too
+    long."""
 
     def __init__(self, node: Node, why: str):
         super().__init__(f"{node}: {why}", [f"{node}: {why}"])
@@ -51,8 +51,8 @@ def refusals(graph: Graph) -> list[tuple[Node, str]]:
 
 
 def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None = None) -> str:
-    """Return refusals as text: for each operator and reason (apart from the numbers in it) one line about the
-    first node, with the names of the others."""
+    """Return refusals as text: one line for each operator and reason (numbers in the reason are ignored). It
+    describes the first such node, and names the others."""
     alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
     for node, why in refused:
         alike.setdefault((str(node).split()[0], re.sub(r"\d+", "", why)), []).append((node, why))
@@ -67,8 +67,8 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
 def add_nodes(
     graph: Graph, builder: Builder, layers: dict[Hashable, Any], values: dict[str, Value]
 ) -> Context:
-    """Add the steps of every node to *builder*. *values* holds the inputs, and receives the nodes' results.
-    Return the state of planning, which has the dispatches of each node (`Context.steps`).
+    """Add the steps of every node to *builder*. *values* maps names to values: the inputs at first; each
+    node's results are added. Return the planning state; `Context.steps` lists each node's dispatches.
 
     Raises RefusedNode for a node that the device cannot run."""
     context = Context(graph, builder, layers, values)
@@ -142,8 +142,8 @@ class Executable:
         return recording
 
     def lane(self, outputs: tuple[str, ...]) -> Lane | None:
-        """Return a `Lane` for these results, which runs a batch in parallel with other batches; None if the
-        batch must use `run`."""
+        """Return a `Lane` that computes these results for one batch, in parallel with other lanes; None if
+        the batch must use `run`."""
         if not set(outputs) <= set(self.results) or not Lane.can(self.device, self.plan):
             return None
         idle = self._idle.setdefault(outputs, deque())
@@ -162,8 +162,8 @@ class Executable:
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
-        """Return a text with the bytes of intermediate values, of the memory that they share, and of the
-        lower bound of any plan; and the bytes that all dispatches read and write."""
+        """Return a text with the bytes of intermediate values, of the scratch memory that they share, and of
+        the least scratch memory that any plan needs; and the bytes that all dispatches read and write."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
         return (
@@ -173,8 +173,8 @@ class Executable:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return the bytes of intermediate values, inputs and results, and the list of constants, which other
-        executables may share."""
+        """Return the bytes of intermediate values, inputs and results, which no other executable shares, and
+        the list of constants."""
         plan = self.plan
         values = sum(spec.nbytes for spec in (*plan.inputs, *plan.results))
         return plan.scratch_bytes + values, list(plan.constants.values())
@@ -195,8 +195,8 @@ class Executable:
         return known | {name: tensor.numpy() for name, tensor in self.outputs.items()}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results by name. Threads take turns."""
-        self.device.queue.check_between()  # before any lock, since a forked child cannot release its parent's
+        """Return the results by name. Calls from several threads run in turn."""
+        self.device.queue.check_between()  # before any lock: a forked child cannot release the parent's
         with self._lock:
             self.start(inputs)
             return self.finish()
@@ -204,9 +204,9 @@ class Executable:
     def on_device(
         self, inputs: Mapping[str, Array | Tensor], targets: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """Return the results as tensors by name. Each has its own memory, or is the tensor of *targets*,
-        which may be an input. Input tensors stay on the device, except the inputs in `Graph.bounds`: the host
-        checks their numbers. The work is submitted, not waited for.
+        """Return the results as tensors by name. Each result has new memory, or is written to its tensor in
+        *targets*, which may be an input. Input tensors stay on the device, except the inputs in
+        `Graph.bounds`, whose values the host checks. The work is submitted, not waited for.
 
         Raises ArgumentError or DTypeError if a target cannot hold its result."""
         graph, into = self.graph, dict(targets or {})

@@ -1,9 +1,9 @@
 """A graph of operators: nodes in order, constants, and the spec of every value.
 
-There are two kinds of operators (`vkq.graph.operators.TABLE`). Those of ONNX in its newest version (Conv,
-Relu, Reshape) work on numbers of any type. Those of vkq (conv2d, add, lookup) work on 8-bit numbers and have
-quantization parameters as attributes. A model begins with the first kind, and passes replace it by the
-second. Shapes are numbers: a model with symbolic sizes becomes one graph for each set of sizes."""
+There are two kinds of operators (`vkq.graph.operators.TABLE`). ONNX's operators in their newest version
+(Conv, Relu, Reshape) accept any type. vkq's operators (conv2d, add, lookup) compute with 8-bit values and
+have quantization parameters as attributes. A model's graph starts with ONNX's operators, and passes replace
+them by vkq's. All sizes are known: a model with symbolic sizes becomes one graph for each set of sizes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Node:
 @dataclasses.dataclass
 class Graph:
     """Nodes in an executable order. ``specs`` has inputs, constants and all results; ``bounds`` has the
-    smallest and the largest allowed number of integer inputs."""
+    smallest and the largest allowed value of each integer input that is checked."""
 
     inputs: list[str]
     outputs: list[str]
@@ -93,7 +93,8 @@ class Graph:
         return frozenset(node.op for node in self.nodes)
 
     def uses(self) -> dict[str, int]:
-        """Return the number of uses of each value: its readers, plus the graph results of that name."""
+        """Return the number of uses of each value: one for each time a node reads it, and one for each graph
+        result of that name."""
         count: dict[str, int] = dict.fromkeys(self.outputs, 0)
         for name in (*self.outputs, *(name for node in self.nodes for name in node.inputs if name)):
             count[name] = count.get(name, 0) + 1
@@ -167,9 +168,9 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
 
 
 def unused(hint: str, taken: set[str]) -> str:
-    """Return *hint* if *taken* does not contain it, else *hint* with a number; add the name to *taken*."""
+    """Return a name that *taken* does not contain: *hint*, or *hint* with a number. Add it to *taken*."""
     name = hint
-    if hint in taken:  # binary search: thousands of values may have one hint
+    if hint in taken:  # binary search: thousands of names may start with the same hint
         last, free = 0, 1
         while f"{hint}_{free}" in taken:
             last, free = free, 2 * free

@@ -1,4 +1,4 @@
-"""Runs a plan on tensors: inputs that are on the device stay there, and so do the results."""
+"""Runs a plan on tensors that are on the device; results stay on the device, too."""
 
 from __future__ import annotations
 

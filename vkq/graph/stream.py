@@ -19,8 +19,8 @@ from .graph import Array
 
 
 def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return new tensors for a plan's results. A result that is an input has the input's memory, and two
-    results may share memory."""
+    """Return tensors for a plan's results. Their memory is new, but a result that is an input uses the
+    input's memory, and two results may share memory."""
     slots = dict(enumerate(tensor.buffer for tensor in inputs))
     results = []
     for slot, spec in zip(plan.outputs, plan.results, strict=True):
@@ -31,7 +31,8 @@ def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Ten
 
 class Lane:
     """The memory and the recording for one batch. The recording copies the inputs from host memory to the
-    device and packs them, runs the plan, and copies these *results* into host memory as row-major arrays.
+    device and packs them, runs the plan, unpacks the *results*, and copies them to host memory as row-major
+    arrays.
 
     If the host can map device memory, it fills and reads that memory directly."""
 
@@ -48,7 +49,7 @@ class Lane:
 
     @staticmethod
     def can(device: Device, plan: Plan) -> bool:
-        """Return True if the plan has steps, and the device can pack and unpack all inputs and results."""
+        """Return True if the plan has steps, and the device can pack all inputs and unpack all results."""
         specs = (*plan.inputs, *plan.results)
         return bool(plan.steps) and all(
             spec.size and not (spec.packed and too_large(device, spec)) for spec in specs
@@ -76,15 +77,15 @@ class Lane:
         return host
 
     def start(self, batch: Sequence[Sequence[Array]]) -> None:
-        """Copy the arrays into host memory, one after the other for each input, and submit the work. Arrays
-        must be contiguous; later writes to them have no effect."""
+        """Copy the arrays of a batch into host memory, for each input one array after the other, and submit
+        the work. Arrays must be contiguous; later writes to them have no effect."""
         for target, arrays in zip(self._given, batch, strict=True):
             self.device.queue.gather(target, [x.reshape(-1).view(np.uint8) for x in arrays])
         self.recording.submit()
 
     def finish(self) -> list[Array]:
-        """Wait for the submitted work, and return the results as new arrays. Then the lane is free for the
-        next batch."""
+        """Wait for the submitted work, and return the results as new arrays. Afterwards the lane can start
+        another batch."""
         found = []
         for spec, buffer in map(self._made.__getitem__, self._results):
             found.append(np.empty(spec.shape, NUMBERS.get(spec.dtype, spec.dtype)))

@@ -13,7 +13,7 @@ from .context import BYTES, Context, DeviceOperator, anything, unnamed
 
 
 def _as_numbers(dtype: str) -> QParams:
-    """Return the parameters (scale 1, zero point 0) with which bytes stand for their integer values."""
+    """Return parameters (scale 1, zero point 0) with which a byte's real value is its integer value."""
     return QParams.of(np.float32(1), np.zeros((), dtype)[()])
 
 

@@ -18,25 +18,25 @@ from ...schemes.base import COMPUTE
 from ..graph import Array, Graph, Node
 
 BYTES, WORDS = ("int8", "uint8"), ("float32", "int32", "float16")
-PRODUCTS = "compute"  # the key in ``layers`` of the arithmetic of float products
-# Types of the input and the result of convolutions and linear layers.
+PRODUCTS = "compute"  # key in ``layers``; the entry is the arithmetic of float products
+# Allowed types of the inputs and the results of convolutions and linear layers.
 OF_LAYERS = (*BYTES, "float32", "float16")
 
 
 @dataclasses.dataclass
 class Context:
-    """A graph that is being planned for a device. ``layers`` caches objects made from weights; all input
-    shapes of a model share it."""
+    """A graph that is being planned for a device. ``layers`` caches the objects made from weights; the graphs
+    of a model for all input shapes share it."""
 
     graph: Graph
     builder: Builder
     layers: dict[Hashable, Any]
     values: dict[str, Value]
-    # Results of later nodes that were computed together with an earlier one.
+    # Results of nodes that an earlier node's dispatch has already computed.
     ahead: dict[str, Value] = dataclasses.field(default_factory=dict)
-    # The nodes in order, each with the number of its first dispatch and the number after its last.
+    # The nodes in order, each with the range of its dispatches: (node, first, last + 1).
     steps: list[tuple[Node, int, int]] = dataclasses.field(default_factory=list)
-    # Why a node runs as it does, in words for reports; the key is the node's first output.
+    # By a node's first output: the reason for its kernels, as a text for reports.
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,7 +90,8 @@ class Context:
         return value
 
     def value(self, name: str) -> Value:
-        """Return a value without quantization parameters: its readers state the meaning of its numbers."""
+        """Return a value without quantization parameters, because each node that reads it has them as
+        attributes."""
         found = self.values.get(name)
         if found is None:
             found = self._take(name, self._constant(name))
@@ -115,17 +116,17 @@ class Context:
         return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
-        """Return the cached object of *key*, or make it. One object serves all input shapes, unless its
-        sources *of* change with the shape, such as padding by ``auto_pad`` or constants that hold a size;
-        then it is made again."""
+        """Return the object cached under *key*; make it if it is missing, or if the sources *of* differ from
+        the cached object's. Most sources are the same for all input shapes; padding by ``auto_pad``, for
+        example, is not."""
         if key not in self.layers or not alike(self.layers["of", key], of):
             self.layers["of", key], self.layers[key] = of, make()
         return self.layers[key]
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Return True if two values are equal, arrays byte for byte. The identity is tested first, as most values
-    are the same object."""
+    """Return True if two values are equal, arrays byte for byte. Identity is tested first, because most
+    arguments are the same object."""
     if a is b:
         return True
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -178,8 +179,8 @@ def first_is_bytes(graph: Graph, node: Node) -> str | None:
 
 
 def same_type(graph: Graph, node: Node) -> str | None:
-    """Require that x and y have one 8-bit type, or are both float, and that the node has no other
-    attributes."""
+    """Require that the parameters x and y, if both are given, have one type, and that no pass has stored a
+    reason for a refusal (``why``)."""
     if "why" in node.attributes:
         return str(node.attributes["why"])
     x: QParams | None = node.attributes["x"]

@@ -1,5 +1,5 @@
-"""Squeeze-and-excite: the dispatch that computes an image's means also computes the two 1x1 convolutions of
-them."""
+"""Squeeze-and-excite: one dispatch computes the means of an image's channels and the two 1x1 convolutions
+that follow."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Gates:
     nodes: tuple[Node, ...]
 
     def keep(self, context: Context, gates: Value) -> None:
-        """Store the kernel's result, which is the last node's, as the result of every replaced node; no other
-        node reads the earlier results."""
+        """Store the kernel's result as the result of every replaced node. It is the result of the last one;
+        the other nodes' results are not read."""
         context.ahead.update((node.outputs[0], gates) for node in self.nodes)
 
 
 def behind(context: Context, mean: Node) -> Gates | None:
-    """Return the gates for the two successive convolutions of a node's means; None if the means have other
-    readers, or the kernel does not support them."""
+    """Return the kernel for a node that computes means and the two convolutions after it; None if other nodes
+    read the means, or the kernel does not support the convolutions."""
     first = only_reader(context, mean)
     second = first and only_reader(context, first)
     if first is None or second is None or context.graph.specs[mean.outputs[0]].shape[0] > MOST_IMAGES:

@@ -66,7 +66,8 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
     x, b = context.value(node.inputs[0]), context.builder
     last: Node | None = node.attributes.get("after")
     other = context.value(node.inputs[3]) if node.input(3) else None
-    # The kernel writes a sum over its second operand, unless another node still reads that operand.
+    # The kernel overwrites the residual with the sum; this is possible only if no other node reads the
+    # residual.
     alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
     apart = other is not None and (not alone or context.read_later(node, other) or _large(context, node))
     layer = conv_of(context, node, apart)
@@ -87,7 +88,7 @@ def _large(context: Context, node: Node) -> bool:
 
 
 def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
-    """Return the layer of a conv2d, with its epilogue unless *apart*."""
+    """Return the layer of a conv2d node, without the node's epilogue if *apart*."""
     a = node.attributes
     last: Node | None = a.get("after")
 
@@ -104,11 +105,11 @@ def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
 
 
 def only_reader(context: Context, node: Node) -> Node | None:
-    """Return the only reader of a node's result if it is a convolution that reads the result as its image
-    and adds no residual; else None."""
+    """Return the node that reads a node's result if it is the only one, a convolution that reads the result
+    as its image, and adds no residual; else None."""
     name = node.outputs[0]
     readers = context.readers(name)
-    if len(readers) != 1 or context.uses[name] != 1:  # a graph result has one more use than it has readers
+    if len(readers) != 1 or context.uses[name] != 1:  # a graph result counts as a use without a reader
         return None
     if readers[0].op != "conv2d" or readers[0].inputs[0] != name:
         return None
@@ -127,7 +128,7 @@ def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
 
 
 def prepare(graph: Graph) -> None:
-    """Compute formulas and tables of residual sums in advance; they are cached."""
+    """Compute and cache the formulas and tables of all residual sums."""
     for node in graph.nodes:
         last: Node | None = node.attributes.get("after")
         if node.op == "conv2d" and last is not None and last.op != "lookup":

@@ -1,7 +1,7 @@
-"""The choice of a layout for each value: a value that can have several layouts gets the layout of its reader.
+"""The choice of a layout for each value: if a value can have several layouts, its reader decides.
 
 Most convolutions and linear layers need a fixed layout, and the nodes between them keep the layout of their
-input (`vkq.layout.extent.PIXELS`). There is a choice only for quantized numbers, means of whole images,
+input (`vkq.layout.extent.PIXELS`). There is a choice only for quantized floats, means of whole images,
 reshaped values, and the inputs of convolutions that read several layouts."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .layers import conv_of, linear_of
 # layout of the operand that is not broadcast.
 KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat", "Transpose")
 KEEP_WHOLE = ("add", "sub", "mul")
-# The number of operands that are data, where it is not one.
+# The number of data operands of each operator; all other operators have one.
 OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 3}
 
 
@@ -26,7 +26,7 @@ def wanted(context: Context, name: str) -> str | None:
     waiting, last = context.places(name), -1  # a heap of the readers of all values in ``found``
     while waiting:
         place = heapq.heappop(waiting)
-        if place == last:  # this node reads two of the values
+        if place == last:  # the node reads two of the values: handled before
             continue
         node, last = graph.nodes[place], place
         reads = [one for one in node.inputs[: OPERANDS.get(node.op, 1)] if one in found]
@@ -50,8 +50,8 @@ def wanted(context: Context, name: str) -> str | None:
 
 
 def wanted_means(context: Context, name: str) -> str | None:
-    """Return the layout in which means (N, C, 1, 1) are read; kPackedInt8_4H4W if their only reader reshapes
-    them to (N, C) for a matrix product."""
+    """Return the layout that the reader of means (N, C, 1, 1) needs: kPackedInt8_4H4W if the only reader
+    reshapes the means to (N, C) for a matrix product."""
     graph = context.graph
     n, c, *_ = graph.specs[name].shape
     readers = context.readers(name)

@@ -1,5 +1,4 @@
-"""Movement operators on a device: by kernels of their own, or by an index list with the source of each
-element."""
+"""Movement operators on a device: by special kernels, or by an index list with the source of each element."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ from .layouts import wanted
 
 
 def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
-    """Return a row that uses *direct* for 8-bit numbers of at most four axes, and copies all others element
-    by element."""
+    """Return a table row that uses *direct* for 8-bit arrays of at most four axes, and copies other arrays by
+    an index list."""
 
     def record(context: Context, node: Node) -> Value:
         spec = context.graph.specs[node.inputs[0]]
@@ -47,8 +46,8 @@ def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
 def _by_strides(
     of: Callable[[Context, Node], tuple[tuple[int, ...], tuple[int, ...]]], otherwise: Record
 ) -> Record:
-    """Return a row that copies wider numbers by strides: *of* gives (sizes, strides). 8-bit numbers use
-    *otherwise*."""
+    """Return a table row that copies elements wider than 8 bits by strides; *of* returns (sizes, strides).
+    8-bit arrays use *otherwise*."""
 
     def record(context: Context, node: Node) -> Value | tuple[Value, ...]:
         x = context.value(node.inputs[0])
@@ -85,7 +84,7 @@ def _expanded(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _tiled(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (repeat, size) of each axis."""
+    """Return (repeat, size) of each axis of a Tile."""
     given = context.graph.specs[node.inputs[0]].shape
     repeats = context.graph.constants[node.inputs[1]].reshape(-1).tolist()
     pairs = list(zip(repeats, given, contiguous(given), strict=True))
@@ -159,7 +158,7 @@ def _resize(context: Context, node: Node) -> Value:
 
 
 def _resize_check(graph: Graph, node: Node) -> str | None:
-    """Refuse linear interpolation of wider numbers than 8 bits; every other mode is movement."""
+    """Refuse linear interpolation of elements wider than 8 bits; every other mode copies elements."""
     return first_is_bytes(graph, node) if node.attributes.get("mode", "nearest") == "linear" else None
 
 

@@ -45,8 +45,7 @@ def _each_check(graph: Graph, node: Node) -> str | None:
 
 
 def no_scale(scales: Array) -> str | None:
-    """Return an error text that names the scale that a node lacks, with the remedy; None if it has all
-    scales."""
+    """Return an error message, with a remedy, if one of a node's scales is missing; else None."""
     bad = np.argwhere(~are_scales(scales))
     if not len(bad):
         return None
@@ -63,8 +62,8 @@ def _dynamic(context: Context, node: Node) -> tuple[Value, ...]:
 
 
 def _zero_point(context: Context, node: Node, index: int) -> Value:
-    """Return the zero points of an operand of MatMulInteger or ConvInteger, constant or computed; 0 without
-    such an input."""
+    """Return the zero points of an operand of MatMulInteger or ConvInteger (constant or computed); 0 if the
+    node has no such input."""
     if node.input(2 + index):
         return context.value(node.inputs[2 + index])
     dtype, device = context.graph.specs[node.inputs[index]].dtype, context.builder.device
@@ -97,8 +96,8 @@ def _matmul_integer(context: Context, node: Node) -> Value:
 
 
 def _conv_integer(context: Context, node: Node) -> Value:
-    """Add one product for each group: the weight times the gathered pixels under the kernel. Padding counts
-    as the zero point, so the zero point is appended to the image as one more element."""
+    """Add one product for each group: the weight times the gathered pixels under the kernel. Padding has the
+    value of the zero point, so the zero point is appended to the image as an additional element."""
     b = context.builder
     x, w = (context.value(name) for name in node.inputs[:2])
     x_zero, w_zero = (_zero_point(context, node, i) for i in (0, 1))

@@ -1,5 +1,5 @@
-"""Float32 operators on a device (sums, products, quotients, roots, maxima and minima). They round each step
-as the NumPy code does (`vkq.graph.operators.elementwise`)."""
+"""Float32 operators on a device (sums, products, quotients, roots, maxima and minima). Each step is rounded
+as in the NumPy code (`vkq.graph.operators.elementwise`)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def check(graph: Graph, node: Node) -> str | None:
 
 
 def _with(b: Builder, x: Value, *steps: tuple[RealOp, float]) -> Value:
-    """Apply a binary operator between x and each of the numbers in turn."""
+    """Apply each (operator, number) of *steps* to x, one after the other."""
     for op, value in steps:
         x = combined(b, x, number(b, value), op)
     return x
 
 
 def _reduced(context: Context, node: Node) -> Value:
-    """Add a sum or mean; a transposition first moves the reduced axes to the end."""
+    """Add a sum or mean; a transpose before it moves the reduced axes to the end."""
     b, x = context.builder, context.value(node.inputs[0])
     shape = x.spec.shape
     axes: tuple[int, ...] = tuple(range(2, len(shape)))

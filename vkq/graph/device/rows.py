@@ -1,7 +1,7 @@
 """The table of device operators: how each operator of a graph becomes steps of a plan.
 
-A row checks a node, and returns a reason if it refuses the node; else it adds the steps. A node that has no
-row, or that its row refuses, cannot run on a device."""
+A row checks a node: it returns the reason for a refusal, or adds the node's steps. A node cannot run on a
+device if its operator has no row, or the row refuses it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _argmax(context: Context, node: Node) -> Value:
 def _reshape(context: Context, node: Node) -> Value:
     x, shape = context.value(node.inputs[0]), context.graph.specs[node.outputs[0]].shape
     if x.spec.layout == BLOCKED and x.spec.folded and len(shape) != 4 and shape[-1:] == x.spec.shape[-1:]:
-        # The same rows: every reader takes them in this layout.
+        # Only the shape changes: every reader accepts the rows in this layout.
         return context.builder.view(x, Spec(shape, x.spec.dtype, BLOCKED, x.spec.qparams))
     return reshaped(context.builder, x, shape, wanted(context, node.outputs[0]))
 

@@ -2,7 +2,7 @@
 
 attention: inputs q, k, v and an optional bias, which is added to scores; attributes ``scale``, ``seen``,
 ``guarded`` (`vkq.numerics.attention.attention`). ``axes`` has four permutations. ``axes[0]`` to ``axes[2]``
-bring the axes of q, k and v into the order (batch, heads, tokens, numbers). ``axes[3]`` is the order of the
+bring the axes of q, k and v into the order (batch, heads, tokens, features). ``axes[3]`` is the order of the
 result's axes; the result is float32. ``fused``: why this node was fused, as a text for reports."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Chains of element-wise operators (`vkq.graph.passes.chains`). A chain is one node with the attributes
-``chain`` (its computation), ``gives`` (the stored types of its results) and ``shape`` (the shape of all
-results)."""
+``chain`` (its computation), ``gives`` (the types in which its results are stored) and ``shape`` (the shape of
+all results)."""
 
 from __future__ import annotations
 

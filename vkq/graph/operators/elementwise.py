@@ -54,7 +54,7 @@ ROUNDED: dict[str, Unary] = {
     "Acosh": lambda x, a: np.arccosh(x),
     "Atanh": lambda x, a: np.arctanh(x),
 }
-# Computed in the input's own type, each step rounded; attributes have that type.
+# Computed in the input's type; each step is rounded to this type, and attributes are converted to it.
 STEPPED: dict[str, Unary] = {
     "Relu": lambda x, a: np.maximum(x, 0),
     "Identity": lambda x, a: x,
@@ -107,9 +107,9 @@ VARIADIC: dict[str, Callable[[Array, Array], Any]] = {"Max": np.maximum, "Min": 
 
 
 def _described(op: str, otherwise: Callable[[Node, list[Array]], Any], first: int = 0) -> Computation:
-    """Return a computation that uses the device's steps for types that a device has
-    (`vkq.numerics.described`), and *otherwise*, in NumPy, for other types. *first*: the index of the first
-    operand that has the type of the arithmetic."""
+    """Return a computation with the device's rounding steps (`vkq.numerics.described`) for types that a
+    device supports, and the NumPy function *otherwise* for other types. *first*: the index of the first
+    operand whose type is the type of the arithmetic."""
 
     def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         given, attributes = [v for v in x if v is not None], dict(node.attributes)
@@ -173,7 +173,7 @@ def _is_infinite(node: Node, x: list[Array]) -> Any:
 
 
 def _clip(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Clip. A bound counts as one number, whatever its shape."""
+    """Clip. A bound is a scalar, whatever its shape."""
     bounds = [None if v is None else v.reshape(()) for v in x[1:]]
 
     def otherwise(node: Node, given: list[Array]) -> Any:
@@ -201,8 +201,8 @@ def _test(op: str, otherwise: Callable[[Node, list[Array]], Any], least: int = 1
 
 
 def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
-    """Return scale, bias, mean and variance as one factor and one addend for each channel, rounded in ONNX
-    Runtime's order."""
+    """Combine scale, bias, mean and variance into a factor and an addend for each channel, with the rounding
+    steps of ONNX Runtime."""
     scale, bias, mean, variance = x
     epsilon = scale.dtype.type(node.attributes.get("epsilon", 1e-5))
     with np.errstate(all="ignore"):

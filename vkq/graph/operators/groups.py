@@ -16,7 +16,7 @@ A, B, SCALES, ZERO_POINTS, G_IDX, BIAS = range(6)  # indices of the inputs
 
 
 def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
-    """Return the weight of a node; raise VkqError with the numbers if vkq does not support it."""
+    """Return the weight of a node; raise VkqError if vkq does not support it."""
     codes, scales, points = (
         constants.get(node.input(i)) if node.input(i) else None for i in (B, SCALES, ZERO_POINTS)
     )
@@ -67,8 +67,8 @@ def sizes_of(node: Node) -> tuple[int, int, int, int]:
 
 
 def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:
-    """Divide blocks larger than a group into groups with the block's scale and zero point; remove the groups
-    beyond K."""
+    """Divide each block that is larger than a group into groups; each group gets the block's scale and zero
+    point. Remove the groups beyond K."""
     n, blocks, size = codes.shape
     if points is not None and points.dtype == np.uint8 and points.size == n * -(-blocks * bits // 8):
         points = unpacked(points.reshape(n, -1), bits)[:, :blocks].astype(scales.dtype)
@@ -87,7 +87,7 @@ def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, point
 
 
 def _neighbours(groups: Array | None, block: int) -> bool:
-    """Return True if g_idx only says that the groups are consecutive blocks along K."""
+    """Return True if g_idx assigns consecutive blocks along K to groups 0, 1, 2, ..."""
     return groups is not None and np.array_equal(groups, np.arange(groups.size) // block)
 
 

@@ -1,4 +1,4 @@
-"""Operators of ONNX on images: windows, sizes, blocks of pixels as channels."""
+"""Operators of ONNX on images: pools, Resize, DepthToSpace, SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _image(x: Inputs) -> tuple[int, int, int, int]:
 
 
 def window(node: Node, shape: Sequence[int]) -> Window:
-    """Return the window of MaxPool and AveragePool, with ``auto_pad`` resolved to numbers."""
+    """Return the window of MaxPool and AveragePool, with the padding that ``auto_pad`` implies."""
     if len(shape) != 4:
         raise UnsupportedForm(f"{node}: the input has {len(shape)} axes; it must have 4: (N, C, H, W)")
     a = node.attributes
@@ -96,13 +96,14 @@ def _max_pool(x: Inputs) -> list[Spec]:
 
 
 def _given(arrays: Sequence[Array | None], index: int) -> Array | None:
-    """Return an input that exists and is not empty; else None."""
+    """Return an input; None if it is omitted or empty."""
     found = arrays[index] if index < len(arrays) else None
     return found if found is not None and found.size else None
 
 
 def resize_of(node: Node, shape: Sequence[int], given: Sequence[Array | None]) -> Resize:
-    """Return the parameters of a Resize. *given* has its constant inputs x, roi, scales, sizes."""
+    """Return the parameters of a Resize. *given* has the arrays of its constant inputs in the order x, roi,
+    scales, sizes."""
     a = node.attributes
     scales, sizes = (_given(given, i) for i in (2, 3))
     if (scales is None) == (sizes is None):

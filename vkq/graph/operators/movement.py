@@ -88,7 +88,7 @@ def permutation(node: Node, rank: int) -> list[int]:
 
 
 def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | None]) -> tuple[slice, ...]:
-    """Return a Slice (starts, ends, axes, steps) as one Python slice for each axis."""
+    """Return one Python slice for each axis of a Slice node with the inputs (starts, ends, axes, steps)."""
     starts, ends = (list(each or ()) for each in (*given, None, None)[:2])
     axes = given[2] if len(given) > 2 and given[2] is not None else range(len(starts))
     steps = given[3] if len(given) > 3 and given[3] is not None else [1] * len(starts)
@@ -103,7 +103,7 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
         size = shape[axis]
         if step > 0:
             found[axis] = slice(start, end, step)
-        else:  # ONNX clamps the start to the axis; a Python slice with a start before the axis is empty
+        else:  # ONNX clamps a start before the axis to 0; Python's slice would be empty
             first, last = (value + size if value < 0 else value for value in (start, end))
             found[axis] = slice(min(max(first, 0), size - 1), None if last < 0 else last, step)
     return tuple(found)
@@ -189,7 +189,7 @@ def _tile(x: Inputs) -> list[Spec]:
 
 
 def margins(node: Node, rank: int, pads: Sequence[int], axes: Sequence[int] | None) -> list[tuple[int, int]]:
-    """Return (before, after) for each axis of a Pad; negative numbers crop."""
+    """Return (before, after) for each axis of a Pad; negative values crop."""
     chosen = list(range(rank)) if axes is None else [a % max(rank, 1) for a in axes]
     if len(pads) != 2 * len(chosen):
         raise ModelError(f"{node}: pads {list(pads)} do not fit {len(chosen)} axes")
@@ -227,7 +227,7 @@ def _pad_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _cropped(x: Array, around: Sequence[tuple[int, int]]) -> Array:
-    """Return x without the elements that negative margins remove."""
+    """Return x cropped by the negative margins."""
     return x[
         tuple(slice(max(0, -b), max(0, d + min(0, a))) for d, (b, a) in zip(x.shape, around, strict=True))
     ]

@@ -58,7 +58,7 @@ def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int
                     f"{node}: its output_shape {tuple(wanted)} is larger than its inputs can fill"
                 )
             less, more = total // 2, total - total // 2
-            # SAME_LOWER: an odd pixel is padded at the start.
+            # SAME_LOWER: an odd padding has its additional pixel at the start.
             before.append(less if auto == "SAME_UPPER" else more)
             after.append(more if auto == "SAME_UPPER" else less)
         pads = (*before, *after)
@@ -178,7 +178,7 @@ def _reduce_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _places(dtype: str) -> Callable[[Inputs], list[Spec]]:
-    """Return the shape inference of ArgMax and ArgMin for indices of this type."""
+    """Return the shape inference of ArgMax and ArgMin; *dtype*: the type of the returned indices."""
 
     def infer(x: Inputs) -> list[Spec]:
         shape = x.spec(0).shape
@@ -265,7 +265,7 @@ OPERATORS: dict[str, Operator] = {
         "number", lambda x: _int32(_product_shape(x, x.spec(0).shape, x.spec(1).shape))
     ),
     **{name: Operator("number", _reduce, _reduce_compute) for name in REDUCTIONS},
-    # ArgMax and ArgMin are ONNX's operators; argmax and argmin read 8-bit numbers on a device.
+    # ArgMax and ArgMin are ONNX's operators; argmax and argmin are vkq's, for 8-bit values.
     **{name: Operator("number", _places("int64"), _places_compute) for name in ("ArgMax", "ArgMin")},
     **{name: Operator("number", _places("int32"), _places_compute) for name in ("argmax", "argmin")},
     "Shape": Operator("shape", _shape, _shape_compute),

@@ -17,8 +17,8 @@ class UnsupportedForm(ModelError):
 
 
 class OpenShape(ModelError):
-    """The shapes of a node's results depend on numbers that exist only at run time. *needed* names the value
-    that holds these numbers: an input of the node, or its result.
+    """The shapes of a node's results depend on values that exist only at run time. *needed* names the array
+    of these values: an input of the node, or its result.
 
     >>> OpenShape("Range 'r': needs its limit", "limit").needed
     'limit'
@@ -29,7 +29,7 @@ class OpenShape(ModelError):
         self.needed = needed
 
 
-MOST_NUMBERS = 1 << 16  # limit for a constant that holds a shape, axes, pads, or the sizes of parts
+MOST_NUMBERS = 1 << 16  # most elements of a constant with a shape, axes, pads, or sizes of parts
 
 Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
 
@@ -80,8 +80,8 @@ Compute = Callable[[Node, Sequence["Array | None"]], "Sequence[Array] | None"]
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
-    """One row of the operator table. ``compute`` is None if only the oracle (`vkq.check.graph`) computes the
-    operator.
+    """One row of the operator table. ``compute`` is None if only the reference (`vkq.check.graph`) computes
+    the operator.
 
     kind:
     - "elementwise": each element of the result depends on one element of each input, broadcast as in NumPy
@@ -113,7 +113,7 @@ def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]
 
 
 def one(result: Array) -> list[Array]:
-    """Return a list that holds one array."""
+    """Return the list of a node's results if it has one."""
     return [np.asarray(result)]
 
 
@@ -124,7 +124,7 @@ def there(array: Array | None) -> Array:
 
 
 def axis_of(node: Node, rank: int, default: int | None = None, name: str = "axis") -> int:
-    """Return an attribute that names an axis as a non-negative number."""
+    """Return the axis in attribute *name* as a non-negative index."""
     axis = int(node.attributes[name] if default is None else node.attributes.get(name, default))
     if not -rank <= axis < max(rank, 1):
         raise ModelError(f"{node}: {name} is {axis} and the input has {rank} axes")

@@ -1,5 +1,5 @@
-"""Quantization operators of ONNX, and vkq's operators on 8-bit numbers. Their attributes x, a, b and y are
-QParams; if y is None, the result is float32."""
+"""Quantization operators of ONNX, and vkq's operators on 8-bit values. The attributes x, a, b and y of vkq's
+operators are QParams; if y is None, the result is float32."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .operator import Inputs, Operator, broadcast, one, there
 
 
 def along(scale: Array, node: Node, shape: Sequence[int]) -> Array:
-    """Return a scale or zero point in a shape that broadcasts: one number, one number for each slice along
-    ``axis``, or one for each block."""
+    """Return a scale or zero point in a shape that broadcasts to x: it has one value, one for each slice
+    along ``axis``, or one for each block."""
     if scale.size == 1 and scale.ndim < 2:
         return scale.reshape(())
     axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
@@ -74,9 +74,9 @@ def _dequantize(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """DynamicQuantizeLinear: map the range of the whole tensor, without NaN and extended to contain 0, to
-    uint8. The scale is at least 2**-126. If the range is infinite, so is the scale: then finite numbers
-    become the zero point, and infinities become 0."""
+    """DynamicQuantizeLinear: map the range of the whole tensor to uint8. NaN is ignored, and the range is
+    extended to contain 0. The scale is at least 2**-126. If the range is infinite, the scale is infinite,
+    too: then finite values become the zero point, and infinities become 0."""
     given = there(x[0])
     low, high = (np.float32(each(given.reshape(-1), initial=0)) for each in (np.fmin.reduce, np.fmax.reduce))
     with np.errstate(all="ignore"):
@@ -93,8 +93,8 @@ def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
-    """Return the spec of a result: 8-bit if it has parameters (attribute *key*); else the type of a float x,
-    or float32."""
+    """Return the spec of a result. Its type is 8-bit if attribute *key* has parameters; else the type of x if
+    that is float; else float32."""
     a = x.node.attributes
     y: QParams | None = a[key]
     real = x.spec(0).dtype if "x" in a and a["x"] is None else "float32"
@@ -106,7 +106,7 @@ TRANSPOSED = (*CONV, "output_padding")
 
 
 def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
-    """Return the named attributes that a node has as keyword arguments."""
+    """Return those of the attributes *names* that a node has, as keyword arguments."""
     return {name: node.attributes[name] for name in names if name in node.attributes}
 
 
@@ -116,8 +116,8 @@ LAYER = ("w_scale", "w_zero_point", "activation")  # besides x and y
 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
-    """Return the row of conv2d, conv_transpose2d or linear: inputs x, weight, bias (constants). The
-    parameters x are None for float32 or float16 activations; the result then has their type.
+    """Return the table row of conv2d, conv_transpose2d or linear: inputs x, weight, bias (constants). The
+    attribute x is None for float32 or float16 activations; the result then has their type.
 
     A conv2d may have an epilogue ``after``: a node (add, sub, lookup) with the operand `OWN`, the
     convolution's result; its other operand is the fourth input. The epilogue of a linear is a dequantize, or
@@ -142,7 +142,7 @@ def _matmul(x: Inputs) -> list[Spec]:
 
 
 def _attention(x: Inputs) -> list[Spec]:
-    """Queries, keys and values may be some columns of the inputs: the attribute *columns*."""
+    """Queries, keys and values may be columns of the inputs, selected by the attribute *columns*."""
     a = x.node.attributes
     heads, y, columns = a["heads"], a["steps"].results[2], a["columns"]
     shapes = [x.spec(i).shape for i in range(3)]

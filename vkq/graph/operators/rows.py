@@ -2,7 +2,7 @@
 
 rows: applies ``function`` to rows of ``count`` axes from ``axis`` on; a reduction removes these axes. The
 input may be quantized (``x``: its QParams). The node may apply a ``chain`` of element-wise operators to the
-results, and quantize them (``y``: their QParams). Other operands of the chain are further inputs
+results, and quantize them (``y``: their QParams). Further operands of the chain are the node's other inputs
 (``operands``: `vkq.kernels.rows`). Normalization: applies ``function`` (normalize, normalize_root) to all
 axes from ``axis`` on, as LayerNormalization and similar operators do, without scale and bias."""
 
@@ -21,7 +21,7 @@ from .operator import Inputs, Operator, axis_of, one, same, there
 
 
 def along(x: Array, function: str, axes: Sequence[int], epsilon: float = 0.0) -> Array:
-    """Return a function of rows that consist of these axes of an array; float16 numbers are computed as
+    """Apply a function of rows to an array; *axes* make up a row. float16 elements are computed as
     float32."""
     kept = [i for i in range(x.ndim) if i not in axes]
     moved = x.astype(np.float32).transpose(*kept, *axes)

@@ -1,8 +1,8 @@
 """Running sums, top-k, scattered rows, and weighted sums along an axis.
 
-scatter: inputs (rows, inner), ids (count,) and updates (count, inner); ``reduction`` says how a row is
-combined with its updates, one after the other. topk: the ``k`` largest (or smallest) numbers of each line of
-(lines, length), sorted, the first of equal numbers first, and their indices. taps: weighted sums of the
+scatter: inputs (rows, inner), ids (count,) and updates (count, inner); ``reduction`` is the operation that
+combines a row with its updates, one after the other. topk: the ``k`` largest (or smallest) elements of each
+row of (rows, length), sorted, and their indices; equal elements keep their order. taps: weighted sums of the
 elements in ``index`` along ``axis``."""
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     take_columns,
     join_transposes,
     simplify,
-    to_tables,  # again: removes tables whose intermediate values no node reads any more
+    to_tables,  # again: the passes since then removed readers of intermediate values
     quantize_in_convolutions,
     side_by_side,
     into_convolutions,

@@ -1,5 +1,5 @@
-"""Fuses epilogues. A convolution gets the addition of another value (a residual), or a table; a linear layer
-gets a table, a table for each channel, or float32 results.
+"""Fuses epilogues. The epilogue of a convolution is the addition of another value (a residual), or a table.
+The epilogue of a linear layer is a table, a table for each channel, or a dequantize.
 
 This is exact: the kernel requantizes its result first, and continues with the bytes."""
 
@@ -12,8 +12,8 @@ from .sweep import Sweep, swept
 
 
 def into_convolutions(graph: Graph) -> Graph:
-    """Fuse sums and tables into the layers before them, and dequantize into linear layers, if no other node
-    reads the layer's result."""
+    """Fuse each sum or table into the convolution before it, and each table or dequantize into the linear
+    layer before it, if no other node reads the layer's result."""
     if graph.kinds.isdisjoint(("conv2d", "linear")):
         return graph
     sums = ("add", "sub") if "conv2d" in graph.kinds else ()
@@ -39,8 +39,8 @@ class _LastSteps:
         return True
 
     def _looked_up(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """Return the value that a lookup reads, and the layer that makes the value. Only linear layers take a
-        table for each channel."""
+        """Return the value that a lookup reads, and the layer that computes the value. Only linear layers
+        support one table for each channel."""
         own, table = node.inputs[0], node.attributes["table"]
         columns = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
         ops = ("conv2d", "linear") if table.ndim == 1 else ("linear",) if columns else ()
@@ -48,8 +48,8 @@ class _LastSteps:
         return own, self._layer(sweep, own, *ops) if plain else None
 
     def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """Return the operand of a sum that a convolution computes last, and that convolution: at that time
-        the other operand exists."""
+        """If convolutions compute the operands of a sum, return the operand that is computed later, and its
+        convolution: the other operand exists by then."""
         made = {name: self._layer(sweep, name, "conv2d") for name in node.inputs}
         own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
         alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
@@ -66,7 +66,7 @@ class _LastSteps:
 
 
 def _as_numbers(sweep: Sweep, node: Node) -> bool:
-    """If a linear layer makes the input of this dequantize, let the layer store dequantized numbers."""
+    """If a linear layer computes the input of this dequantize, let the layer store float32 results."""
     made = sweep.producer(node.inputs[0], "linear")
     if made is None or "after" in made.attributes or made.attributes["y"] != node.attributes["x"]:
         return False

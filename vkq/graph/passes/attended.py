@@ -14,7 +14,7 @@ from ..operators.attention import Axes
 from ..operators.movement import permutation
 from .sweep import Sweep
 
-# Mask values up to this hide a key: a score is lost in rounding beside it, and its weight is zero.
+# A mask value of at most LEAST hides a key: its softmax weight is zero, whatever the score.
 LEAST = -1e30
 ONE_BY_ONE: Axes = (0, 1, 2, 3)
 FLOATS = ("float32", "float16")
@@ -22,8 +22,8 @@ FLOATS = ("float32", "float16")
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """One change of scores. Either the value is added; or scores whose flag is not set (or set, if
-    *inverted*) are replaced by ``low``."""
+    """One step that changes scores. Either a value is added; or ``low`` replaces the scores whose flag is
+    False (True if *inverted*)."""
 
     name: str
     low: float | None = None
@@ -39,15 +39,15 @@ class Laid:
 
 
 def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
-    """Return the layout of queries, whose first axes must be *shape* (batch, heads, queries); heads that
-    share keys may be stored as rows of one matrix."""
+    """Return the layout of queries. Their first axes must be *shape* (batch, heads, queries); queries of
+    heads that share keys may be stored as rows of one matrix."""
     own = sweep.specs[name].shape
     return _followed(sweep, name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1])))
 
 
 def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
-    """Return the layout of a value of three or four axes as one of four axes. Its Transposes are skipped:
-    they need not run. last: an axis that must stay last in memory, if any."""
+    """Return the layout, with four axes, of a value of three or four axes. Transposes before the value become
+    part of the layout, so that they need not run. last: the axis that must be last in memory; None: any."""
     own = sweep.specs[name].shape
     if len(own) == 3:
         parts = (batch, own[0] // batch) if batch and own[0] % batch == 0 else (1, own[0])
@@ -56,7 +56,7 @@ def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
 
 
 def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
-    """Return the layout of keys, given their transposed form (batch, heads, numbers, keys)."""
+    """Return the layout of keys; *name* is the transposed keys (batch, heads, features, keys)."""
     found = laid(sweep, name, batch, None)
     b, h, d, t = found.axes
     return Laid(found.name, (b, h, t, d))
@@ -72,8 +72,8 @@ def _followed(sweep: Sweep, name: str, last: int | None = 3) -> Laid:
 
 
 def _before(sweep: Sweep, laid: Laid) -> Laid | None:
-    """Return the input of the Transpose, of the repetition of heads, or of the Cast from float16 that makes a
-    value; else None."""
+    """If a Transpose, a repetition of heads, or a Cast from float16 makes a value, return the layout of its
+    input; else None."""
     made = sweep.producer(laid.name, "Transpose", "Reshape", "Cast", "Identity")
     if made is None:
         return None
@@ -87,8 +87,8 @@ def _before(sweep: Sweep, laid: Laid) -> Laid | None:
 
 
 def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> str:
-    """Return the heads before they were repeated, (batch, heads, tokens, numbers), or a value that already
-    has this shape; else ""."""
+    """Return the value (batch, heads, tokens, features) before its heads were repeated, or a value that
+    already has this shape; else ""."""
     if sweep.specs[name].shape == shape:
         return name
     repeated = sweep.producer(name, "Expand")
@@ -103,8 +103,8 @@ def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> 
 
 
 def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
-    """Return a value in another shape: the input of its Reshape if that has the shape, else the result of a
-    new Reshape."""
+    """Return a value reshaped to *shape*: the input of the value's Reshape if it has this shape, else the
+    result of a new Reshape."""
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]
@@ -116,8 +116,8 @@ def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
 
 
 def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[Seen, str]:
-    """Return which keys each query sees by position, and the name of a bias that is added to the scores ("":
-    none)."""
+    """Return the rule by which a query sees keys by position, and the name of the bias to add to the scores
+    ("" if there is no bias)."""
     seen, bias = Seen(), ""
     for one in added:
         name, array = one.name, sweep.array(one.name)
@@ -136,8 +136,7 @@ def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[
 
 
 def _shown(array: Array, mask: Mask) -> Array | None:
-    """Return the flags of visible keys for a constant mask that only hides keys; None for any other
-    constant."""
+    """Return a constant mask as flags, True for visible keys; None if the mask does more than hide keys."""
     if mask.low is not None:
         return array.astype(np.bool_) ^ mask.inverted
     hidden = array <= LEAST
@@ -145,8 +144,8 @@ def _shown(array: Array, mask: Mask) -> Array | None:
 
 
 def causal(shown: Array, queries: int, keys: int) -> Seen | None:
-    """Return the rule by which a query sees the keys up to its own position, if the flags follow such a
-    rule."""
+    """Return the causal rule (a query sees the keys up to its own position) that the flags follow; None if
+    they do not follow one."""
     if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
         return None
     flags = shown.reshape(queries, keys)

@@ -1,8 +1,8 @@
 """Fuses attention that is written as MatMul, scale, masks, Softmax, MatMul into one node if its score matrix
 is large.
 
-Only the sizes decide, so that results have the same bits on every device. Attention is fused if it has
-SCORES_BYTES or more of scores and ROWS rows or more, or more scores than a device should hold."""
+Only the sizes decide, so that results have the same bits on every device. Attention is fused if it has ROWS
+rows or more and its scores have SCORES_BYTES or more, or if it has more scores than a device should store."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ BETWEEN = ("Add", "Where", "Mul", "Div", "MatMul")
 
 @dataclasses.dataclass(frozen=True)
 class Softmaxed:
-    """The input of Softmax: a MatMul's result times ``scale``, then the masks that are added, in order.
-    guarded: NaN results of Softmax are replaced by 0."""
+    """The input of Softmax: a MatMul's result, times ``scale``, with the masks applied in order. guarded: NaN
+    results of Softmax are replaced by 0."""
 
     product: Node
     scale: float
@@ -56,8 +56,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
-    """Return the Softmax that makes weights, and True if NaN weights are replaced by 0, as PyTorch's export
-    does."""
+    """Return the Softmax that computes the weights *name*, and True if NaN weights are then replaced by 0, as
+    in PyTorch's exports."""
     guard = _alone(sweep, name, "Softmax", "Where")
     if guard is None or guard.op == "Softmax":
         return guard, False
@@ -70,8 +70,8 @@ def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Return the node of these operators that makes a value, or makes the input of the value's Reshape, if it
-    has no other reader."""
+    """Return the node that computes a value, or the input of the value's Reshape, if the node is one of these
+    operators and its result has no other reader."""
     while sweep.uses.get(name, 1) == 1:
         made = sweep.producer(name)
         if made is None or made.op in ops or made.op != "Reshape":
@@ -87,7 +87,7 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
         if made.op == "MatMul":
             return Softmaxed(made, scale, tuple(added[::-1]), guarded)
         if scale != 1.0 or sweep.specs[made.outputs[0]].shape != shape:
-            return None  # a sum before the factor, or a broadcast
+            return None  # a mask or a factor before the factor, or a broadcast
         if made.op in ("Mul", "Div"):
             name, factor = _apart(sweep, made)
             if factor is None or not np.isfinite(factor) or factor == 0:
@@ -122,7 +122,7 @@ def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
 
 
 def _apart(sweep: Sweep, node: Node) -> tuple[str, float | None]:
-    """Split a product or quotient into its variable operand and its constant factor."""
+    """Return the variable operand of a product or quotient, and its constant factor (None: no factor)."""
     first, second = node.inputs
     factor = scalar(sweep.array(second))
     if factor is None and node.op == "Mul":
@@ -159,7 +159,7 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
 
 
 def gains(sizes: AttentionSizes) -> bool:
-    """Return True if attention of these sizes is to be fused."""
+    """Return True if fusing attention of these sizes pays."""
     held = 4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys
     if not held or not sizes.depth * sizes.groups or sizes.heads % sizes.groups:
         return False
@@ -170,7 +170,7 @@ def gains(sizes: AttentionSizes) -> bool:
 
 
 def _as(sweep: Sweep, y: str, node: Node) -> None:
-    """Convert the result to the shape and the type of the old node's result."""
+    """Convert the value *y* to the shape and the type of the old node's result."""
     old = sweep.old.specs[node.outputs[0]]
     if old.dtype != "float32":
         y = sweep.emit("Cast", [y], "", node.source, to=old.dtype)
@@ -179,7 +179,7 @@ def _as(sweep: Sweep, y: str, node: Node) -> None:
 
 
 def _quantized(sweep: Sweep, name: str) -> bool:
-    """Return True if a value was quantized to 8 bits: then integer operators compute with it."""
+    """Return True if a value was quantized to 8 bits; integer operators then compute the attention."""
     made = sweep.producer(name)
     while made is not None and moves(made):
         made = sweep.producer(made.inputs[0])

@@ -1,5 +1,5 @@
-"""Joins the four steps of 8-bit attention (matmul, add of a mask, softmax, matmul) to one node, which is one
-dispatch where the device can."""
+"""Fuses the four steps of 8-bit attention (matmul, addition of a mask, softmax, matmul) into one node, which
+is one dispatch if the device supports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sweep import Sweep, swept
 
 
 def join_attention(graph: Graph) -> Graph:
-    """Join the steps of each attention if no other node reads their intermediate values."""
+    """Fuse the steps of each attention if no other node reads their intermediate values."""
     return swept(graph, _visit, "matmul") if "softmax" in graph.kinds else graph
 
 
@@ -47,9 +47,9 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range, ...] | None]:
-    """Return the values that have the operands as some of their columns, and these columns; None if no
-    operand is a part of another value. A table that was looked up in a part is looked up in the whole value,
-    because the kernel reads parts of whole values alone."""
+    """For each operand, return the value that contains it as columns, and its range of columns; the ranges
+    are None if no operand is a part of another value. A lookup of a part is replaced by a lookup of the whole
+    value, because the kernel can only read columns of the whole value."""
     found = []
     for name in operands:
         table = sweep.producer(name, "lookup")
@@ -66,7 +66,8 @@ def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range,
 
 
 def _part(sweep: Sweep, name: str) -> tuple[str, range] | None:
-    """Return the value that a Slice takes neighbouring columns of, and these; None for other values."""
+    """If a Slice of neighbouring columns makes a value, return its input and the range of columns; else
+    None."""
     made, shape = sweep.producer(name, "Slice"), sweep.specs[name].shape
     lists = [sweep.array(one) for one in made.inputs[1:]] if made else []
     if made is None or len(lists) < 3 or any(one is None or one.size != 1 for one in lists):
@@ -80,8 +81,8 @@ def _part(sweep: Sweep, name: str) -> tuple[str, range] | None:
 
 
 def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:
-    """Return the value before a lookup of weights and the stored bytes of its table; the value itself and
-    None without one."""
+    """If a lookup makes the weights *name*, return its input and the bytes of its table; else *name* and
+    None."""
     made = _alone(sweep, name, "lookup")
     if made is None:
         return name, None
@@ -92,12 +93,13 @@ def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Return the node of these operators that makes a value with one reader."""
+    """Return the node that computes a value if its operator is in *ops* and the value has one reader."""
     return sweep.producer(name, *ops) if sweep.uses.get(name) == 1 else None
 
 
 def _softmax(sweep: Sweep, node: Node) -> tuple[QParams, QParams] | None:
-    """Return the parameters of an 8-bit softmax along the last axis with a referee's bytes; else None."""
+    """Return the parameters (x, y) of a softmax along the last axis with ONNX Runtime's or LiteRT's bytes;
+    else None."""
     a, rank = node.attributes, len(sweep.specs[node.inputs[0]].shape)
     if a["y"] is None or a["axis"] % rank != rank - 1 or not (a["onnxruntime"] or "litert" in a):
         return None
@@ -107,8 +109,8 @@ def _softmax(sweep: Sweep, node: Node) -> tuple[QParams, QParams] | None:
 def _scores(
     sweep: Sweep, name: str
 ) -> tuple[Node | None, str, tuple[QParams, QParams, QParams] | None, bool]:  # fmt: skip
-    """Return the product that makes the scores, the mask that is added to them ("": none), the sum's
-    parameters, and whether the mask is its first operand."""
+    """Return the product that computes the scores, the mask that is added to them ("" if there is none), the
+    sum's parameters, and True if the mask is the sum's first operand."""
     added = _alone(sweep, name, "add")
     if added is None or added.attributes.get("activation") is not None:
         return _product(sweep, name), "", None, False
@@ -121,7 +123,7 @@ def _scores(
 
 
 def _product(sweep: Sweep, name: str) -> Node | None:
-    """Return the product of 8-bit rows with 8-bit rows that makes a value with one reader."""
+    """Return the product of two 8-bit activations that computes a value, if the value has one reader."""
     made = _alone(sweep, name, "matmul")
     if made is None or not made.attributes.get("rows") or made.attributes["y"] is None:
         return None
@@ -129,8 +131,8 @@ def _product(sweep: Sweep, name: str) -> Node | None:
 
 
 def _values(sweep: Sweep, name: str) -> tuple[str, int]:
-    """Return the values whose columns are the rows *name*, and how many of their heads lie side by side; ""
-    if no node turned them."""
+    """Return the values v whose transpose is *name*, and the number of v's heads that are stored side by
+    side; "" if no node transposes values to *name*."""
     made = sweep.producer(name, "permute", "Transpose")
     if made is None:
         return "", 1
