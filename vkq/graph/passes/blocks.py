@@ -14,8 +14,8 @@ from .sweep import Sweep
 
 def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     """Replace a MatMul or Gemm by MatMulNBits if vkq supports the blocks of its constant matrix, (N, K) if
-    *transposed*, else (K, N). Blocks must lie along K, and have a size in `GROUPS`, or a multiple of the
-    largest. Return False otherwise."""
+    *transposed*, else (K, N). Blocks must run along K; their size must be in `GROUPS`, or a multiple of the
+    largest group. Return False if vkq does not support them."""
     made = sweep.producer(node.inputs[1], "DequantizeLinear")
     block = int(made.attributes.get("block_size", 0)) if made is not None else 0
     if made is None or not block or node.inputs[0] in sweep.constants:
@@ -39,7 +39,7 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
 
 
 def _product(sweep: Sweep, node: Node, data: Array, scale: Array, zero: Array | None, block: int) -> Node:
-    """Return a MatMulNBits that replaces *node*; it has 4 bits if all codes fit."""
+    """Return a MatMulNBits that replaces *node*. Its codes have 4 bits if all of them fit, else 8."""
     points, signed = np.zeros(scale.shape, data.dtype) if zero is None else zero, data.dtype == np.int8
     least = -8 if signed else 0
     small = all(((each >= least) & (each < least + 16)).all() for each in (data, points))

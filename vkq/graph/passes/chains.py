@@ -1,8 +1,8 @@
 """Fuses neighbouring element-wise operators on floats, integers and flags into chains, which a device
 computes in one dispatch (`vkq.kernels.chain`). Then it fuses chains with their neighbours (`joined`).
 
-A chain grows only while no node outside reads its intermediate values; so it can be placed at its last node.
-All results of a chain have one shape, to which its inputs broadcast."""
+A chain grows only while no node outside reads its intermediate values, so that it can run at the position of
+its last node. All results of a chain have one shape, to which its inputs broadcast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .sweep import Sweep, scalar, swept
 
 VARIADIC = ("Max", "Min", "Sum")
 MOST_LINKS = 64
-# While a chain grows, it may use this many buffers more than a kernel has; it is split later.
+# A growing chain may use this many buffers more than a kernel supports; it is split later.
 MORE = 2
 
 
@@ -113,8 +113,8 @@ class _Chains:
         return self._written()
 
     def _joined(self, element: Element) -> _Group | None:
-        """Return the chain with a new node: all chains that the node reads and the node itself, or as many of
-        them as fit."""
+        """Return the chain of a new node: the node joined with all chains that it reads, or with as many as
+        fit."""
         shape = self.graph.specs[element.node.outputs[0]].shape
         before: list[_Group] = []
         for name in element.node.inputs:
@@ -139,8 +139,8 @@ class _Chains:
         raise AssertionError("one member always fits")
 
     def _fits(self, group: _Group, more: int = 0) -> bool:
-        """Return True if a chain fits a kernel that had *more* additional buffers. Later operators may remove
-        buffers, since they may be the last readers of a result."""
+        """Return True if a chain fits a kernel with *more* additional buffers. The chain may need fewer
+        buffers when it has grown, because a value needs no buffer if all of its readers are in the chain."""
         inputs, results = self._ends(group)
         shapes = [self.graph.specs[name].shape for name in inputs]
         if len(inputs) + len(results) > MOST_BUFFERS + more or len(group.members) > MOST_LINKS or not inputs:
@@ -148,7 +148,7 @@ class _Chains:
         return fits(shapes, group.shape)
 
     def _ends(self, group: _Group) -> tuple[list[str], list[str]]:
-        """Return the values that a chain reads from memory, and those that it writes to memory."""
+        """Return the values that a chain reads from memory, and the values that it writes to memory."""
         made, inside = group.made, Counter(name for one in group.members for name in one.node.inputs if name)
         inputs = [name for name in inside if name not in made and not self._number(name)]
         results = [
@@ -159,7 +159,7 @@ class _Chains:
         return inputs, results
 
     def _number(self, name: str) -> bool:
-        """Return True if a value is a single constant number, which the kernel stores as a literal."""
+        """Return True if a value is a constant scalar, which the kernel stores as a literal."""
         array = self.graph.constants.get(name)
         return array is not None and array.size == 1
 
@@ -205,8 +205,8 @@ class _Chains:
         return Node("chain", tuple(stored), tuple(results), attributes, group.members[-1].node.source)
 
     def _held(self, name: str) -> str:
-        """Return the type in which a chain reads a value. Bytes are read as float32 numbers with their
-        integer values."""
+        """Return the type in which a chain reads a value. Bytes are read as float32 values equal to the
+        integers."""
         dtype = self.graph.specs[name].dtype
         return (
             "float32" if dtype in BYTES or (dtype == "bool" and name not in self.graph.constants) else dtype

@@ -1,6 +1,6 @@
-"""Takes queries, keys and values from the columns of one product, as timm's attention has them: a Reshape to
-(batch, rows, 3, heads, columns), a Transpose and three Slices. Then each is a Slice of columns whose heads
-lie side by side (`transposes`)."""
+"""Makes queries, keys and values column Slices of one product. timm's attention splits the product by a
+Reshape to (batch, rows, 3, heads, columns), a Transpose and three Slices. After this pass, the heads of each
+Slice are stored side by side (`transposes`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PRODUCTS = ("Gemm", "MatMul", "linear")
 
 
 def take_columns(graph: Graph) -> Graph:
-    """Slice columns before a Reshape splits them, drop axes of length 1 from Transposes between Reshapes, and
-    look tables up before Transposes and Reshapes."""
+    """Move Slices of columns before the Reshape that splits the columns, drop axes of length 1 from
+    Transposes between Reshapes, and move lookups before Transposes and Reshapes."""
     movement = ("Slice", "Reshape") if "Slice" in graph.kinds else ()
     return swept(graph, _visit, *movement, "lookup")
 
@@ -42,8 +42,8 @@ def _is_product(sweep: Sweep, name: str) -> bool:
 
 
 def _slice(sweep: Sweep, node: Node) -> bool:
-    """Replace a Slice along the axis that comes first of those into which a Reshape splits the columns of a
-    product, also behind a Transpose."""
+    """Replace a Slice after a Reshape (and a Transpose) by a Slice of columns before the Reshape. It must be
+    along the first of the axes into which the Reshape splits the columns."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     name = turned.inputs[0] if turned else node.inputs[0]
     split, lists = sweep.producer(name, "Reshape"), [sweep.array(one) for one in node.inputs[1:]]
@@ -67,8 +67,8 @@ def _slice(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """Drop the axes of length 1 of a Transpose if a Reshape before it adds them and this Reshape takes them
-    away."""
+    """Drop the axes of length 1 of a Transpose if a Reshape before it adds them and this Reshape removes
+    them."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     split = sweep.producer(turned.inputs[0], "Reshape") if turned else None
     if turned is None or split is None or sweep.uses.get(node.inputs[0]) != 1:
@@ -78,7 +78,7 @@ def _reshape(sweep: Sweep, node: Node) -> bool:
     long = [place for place, size in enumerate(to) if size > 1]
     if len(given) <= len(to) or [given[axis] for axis in perm] != [to[place] for place in long]:
         return False
-    order = sorted(perm)  # of the long axes before the Transpose; they take the places of those after it
+    order = sorted(perm)  # the long axes before the Transpose, for the positions of those after it
     shape, moved = list(to), list(range(len(to)))
     for place, axis, own in zip(long, perm, order, strict=True):
         shape[place], moved[place] = given[own], long[order.index(axis)]
@@ -88,8 +88,8 @@ def _reshape(sweep: Sweep, node: Node) -> bool:
 
 
 def _lookup(sweep: Sweep, node: Node) -> bool:
-    """Look a table up before a Reshape of a product's result, whose kernel can do it, or before the movement
-    of columns that this pass took."""
+    """Move a lookup before the Reshape of a product's result, so that the product's kernel can compute it, or
+    before the movement of sliced columns."""
     name, between = node.inputs[0], list[Node]()
     while (made := sweep.producer(name, "Transpose", "Reshape")) is not None:
         if sweep.uses.get(name, 1) != 1:

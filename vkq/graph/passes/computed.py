@@ -1,5 +1,5 @@
-"""Rewrites QuantizeLinear and DequantizeLinear with parameters of the run as arithmetic of floats: the same
-bits."""
+"""Rewrites QuantizeLinear and DequantizeLinear with parameters computed at run time as float arithmetic that
+gives the same bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BYTES = ("int8", "uint8")
 
 
 def dequantize_linear(w: Words) -> bool:
-    """Write ``(x - zero_point) * scale``; all steps but the last are exact."""
+    """Emit ``(x - zero_point) * scale``; all steps but the last are exact."""
     shape = _shape(w)
     if shape is None or w.spec(0).dtype not in BYTES:
         return False
@@ -26,7 +26,7 @@ def dequantize_linear(w: Words) -> bool:
 
 
 def quantize_linear(w: Words) -> bool:
-    """Write ``saturate(round_half_even(x / scale) + zero_point)``; NaN gives the smallest number."""
+    """Emit ``saturate(round_half_even(x / scale) + zero_point)``; NaN gives the type's smallest value."""
     shape, zero = _shape(w), w.node.input(2)
     dtype = w.spec(2).dtype if zero else str(w.attributes.get("output_dtype", "uint8"))
     if shape is None or w.spec(0).dtype != "float32" or dtype not in BYTES:
@@ -41,8 +41,8 @@ def quantize_linear(w: Words) -> bool:
 
 
 def _shape(w: Words) -> list[int] | None:
-    """Return the shape in which the parameters broadcast to x; None if all are constant, if they are for
-    blocks, or if the scale is not float32."""
+    """Return the shape in which the parameters broadcast to x; None if all of them are constant, if each is
+    for a block, or if the scale is not float32."""
     spec, scale = w.spec(0), w.spec(1)
     known = w.given(1) is not None and (not w.node.input(2) or w.given(2) is not None)
     if known or scale.dtype != "float32":

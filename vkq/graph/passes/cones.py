@@ -1,5 +1,5 @@
-"""Evaluates connected element-wise nodes for all numbers of a type. Results are cached, because a model with
-other input sizes needs the same results again."""
+"""Evaluates connected element-wise nodes for all values of a type. Results are cached, because the graphs of
+a model for other input sizes need the same results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _kept: dict[Hashable, Array] = {}
 def evaluated(
     cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
 ) -> Array:
-    """Return the value *name*, computed by a list of nodes that read *given* values and constants. The array
-    is read-only."""
+    """Return the array of the value *name*, computed by a list of nodes from the *given* arrays and
+    constants. The array is read-only."""
     key = _key(cone, name, given, constants)
     found = None if key is None else _kept.get(key)
     if found is None:
@@ -39,7 +39,7 @@ def _computed(
     values = dict(given)
     for node in cone:
         arrays = [None if not v else values[v] if v in values else constants[v] for v in node.inputs]
-        # A constant of one element must not add axes to the line of all numbers.
+        # A constant of one element must not add axes to the 1-D array of all values.
         arrays = [a.reshape(()) if a is not None and a.size == 1 and v not in values else a
                   for a, v in zip(arrays, node.inputs, strict=True)]  # fmt: skip
         values.update(zip(node.outputs, compute(node, arrays), strict=True))
@@ -49,8 +49,8 @@ def _computed(
 def _key(
     cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
 ) -> Hashable | None:
-    """Return a key of everything that determines the result, without the names of values; None if that is too
-    large or not hashable."""
+    """Return a cache key of everything that determines the result, without the names of values; None if the
+    key would be too large or not hashable."""
     known: dict[str, Hashable] = {
         root: (i, array.dtype.str, array.shape, array.strides)
         for i, (root, array) in enumerate(given.items())
@@ -73,8 +73,8 @@ def _key(
 
 
 def _plain(value: object) -> Hashable | None:
-    """Return an attribute as a hashable value. Equal but different numbers (0.0, -0.0, 0, False) get
-    different values."""
+    """Return an attribute as a hashable value. Values that compare equal (0.0, -0.0, 0, False) become
+    different keys."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes()) if value.nbytes <= MOST_BYTES else None
     plain = all(isinstance(v, PLAIN) for v in (value if isinstance(value, tuple) else (value,)))

@@ -1,7 +1,7 @@
 """Constant folding: nodes that depend only on constants and shapes are computed in advance.
 
 DequantizeLinear of a constant stays, because quantized operators need its integers. This is the first pass
-that knows all shapes, so it also rewrites lines as images (`lines`)."""
+that knows all shapes, so it also rewrites 1-D operators as image operators (`lines`)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .lines import as_image
 from .plain import in_plain_words
 from .sweep import Sweep
 
-LARGEST_FOLDED_BYTES = 1 << 28  # limit for the results of one node
+LARGEST_FOLDED_BYTES = 1 << 28  # limit for the total size of one node's results
 HELD = {"bool": "uint8"}  # types that a device stores as another type
 Otherwise = Callable[[Node, str], Node]
 
 
 @dataclasses.dataclass
 class Rest:
-    """The part of a graph that cannot be planned yet. ``found`` are nodes whose result shapes are known only
-    at run time. ``later`` are nodes that read such results, or need the numbers of values in ``needed``."""
+    """The part of a graph that cannot be planned yet. ``found``: nodes whose result shapes are known only at
+    run time. ``later``: nodes that read such results, or need the content of the values in ``needed``."""
 
     found: list[Node] = dataclasses.field(default_factory=list)
     later: list[Node] = dataclasses.field(default_factory=list)
     needed: set[str] = dataclasses.field(default_factory=set)
-    why: str = ""  # the reason of the first node
+    why: str = ""  # why the first node cannot be planned
 
     @property
     def nodes(self) -> list[Node]:
@@ -41,15 +41,15 @@ class Rest:
 def fold_constants(graph: Graph, otherwise: Otherwise | None = None) -> Graph:
     """Remove Shape and Size, and nodes with only constant inputs.
 
-    otherwise: makes the replacement of a node in an unsupported form, from the node and the reason. Raises
-    OpenShape if a shape depends on numbers that exist only at run time."""
+    otherwise: returns the replacement for a node in an unsupported form; its arguments are the node and the
+    reason. Raises OpenShape if a shape depends on values that exist only at run time."""
     sweep = Sweep(graph)
     return sweep.run(lambda sweep, node: _visit(sweep, node, otherwise))
 
 
 def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph, Rest]:
-    """Fold the part that can be planned now, and return it with the rest. Inputs of the rest become further
-    results of the graph."""
+    """Fold the part of the graph that can be planned now. Return this part and the rest; the inputs of the
+    rest are additional results of the first part."""
     sweep, rest, unknown = Sweep(graph), Rest(), set[str]()
 
     def visit(sweep: Sweep, node: Node) -> bool:
@@ -67,7 +67,7 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
 
     sweep.walk(visit)
     read = read_by(rest.later)
-    # The rest dequantizes again, so that integers cross the border.
+    # The rest contains the DequantizeLinear, too, so that it receives the integers.
     again = [n for n in graph.nodes if n.op == "DequantizeLinear" and not read.isdisjoint(n.outputs)]
     rest.later = [*(node for node in again if unknown.isdisjoint(node.outputs)), *rest.later]
     made, found = {name for node in rest.nodes for name in node.outputs}, read_by(rest.found)
@@ -91,7 +91,7 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
     try:
         if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
             return True
-    # Refused as an image; another rule may support the line.
+    # The image operator refuses this form; another rule may accept it.
     except UnsupportedForm as error:
         refused = error
     if _in_others(sweep, node, otherwise):
@@ -110,8 +110,8 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """Replace a node by simpler ones (`plain`, or its own definition). If one of them has an open shape, keep
-    the node."""
+    """Replace a node by simpler ones: by a rule of `plain`, or by its operator's definition. If the shape of
+    one of them is open, keep the node."""
     count = len(sweep.nodes)
     try:
         plain = in_plain_words(sweep, node, lambda one: _visit(sweep, one, otherwise))
@@ -140,8 +140,8 @@ def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _settled(sweep: Sweep, node: Node) -> Node:
-    """Return the node of an unknown operator with its types fixed: a device may store inputs and results in
-    other types."""
+    """Return the node of an unknown operator with the model's types as attributes, because a device may store
+    its inputs and results in other types."""
     if "takes" in node.attributes:
         return node
     takes = tuple(sweep.specs[name].dtype if name else "" for name in node.inputs)
@@ -155,7 +155,8 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def fold_weights(graph: Graph) -> Graph:
-    """Fold constants, and each DequantizeLinear of a constant that no quantized operator has used."""
+    """Fold constants, and each DequantizeLinear of a constant that remains after the passes for quantized
+    operators."""
     return Sweep(graph).run(_fold)
 
 
@@ -172,7 +173,7 @@ def _fold(sweep: Sweep, node: Node) -> bool:
         return _fold_foreign(sweep, node, arrays)
     if node.op in TABLE and TABLE[node.op].compute is None:
         return False
-    sweep.keep(node)  # checks the node with its sizes, before anything is computed
+    sweep.keep(node)  # checks the node and its result sizes before the computation
     size = sum(sweep.specs[name].nbytes for name in node.outputs if name)
     if size > min(LARGEST_FOLDED_BYTES, sweep.room_bytes):
         return True
@@ -183,7 +184,7 @@ def _fold(sweep: Sweep, node: Node) -> bool:
 
 def _fold_foreign(sweep: Sweep, node: Node, arrays: Sequence[Array | None]) -> bool:
     """Compute an unknown operator with any available implementation. If its result sizes are known, they are
-    limited before the computation."""
+    checked against the limit first."""
     specs = [sweep.specs[name] if name else None for name in node.inputs]
     with contextlib.suppress(OpenShape):
         if sum(spec.nbytes for spec in infer(node, specs, arrays)) > LARGEST_FOLDED_BYTES:

@@ -76,7 +76,7 @@ def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
 
 
 def _without(w: Words, x: str, axes: str, kept: set[str]) -> tuple[str, str]:
-    """Sum over the axes that are not in *kept*, because no later operand has these axes."""
+    """Return an operand summed over its axes that are not in *kept*."""
     gone = [i for i, axis in enumerate(axes) if axis not in kept]
     if gone:
         x = w.emit("ReduceSum", [x, w.constant(gone, "int64")], keepdims=0)

@@ -13,13 +13,14 @@ from .words import FLOATS, Words
 
 Matrix = npt.NDArray[np.float64]
 
-MOST_NUMBERS = 1 << 24  # of a matrix: 64 MB
+MOST_NUMBERS = 1 << 24  # most elements of a matrix (64 MB)
 
 
 def waves(given: int, length: int, parts: int, results: int, inverse: bool = False) -> Matrix:
-    """Return the matrix (given * parts, results * 2) of a discrete Fourier transform of this length: from the
-    *parts* (real, or real and imaginary) of each of the first *given* numbers, the others being zeros, to the
-    real and imaginary parts of the first *results*. The inverse has the factor 1 / length."""
+    """Return the matrix (given * parts, results * 2) of a discrete Fourier transform of this length. Its
+    input has *parts* values (real, or real and imaginary) for each of the first *given* elements; further
+    elements are zeros. Its output is the real and imaginary parts of the first *results* elements. The
+    inverse has the factor 1 / length."""
     turns = np.outer(np.arange(given), np.arange(results)) % length
     angle = turns * (2 * math.pi / length) * (1 if inverse else -1)
     cos, sin = np.cos(angle), np.sin(angle)
@@ -28,22 +29,22 @@ def waves(given: int, length: int, parts: int, results: int, inverse: bool = Fal
 
 
 def real_waves(given: int, length: int) -> Matrix:
-    """Return the matrix (given * 2, length) from the first half of a spectrum, whose other half is its mirror
-    image, to real numbers. A number that is its own mirror image counts once."""
+    """Return the matrix (given * 2, length) from the first half of a spectrum to real numbers. The other half
+    is the mirror image of the first; an element that is its own mirror image counts once."""
     both = waves(given, length, 2, length, inverse=True)[:, ::2].reshape(given, 2, length)
     alone = np.isin(np.arange(given) * 2, (0, length))
     return (both * np.where(alone, 1, 2)[:, None, None]).reshape(given * 2, length)
 
 
 def dft(w: Words) -> bool:
-    """DFT: move the axis before the parts, and multiply. Half a spectrum stands for a whole one of real
-    numbers."""
+    """DFT: move the axis before the axis of real and imaginary parts, and multiply. ``onesided``: the first
+    half of a real signal's spectrum."""
     spec, rank = w.spec(0), len(w.spec(0).shape)
     axis = _axis(w, rank)
     if axis is None:
         return False
     parts, inverse = spec.shape[-1], bool(w.attributes.get("inverse", 0))
-    half = bool(w.attributes.get("onesided", 0))  # half a spectrum, of real numbers
+    half = bool(w.attributes.get("onesided", 0))  # half of a real signal's spectrum
     whole = 2 * (spec.shape[axis] - 1) if half and inverse else spec.shape[axis]
     asked = w.given(1) if w.node.input(1) else np.array(whole)
     if asked is None or 0 in spec.shape or (half and parts != 1 + inverse):
@@ -97,8 +98,8 @@ def stft(w: Words) -> bool:
 
 
 def _axis(w: Words, rank: int) -> Any:
-    """Return the axis of a DFT: an attribute before opset 20 (1 by default), then an input (-2); None if it
-    is computed."""
+    """Return the axis of a DFT: before opset 20 an attribute (default 1), since then an input (default -2);
+    None if it is computed at run time."""
     if w.node.attributes["opset"] < 20:
         return axis_of(w.node, rank, int(w.attributes.get("axis", 1)), "")
     if not w.node.input(2):

@@ -11,8 +11,8 @@ MODES = ("linear", "bilinear", "nearest")
 
 
 def grid_sample(w: Words) -> bool:
-    """Sample x (N, C, H, W) at grid points (N, H', W', 2) from -1 to 1. Pixels outside are zeros, or equal to
-    the border."""
+    """Sample x (N, C, H, W) at grid points (N, H', W', 2) from -1 to 1. Pixels outside the image are zeros,
+    or equal to the nearest border pixel."""
     a, x, grid = w.attributes, w.spec(0), w.spec(1)
     mode, padding = a.get("mode", "linear"), a.get("padding_mode", "zeros")
     known = mode in MODES and padding in ("zeros", "border") and x.dtype == grid.dtype == "float32"
@@ -30,7 +30,7 @@ def grid_sample(w: Words) -> bool:
 
 
 def _place(w: Words, index: int, size: int, border: bool) -> str:
-    """Return the row or the column of each point as a real number."""
+    """Return the (fractional) row or column of each grid point."""
     shape = w.spec(1).shape[:3]
     own = w.reshape(w.part(w.node.inputs[1], 3, index, index + 1), shape)
     shifted = w.emit("Add", [own, w.constant(1.0, "float32")])

@@ -1,8 +1,9 @@
 """Keeps values behind DequantizeLinear in float32 in quantized float16 graphs, as far as possible.
 
 Values computed only from dequantized values and constants become float32, so that float16 graphs get the
-quantized operators of float32 graphs. A value is rounded to float16 where it meets other float16 numbers. A
-quantized network then has the bits of its float32 form, whereas ONNX Runtime rounds between its operators."""
+quantized operators of float32 graphs. A value is rounded to float16 where an operator combines it with other
+float16 values. A quantized network then has the bits of its float32 form, whereas ONNX Runtime rounds after
+each operator."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ def widen_dequantized(graph: Graph) -> Graph:
 
 
 class _Halves:
-    """``wide``: the float32 replacement of each float16 value."""
+    """The state of the pass. ``wide``: float16 values and their float32 replacements."""
 
     def __init__(self, graph: Graph):
         self.sweep, self.wide = Sweep(graph), dict[str, str]()
-        # The float16 form of wide values that were rounded, by the old names.
+        # By the old name of a wide value: the value rounded to float16.
         self.rounded: dict[str, str] = {}
 
     def run(self) -> Graph:
@@ -78,7 +79,7 @@ class _Halves:
             if node.inputs[1] not in sweep.constants:
                 return self._kept(node)
             if node.inputs[0] in sweep.constants:
-                sweep.keep(node)  # a weight: float16 layers read this node
+                sweep.keep(node)  # dequantizes a weight, which float16 layers read
             self.wide[node.outputs[0]] = sweep.fresh(f"{node.outputs[0]}/wide")
             result = self.wide[node.outputs[0]]
         else:
@@ -107,7 +108,7 @@ class _Halves:
         return True
 
     def _rounded(self, name: str) -> str:
-        if name in self.sweep.made:  # a weight: its float16 form was kept
+        if name in self.sweep.made:  # a dequantized weight, kept in float16
             return name
         if name not in self.rounded:
             self.rounded[name] = self.sweep.emit("Cast", [self.wide[name]], to=HALF)

@@ -1,8 +1,8 @@
 """Rewrites operators that read or write elements by index as index arithmetic and one Gather, or one scatter
 of rows.
 
-A run-time index beyond an axis reads the nearest element. Constant indices beyond an axis are refused. If a
-model input is such an index, it is checked when it is given (``within``: `types`)."""
+A run-time index beyond an axis reads the nearest element. Constant indices beyond an axis are refused. If the
+indices are a model input, they are checked when the input is given (``within``: `types`)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .words import FLOATS, WHOLE, Words
 
 
 def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Return non-negative indices into axes of these sizes. The last axis of *ids* selects the size, unless
-    there is one size for all."""
+    """Convert *ids* to non-negative indices into axes of these sizes. Position i of the last axis of *ids* is
+    for size i; a single size is for all ids."""
     dtype = w.of(ids).dtype
     size = np.asarray(sizes if len(sizes) > 1 else sizes[0])
     known = w.sweep.array(ids)
@@ -37,8 +37,8 @@ def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
 
 
 def _flat(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Return one flat index into axes of these sizes for each tuple of indices along the last axis of
-    *ids*."""
+    """Convert each tuple of indices along the last axis of *ids* to one flat index into axes of these
+    sizes."""
     at, lead, k = _positions(w, ids, sizes), w.of(ids).shape[:-1], len(sizes)
     total = ""
     for j in range(k):
@@ -76,8 +76,8 @@ def gather_elements(w: Words) -> bool:
 
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
-    """Convert indices along an axis to flat indices into an array of this shape. Along the other axes an
-    element has the same coordinates as its index has in *ids*."""
+    """Convert indices along an axis to flat indices into an array of this shape. Along the other axes, the
+    coordinates of an element are those of its index in *ids*."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])
@@ -128,8 +128,8 @@ def _scattered(w: Words, flat: str, inner: int) -> bool:
 
 
 def _placed(w: Words, rows: str, updates: str, ids: np.ndarray) -> bool:
-    """If the indices are constants, replace the scatter by a Gather from rows and updates that takes the last
-    update of each row."""
+    """Replace a scatter with constant indices by a Gather from rows and updates, which takes the last update
+    of each row."""
     count, _ = w.of(rows).shape
     places = np.arange(count)
     places[ids] = count + np.arange(ids.size)
@@ -175,7 +175,7 @@ def one_hot(w: Words) -> bool:
 
 
 def reverse_sequence(w: Words) -> bool:
-    """ReverseSequence: along ``time_axis``, reverse the first elements of each batch, as many as its
+    """ReverseSequence: along ``time_axis``, reverse the first n elements of each batch; n is the batch's
     length."""
     x, lengths = w.spec(0), w.node.inputs[1]
     time, batch = int(w.attributes.get("time_axis", 0)), int(w.attributes.get("batch_axis", 1))

@@ -1,6 +1,6 @@
 """Replaces an operator between dequantize and quantize by vkq's operator on 8-bit numbers.
 
-The conditions are the same as of ONNX Runtime's selectors: activations and result have one type; weights are
+The conditions are those of ONNX Runtime's selectors: activations and result have one type; weights are
 constant, and quantized per tensor or per output channel; the bias is int32 with the scale x * w (within 1 %;
 any other bias becomes ``round(bias / (x_scale * w_scale))``). Relu and Clip become bounds of the result. A
 convolution, product or softmax without a quantize after it returns float32."""
@@ -71,8 +71,8 @@ def bounded_layer(sweep: Sweep, node: Node) -> bool:
 
 
 def _redundant(bounds: Bounds, q: QParams) -> bool:
-    """Return True if ONNX Runtime drops a Relu or Clip before this quantize, because q cannot represent
-    numbers outside its bounds."""
+    """Return True if q cannot represent values outside the bounds of a Relu or Clip: ONNX Runtime then drops
+    the Relu or Clip before this quantize."""
     low, high = (np.float32(q.scale) * np.float32(limit - q.zero_point) for limit in (q.qmin, q.qmax))
     slack = np.finfo(np.float32).eps
     return not (slack < bounds[0] - low or slack < high - bounds[1])
@@ -93,7 +93,7 @@ def _quantized(sweep: Sweep, node: Node) -> bool:
         if _redundant(bounds, q):
             return ONE_STEP[before.op](sweep, node, before, q, node.outputs[0])
         if before.op in ("Add", "Mul") or not ONE_STEP[before.op](sweep, node, before, q, ""):
-            return False  # element-wise operators become a table, which is exact
+            return False  # element-wise operators become a table, which is exact, later
         return _clamped(sweep, sweep.nodes[-1].outputs[0], q, bounds, node)
     return made.op in ONE_STEP and ONE_STEP[made.op](sweep, node, made, q, node.outputs[0])
 
@@ -106,15 +106,15 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """Fuse a layer and the quantize of its result into one step with an int32 bias. If the types of x and the
-    result differ, keep both."""
+    """Fuse a layer and the quantize of its result into one node with an int32 bias. If the types of x and the
+    result differ, keep both nodes."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
     x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
     if x is None or x.dtype != q.dtype:
         return False
     biases, why, floats = (attributes.pop(key, None) for key in ("biases", "why", "floats"))
     if (biases or why) and (floats or not _redundant(activation_range(attributes["activation"]), q)):
-        # Float32 sums do not wrap: keep a float32 result, and quantize it.
+        # The float32 sums must not wrap: emit a layer with a float32 result, and a quantize.
         return biases is not None and _quantized_after(sweep, node, made, biases[1])
     if biases:
         inputs[2] = sweep.constant(biases[0], inputs[2])
@@ -175,7 +175,7 @@ def _global_average(sweep: Sweep, node: Node, made: Node, q: QParams, output: st
 
 
 def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Replace a linear Resize. It uses ONNX Runtime's float arithmetic if none of the products can be
+    """Replace a linear Resize. The new node uses ONNX Runtime's float arithmetic if no product can be
     subnormal."""
     x = parameters(sweep, made.inputs[0])
     usual = x is not None and all(2.0**-60 < scale < 2.0**60 for scale in (x[1].scale, q.scale))
@@ -187,7 +187,7 @@ def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bo
 
 
 def _where(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Select elements from two operands that are first requantized to the result's parameters. A selection by
+    """Replace a Where: requantize both operands to the result's parameters, then select. A selection by
     constant flags becomes movement."""
     chosen = sweep.array(made.inputs[0])
     shape = sweep.specs[made.outputs[0]].shape

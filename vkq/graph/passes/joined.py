@@ -1,8 +1,8 @@
 """Fuses chains and functions of rows with their neighbours.
 
 The kernel of a function of rows also computes the chain and the QuantizeLinear after it. A Transpose of 8-bit
-rows and a neighbouring Reshape become one movement (permute). They vanish where they merge the heads of a
-product, because a product can write its heads side by side."""
+rows and a neighbouring Reshape become one movement (permute). A permute that merges the heads of a product is
+removed, because the product can write its heads side by side."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .links import BYTES
 from .rows import by_last_axis, whole_words
 from .sweep import Sweep
 
-OTHERS = MOST_BUFFERS - 1  # operands of a chain besides the row function's result
+OTHERS = MOST_BUFFERS - 1  # most operands of a chain, without the row function's result
 
 
 def join(graph: Graph) -> Graph:
-    """Fuse such neighbours if no other node reads the value between them."""
+    """Fuse these neighbours if no other node reads the value between them."""
     ops = {"chain", "quantize"} if "rows" in graph.kinds else set()
     if any(spec.dtype in BYTES for spec in graph.specs.values()):
         ops |= {"Transpose", "Reshape"}
@@ -106,8 +106,8 @@ def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _way(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return how the kernel addresses another operand of a chain for rows of this shape; None if it cannot
-    read it."""
+    """Return the code of how the kernel addresses an operand of the chain for rows of this shape; None if the
+    kernel cannot read the operand."""
     own = sweep.specs[name]
     if own.dtype != dtype:  # flags or bytes, which must be converted to numbers first
         return None

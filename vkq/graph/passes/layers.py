@@ -2,12 +2,13 @@
 results.
 
 Weights are constants, quantized per tensor or per output channel. An int32 bias has the scale x * w (within 1
-%). Any other bias stays float, and is rounded to that scale if a quantize follows (`integers`).
+%). Any other bias stays float32; it is rounded to int32 with that scale if a quantize follows (`integers`).
 
-int32 sums that overflow must wrap where ONNX Runtime computes them in int32: in linear layers whose weight
-has zero points, and in convolutions with a quantize after them. ONNX Runtime computes all others in floats
-(attribute ``floats``: in every case). There a bias that is too large is added to the float result (``biases``
-has the int32 and the float form), and convolutions with too large products are refused (``why``)."""
+ONNX Runtime computes int32 sums, which wrap on overflow, in linear layers whose weight has zero points, and
+in convolutions with a quantize after them; vkq's sums wrap there, too. ONNX Runtime computes all other layers
+in floats (attribute ``floats``: this layer in every case). There a bias that is too large is added to the
+float result (``biases`` has the int32 and the float form), and convolutions with too large products are
+refused (``why``)."""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ def _layer(
     **options: Any,
 ) -> bool:
     """Emit a layer with a float32 result for a node with inputs x, weight, bias. x: the 8-bit activations and
-    their parameters, if they are not found from the first input."""
+    their parameters; by default they are derived from the first input."""
     x = x or parameters(sweep, node.inputs[0])
     if weight is None or weight[0].dtype.name not in ("int8", "uint8"):
         return False
@@ -181,11 +182,11 @@ def _conv(sweep: Sweep, node: Node) -> bool:
 
 
 def _each_channel(sweep: Sweep, name: str, channels: int) -> tuple[str, Array, Any] | None:
-    """Return (8-bit value, scales, zero point) of a value that was dequantized with one scale for each
-    channel.
+    """If a value was dequantized with one scale for each channel, return (8-bit value, scales, zero point);
+    else None.
 
-    A depthwise convolution sums within one channel, so its scale is the product of this channel's scale and
-    the weight's."""
+    A depthwise convolution sums within one channel, so the scale of its sums is the product of this channel's
+    scale and the weight's scale."""
     made = sweep.producer(name, "DequantizeLinear")
     if made is None or made.inputs[0] in sweep.constants or sweep.specs[name].dtype != "float32":
         return None
@@ -260,7 +261,7 @@ def _sum(sweep: Sweep, node: Node) -> bool:
 
 
 def _place(sweep: Sweep, node: Node) -> bool:
-    """Compute ArgMax and ArgMin on the bytes before dequantize, which keeps their order."""
+    """Compute ArgMax and ArgMin on the 8-bit input of dequantize: dequantize keeps the order of values."""
     made, x = sweep.producer(node.inputs[0], "dequantize"), node.inputs[0]
     if made is None and sweep.specs[x].dtype not in ("int8", "uint8"):
         return False

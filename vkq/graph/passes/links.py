@@ -43,7 +43,7 @@ class Writer:
         if node.op == "Clip":
             bounds = zip(("min", "max"), (node.input(1), node.input(2)), strict=True)
             attributes["bounds"] = tuple(which for which, name in bounds if name)
-        if node.op == "Cast" and element.result in BYTES:  # a whole number, stored as bytes
+        if node.op == "Cast" and element.result in BYTES:  # an integer in the chain, stored as bytes
             whole = self._link("Cast", operands, element.dtype, "int32", {"to": "int32"})
             made = self._link("Cast", [whole], "int32", "float32", {"to": "float32"})
         else:
@@ -71,7 +71,8 @@ class Writer:
         return "link", len(self.links) - 1
 
     def result(self, name: str) -> tuple[tuple[str, int], str]:
-        """Return the number and the stored type of a result: flags are stored as bytes."""
+        """Return a result's entry in ``values`` with the type in which it is stored; flags are stored as
+        bytes."""
         number, dtype = self.values[name]
         if dtype == "bool":
             return self._link("Cast", [number], "bool", "float32", {"to": "float32"}), "uint8"

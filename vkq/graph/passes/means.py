@@ -1,7 +1,7 @@
 """Fuses a table of an 8-bit value, GlobalAveragePool and quantize into one operator, the mean of a function.
 
-The cases are the HardSwish before MobileNetV3's squeeze, and DenseNet's last BatchNormalization: no
-QuantizeLinear follows them. The sum is exact, whereas ONNX Runtime adds floats."""
+The pass handles the HardSwish before MobileNetV3's squeeze, and DenseNet's last BatchNormalization, which no
+QuantizeLinear follows. The sum is exact, whereas ONNX Runtime adds floats."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lets movement operators work on 8-bit numbers: dequantize moves behind them, and quantize before them.
+"""Lets movement operators move 8-bit elements: dequantize moves behind them, and quantize before them.
 
-Both are exact, because movement (also the maximum of a window) commutes with an increasing function of each
-element. A quantize cancels a dequantize with the same parameters. If the parameters differ, a table remains
+Both steps are exact, because movement (also the maximum of a window) commutes with an increasing function. A
+quantize cancels a dequantize with the same parameters. If the parameters differ, a table remains
 (`tables`)."""
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def _rows(sweep: Sweep, node: Node) -> bool:
 
 
 def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) -> tuple[str, ...] | None:
-    """Return the inputs of a node; a Pad gets its fill value as an 8-bit number. None if no 8-bit number has
-    exactly that value."""
+    """Return the inputs of the 8-bit form of a node. The fill value of a Pad is quantized; None if no 8-bit
+    value represents it exactly."""
     if node.op != "Pad" or node.attributes.get("mode", "constant") != "constant":
         return inputs
     fill = np.float32(0)
@@ -93,8 +93,8 @@ def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) ->
 
 
 def quantized(sweep: Sweep, name: str, q: QParams, output: str = "", source: str = "") -> str:
-    """Return the name of quantize(value), computed as early in the graph as possible. *output* is its name if
-    a node is made."""
+    """Return the name of quantize(value), computed as early in the graph as possible. If a new node is
+    emitted, the name is *output*."""
     constant = sweep.array(name)
     if constant is not None and constant.dtype == np.float32:
         return sweep.constant(quantize(constant, q), f"{name}/quantized")

@@ -1,4 +1,4 @@
-"""Rewrites normalizations that have several results, or work along other axes."""
+"""Rewrites normalizations that have several results, or that are not along the last axes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ..operators.movement import moves
 from ..operators.operator import axis_of
 from .words import FLOATS, Words
 
-MOST_EXACT = 1 << 24  # float32 represents every whole number from 0 to this one exactly
+MOST_EXACT = 1 << 24  # float32 represents every integer from 0 to this one exactly
 
 
 def _dequantized(w: Words, name: str) -> bool:
@@ -25,8 +25,8 @@ def _dequantized(w: Words, name: str) -> bool:
 
 
 def _place(w: Words, axis: int, smallest: bool, last: bool) -> str:
-    """Return the first (or last) index of the largest (or smallest) number along an axis, as float32; the
-    axis keeps length 1. If one of the numbers is NaN, the index is the first (or last) of the axis."""
+    """Return the first (or last) index of the largest (or smallest) element along an axis, as float32; the
+    axis keeps length 1. If an element is NaN, return the first (or last) index of the axis."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
     x = w.cast(x, "float32") if spec.dtype != "float32" else x
@@ -61,11 +61,11 @@ def arg_max(w: Words) -> bool:
 
 
 def hardmax(w: Words) -> bool:
-    """Hardmax: 1 at the first of the largest numbers, else 0."""
+    """Hardmax: 1 at the first of the largest elements, 0 at all others."""
     spec = w.spec(0)
     earlier = w.node.op == "foreign" and (w.node.attributes["opset"] or 13) < 13
     axis = axis_of(w.node, len(spec.shape), int(w.attributes.get("axis", 1 if earlier else -1)), "")
-    # Before opset 13, Hardmax works on all axes from *axis* on as one.
+    # Before opset 13, Hardmax joins all axes from *axis* on to one.
     if not _can(w, axis) or (earlier and axis + 1 < len(spec.shape)):
         return False
     line = w.along(np.arange(spec.shape[axis]), axis, len(spec.shape), "float32")
@@ -75,7 +75,7 @@ def hardmax(w: Words) -> bool:
 
 
 def top_k(w: Words) -> bool:
-    """TopK: move the axis last, and take the largest numbers of each line."""
+    """TopK: move the axis last, and select the largest elements of each row."""
     spec, count = w.spec(0), w.given(1)
     if count is None or spec.dtype not in FLOATS or not spec.shape or 0 in spec.shape:
         return False

@@ -1,4 +1,4 @@
-"""Rewrites operators that the graph does not support as other operators, once shapes are known.
+"""Rewrites operators that the graph does not support in terms of other operators, once shapes are known.
 
 A rule gets a node (`words.Words`) and emits its replacement. If the rule returns False, the node stays, and
 is refused or left to a fallback."""

@@ -1,9 +1,9 @@
-"""Normalizes MatMul and Gemm with one constant matrix: the matrix stands on the right, and the bias is a
+"""Normalizes MatMul and Gemm with one constant matrix: the matrix becomes the right operand, and the bias a
 vector.
 
 A constant matrix is a constant, or a DequantizeLinear of constants; its Transpose is computed in advance. A
-matrix on the left moves to the right, between two Transposes. transA, alpha, beta, and an addend of another
-shape become nodes of their own."""
+left matrix becomes the right one, between two Transposes. transA, alpha, beta, and an addend of another shape
+become separate nodes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _transposed_weight(sweep: Sweep, node: Node) -> bool:
 
 def _moved(sweep: Sweep, name: str, perm: Sequence[int]) -> str:
     array: Array = sweep.constants[name]
-    if array.ndim < 2:  # one number for each slice
+    if array.ndim < 2:  # one scale for each slice
         return name
     return sweep.constant(np.ascontiguousarray(array.transpose(perm)), f"{name}/transposed")
 
@@ -147,14 +147,14 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
 
 
 def _is_vector(sweep: Sweep, name: str, width: int) -> bool:
-    """Return True if an addend is a constant with one number for all columns, or one for each."""
+    """Return True if an addend is a constant with one value for all columns, or one for each column."""
     shape = sweep.specs[name].shape
     size = int(np.prod(shape))
     return _is_constant(sweep, name) and size in (1, width) and shape[-1:] in ((), (size,))
 
 
 def _vector(sweep: Sweep, name: str, width: int) -> str:
-    """Return a constant bias with one number for each column."""
+    """Return a constant bias with one value for each column."""
     found = real(sweep, name)
     if found is None or found.size == width:
         return name

@@ -13,7 +13,7 @@ INT32: Range = (-(1 << 31), (1 << 31) - 1)
 
 
 def fits(found: Range) -> bool:
-    """Return True if int32 holds all numbers of a range."""
+    """Return True if a range is within int32."""
     return INT32[0] <= found[0] and found[1] <= INT32[1]
 
 

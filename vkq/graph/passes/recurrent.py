@@ -43,7 +43,7 @@ def recurrent(w: Words) -> bool:
 
 
 def _whole(w: Words, steps: int) -> bool:
-    """Return True if all sequences of the batch have the full length."""
+    """Return True if all sequences of the batch are known to have the full length."""
     lengths = w.given(4)
     return not w.node.input(4) or (lengths is not None and bool((lengths == steps).all()))
 
@@ -135,7 +135,8 @@ class _Direction:
 
 
 def _results(w: Words, lines: list[str], states: list[list[str]]) -> None:
-    """Emit Y with all steps, and the last states; with ``layout`` the batch is the first axis."""
+    """Emit the results: Y with all steps, and the last states. With ``layout`` the batch is the first
+    axis."""
     first = bool(w.attributes.get("layout", 0))
     values = [w.emit("Concat", lines, axis=1) if len(lines) > 1 else lines[0]]
     for i in range(len(states[0])):

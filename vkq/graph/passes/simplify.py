@@ -65,7 +65,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _window(sweep: Sweep, node: Node) -> bool:
-    """Compute a pool of float16 numbers as ONNX Runtime does: in float32, then rounded."""
+    """Compute a pool of float16 images as ONNX Runtime does: in float32, then rounded."""
     if sweep.specs[node.inputs[0]].dtype != "float16" or len(node.outputs) > 1:
         return False
     wide = sweep.emit("Cast", node.inputs, source=node.source, to="float32")
@@ -79,7 +79,7 @@ def _keeps_its_type(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """Replace successive Reshapes by one with constant sizes; remove it if the shape stays the same."""
+    """Replace successive Reshapes by one with constant sizes; remove a Reshape that keeps the shape."""
     given = sweep.specs[node.inputs[0]].shape
     sweep.keep(node)
     shape = sweep.specs[node.outputs[0]].shape
@@ -102,7 +102,7 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
     zero = scalar(sweep.array(zero_name)) if zero_name else np.uint8(0)
     if scale is None or zero is None or zero.dtype.name not in ("int8", "uint8") or scale.dtype != np.float32:
         return False
-    if not are_scales(scale):  # ONNX allows any number as a scale
+    if not are_scales(scale):  # ONNX allows any value as a scale
         return False
     q = _parameters(float(scale), int(zero), zero.dtype.name)
     if node.op == "QuantizeLinear" and sweep.specs[node.inputs[0]].dtype == "float32":
@@ -118,7 +118,7 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
 
 @functools.lru_cache(4096)
 def _parameters(scale: float, zero: int, dtype: QDType) -> QParams:
-    """Return quantization parameters. The cached object is shared by all input sizes of a model."""
+    """Return quantization parameters; graphs of a model for all input sizes share the cached object."""
     return QParams(scale, zero, dtype)
 
 

@@ -96,7 +96,7 @@ def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
 
 
 def _outside(w: Words, x: str, axes: dict[int, ResizedAxis]) -> str:
-    """Write the fill value to points whose coordinate is beyond an axis."""
+    """Return x with the fill value at points whose coordinate is beyond an axis."""
     rank = len(w.of(x).shape)
     outside = np.zeros((1,) * rank, bool)
     for number, axis in axes.items():

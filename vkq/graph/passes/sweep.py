@@ -1,5 +1,5 @@
-"""The walk over the nodes in order that every pass makes. A pass keeps or replaces each node, and can look up
-the nodes that make its inputs."""
+"""The walk over a graph's nodes in order, which every pass uses. A pass keeps or replaces each node, and can
+look up the nodes that make the node's inputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..graph import Array, Graph, Node, Spec, unused
 from ..operators.table import infer
 
 BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
-# Limit of constant folding: this multiple of the model's own constants, or so many bytes if that is more.
-# Without a limit, a small model could fill any memory, node by node.
+# Constant folding is limited to the larger of MOST_FOLDED times the bytes of the model's constants and
+# LEAST_ROOM_BYTES. Without a limit, a small model could fill any memory, node by node.
 MOST_FOLDED, LEAST_ROOM_BYTES = 4, 1 << 30
 
 
@@ -33,13 +33,13 @@ class Sweep:
         self.same: dict[str, str] = {}  # values that are aliases of other values
         self._own = set(map(id, graph.nodes))
         self._outputs = {name for node in graph.nodes for name in node.outputs if name}
-        # Values whose spec differs from the old graph's, or is not in it.
+        # Values whose spec differs from the old graph's, or that the old graph does not have.
         self._changed = self._outputs - graph.specs.keys()
         self._texts: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
 
     @functools.cached_property
     def room_bytes(self) -> int:
-        """The number of bytes that constant folding may still fill."""
+        """The number of bytes by which constant folding may still grow the graph."""
         own = sum(array.nbytes for array in self.old.constants.values())
         return max(MOST_FOLDED * own, LEAST_ROOM_BYTES)
 
@@ -131,9 +131,9 @@ class Sweep:
         return self.finish(list(self.old.outputs))
 
     def walk(self, visit: Visit, ops: Container[str] | None = None) -> None:
-        """Visit the nodes of these operators (all by default). Keep a node if *visit* returns False, and all
-        other nodes."""
-        with np.errstate(all="ignore"):  # a broken model may have any scales
+        """Call *visit* for the nodes of these operators (all by default). Keep a node if *visit* returns
+        False; keep nodes of other operators."""
+        with np.errstate(all="ignore"):  # a broken model may have scales that overflow
             for node in self.old.nodes:
                 if self.same and not self.same.keys().isdisjoint(node.inputs):
                     inputs = tuple(self.same.get(name, name) for name in node.inputs)
@@ -168,8 +168,8 @@ class Sweep:
 
 
 def swept(graph: Graph, visit: Visit, *ops: str) -> Graph:
-    """Return the graph after a visit of its nodes of these operators. If there are no such nodes, return the
-    same graph."""
+    """Return the graph after *visit* was called for its nodes of these operators. If there are no such nodes,
+    return the same graph."""
     if graph.kinds.isdisjoint(ops):
         return graph
     return Sweep(graph).run(visit, frozenset(ops))

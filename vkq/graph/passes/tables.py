@@ -1,9 +1,9 @@
-"""Replaces connected element-wise operators between two 8-bit values by a table of 256 numbers.
+"""Replaces connected element-wise operators between two 8-bit values by a table of 256 entries.
 
-HardSwish, SiLU, GELU, BatchNormalization, chains with constants: all of them are computed once for all 256
-inputs, in NumPy, step by step. If a constant differs between channels, so does the table. A function of two
-8-bit values (a - b, a / b, max(a, b)) becomes a table of 256 x 256. A float value becomes a table of 256
-float32 if it is a graph result, or an operator that sums reads it."""
+HardSwish, SiLU, GELU, BatchNormalization and chains with constants are computed once for all 256 inputs, in
+NumPy, step by step. If a constant differs between channels, each channel has a table. A function of two 8-bit
+values (a - b, a / b, max(a, b)) becomes a table of 256 x 256 entries. A float function of an 8-bit value
+becomes a table of 256 float32 entries if it is a graph result, or an operator that sums reads it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .cones import evaluated
 from .sweep import Sweep, swept
 
 BYTES = ("int8", "uint8")
-# Two operands: their formula is faster than a table of 256 x 256.
+# Operators of two operands whose formula is faster than a table of 256 x 256 entries.
 PAIRS = ("add", "sub", "mul", "where", "lookup2")
 
 ELEMENTWISE = frozenset(name for name, operator in TABLE.items() if operator.kind == "elementwise")
@@ -35,9 +35,8 @@ def to_tables(graph: Graph) -> Graph:
 
 @dataclasses.dataclass
 class Tables:
-    """``needed``: values that are graph results, or that other operators than element-wise ones read.
-    ``roots``: the one or two 8-bit values from which each value is computed element by element (none for a
-    constant)."""
+    """``needed``: graph results, and values read by operators that are not element-wise. ``roots``: for each
+    value, the one or two 8-bit values from which it is computed element by element (empty for a constant)."""
 
     needed: set[str]
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
@@ -62,7 +61,7 @@ class Tables:
             return True
         done = self._one(sweep, node, *roots) if len(roots) == 1 else self._two(sweep, node, *sorted(roots))
         if not done:
-            del self.roots[name]  # make it a root
+            del self.roots[name]  # so the value becomes a root
         return True
 
     def _of(self, sweep: Sweep, name: str) -> frozenset[str] | None:
@@ -113,7 +112,7 @@ class Tables:
         numbers = _all_numbers(specs[0].dtype, 1, -1, ())
         try:
             table = evaluated(cone, name, {a: numbers[:, None], b: numbers[None, :]}, sweep.constants)
-        except ModelError:  # the result also depends on a third value, such as a computed bound or zero point
+        except ModelError:  # the result also depends on another value, such as a computed bound
             return False
         sweep.nodes.pop()
         sweep.emit(
@@ -148,7 +147,8 @@ def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
 
 
 def _channel_axis(sweep: Sweep, cone: list[Node], rank: int) -> int | None:
-    """Return the one axis along which constants differ; -1 if there is none, None if there are several."""
+    """Return the only axis along which constants differ; -1 if there is no such axis, None if there are
+    several."""
     axes: set[int] = set()
     for node in cone:
         if node.op == "lookup" and "axis" in node.attributes:
@@ -179,7 +179,8 @@ def _with(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
 
 
 def _all_numbers(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
-    """Return all 256 numbers of a type, as a line or along an axis of *rank* other than the channel axis."""
+    """Return all 256 values of a type as a 1-D array, or along an axis of *rank* axes that is not the channel
+    axis."""
     info = np.iinfo(dtype)
     numbers = np.arange(info.min, info.max + 1).astype(dtype)
     if axis < 0:

@@ -1,7 +1,7 @@
 """Joins or cancels Transposes, and removes those that move no element.
 
-A product of two 8-bit activations can read the columns of its second operand as rows: this is one more
-Transpose to join or cancel. It can also read an operand whose heads lie side by side."""
+A product of two 8-bit activations can read the columns of its second operand as rows; this counts as one more
+Transpose to join or cancel. The product can also read an operand whose heads are stored side by side."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _columns(sweep: Sweep, node: Node) -> bool:
 
 
 def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
-    """Return the value in which an operand's heads lie side by side, and the number of heads; else the
-    operand and 1."""
+    """If an operand is a value whose heads are stored side by side, return that value and the number of
+    heads; else the operand and 1."""
     turned = sweep.producer(name, "Transpose")
     made = sweep.producer(turned.inputs[0], "Reshape") if turned else None
     if turned is None or made is None:
@@ -59,7 +59,7 @@ def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
 
 
 def _turned(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:
-    """Return the name of a transposed value, which is *output* if this emits a node."""
+    """Return the name of a transposed value. If a node is emitted, the name is *output*."""
     before = sweep.producer(source, "Transpose")
     if before is not None:
         first = permutation(before, len(perm))

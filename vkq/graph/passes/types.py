@@ -2,9 +2,9 @@
 bits.
 
 Integers known only at run time (ids, positions, lengths, masks) become int32 if their range proves that
-nothing is lost. The range of inputs is checked when they are given (``Graph.bounds``), and the range of every
-result follows from it. Arithmetic that could leave int32 stays int64, between Casts that state the reason; a
-device refuses these."""
+nothing is lost. The range of inputs is checked at run time (``Graph.bounds``), and the range of every result
+follows from it. Arithmetic that could leave int32 stays int64, between Casts that state the reason; a device
+refuses these Casts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from .constants import HELD
 from .ranges import INT32, Range, fits, result_range
 from .sweep import Sweep
 
-# Half ranges of inputs, from the widest: the first for which all arithmetic stays in int32 is used.
+# Half ranges of inputs, the widest first. The pass uses the first for which all arithmetic stays in int32.
 WIDEST = (1 << 31, 1 << 24, 1 << 16, 1 << 15)
 CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
 
 def hold_types(graph: Graph) -> Graph:
-    """Replace types by those that a device stores. Results of operators unknown to vkq already have them."""
+    """Replace types by the types that a device stores. Results of operators unknown to vkq already have such
+    types."""
     made = (name for node in graph.nodes if node.op != "foreign" for name in node.outputs if name)
     if not any(graph.specs[name].dtype in (*HELD, "int64") for name in (*graph.inputs, *made)):
         return graph
@@ -48,7 +49,7 @@ class _Types:
         self.wide: list[Node] = []
         self.bounds: dict[str, Range] = {}  # ranges of inputs
         self.ranges: dict[str, Range] = {}
-        self.origin: dict[str, str] = {}  # the input from which a value's numbers come unchanged
+        self.origin: dict[str, str] = {}  # the graph input whose elements a value contains unchanged
         for name in graph.inputs:
             spec = graph.specs[name]
             if spec.dtype in ("int64", "int32"):
@@ -60,7 +61,7 @@ class _Types:
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op == "foreign":
             return False
-        if "range" in node.attributes:  # the range of the last result, an int32
+        if "range" in node.attributes:  # the range of the node's last result, which is int32
             self.sweep.keep(node)
             self.ranges[node.outputs[-1]] = node.attributes["range"]
             return True
@@ -95,7 +96,7 @@ class _Types:
         return self.sweep.constant(array.astype(HELD["bool"]), f"{name}/bytes")
 
     def _whole(self, node: Node) -> list[str]:
-        """Return the integer inputs that an operator computes with. Its other integer inputs are parameters
+        """Return the integer inputs with which an operator computes; its other integer inputs are parameters
         of a movement."""
         every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather", "scatter")
         names = node.inputs[1:] if node.op == "Where" else node.inputs if every else node.inputs[:1]
@@ -109,7 +110,7 @@ class _Types:
         return self.ranges.get(name)
 
     def _keep(self, node: Node, whole: Sequence[str]) -> None:
-        """Keep a node, which now computes in int32."""
+        """Keep a node; it computes in int32 now."""
         names = {name: self._held(name) for name in whole}
         inputs = tuple(names.get(name, name) for name in node.inputs)
         self.sweep.keep(dataclasses.replace(node, inputs=inputs))
@@ -156,8 +157,8 @@ class _Types:
         return True
 
     def _note(self, node: Node) -> None:
-        """Narrow the bounds of an input whose numbers reach, through movement, a Gather that uses them as
-        indices."""
+        """If a Gather's indices are elements of a graph input, moved but unchanged, narrow the input's
+        bounds."""
         first = node.inputs[0]
         if node.op in CARRIED and first in self.origin and node.outputs[0] in self.ranges:
             self.origin[node.outputs[0]] = self.origin[first]

@@ -1,8 +1,8 @@
-"""Rewrites convolutions and pools of volumes (N, C, D, H, W) as those of images.
+"""Rewrites convolutions and pools of volumes (N, C, D, H, W) as convolutions and pools of images.
 
-The taps along the depth of a convolution become channels: one convolution of images then sums over all of
-them, exactly for integers. A maximum, and a mean whose counts are products, is computed along height and
-width first, then along depth."""
+The depth taps of a convolution become channels: one convolution of images then sums over all taps, exactly
+for integers. A pool (a maximum, or a mean whose counts are products) is computed along height and width
+first, then along depth."""
 
 from __future__ import annotations
 

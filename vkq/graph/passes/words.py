@@ -17,7 +17,7 @@ WHOLE = ("int64", "int32")
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """A node that is being replaced. ``visit`` receives each new node, and may fold it."""
+    """A node that is being replaced. ``visit`` is called for each new node, and may fold it."""
 
     sweep: Sweep
     node: Node
@@ -28,7 +28,7 @@ class Words:
         return self.sweep.specs[self.node.inputs[index]]
 
     def given(self, index: int) -> Array | None:
-        """Return an input if it is a constant; None if it is omitted or computed."""
+        """Return the array of an input if the input is a constant; None if it is omitted or computed."""
         name = self.node.input(index)
         return self.sweep.array(name) if name else None
 
@@ -48,7 +48,7 @@ class Words:
         return self.emit("Reshape", [x, self.constant(list(shape), "int64")], output, allowzero=1)
 
     def number(self, value: float, like: str) -> str:
-        """Return a constant number with the type of a value."""
+        """Return a constant scalar with the type of the value *like*."""
         return self.constant(value, self.of(like).dtype)
 
     def part(self, x: str, axis: int, first: int, end: int, output: str = "", step: int = 1) -> str:
@@ -59,17 +59,17 @@ class Words:
         return self.emit("Cast", [x], output, to=to, **more)
 
     def along(self, numbers: Any, axis: int, rank: int, dtype: str) -> str:
-        """Return a constant line along one axis of *rank* axes."""
+        """Return a 1-D constant with its elements along *axis* of *rank* axes."""
         shape = [1] * rank
         shape[axis] = -1
         return self.constant(np.asarray(numbers).reshape(shape), dtype)
 
     def rows(self, function: str, x: str, axis: int, output: str = "") -> str:
-        """Emit a function of rows along an axis, on float32 numbers (`vkq.numerics.rows`). A reduction
-        removes the axis."""
+        """Emit a function of rows along an axis, on float32 values (`vkq.numerics.rows`). A reduction removes
+        the axis."""
         return self.emit("rows", [x], output, function=function, axis=axis, count=1, epsilon=0.0)
 
     def result(self, name: str, index: int = 0) -> bool:
-        """Make a value a result of the replaced node."""
+        """Make the value *name* the result *index* of the replaced node."""
         self.emit("Identity", [name], self.node.outputs[index])
         return True
