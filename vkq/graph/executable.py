@@ -31,7 +31,7 @@ from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
-NAMED = 3  # most further nodes that a refusal names for one reason, after the first
+NAMED = 3  # most nodes that a refusal names for one reason, after the first
 PACKING_THREADS = 4  # few, because packing holds the interpreter lock between copies
 
 
