@@ -33,6 +33,8 @@ ERRORS: dict[int, type[VkqError]] = {
 
 
 class _Array(ctypes.Structure):
+    """`vkq_array` of vkq.h."""
+
     _fields_ = (
         ("name", ctypes.c_char_p), ("type", ctypes.c_int), ("rank", ctypes.c_uint32),
         ("shape", ctypes.POINTER(ctypes.c_uint64)), ("bytes", ctypes.c_uint64),
