@@ -123,21 +123,22 @@ class GroupedGemm:
         return max(1, CHUNK_BITS // int(self.weight.group * self.weight.bits))
 
     def _of_numbers(self, shader: str, dtype: str) -> Variant:
-        """Return the variant that decodes codes as halves, if the device computes with halves."""
+        """Return the variant of a shader that decodes codes as float16 if the device supports float16
+        arithmetic, else as float32."""
         numbers = "half" if self.device.capabilities.features["shaderFloat16"] else "float"
         return catalog().find(shader, bits=str(self.weight.bits), numbers=numbers, x=dtype)
 
     def row(self, dtype: str) -> Program:
-        """Return the pipeline of a single row, with x in shared memory; workgroups are narrower if few
-        columns would leave multiprocessors idle."""
+        """Return the pipeline for one row, with x in shared memory. Workgroups are narrower if there are few
+        columns for each multiprocessor."""
         columns = self.n / profile(self.device.capabilities).multiprocessors
         parts, blocks = next(split for least, split in ROW_SPLITS if columns >= least)
         how: dict[str, Constant] = {"LOCAL_X": parts, "LOCAL_Y": blocks}
         return self.device.program(self._of_numbers(ROW, dtype), {**how, **self.constants})
 
     def shared(self, rows: int, dtype: str) -> Program:
-        """Return the pipeline with x in shared memory, two rows at a time; it has more parts of k if few
-        workgroups would leave multiprocessors idle."""
+        """Return the pipeline with x in shared memory, two rows at a time. k is split into more parts if
+        there are few workgroups for each multiprocessor."""
         facts = self.device.capabilities
         workgroups = -(-rows // 2) * -(-self.n // SHARED_COLUMNS)
         wanted = profile(facts).multiprocessors * 256 // workgroups
@@ -147,13 +148,13 @@ class GroupedGemm:
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """The specialization constants of all kernels."""
+        """The specialization constants that all kernels need."""
         return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
 
     def split(self, share: bool, long: bool = False) -> dict[str, Constant]:
-        """Return LOCAL_X blocks of columns and LOCAL_Y parts of k of a workgroup. There is one part if
-        invocations do not share the sum, and on devices where shared memory does not pay unless k is too
-        *long* for one loop."""
+        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. There is one part if
+        invocations do not share the sum, or if the device's profile prefers one and k is not too *long* for
+        one loop."""
         known = profile(self.device.capabilities)
         if not share or (known.gemv_columns and not long):
             return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
@@ -164,7 +165,7 @@ class GroupedGemm:
         return {"LOCAL_X": max(1, min(64 // parts, ceil4(self.n))), "LOCAL_Y": parts}
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Add the dispatch; x has the type of y."""
+        """Add the product to a plan."""
         if matrices := self._matrices(x, rows.count):
             matrices.build(b, x, y, rows.count)
             return
@@ -184,12 +185,12 @@ class GroupedGemm:
         return {**sizes, "y_low": low, "y_high": high}
 
     def macs(self, rows: int) -> int:
-        """Return the multiply-adds of *rows* rows."""
+        """Return the number of multiply-adds for *rows* rows."""
         return int(rows * self.n * self.k)
 
 
 def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str | None:
-    """Return the tile in shared memory for a product of *rows* rows and *n* columns; None if register tiles
+    """Return the tile in shared memory for a product of *rows* rows and *n* columns. None if register tiles
     are as fast."""
     known = profile(capabilities)
     if known.staged is None:
@@ -206,8 +207,8 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
 
 
 def fits_half(weight: GroupedWeight) -> bool:
-    """Return True if float16 holds scales and zero points, and none is so small that a driver may flush
-    it."""
+    """Return True if float16 represents every scale and zero point exactly, as zero or a normal number (a
+    driver may flush subnormal numbers)."""
     held = True
     for values in (weight.scales(), weight.zero_points()):
         with np.errstate(over="ignore"):
@@ -223,8 +224,8 @@ def parameters(
     bias: npt.NDArray[np.float32],
     half: bool,
 ) -> npt.NDArray[np.uint32]:
-    """Return scales and zero points (if any) in their order, then the biases, as in
-    shaders/common/grouped_weight.glslh; scales without zero points are float32."""
+    """Return pairs of scale and zero point (scales alone, in float32, without *points*), then the biases, in
+    the format of shaders/common/grouped_weight.glslh."""
     if points is None:
         return np.concatenate([scales.reshape(-1), bias]).astype("<f4").view("<u4")
     pairs = np.stack([scales.reshape(-1), points.reshape(-1)], axis=-1)
@@ -235,6 +236,6 @@ def parameters(
 
 
 def words(values: npt.NDArray[np.uint8] | npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
-    """Return values as int32 words for an upload, at least one."""
+    """Return values as int32 words for an upload: at least one word."""
     found = values.reshape(-1).view("<i4")
     return found if found.size else np.zeros(1, np.int32)

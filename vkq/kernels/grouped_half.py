@@ -1,6 +1,6 @@
-"""Products of float16 rows with weights in groups along K (`vkq.numerics.grouped`) on float16 matrix units
-with float32 sums of groups. Codes of up to eight bits less an integer zero point are exact as halves, and
-their products with halves are exact in float32."""
+"""Products of float16 rows with weights in groups along K (`vkq.numerics.grouped`) on float16 matrix units,
+with float32 sums of groups. Codes of up to eight bits minus an integer zero point are exact in float16, and
+their products with float16 values are exact in float32."""
 
 from __future__ import annotations
 
@@ -33,24 +33,23 @@ LANES = 32  # lanes of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # rows that a workgroup of FEW can compute
 FEW_OUTPUTS = (64, 32)  # outputs that a workgroup of FEW can compute
 ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a time
-# For a single row: from columns per multiprocessor to the invocations of a workgroup. A multiprocessor runs
-# one workgroup of 512 invocations at a time, which computes 32 columns.
+# For one row: (fewest columns per multiprocessor, invocations of a workgroup). A multiprocessor runs one
+# workgroup of 512 invocations at a time, which computes 32 columns.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
-# For AT_ONCE: the k of a subgroup and of a group; the most subgroups; the fewest weights from which AT_ONCE
-# is faster; the most workgroups per multiprocessor. If there are more than WAITING workgroups per
-# multiprocessor, each subgroup starts LATE later than the one before.
+# For AT_ONCE: the k of a subgroup and of a group; the most subgroups; the fewest weights for which AT_ONCE is
+# faster; the most workgroups per multiprocessor. With more than WAITING workgroups per multiprocessor, each
+# subgroup starts LATE later than the previous one.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
-LONG_TURNS = 128  # with at most this many invocations, each has enough registers for long iterations
-# The fewest weights from which this method is faster for a single row, by the bits of a weight and the k of a
-# group.
+LONG_TURNS = 128  # with at most this many invocations, each invocation has registers for long iterations
+# The fewest weights for which this method is faster for one row, by bits of a weight and k of a group.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
 SMALLEST_GROUP = 32  # smallest k of a group: shared memory has no room for the scales of smaller groups
-MATRIX = 16  # outputs of a matrix, and elements of each output in it
-BLOCK_BYTES = 32  # bytes of one output's codes in a matrix
+MATRIX = 16  # outputs of a weight matrix, and its elements for each output
+BLOCK_BYTES = 32  # bytes of codes for one output of a matrix
 
 
 def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
-    """Pack the codes as matrices of 16-bit elements (shaders/common/grouped_matrices.glslh)."""
+    """Pack codes as matrices of 16-bit elements (shaders/common/grouped_matrices.glslh)."""
     (n, k), bits = weight.shape, weight.bits
     padding = ((0, -n % MATRIX), (0, -(k * bits // 8) % BLOCK_BYTES))
     codes = np.pad(weight.packed.reshape(n, k * bits // 8), padding)
@@ -62,7 +61,7 @@ def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
 
 
 def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint32]:
-    """Put codes along the last axis into the lowest bits of elements, two elements a word."""
+    """Return codes (along the last axis) in the lowest bits of 16-bit elements, two elements in each word."""
     whole = codes.astype(np.uint32)
     if bits == 4:
         return np.asarray(whole & 15 | whole >> 4 << 16, np.uint32)
@@ -70,8 +69,8 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
 
 
 def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
-    """Return True if workgroups of this number of outputs and rows give work to every multiprocessor (for few
-    rows two workgroups, as a single one stalls), and no multiprocessor gets more columns than with the
+    """Return True if workgroups of this size give work to every multiprocessor (for few rows two workgroups
+    each, because a single workgroup stalls) and no multiprocessor computes more columns than with the
     smallest workgroups."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
@@ -80,8 +79,8 @@ def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
 
 
 class GroupedMatrices:
-    """*gemm* for float16 rows, on a device that lists float16 matrices (`vkq.probe.matrices.advertised_half`)
-    and multiplies them correctly."""
+    """The product *gemm* of float16 rows on float16 matrix units. The device must list float16 matrices
+    (`vkq.probe.matrices.advertised_half`) and multiply them correctly."""
 
     def __init__(self, gemm: GroupedGemm):
         self.gemm = gemm
@@ -97,21 +96,21 @@ class GroupedMatrices:
         self.counters = counters(device)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if this kernel is faster for *rows* rows of this type, and *n* columns."""
+        """Return True if this kernel is faster for *rows* rows of this dtype and *n* columns."""
         able = dtype == "float16" and n >= LEAST_COLUMNS and self.gemm.weight.group >= SMALLEST_GROUP
         return able and (rows > 1 or self.pays_alone or self.at_once) and self.config(rows) is not None
 
     @property
     def pays_alone(self) -> bool:
-        """True if a single row pays. With few weights, or if the zero points of many groups go through shared
-        memory, a kernel that adds in registers is as fast."""
+        """True if this kernel is faster for one row. A kernel that sums in registers is as fast for few
+        weights, or if the zero points of many groups go through shared memory."""
         group, least = self.gemm.weight.group, WORTH_ALONE[self.gemm.weight.bits]
         return self.gemm.n * self.gemm.k >= least[group] and (group == 128 or not self.points)
 
     @property
     def at_once(self) -> bool:
-        """True if AT_ONCE should compute a single row, with all weights requested at once. It needs a device
-        whose matrices have the element order that it assumes."""
+        """True if AT_ONCE should compute products of one row, with all weights requested at once. Its element
+        order in matrices must be the device's."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         fits = gemm.weight.bits == 4 and gemm.weight.group == UNIT and not self.points
         few = -(-gemm.k // CHUNK) <= CHUNKS and -(-gemm.n // MATRIX) <= WORKGROUPS * known.multiprocessors
@@ -119,11 +118,11 @@ class GroupedMatrices:
         return fits and few and gemm.n * gemm.k >= LEAST and able
 
     def writes(self, x: Value, rows: int) -> str:
-        """Return the type of the results of *rows* rows."""
+        """Return the dtype of the results of *rows* rows."""
         return x.spec.dtype
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """Add the dispatch."""
+        """Add the product to a plan."""
         gemm, config = self.gemm, self.config(rows)
         assert config is not None
         shared, steps = config.sharing(b, self.counters, rows, gemm.n, gemm.k, 1)
@@ -133,7 +132,7 @@ class GroupedMatrices:
         b.dispatch(program, slots, gemm.push(rows) | steps, gemm.macs(rows))
 
     def _parameters(self) -> npt.NDArray[np.uint32]:
-        """Return scale and zero point of every group, [group][output], then the biases, as in
+        """Return the scale and zero point of every group, [group][output], then the biases, as in
         shaders/common/grouped_matrices.glslh."""
         gemm, weight = self.gemm, self.gemm.weight
 
@@ -157,7 +156,7 @@ class GroupedMatrices:
 
     @property
     def _invocations_alone(self) -> int:
-        """The invocations of a workgroup for a single row."""
+        """The number of invocations of a workgroup for one row."""
         facts = self.gemm.device.capabilities
         columns = self.gemm.n / profile(facts).multiprocessors
         wanted = next(size for least, size in ALONE_SPLITS if columns >= least)
@@ -165,20 +164,20 @@ class GroupedMatrices:
 
     @property
     def _long_turns(self) -> bool:
-        """True if the invocations are few enough for turns of twice as many steps, and no scales or zero
-        points need the registers."""
+        """True if iterations of the loop should have twice as many steps: invocations are few, and no scales
+        or zero points need the registers."""
         weight, few = self.gemm.weight, self._invocations_alone <= LONG_TURNS
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
     def config(self, rows: int) -> GemmConfig | None:
-        """Return the tile for *rows* rows: one for few rows, or the one with the lowest estimate; None if the
-        device can run none."""
+        """Return the tile for *rows* rows: the tile for few rows, or the tile with the lowest estimated time.
+        None if the device can run no tile."""
         few = next(self._few(rows), None)
         sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
         return few or min(self._many(rows), key=lambda config: config.cycles(*sizes), default=None)
 
     def _few(self, rows: int) -> Iterator[GemmConfig]:
-        """Yield the tiles for this number of rows if it is small, the preferred tile first."""
+        """Yield the tiles for few rows that support this number of rows, the preferred tile first."""
         if rows == 1 and self.at_once:
             yield from self._able(AT_ONCE)
         for tall, wide in itertools.product(FEW_ROWS, FEW_OUTPUTS):
@@ -187,7 +186,7 @@ class GroupedMatrices:
                 yield from self._able(FEW, **axes)
 
     def _many(self, rows: int) -> Iterator[GemmConfig]:
-        """Yield the tiles that more rows share."""
+        """Yield the tiles for many rows."""
         y, n = "any" if self.gemm.n % 4 else "four", self.gemm.n
         known = MANY.of(profile(self.gemm.device.capabilities))
         for tile in catalog().shaders[MANY.product].axes["tile"]:
@@ -198,8 +197,8 @@ class GroupedMatrices:
                         yield dataclasses.replace(config, parts=parts)
 
     def _able(self, shader: str, **axes: str) -> Iterator[GemmConfig]:
-        """Yield a variant with each of the device's matrices that can run it: weights with the tile's order
-        in memory, and whole matrices of rows."""
+        """Yield the shader's variant with each matrix shape of the device that fits: weights have the order
+        that the shader reads, and a tile's rows are whole matrices."""
         facts = self.gemm.device.capabilities
         variant = catalog().find(shader, bits=str(self.gemm.weight.bits), **axes)
         for matrices in advertised_half(facts):

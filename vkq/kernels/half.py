@@ -1,6 +1,6 @@
-"""Products of float activations and int8 or float weights on matrix units with float32 sums. The elements of
-the matrices are float16 (compute="float16"); or, for int8 weights only, bfloat16, with x split exactly into
-three parts."""
+"""Products of float activations with int8 or float weights on matrix units, with float32 sums. The elements
+of the matrices are float16 (compute="float16") or, for int8 weights only, bfloat16; then x is split exactly
+into three parts."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from .pixels import window_constants
 from .split import counters
 
 MOST_ROWS = 64  # most rows that the kernel itself converts; an earlier dispatch converts more rows
-MOST_READ = 1 << 22  # most float32 numbers that all tiles of columns together read and convert
-# With fewer multiply-adds, splitting x into parts takes longer than it saves.
+MOST_READ = 1 << 22  # most float32 values that all column tiles together read and convert
+# With fewer multiply-adds, splitting x into parts takes longer than the matrix units save.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}
-BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # bytes of one number of x
+BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # bytes of one element of x
 
 
 class HalfMatrices:
-    """*gemm* on matrix units: a product, or the convolution whose im2col matrix it multiplies. *channels* is
-    the k of a group's tap (a product's k). The device lists float16 matrices
-    (`vkq.probe.matrices.advertised_half`), or those of other elements. *floats*: a float weight (OC,
-    channels, KH, KW) in place of the int8 one."""
+    """The product *gemm* on matrix units, for a linear layer or for a convolution's im2col matrix.
+    *channels*: k for each tap of a group (for a linear layer: k). The device must list matrices of these
+    *elements* (`vkq.probe.matrices.advertised_half`). *floats*: a float weight (OC, channels, KH, KW) that
+    replaces the int8 weight."""
 
     def __init__(
         self,
@@ -63,20 +63,20 @@ class HalfMatrices:
         floats: npt.NDArray[Any] | None = None,
     ):
         self.gemm, self.channels, self.elements = gemm, channels, elements
-        self.gathering = GATHERED[elements.form]  # the shader variant for convolutions
-        self.tile: str | None = None  # tests and measurements force this tile
-        self.parts: int | None = None  # tests and measurements force this number of parts
+        self.gathering = GATHERED[elements.form]  # the kind of operands for convolutions
+        self.tile: str | None = None  # a tile that tests and measurements force
+        self.parts: int | None = None  # a number of parts that tests and measurements force
         self.loaders = Loaders(gemm, channels, floats)
         self.runs, self.k, self.floats = self.loaders.runs, self.loaders.k, self.loaders.floats
         self.counters = counters(gemm.device)
 
     @property
     def signed(self) -> bool:
-        """True if weights loaded directly into matrices need no zero points (`Loaders.signed`)."""
+        """True if weights that are loaded directly into matrices need no zero points (`Loaders.signed`)."""
         return self.loaders.signed
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if matrix units pay for a product of *rows* rows of this type, and *n* columns."""
+        """Return True if matrix units are faster for *rows* rows of this dtype and *n* columns."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
         few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
@@ -85,12 +85,12 @@ class HalfMatrices:
         return few or worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 
     def writes(self, x: Value, rows: int) -> str:
-        """Return the type of a product's results."""
+        """Return the dtype of a product's results."""
         whole = self.elements == FLOAT16 and self.gemm.channels % 4 == 0
         return x.spec.dtype if whole or self._fitting(rows, x.spec.dtype) else "float32"
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """Add a product of *rows* rows."""
+        """Add a product of *rows* rows to a plan."""
         gemm, push = self.gemm, {**self.gemm.push(rows), "k": self.k}
         if few := self._few(x, y, rows):
             program, weights = few
@@ -120,7 +120,7 @@ class HalfMatrices:
         b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
-        """Return the pipeline of few rows, and the weights in its order; None if a tile or parts are forced,
+        """Return the pipeline for few rows, and the weights in its order. None if a tile or parts are forced,
         or if WORDS is faster."""
         if self.tile or self.parts or kind_of(self.elements) in picks() or x.spec.dtype != y.spec.dtype:
             return None
@@ -139,7 +139,7 @@ class HalfMatrices:
         return None if self.floats else half_gemv.fitting(self.gemm, rows, dtype, self.elements.form)
 
     def _whole(self, x: Value, y: Value) -> bool:
-        """Return True if rows are whole runs, and whole blocks of results of the same type."""
+        """Return True if rows are whole runs, outputs are whole blocks of 4, and x and y have one dtype."""
         return self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
 
     def _as_words(self, x: Value, y: Value) -> bool:
@@ -152,7 +152,7 @@ class HalfMatrices:
 
     def _in_place(self, config: GemmConfig, x: Value, y: Value, rows: int) -> Variant | None:
         """Return the variant that reads x directly, without an earlier dispatch: the variant for few rows, or
-        one that loads weights directly into matrices."""
+        a variant that loads weights directly into matrices. None if there is no such variant."""
         dtype, tile = x.spec.dtype, config.variant.axes["tile"]
         shader = config.of.split if config.parts > 1 else config.of.product
         if config.of == WORDS:
@@ -167,7 +167,7 @@ class HalfMatrices:
         return catalog().find(shader, **axes) if found else None
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Add a convolution whose rows are gathered from the image."""
+        """Add a convolution to a plan; the kernel gathers the rows from the image."""
         gemm, config = self.gemm, self.config(p.gemm_m, self.gathering, y.spec.dtype)
         operand, push = self._operand(b, x, p.n, p.groups, p.h * p.w, "images")
         push |= gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | {
@@ -183,8 +183,8 @@ class HalfMatrices:
         b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(p.gemm_m))
 
     def gathered_cycles(self, p: Conv2dProblem, dtype: str = "float32") -> float:
-        """Return the estimated cycles of a convolution with results of this type
-        (`gathered_before_cycles`)."""
+        """Return the estimated cycles of a convolution with results of this dtype, the conversion of x
+        (`gathered_before_cycles`) included."""
         known = profile(self.gemm.device.capabilities)
         sizes, before = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.gathered_before_cycles
         product = self.config(p.gemm_m, self.gathering, dtype).cycles(known, *sizes)
@@ -193,7 +193,7 @@ class HalfMatrices:
     def _operand(
         self, b: Builder, x: Value, images: int, groups: int, plane: int, of: str
     ) -> tuple[Value, dict[str, int | float]]:
-        """Return x in the kernels' order, and its push constants."""
+        """Return x packed for the kernels, and the push constants that describe it."""
         if self.elements == FLOAT16:
             whole = "whole_" * (of == "rows" and self.channels % RUN == 0)
             return halves(b, x, images, groups, self.channels, plane, whole + of), {}
@@ -203,16 +203,16 @@ class HalfMatrices:
         }
 
     def constants(self, b: Builder, of: OperandKind = FLOAT16) -> list[Value]:
-        """Return the weights in the kernel's order, and the epilogue's parameters."""
+        """Return the weights in the kernel's order, and the parameters of the epilogue."""
         weights = self.loaders.direct if of == STRAIGHT else self.loaders.staged
         return [b.constant(weights), b.constant(self.parameters(of))]
 
     def parameters(self, of: OperandKind) -> Resident:
-        """Return the epilogue's parameters."""
+        """Return the parameters of the epilogue."""
         return self.loaders.parameters(of in (STRAIGHT, WORDS))
 
     def program(self, variant: Variant, matrices: Matrices) -> Program:
-        """Return the pipeline of a shader."""
+        """Return the pipeline of a variant with these matrices."""
         values = {**matrices.constants(variant), **self.gemm.affine.constants}
         told = self.loaders.constants
         values |= {name: told[name] for name in told if name in variant.specialization}
@@ -221,9 +221,9 @@ class HalfMatrices:
     def config(
         self, rows: int, of: OperandKind | None = None, dtype: str = "float32", as_words: bool = False
     ) -> GemmConfig:  # fmt: skip
-        """Return the tile with the lowest estimate for *rows* rows of a product (WORDS included) or of a
-        convolution (`GATHERED`). Workgroups share a convolution's k only if results are float16: other types
-        have not been timed."""
+        """Return the tile with the lowest estimated time for *rows* rows of a product (with *as_words*, WORDS
+        included) or of a convolution (`GATHERED`). Workgroups split a convolution's k only for float16
+        results: split-K has not been timed for other dtypes."""
         gemm, known, of = self.gemm, profile(self.gemm.device.capabilities), of or self.elements
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), of.product
         whole = of == self.gathering and dtype != "float16"
@@ -252,12 +252,12 @@ class HalfMatrices:
 
 
 def kind_of(elements: OperandKind) -> str:
-    """Return the kind of these tiles in the tuner's ranking (`vkq.select.tuner`)."""
+    """Return the name of this kind of tile in the tuner's rankings (`vkq.select.tuner`)."""
     return f"tile of {elements.form} matrices"
 
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
-    """Return True if matrices of a form pay for a product of this number of rows, columns, multiply-adds (at
-    least *least*) and numbers of x."""
+    """Return True if matrices of a form are faster for a product of these sizes: *numbers* elements of x, and
+    at least *least* multiply-adds."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= half_gemv.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

@@ -1,4 +1,4 @@
-"""The tiles of products on matrix units with float32 sums: elements, sizes, parts of k, and estimated
+"""The tiles of products on matrix units with float32 sums: operand kinds, sizes, parts of k, and estimated
 cycles."""
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from .split import MOST_TILES
 
-K_SPLITS = (1, 2, 3, 4, 6, 8)  # into how many parts workgroups can split k
+K_SPLITS = (1, 2, 3, 4, 6, 8)  # the numbers of parts into which workgroups can split k
 WORDS_OUTPUTS = 32  # neighbouring outputs in the weights of WORDS
 LEAST_COLUMNS = 17  # with fewer columns, most of a matrix would be padding
-STEP = 32  # elements along k for which a profile gives the number of cycles
+STEP = 32  # elements along k to which a profile's number of cycles refers
 
 
 @dataclasses.dataclass(frozen=True)
 class OperandKind:
     """The elements of matrices and the source of the operands: the form, the shader of a product (or of a
-    convolution's product), the shader with split-K, and the profile's field of cycles by tile."""
+    convolution), the shader with split-K, and the profile's field with the cycles of each tile."""
 
     form: str
     product: str
@@ -34,13 +34,13 @@ class OperandKind:
     cycles: str
 
     def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
-        """Return the cycles of each tile."""
+        """Return the cycles of each tile from a profile."""
         found: Mapping[str, tuple[int, ...]] = getattr(known, self.cycles)
         return found
 
     def able(self, facts: Capabilities, forced: str | None = None) -> Iterator[GemmConfig]:
-        """Yield the tiles that a device runs (or only the *forced* one), each with the first matrices of its
-        list that fit."""
+        """Yield the tiles that a device can run (with *forced*, only this tile), each with the first listed
+        matrix shape that fits."""
         for tile in self.of(profile(facts)):
             if forced not in (None, tile):
                 continue
@@ -58,16 +58,16 @@ FLOAT16 = OperandKind(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", 
 STRAIGHT = OperandKind(
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "straight_tile_cycles"
 )
-# As STRAIGHT, but matrices are built in registers from float16 rows as they lie in memory.
+# Like STRAIGHT, but the kernel builds matrices in registers from float16 rows in their order in memory.
 WORDS = OperandKind(HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles")
 PARTS_OF_FLOAT32 = OperandKind(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "parts_tile_cycles"
 )
-GATHERED = {  # rows of a convolution, which the kernel gathers from the image
+GATHERED = {  # operands of a convolution whose rows the kernel gathers from the image
     HALF: OperandKind(HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "half_gathered_cycles"),
     BRAIN: OperandKind(BRAIN, "conv2d_q8csw__parts_coopmat", "", "parts_gathered_cycles"),
 }
-PLANES = {  # pixels of a 1x1 convolution, which the kernel reads from an image of that type
+PLANES = {  # operands of a 1x1 convolution whose kernel reads pixels from an image of this dtype
     (HALF, "float16"): OperandKind(HALF, "conv2d_q8csw__planes_coopmat", "", "half_plane_cycles"),
     (HALF, "float32"): OperandKind(HALF, "conv2d_q8csw__planes_coopmat", "", "float32_plane_cycles"),
     (BRAIN, "float32"): OperandKind(BRAIN, "conv2d_q8csw__planes_parts_coopmat", "", "parts_plane_cycles"),
@@ -77,8 +77,8 @@ STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # like STRAIGHT, for convolut
 
 @dataclasses.dataclass(frozen=True)
 class GemmConfig:
-    """A tile that the device runs, with its matrices and the number of parts of k (at most), each of which
-    has a workgroup."""
+    """A tile that the device can run, with its matrix shape and the most parts of k; each part has a
+    workgroup."""
 
     variant: Variant
     matrices: Matrices
@@ -86,7 +86,7 @@ class GemmConfig:
     parts: int = 1
 
     def steps(self, k: int) -> int:
-        """Return the steps of a part, in whole turns of the loop."""
+        """Return the steps along k of one part, a multiple of the steps of a loop iteration."""
         step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-k // (step * turn * self.parts)) * turn
 
@@ -104,14 +104,14 @@ class GemmConfig:
         )
 
     def takes(self, k: int) -> bool:
-        """Return True if the tile computes products of this k. WORDS needs a multiple of BK * TURNS."""
+        """Return True if the tile supports this k. WORDS needs a multiple of BK * TURNS."""
         step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return self.of != WORDS or k % (step * turn) == 0
 
     def sharing(
         self, b: Builder, counters: Resident, rows: int, n: int, k: int, groups: int
     ) -> tuple[list[Value], dict[str, int]]:
-        """Return the bindings and push constants of a kernel for split-K."""
+        """Return the values to bind and the push constants that a kernel needs for split-K."""
         if self.parts == 1:
             return [], {}
         d, tiles = self.variant.sizes, self.tiles(rows, n, groups)
@@ -119,14 +119,14 @@ class GemmConfig:
         return [sums, b.constant(counters)], {"part_steps": self.steps(k)}
 
     def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int) -> float:
-        """Return the estimated cycles of a product (`half_part_cycles`, and the profile's cycles of the
-        tile)."""
+        """Return the estimated cycles of a product, from the profile's cycles of the tile and
+        `half_part_cycles`."""
         alone, together, *third = self.of.of(known)[self.variant.axes["tile"]]
         tiles, d = self.tiles(rows, n, groups), self.variant.sizes
         share = last = math.ceil(tiles * self.parts / known.multiprocessors)
         end = share * third[0] if third and self.of != WORDS else 0
         if self.of == WORDS:
-            last = (share - 1) % third[0] + 1  # workgroups of the last round
+            last = (share - 1) % third[0] + 1  # workgroups per multiprocessor in the last round
         elif self.of in GATHERED.values() and share > 1:
             share = last = share + share % 2
         each_step = together * (share - last) + max(alone, together * last)
@@ -138,8 +138,8 @@ class GemmConfig:
 
 
 def fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if a tile is whole matrices for each subgroup, and rounds of 16 rows, or lines of
-    pixels."""
+    """Return True if each subgroup's part of a tile is a whole number of matrices, and its rows are a
+    multiple of 16 (of the tile's width for STRAIGHT_TILES)."""
     values = matrices.constants(variant)
     down, across = int(values["WGM"]), int(values["WGN"])
     if not (down and across):
@@ -150,7 +150,7 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
         variant.shader in (of.product, of.split) for of in (STRAIGHT, WORDS)
     )
     if straight and (matrices.m, matrices.k) != (16, 16):
-        return False  # the weights lie in memory as matrices of 16 x 16
+        return False  # the weights are stored as matrices of 16 x 16
     d = {name: int(size) for name, size in variant.sizes.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
     if variant.shader in (WORDS.product, WORDS.split) and columns % WORDS_OUTPUTS:

@@ -1,6 +1,6 @@
-"""Few rows on matrix units, with k split among the subgroups of a workgroup. For float16 tensors:
-gemv_q8csw_words_coopmat.comp, with more rows gemv_q8csw_runs_coopmat.comp, with one row and few outputs
-gemv_q8csw_row_coopmat.comp, and gemv_q8csw_coopmat.comp where these cannot run. For float32 tensors:
+"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. float16 tensors
+use gemv_q8csw_words_coopmat.comp; with more rows gemv_q8csw_runs_coopmat.comp; with one row and few outputs
+gemv_q8csw_row_coopmat.comp; and gemv_q8csw_coopmat.comp where these shaders cannot run. float32 tensors use
 gemv_q8csw_words_parts_coopmat.comp."""
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
 ROWS = (8, 16, 32, 48, 64)  # most rows that each variant computes
 # Invocations of a workgroup: many if each multiprocessor has at most one workgroup, fewer if a multiprocessor
-# has several at once.
+# runs several at a time.
 INVOCATIONS = (512, 256, 128)
-# Invocations of a workgroup of the other shaders, for up to 8 rows and for more rows, if a multiprocessor has
-# at most one workgroup, two, or more. 0: the shader is not used.
+# Invocations of a workgroup for the other shaders: (up to 8 rows, more rows), each for at most one, two or
+# more workgroups on a multiprocessor. 0: the shader is not used.
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),
     RUNS: ((0, 0, 0), (512, 256, 128)),
 }
-CHUNK = 128  # elements along k that a subgroup takes at a time, or a multiple of it
-# From the number of chunks of a subgroup to the largest k that it is used for.
+CHUNK = 128  # a subgroup processes a multiple of this number of elements along k at a time
+# The largest k for each number of chunks of a subgroup.
 ROW_K = {1: 2048, 2: 4096, 4: 8192}
-# On other matrix units, fewer rows are not faster: loading the weights takes all the time.
+# Matrix units of other forms are not faster for fewer rows: loading the weights takes all the time.
 LEAST_ROWS = {HALF: 8, BRAIN: 9}
-# For PARTS. Up to a k of SHORT_K, two workgroups of more than 8 rows have as few invocations as a larger
-# number of workgroups. For a k between the two numbers of GEMV_K, gemv is faster with few outputs. With more
-# than 32 rows, the k of all workgroups of a multiprocessor together is at most MOST_K; a workgroup with a k
+# For PARTS. For k <= SHORT_K, workgroups for more than 8 rows have as few invocations with two workgroups on
+# a multiprocessor as with more. For k between the two values of GEMV_K, the GEMV kernel is faster with few
+# outputs. With more than 32 rows, the sum of k over a multiprocessor's workgroups is at most MOST_K; a k
 # below LEAST_K counts as LEAST_K.
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
-# For RUNS with more than 32 rows: the largest k of all workgroups of a multiprocessor together. If a
-# multiprocessor has more than two workgroups, a k of LONG_K or more is `long`.
+# For RUNS with more than 32 rows: the largest sum of k over a multiprocessor's workgroups. With more than two
+# workgroups on a multiprocessor, a k of LONG_K or more is `long`.
 RUNS_MOST_K, LONG_K = 16384, 4096
 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str = STEPS) -> bool:
-    """Return True if this kernel pays for so many float16 rows in so many workgroups.
+    """Return True if this kernel is faster for *rows* float16 rows in *workgroups* workgroups.
 
     - ROW: one row, if no multiprocessor has more than one workgroup.
     - 3 to 16 rows: always.
-    - Two rows (gemv sums them in registers), and one row with WORDS: if most multiprocessors have one.
-    - More rows, whose x every workgroup reads: if most multiprocessors have a workgroup, and none has two.
-    - RUNS: as many rows as were measured to be faster.
+    - Two rows (the GEMV sums two in registers), one row with WORDS: if most multiprocessors have a workgroup.
+    - More rows (every workgroup reads all of x): if most multiprocessors have one workgroup and none has two.
+    - RUNS: for the numbers of rows that were measured to be faster.
     """
     if shader == ROW:
         return workgroups <= multiprocessors
@@ -68,13 +68,13 @@ def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str 
 
 
 def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: str) -> bool:
-    """Return True if PARTS pays for this number of float32 rows and workgroups.
+    """Return True if PARTS is faster for *rows* float32 rows in *workgroups* workgroups.
 
-    - Three and four rows, which the GEMV adds in registers: if most multiprocessors have a workgroup.
-    - Rows too few for the form's other matrix units: always.
-    - More rows, for which workgroups could split k: if there are as many workgroups as chunks; up to 16 rows
-      only if the GEMV is not faster; from 33 rows on, which load the weights once a tile, only with few
-      workgroups.
+    - 3 or 4 rows (the GEMV sums them in registers): if most multiprocessors have a workgroup.
+    - Fewer rows than the form's other kernels need (LEAST_ROWS): always.
+    - More rows, for which other kernels split k: if there are as many workgroups as chunks. Up to 16 rows,
+      also only if the GEMV is not faster. From 33 rows on, where each tile loads the weights, also only
+      with few workgroups.
     - In float16: at most 8 rows, and twice as many workgroups as chunks.
     """
     if rows <= 4:
@@ -91,8 +91,8 @@ def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: 
 
 
 def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
-    """Return True if this variant of `fitting` is slower for *rows* rows than the product that assembles
-    matrices in registers (`half_configs.WORDS`), where that is the fastest alternative."""
+    """Return True if this variant of `fitting` is slower for *rows* rows than the fastest alternative, the
+    product that assembles matrices in registers (`half_configs.WORDS`)."""
     several = variant.workgroups({"n4": gemm.n4}) > 2 * profile(gemm.device.capabilities).multiprocessors
     return variant.shader == RUNS and rows > 32 and several and gemm.k >= LONG_K
 
@@ -100,9 +100,9 @@ def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
 def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
 ) -> tuple[Variant, dict[str, Value], Matrices] | None:
-    """Return the variant for *rows* rows, its constants and its matrices. None for other numbers or types of
-    rows, for rows that are not whole runs of 8 k or of 4 results, and on devices without fitting matrices.
-    *form*: the form of the elements of layers."""
+    """Return the variant for *rows* rows, its constants and its matrix shape. None for other numbers or
+    dtypes of rows, if k is not a multiple of 8 or the outputs are not a multiple of 4, and on devices without
+    a fitting matrix shape. *form*: the layer's form of elements."""
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities
@@ -128,7 +128,7 @@ def fitting(
 
 
 def _variant(shader: str, rows: int, k: int) -> Variant | None:
-    """Return a shader's variant for *rows* rows."""
+    """Return the shader's variant for *rows* rows, or None."""
     if shader == ROW:
         chunks = _row_chunks(k)
         return catalog().find(ROW, chunks=str(chunks)) if rows == 1 and chunks else None
@@ -137,12 +137,12 @@ def _variant(shader: str, rows: int, k: int) -> Variant | None:
 
 
 def _row_chunks(k: int) -> int:
-    """Return the chunks of a subgroup of ROW; 0 if there are too many."""
+    """Return the number of chunks of a subgroup of ROW; 0 if k is too large."""
     return next((chunks for chunks, most in ROW_K.items() if k <= most), 0)
 
 
 def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
-    """Return the shaders for rows of a type that the device multiplies, the best first."""
+    """Return the shaders for rows of this dtype that compute correctly on the device, the best first."""
     if dtype == "float32":
         wrong = half_refusal(device, BRAIN) or pairs_refusal(device, BRAIN) or signs_refusal(device, BRAIN)
         return () if wrong else (PARTS,)
@@ -152,8 +152,9 @@ def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
 
 
 def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:
-    """Return the possible sizes of the shader's workgroup, the best first. All but STEPS need whole chunks,
-    at least one for each subgroup, and a device whose matrices have the element order that they assume."""
+    """Return the possible sizes of the shader's workgroup, the best first. Except for STEPS, k must be whole
+    chunks, at least one for each subgroup, and the device's matrices must have the element order that the
+    shaders assume."""
     known = profile(facts)
     if shader == STEPS:
         return INVOCATIONS[workgroups > known.multiprocessors :]
@@ -169,13 +170,14 @@ def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k:
 
 
 def _matrices(facts: Capabilities, shader: str) -> list[Matrices]:
-    """Return the device's matrices, for STEPS wide ones first: they take fewer instructions."""
+    """Return the device's matrix shapes; for STEPS the widest first, because wide matrices need fewer
+    instructions."""
     found = sorted(advertised_half(facts, BRAIN if shader == PARTS else HALF), key=lambda one: one.n)
     return found[::-1] if shader == STEPS else found
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if the matrices have the shape of the packed weights, 16 x 16, and the shader's rows are
+    """Return True if the matrices have the shape of the packed weights, 16 x 16, and the variant's rows are
     whole matrices; PARTS needs matrices of 16 rows."""
     whole = matrices.n == 16 if variant.shader == PARTS else matrices.n <= int(variant.sizes["BM"])
     return (matrices.m, matrices.k) == (16, 16) and whole

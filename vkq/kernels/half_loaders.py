@@ -1,5 +1,5 @@
-"""Weights of a product on matrix units with float32 sums, in each form that kernels load: int8, converted to
-float16 or bfloat16 by the kernel, or float16."""
+"""Weights of products on matrix units with float32 sums, in every form that kernels load: int8 that the
+kernel converts to float16 or bfloat16, or float16."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from .half_weights import (
 from .weights import Int8, Int32, block_weights
 
 K_PADDED = 64  # the K of weights is padded to a multiple of this, so that every tile has whole steps
-SIGNED_UNIT = 2.0**-24  # factor of the numbers of `packed_signs`; scales are multiplied by its inverse
+SIGNED_UNIT = 2.0**-24  # factor of the values in `packed_signs`; scales are multiplied by its inverse
 LARGEST_SCALE = 2.0**103  # largest scale that `packed_signs` supports
 
 
 class Loaders:
-    """The weights of *gemm*, with *channels* (a product's k) in a group, padded to runs of 8. *floats*: (OC,
-    channels, KH, KW) in place of the int8 weights."""
+    """The weights of *gemm* with *channels* channels in a group (for a linear layer: k), padded to runs of 8.
+    *floats*: a float weight (OC, channels, KH, KW) that replaces the int8 weight."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.floats = gemm, floats is not None
@@ -73,8 +73,8 @@ class Loaders:
         self.scales = Resident(gemm.device, gemm.parameters.bytes, scales)
 
     def parameters(self, direct: bool) -> Resident:
-        """Return the epilogue's parameters for weights that are loaded directly into matrices, or for
-        others."""
+        """Return the parameters of the epilogue, for weights that are loaded directly into matrices or for
+        other weights."""
         return self.scales if direct and self.signed and not self.floats else self.gemm.parameters
 
     @property
@@ -84,8 +84,8 @@ class Loaders:
 
     @functools.cached_property
     def signed(self) -> bool:
-        """True if weights loaded directly into matrices need no zero points: they are floats, or
-        `packed_signs` on a device that multiplies those."""
+        """True if weights that are loaded directly into matrices need no zero points: they are floats, or in
+        the format of `packed_signs` on a device that multiplies such values correctly."""
         gemm = self.gemm
         if self.floats:
             return True
@@ -97,7 +97,7 @@ class Loaders:
 
 
 def _integers(gemm: FloatGemm, signed: bool) -> Int8:
-    """Return int8 weights (G, N, K); signed: less their zero points."""
+    """Return the int8 weights (G, N, K); with *signed*, their zero points are subtracted."""
     w, zero_point = gemm.weight(), gemm.zero_point
     if signed:
         w, zero_point = less_zeros(w, zero_point), np.zeros_like(zero_point)
@@ -105,6 +105,6 @@ def _integers(gemm: FloatGemm, signed: bool) -> Int8:
 
 
 def _floats(gemm: FloatGemm, weight: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """Return a float weight (OC, channels, KH, KW) as (G, N, K)."""
+    """Return a float weight (OC, channels, KH, KW) in the order (G, N, K)."""
     w = weight.astype(np.float16).reshape(gemm.groups, gemm.n, weight.shape[1], -1).swapaxes(2, 3)
     return np.pad(w.reshape(gemm.groups, gemm.n, gemm.k), ((0, 0), (0, -gemm.n % 4), (0, 0)))

@@ -1,4 +1,4 @@
-"""1x1 convolutions of float activations on matrix units directly from NCHW images, and convolutions of
+"""1x1 convolutions of float activations on matrix units, directly from NCHW images; and convolutions of
 float32 images on bfloat16 matrix units."""
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from .half_configs import PARTS_OF_FLOAT32, PLANES, GemmConfig
 from .pixels import window_constants
 from .weights import Int8
 
-VECTOR = 4  # pixels that are loaded at once
-# With fewer multiply-adds, the overhead of this kernel exceeds the time that it saves.
+VECTOR = 4  # pixels that are loaded at a time
+# With fewer multiply-adds, the overhead of this kernel exceeds the time that matrix units save.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}
 
 
 def are_rows(p: Conv2dProblem) -> bool:
-    """Return True if the pixels of a channel are rows of a product without a copy, in whole vectors."""
+    """Return True if the pixels of each channel, without a copy, are rows of a product in whole vectors."""
     one = (p.kh, p.kw) == (1, 1) == p.stride and not any(p.padding)
     return one and p.h * p.w % VECTOR == 0 and p.ic > 0
 
 
 class Planes:
-    """A 1x1 convolution whose pixels `are_rows`: the product of *gathered* without a dispatch before it."""
+    """A 1x1 convolution for which `are_rows` is True: the product of *gathered* without an earlier
+    dispatch."""
 
     def __init__(self, gathered: HalfMatrices):
         self.gathered = gathered
-        self.tile: str | None = None  # tests and measurements force this tile
+        self.tile: str | None = None  # a tile that tests and measurements force
 
     def config(self, p: Conv2dProblem, dtype: str) -> GemmConfig | None:
-        """Return the tile with the lowest estimate for images of this type; None if the device runs none."""
+        """Return the tile with the lowest estimated time for images of this dtype, or None."""
         facts, of = self.gathered.gemm.device.capabilities, PLANES[self.gathered.elements.form, dtype]
         found = of.able(facts, self.tile)
         return min(found, key=lambda config: self._cycles(config, p), default=None)
 
     def cycles(self, p: Conv2dProblem, dtype: str) -> float:
-        """Return the estimated cycles of a convolution; infinite if its pixels are not rows."""
+        """Return the estimated cycles of a convolution; infinite if `are_rows` is False."""
         config = self.config(p, dtype) if are_rows(p) else None
         return self._cycles(config, p) if config else math.inf
 
@@ -74,13 +75,13 @@ class PartsConvolution:
         self.planes = Planes(self.gathered)
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return "float32"
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         self.chosen(p).convolve(b, p, x, y)
 
     def chosen(self, p: Conv2dProblem) -> Planes | HalfMatrices:
-        """Return the kernel with the lower estimate."""
+        """Return the kernel with the lower estimated time."""
         planes, gathered = self.planes.cycles(p, "float32"), self.gathered.gathered_cycles(p)
         return self.planes if planes < gathered else self.gathered

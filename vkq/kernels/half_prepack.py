@@ -1,4 +1,5 @@
-"""Weights of float16 matrix-unit products, prepacked in the order of each invocation's words."""
+"""Weights of products on float16 matrix units, prepacked in the order in which each invocation reads
+words."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from .weights import Int8, Int32
 
 
 class Prepacked:
-    """Prepacked weights of padded outputs and k, whose words of matrices *pairs* makes. Each order is
-    cached."""
+    """Weights for *n* outputs and *k* elements, padded; *pairs* packs them as matrices. The result for each
+    order is cached."""
 
     def __init__(
         self, device: Device, n: int, k: int, padded: Callable[[], Int8], pairs: Callable[[Int8], Int32]
@@ -26,8 +27,8 @@ class Prepacked:
         self._known = dict[tuple[str, bytes], Resident]()
 
     def words(self, matrices: Matrices) -> Resident:
-        """Return the weights of WORDS: WORDS_OUTPUTS side by side, and elements 1 and 2 of every group of 4
-        words swapped (shaders/gemm/gemm_q8csw_words_coopmat.comp)."""
+        """Return the weights for WORDS: WORDS_OUTPUTS outputs next to each other, and elements 1 and 2 of
+        every group of 4 words swapped (shaders/gemm/gemm_q8csw_words_coopmat.comp)."""
         found, beside = words.order(self.device, matrices), WORDS_OUTPUTS // matrices.m
         found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
         high = -(-self.n // WORDS_OUTPUTS) * beside
@@ -42,7 +43,8 @@ class Prepacked:
         return self._resident(("words", found.tobytes()), high * (self.k // PAIRS) * found.size, packed)
 
     def runs(self, matrices: Matrices) -> Resident:
-        """Return the weights `in_runs`, matrix by matrix (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
+        """Return the weights in the order of `in_runs`, one matrix after the other
+        (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
         found = words.order(self.device, matrices)
         size = -(-self.n // matrices.m) * (self.k // PAIRS) * found.size
 

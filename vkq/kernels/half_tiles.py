@@ -1,5 +1,5 @@
-"""Convolutions on float16 matrix units. A workgroup keeps the input pixels of its tile in shared memory; if
-the costs of the device say that it is faster, it reads them as planes, or gathers them."""
+"""Convolutions on float16 matrix units. A workgroup keeps the input pixels of its tile in shared memory. If
+the device's costs say that another kernel is faster, pixels are read as planes or gathered instead."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ from .weights import Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
 CHUNK = 64  # channels whose pixels shared memory holds at a time (CH of both shaders)
-BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at once
-# Registers for the sums and for the weights of the lines of taps that STRAIGHT_TILES multiplies at once.
+BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at a time
+# Registers for the sums and for the weights of the kernel rows that STRAIGHT_TILES multiplies at a time.
 LINES_REGISTERS = 208
-RUN = 8  # channels that STRAIGHT_TILES loads at once
-VECTOR = 4  # pixels of x that STRAIGHT_TILES loads at once, if lines of x are whole vectors
-LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels of a vector of y, if lines of y are whole vectors
+RUN = 8  # channels that STRAIGHT_TILES loads at a time
+VECTOR = 4  # pixels of x that STRAIGHT_TILES loads at a time, if rows of x are whole vectors
+LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels of a vector of y, if rows of y are whole vectors
 
 
 @dataclasses.dataclass(frozen=True)
 class PixelTile:
-    """A tile of pixels that the device runs, with its matrices."""
+    """A tile of pixels that the device can run, with its matrix shape."""
 
     variant: Variant
     matrices: Matrices
 
     def size(self, name: str) -> int:
-        """Return a size of the variant, by its name in the YAML."""
+        """Return a size of the variant by its name in the shader's YAML file."""
         return int(self.variant.sizes[name])
 
     def cycles(self, known: Profile, p: Conv2dProblem, dtype: str) -> float:
-        """Return the estimated cycles of a convolution (`half_pixel_cycles`, `half_pixel_costs`)."""
+        """Return the estimated cycles of a convolution, from `half_pixel_cycles` and `half_pixel_costs`."""
         alone, together, end = known.half_pixel_cycles[self.variant.axes["tile"]]
         tiles = (p.oh, "TH"), (p.ow, "TW"), (p.oc // p.groups, "BN")
         count = p.n * p.groups * math.prod(-(-length // self.size(name)) for length, name in tiles)
@@ -76,12 +76,12 @@ class PixelTile:
 
 
 class HalfConvolution:
-    """A convolution (OC, IC/groups, KH, KW) on matrix units, as a `Kernel`. *gemm* is the product of its
-    im2col matrix."""
+    """A convolution with a weight (OC, IC/groups, KH, KW) on matrix units, as a `Kernel`. *gemm* is the
+    product of its im2col matrix."""
 
     def __init__(self, gemm: FloatGemm, weight: npt.NDArray[Any], zero_points: Int32, groups: int):
         self.gemm, self.device, self.groups = gemm, gemm.device, groups
-        self.tile: str | None = None  # tests and measurements force this tile
+        self.tile: str | None = None  # a tile that tests and measurements force
         oc, channels, kh, kw = weight.shape
         floats = weight.dtype.kind == "f"
         self.gathered = HalfMatrices(gemm, channels, floats=weight if floats else None)
@@ -102,13 +102,13 @@ class HalfConvolution:
             w = by_columns(less_zeros(weight, zero_points) if signed else weight)
             return (packed_signs if signed else packed_pairs)(padded(w))
 
-        size = 8 if floats else 4  # bytes of four weights: float or integer
+        size = 8 if floats else 4  # bytes of four weights
         self.halves = Resident(self.device, size * layout(WEIGHT_LAYOUT).words(shape), halves)
         self.pairs = Resident(self.device, size * layout(PAIRS_LAYOUT).words(shape), pairs)
         self._pairs, self._in_order = pairs, dict[bytes, Resident]()
 
     def weights(self, tile: PixelTile) -> Resident:
-        """Return the weights in a tile's order."""
+        """Return the weights in the order that a tile reads."""
         if tile.variant.shader == TILES:
             return self.halves
         if tile.variant.axes["w"] == "matrices":
@@ -120,7 +120,8 @@ class HalfConvolution:
         return self._in_order[key]
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
-        """Return the tile with the lowest estimate; None if a kernel without a tile of pixels is faster."""
+        """Return the tile with the lowest estimated time. None if a kernel without a tile of pixels is
+        faster."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
         way = "words" if known.matrix_pairs and not pairs_refusal(self.device) else "matrices"
         lines = _lines(p)
@@ -142,8 +143,8 @@ class HalfConvolution:
         return best if best.cycles(known, p, dtype) < other else None
 
     def _other(self, p: Conv2dProblem, dtype: str) -> tuple[float, Planes | HalfMatrices]:
-        """Return the fastest kernel without a tile of pixels (reading planes, or gathering), after its
-        cycles."""
+        """Return the cycles of the fastest kernel without a tile of pixels, and the kernel, which reads
+        planes or gathers rows."""
         planes, gathered = self.planes.cycles(p, dtype), self.gathered.gathered_cycles(p, dtype)
         return (planes, self.planes) if planes < gathered else (gathered, self.gathered)
 
@@ -160,7 +161,7 @@ class HalfConvolution:
         if variant.shader == STRAIGHT_TILES:
             d = {name: int(variant.sizes[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
             sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
-            line += self.gathered.floats * line // 2  # float weights take twice the bytes
+            line += self.gathered.floats * line // 2  # float weights have twice the bytes
             together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
             size |= {"LINES": together, "TIMES": p.kh // together, "DILATION_H": p.dilation[0]}
         told = self.gathered.loaders.constants
@@ -168,7 +169,7 @@ class HalfConvolution:
         return {**units, **self.gemm.affine.constants, **size}
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results."""
+        """Return the dtype of the results."""
         return result_dtype(self.device, x)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
@@ -194,22 +195,22 @@ class HalfConvolution:
 
 
 def by_columns(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return (OC, IC, KH, KW) in the order of STRAIGHT_TILES: (OC, K) with k = (chunk of channels, kw, block
-    of channels, kh, channel)."""
+    """Return a weight (OC, IC, KH, KW) in the order of STRAIGHT_TILES: (OC, K) with k = (chunk of channels,
+    kw, block of channels, kh, channel)."""
     w, (oc, _, kh, kw) = chunked(weight, CHUNK, 1), weight.shape
     blocks: npt.NDArray[Any] = w.reshape(oc, -1, kh, kw, CHUNK // BLOCK, BLOCK).transpose(0, 1, 3, 4, 2, 5)
     return blocks.reshape(w.shape)
 
 
 def _lines(p: Conv2dProblem) -> str | None:
-    """Return the longest vectors of pixels that divide the lines of x and y."""
+    """Return the name of the longest vectors of pixels that divide the rows of x and y, or None."""
     whole = (name for name, size in LINES.items() if p.w % min(size, VECTOR) == 0 == p.ow % size)
     return next(whole, None)
 
 
 def _straight(p: Conv2dProblem) -> bool:
-    """Return True if STRAIGHT_TILES can read and write these lines and channels, for a filter of more than
-    one tap and stride 1: others have not been timed."""
+    """Return True if STRAIGHT_TILES supports these rows and channels, stride 1 and a filter of more than one
+    tap: other strides and filters have not been timed."""
     channels = p.ic // p.groups
     timed = p.kh * p.kw > 1 and p.stride == (1, 1)
     return timed and channels > 0 == channels % RUN and _lines(p) is not None

@@ -1,5 +1,5 @@
-"""Packs weights for products on float16 and bfloat16 matrix units: int8, or (`by_eights`, `matrices_of`)
-float16."""
+"""Packing of weights for products on float16 and bfloat16 matrix units: int8 weights, or float16 weights
+(`by_eights`, `matrices_of`)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from .half_operands import RUN
 from .weights import Int8, Int32
 
 WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
-PAIRS = 32  # elements along k whose halves lie side by side
+PAIRS = 32  # elements along k; elements k and k + 16 of them are stored next to each other
 Halves = npt.NDArray[np.float16]
-TILE = 16  # outputs of a matrix of floats in memory, and its elements along k
+TILE = 16  # outputs, and elements along k, of a stored matrix of floats
 
 
 def packed_halves(w: Int8) -> Int32:
-    """Pack weights (G, N, K) for kernels that stage them in shared memory: elements 1 and 2 of every group of
-    4 along K are swapped (shaders/common/coopmat_half.glslh)."""
+    """Pack weights (G, N, K) for kernels that load them into shared memory: elements 1 and 2 of every group
+    of 4 along K are swapped (shaders/common/coopmat_half.glslh)."""
     swapped = w.reshape(*w.shape[:2], -1, 4)[..., [0, 2, 1, 3]].reshape(w.shape)
     return pack(layout(WEIGHT_LAYOUT), np.ascontiguousarray(swapped))
 
 
 def packed_pairs(w: Int8) -> Int32:
-    """Pack weights (G, N, K) for direct loads into matrices: k and k + 16 of each 32 k side by side, plus 128
-    (shaders/gemm/gemm_q8csw_straight_coopmat.comp)."""
+    """Pack weights (G, N, K), plus 128, for direct loads into matrices: elements k and k + 16 of every 32 are
+    next to each other (shaders/gemm/gemm_q8csw_straight_coopmat.comp)."""
     moved: Int32 = (_paired(w).view(np.uint32) ^ np.uint32(0x80808080)).view(np.int32)
     return moved
 
 
 def packed_signs(w: Int8) -> Int32:
-    """Pack weights less their zero points, from -127 to 127, for direct loads into matrices, as a sign and 7
-    bits: the sign of a byte is in the next byte of its word (SIGNED of
-    shaders/common/coopmat_half_types.glslh)."""
+    """Pack weights minus zero points, -127 to 127, for direct loads into matrices, each as a sign and 7 bits.
+    A byte's sign is in the next byte of its word (SIGNED of shaders/common/coopmat_half_types.glslh)."""
     words = _paired(w).view(np.int8).reshape(-1, 4)
     signs = np.roll(words & np.int8(-128), 1, axis=1)
     signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
@@ -42,16 +41,16 @@ def packed_signs(w: Int8) -> Int32:
 
 
 def by_eights(w: Halves) -> Int32:
-    """Pack float weights (G, N, K) for kernels that stage them in shared memory: for each 8 k all outputs,
-    padded to whole blocks of 16."""
+    """Pack float weights (G, N, K) for kernels that load them into shared memory: for every 8 k, all outputs,
+    padded to a multiple of 16."""
     w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
     runs = w.reshape(*w.shape[:2], -1, RUN).swapaxes(1, 2)
     return np.ascontiguousarray(runs).view(np.int32).reshape(-1)
 
 
 def matrices_of(w: Halves) -> Int32:
-    """Pack float weights (G, N, K) for direct loads into matrices: blocks of 16 outputs and 16 k, an output's
-    k side by side."""
+    """Pack float weights (G, N, K) for direct loads into matrices: blocks of 16 outputs x 16 k, with the k of
+    an output contiguous."""
     w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
     blocks = w.reshape(len(w), -1, TILE, w.shape[2] // TILE, TILE).swapaxes(2, 3)
     return np.ascontiguousarray(blocks).view(np.int32).reshape(-1)
@@ -59,8 +58,8 @@ def matrices_of(w: Halves) -> Int32:
 
 def in_runs(w: Int8) -> Int8:
     """Reorder k of weights (G, N, K) so that `packed_pairs` and `packed_signs` give words in the order of x's
-    runs of 8: the first two words of a run belong to one matrix, the second of them 8 k further on, and the
-    other two to the next matrix (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
+    runs of 8. The first two words of a run belong to one matrix, the second word 8 k after the first; the
+    other two words belong to the next matrix (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
     runs = w.reshape(*w.shape[:2], -1, PAIRS // RUN, 2, 2, 2)
     return np.ascontiguousarray(np.moveaxis(runs, 3, 5).reshape(w.shape))
 
@@ -72,5 +71,5 @@ def _paired(w: Int8) -> Int32:
 
 
 def less_zeros(w: Int8, zero_point: Int32) -> Int8:
-    """Return weights (channels, numbers) less their zero points, for `packed_signs`."""
+    """Return weights (channels, ...) minus their zero points, for `packed_signs`."""
     return w - zero_point.astype(np.int8).reshape(*zero_point.shape, *(1,) * (w.ndim - zero_point.ndim))

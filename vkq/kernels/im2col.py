@@ -8,13 +8,13 @@ from .divisor import divisor
 from .gemm import Int8Gemm
 from .pixels import pixel_rows, window_constants
 
-# Most bytes of the im2col matrix: a larger matrix is made and used in chunks of rows.
+# Most bytes of the im2col matrix: a larger matrix is computed and multiplied in chunks of rows.
 SCRATCH_BYTES = 16 << 20
 
 
 class Im2col:
-    """Computes chunks of rows of an im2col matrix times the weight. *gemm* has (super groups, N, K) of
-    `vkq.kernels.weights.merge_groups`."""
+    """A convolution as products of chunks of an im2col matrix with the weight. *gemm* has the weight (super
+    groups, N, K) of `vkq.kernels.weights.merge_groups`."""
 
     def __init__(self, gemm: Int8Gemm, taps: int):
         self.gemm = gemm

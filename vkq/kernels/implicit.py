@@ -1,5 +1,5 @@
-"""Convolutions as implicit GEMMs with dot products: the input is gathered while tiles are loaded, without an
-im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and bits are as in
+"""Convolutions as implicit GEMMs with dot products: the kernel gathers the input while it loads tiles,
+without an im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and bits are the same as in
 `vkq.kernels.gemm.Int8Gemm`."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .pixels import pixel_rows, window_constants
 
 
 class Implicit:
-    """A convolution through shared memory. *gemm* has the weight as (G, N, K) with k = (kh, kw, ic), ic a
+    """A convolution through shared memory. *gemm* has the weight (G, N, K) with k = (kh, kw, ic), ic a
     multiple of four."""
 
     def __init__(self, gemm: Int8Gemm, tile: str | None = None):
@@ -23,7 +23,7 @@ class Implicit:
 
     @staticmethod
     def fits(capabilities: Capabilities, p: Conv2dProblem) -> bool:
-        """Return True if the convolution fills tiles in shared memory."""
+        """Return True if the convolution is large enough for tiles in shared memory."""
         return staged_tile(capabilities, pixel_rows(p, 4).blocks, p.oc // p.groups // 4, True) is not None
 
     def program(self, p: Conv2dProblem) -> Program:

@@ -1,5 +1,6 @@
-"""Functions of lines of numbers on a device (`vkq.numerics.lines`): running sums, largest numbers, rows
-scattered by index. Each invocation makes one result in NumPy's order, so every device gives the same bits."""
+"""Operators on rows of values on a device (`vkq.numerics.lines`): running sums, largest values, rows
+scattered by index. Each invocation computes one result in NumPy's order, so every device gives the same
+bits."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from .chain_shader import element
 
 LOCAL = 64
 MOST_ROUNDS = 65_000  # most loop iterations that every driver allows
-MOST_WORK = 1 << 33  # most iterations of all invocations of one dispatch together
+MOST_WORK = 1 << 33  # most iterations of all invocations of a dispatch together
 
 
 def beyond(count: int, length: int) -> str | None:
@@ -33,7 +34,7 @@ def beyond(count: int, length: int) -> str | None:
 
 
 def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, backwards: bool) -> Value:
-    """Add a running sum or product of float32 or int32 numbers along an axis to a plan."""
+    """Add a running sum or product of float32 or int32 values along an axis to a plan."""
     shape = x.spec.shape
     y = b.new(Spec(shape, x.spec.dtype))
     if y.spec.size:
@@ -44,8 +45,8 @@ def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, ba
 
 
 def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
-    """Add the sum, product, maximum or minimum of the int32 numbers of each row to a plan; a row is the axes
-    from *kept* on."""
+    """Add the sum, product, maximum or minimum of the int32 values of each row to a plan; a row spans the
+    axes from *kept* on."""
     shape = x.spec.shape
     y = b.new(Spec(shape[:kept], "int32"))
     if y.spec.size:
@@ -55,7 +56,7 @@ def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
 
 
 def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Value]:
-    """Add the k largest (or smallest) numbers of each line of (lines, length), and their indices, to a
+    """Add the k largest (or smallest) values of each row of x (rows, length), and their indices, to a
     plan."""
     lines, length = x.spec.shape
     y, places = b.new(Spec((lines, k), x.spec.dtype)), b.new(Spec((lines, k), "int32"))
@@ -67,7 +68,8 @@ def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Valu
 
 
 def scattered_rows(b: Builder, x: Value, ids: Value, updates: Value, reduction: str) -> Value:
-    """Add (rows, inner), combined with the updates (count, inner) of each row, to a plan."""
+    """Add x (rows, inner) to a plan, with each row combined with the rows of *updates* (count, inner) that
+    have its index in *ids*."""
     y = b.new(Spec(x.spec.shape, x.spec.dtype))
     if y.spec.size:
         program = b.device.program(_scattered(reduction, x.spec.dtype, b.device.soft_float))
@@ -174,7 +176,7 @@ def _written(
     name: str, inputs: str, results: str, words: tuple[str, ...], soft: bool, rounds: str,
     write: Callable[[KernelWriter, Number], None],
 ) -> Written:  # fmt: skip
-    """Write a kernel with an invocation for each of ``count``."""
+    """Return a kernel with one invocation for each of ``count`` results."""
     ways = [*((each, "read") for each in inputs.split()), *((each, "write") for each in results.split())]
 
     def module() -> bytes:

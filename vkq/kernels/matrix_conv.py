@@ -1,5 +1,5 @@
-"""Convolutions on matrix units without an im2col matrix: the input pixels of a tile are in shared memory,
-images in kPackedInt8_16C."""
+"""Convolutions on matrix units without an im2col matrix: the input pixels of a tile are in shared memory;
+images are in kPackedInt8_16C."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .matrix_units import MatrixWeights, centred, counts
 from .weights import Arithmetic, Int8, zeros_behind
 
 CONV = "conv2d_q8ta_q8csw__coopmat"
-KIND = "tile of a convolution"  # kind of choice in the tuner's ranking (`vkq.select.tuner`)
+KIND = "tile of a convolution"  # the name of this kind of tile in the tuner's rankings (`vkq.select.tuner`)
 
 
 class MatrixConv:
-    """A convolution on matrix units. *p* is one of the problems that share the packed weight (`packing`)."""
+    """A convolution on matrix units. *p* is any of the problems that share the packed weight (`packing`)."""
 
     def __init__(self, device: Device, p: Conv2dProblem, weight: Callable[[], Int8], arithmetic: Arithmetic):
         self.device = device
@@ -44,13 +44,13 @@ class MatrixConv:
 
     @staticmethod
     def packing(p: Conv2dProblem, arithmetic: Arithmetic, capabilities: Capabilities) -> Hashable:
-        """Return a key of the packed weight: the channels of a chunk, the padding of its k, and the form of
-        the product."""
+        """Return what the packed weight depends on: the channels of a chunk, the padding of a chunk's k, and
+        the dot form."""
         shader, matrices = _shader(p, arithmetic, capabilities)
         return shader.sizes["CH"], turn(shader), matrices.form
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
-        """The push constants."""
+        """Return the push constants."""
         defines, w = {name: int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH", "BK")}, self.packed
         channels, tiles_h, tiles_w = p.ic // p.groups, -(-p.oh // defines["TH"]), -(-p.ow // defines["TW"])
         return {
@@ -75,13 +75,13 @@ class MatrixConv:
 
 
 def chunked_k(p: Conv2dProblem, chunk: int, multiple: int) -> int:
-    """Return the k of a weight after `chunked`."""
+    """Return the k of a weight in the order of `chunked`."""
     k = p.kh * p.kw * chunk
     return -(-(p.ic // p.groups) // chunk) * (k + -k % multiple)
 
 
 def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[Any]:
-    """Return (OC, IC, KH, KW) as (OC, K) with k = (chunk of channels, kh, kw, channel).
+    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (chunk of channels, kh, kw, channel).
 
     The channels are padded with zeros to whole chunks, and the k of each chunk to a multiple of *multiple*.
     """
@@ -94,21 +94,22 @@ def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[
 
 
 def turn(shader: Variant) -> int:
-    """Return the k of an unrolled turn of the shader's loop; the k of a chunk is padded to whole turns."""
+    """Return the k of one unrolled iteration of the shader's loop; the k of a chunk is padded to a multiple
+    of it."""
     return int(shader.sizes["BK"]) * int(shader.sizes["TURNS"])
 
 
 def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
-    """Return the input pixels of a tile of outputs: (lines, columns)."""
+    """Return the number of input pixels that a tile of outputs reads, as (rows, columns)."""
     tile_h, tile_w = int(shader.sizes["TH"]), int(shader.sizes["TW"])
     h = (tile_h - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
 def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool = False) -> float:
-    """Return the estimated cycles of a convolution with a tile (`matrix_conv_costs` of the profile), relative
-    to other tiles or, with *beside*, to kernels that gather pixels. With fewer workgroups than a device holds
-    at once, two a multiprocessor, the rest of the device is idle."""
+    """Return the estimated cycles of a convolution with this tile (`matrix_conv_costs` of the profile), for
+    comparison with other tiles or, with *beside*, with kernels that gather pixels. A device runs two
+    workgroups per multiprocessor at a time; with fewer workgroups, part of it is idle."""
     costs = known.matrix_conv_costs
     th, tw, bn, ch = (int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH"))
     chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
@@ -124,11 +125,11 @@ def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool 
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrices with the lowest estimate, padding included, among those that the device
-    has and whose tile's input pixels fit shared memory.
+    """Return the variant and matrix shape with the lowest estimated time, padding included. Only matrix
+    shapes that the device lists count, and tiles whose input pixels fit shared memory.
 
-    Ties go to more pixels (which share the weights), then the larger chunk of channels, then the preferred
-    matrices.
+    Ties go to the tile with more pixels (which share the weights), then to the larger chunk of channels, then
+    to the preferred matrix shape.
     """
     best_first = _conv_shaders(p, out, capabilities, profile(capabilities))
     if is_asked(KIND):
@@ -153,7 +154,7 @@ def _conv_shaders(
 
 @functools.lru_cache(maxsize=64)
 def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Variant, Matrices], ...]:
-    """Return the variants of an output, each with its matrices."""
+    """Return the variants for an output ("q8to" or "f32"), each with its matrix shape."""
     shader = catalog().shaders[CONV]
     able = ((shader.variant(each), one) for one in listed for each in shader.having(out=out, dot=one.form))
     return tuple(pair for pair in able if whole_lines(*pair))
@@ -161,19 +162,19 @@ def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Varia
 
 @functools.lru_cache(maxsize=4096)
 def whole_lines(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if a tile, and each of its lines, is whole matrices."""
+    """Return True if a tile, and each of its rows of pixels, is a whole number of matrices."""
     th, tw = int(variant.sizes["TH"]), int(variant.sizes["TW"])
     return tw % matrices.n == 0 and matrices.fit(variant, th * tw)
 
 
 def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
-    """Return the specialization constants of a problem in a tile."""
+    """Return the specialization constants for a problem and a tile."""
     h, w = halo(p, shader)
     return {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw}
 
 
 def _shader(p: Conv2dProblem, a: Arithmetic, capabilities: Capabilities) -> tuple[Variant, Matrices]:
-    """Return the variant and matrices for a problem that they can compute."""
+    """Return the variant and matrix shape for a problem that has both."""
     shader = conv_shader(p, a.out, capabilities)
     assert shader is not None
     return shader

@@ -1,5 +1,5 @@
-"""Convolutions on matrix units as implicit GEMMs: pixels are gathered a tap at a time, so a tile is any run
-of output pixels, whatever the image's size and stride. Images are in kPackedInt8_16C."""
+"""Convolutions on matrix units as implicit GEMMs. Pixels are gathered for one tap at a time, so a tile is any
+run of output pixels, whatever the size and stride of the image. Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8, Int32
 
 IMPLICIT = "conv2d_q8ta_q8csw__implicit_coopmat"
-STEP = 32  # elements along k: the channels of a tap are padded to whole steps
+STEP = 32  # elements along k: the channels of a tap are padded to a multiple of it
 
 
 class MatrixImplicit:
-    """A convolution whose rows of k are gathered; see coopmat_gather.glslh. *weight* is (OC, IC/groups, KH,
-    KW), *zero_points* (OC,)."""
+    """A convolution that gathers pixels for each tap; see coopmat_gather.glslh. *weight* is (OC, IC/groups,
+    KH, KW), *zero_points* (OC,)."""
 
     def __init__(
         self, device: Device, weight: Int8, zero_points: Int32, arithmetic: Arithmetic, groups: int = 1
@@ -39,7 +39,7 @@ class MatrixImplicit:
 
 
 def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
-    """Return the estimated cycles of a convolution with the best tiling, comparable to
+    """Return the estimated cycles of a convolution with the best tiling, comparable with
     `matrix_conv.conv_cycles`."""
     k, n = p.kh * p.kw * padded_channels(p.ic // p.groups), p.oc // p.groups
     sizes = p.gemm_m, n, k + -k % TURN, p.groups
@@ -48,13 +48,13 @@ def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
 
 
 def padded_channels(channels: int) -> int:
-    """Return the k of a tap."""
+    """Return the k of one tap: the channels, rounded up to a multiple of STEP."""
     return channels + -channels % STEP
 
 
 def by_taps(weight: Int8, zero_points: Int32) -> Int8:
-    """Return (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel), the channels of a tap padded with zero
-    points, which count as zero."""
+    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel). The channels of a tap are
+    padded with zero points, whose products are zero."""
     oc, ic, kh, kw = weight.shape
     out = np.empty((oc, kh, kw, padded_channels(ic)), np.int8)
     out[:] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

@@ -1,5 +1,5 @@
-"""Transposed convolutions on matrix units whose kernel is as large as their stride: one product computes the
-outputs of all phases, and stores each at its pixels. Images are in kPackedInt8_16C."""
+"""Transposed convolutions on matrix units whose kernel has the size of their stride: one product computes the
+outputs of all phases and stores each output at its pixel. Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .matrix_tiles import SHORT_MOST, Tiling
 from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8
 
-TURN = 64  # k of one iteration of the loops. An input channel counts once for each pixel, not nine times
+TURN = 64  # k of one loop iteration. k is only the input channels here, not channels x taps
 PHASES = "conv_transpose2d_q8ta_q8csw__coopmat"
 
 
 def alone(options: TransposedOptions) -> bool:
-    """Return True if every output pixel reads one input pixel, and all phases have equally many pixels."""
+    """Return True if every output pixel reads one input pixel and all phases have the same number of
+    pixels."""
     plain = options.dilation == (1, 1) and not any(options.padding) and not any(options.output_padding)
     return plain and options.groups == 1 and options.kernel == options.stride
 
 
 def by_phases(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Rearrange a weight (OC, IC, KH, KW) into one weight for the outputs of all phases, (KH * KW * OC, IC).
-    Its rows go by lines of the kernel, blocks of 16 channels, columns of the kernel, and channels; the last
-    block is padded."""
+    """Return a weight (OC, IC, KH, KW) as one weight for the outputs of all phases, (KH * KW * OC, IC). Its
+    rows are ordered by kernel row, block of 16 channels, kernel column, channel; the last block is padded."""
     oc, ic, kh, kw = weight.shape
     padded = np.pad(weight, ((0, -oc % 16), (0, 0), (0, 0), (0, 0)), "edge")
     ordered: npt.NDArray[Any] = padded.reshape(-1, 16, ic, kh, kw).transpose(3, 0, 4, 1, 2)
@@ -42,15 +42,15 @@ def of_phases(values: npt.NDArray[Any], kernel: tuple[int, int]) -> npt.NDArray[
 
 
 class MatrixPhases:
-    """A transposed convolution. *weight* is arranged as `by_phases` returns it; *arithmetic* is for all of
-    its outputs."""
+    """A transposed convolution. *weight* has the order of `by_phases`; *arithmetic* is for the outputs of all
+    phases."""
 
     def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic, kernel: tuple[int, int]):
         self.kernel, self.blocks = kernel, len(weight) // (16 * kernel[0] * kernel[1])
         shape = len(weight), weight.shape[1]
         self.gemm = MatrixGemm(device, shape, lambda: weight, arithmetic, turn=TURN)
         self.gemm.whole, self.gemm.split = PHASES, None
-        # A larger tile reads its operands less often. With a short k, however, loads and stores take most of
+        # A larger tile reads its operands less often. For a short k, however, loads and stores take most of
         # the time.
         larger = "128x64_short" if self.gemm.k <= SHORT_MOST else "128x128"
         self.gemm.listed = Tiling(larger), Tiling("64x64")

@@ -1,5 +1,5 @@
-"""Convolutions of few channels with a narrow filter on matrix units: the first of a network, directly from
-its image. Float32 images are quantized while they are loaded."""
+"""Convolutions of few channels with a narrow filter on matrix units: the first convolution of a network,
+directly from its image. Float32 images are quantized while they are loaded."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .quantize import steps_of
 from .weights import Arithmetic, Int8
 
 STEM = "conv2d_q8ta_q8csw__stem_coopmat"
-# Channels of a pixel and taps of a line, both padded with zeros: together one step of k.
+# Channels of a pixel and taps in a kernel row, both padded with zeros; their product is one step of k.
 CHANNELS, TAPS = 4, 8
 
 
 class MatrixStem:
-    """A convolution of up to four channels and eight taps a line; see coopmat_stem.glslh. *weight* is (OC,
-    IC, KH, KW)."""
+    """A convolution with at most four channels and at most eight taps in a kernel row; see
+    coopmat_stem.glslh. *weight* is (OC, IC, KH, KW)."""
 
     def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic):
         self.device = device
@@ -45,8 +45,8 @@ class MatrixStem:
         self.packed = MatrixWeights(device, shape, packed, arithmetic, form, oc)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Add the dispatch. x is int8 in kPackedInt8_4W4C, or float32 to be quantized with the layer's
-        x_qparams."""
+        """Add the convolution to a plan. x is int8 in kPackedInt8_4W4C, or float32, which is quantized with
+        the layer's x_qparams."""
         w = self.packed
         found = stem_shader(p, w.arithmetic.out, x.spec.dtype == "float32", self.device.capabilities)
         assert found is not None
@@ -56,7 +56,7 @@ class MatrixStem:
         b.dispatch(program, w.slots(b, x, y), push, w.macs(p.gemm_m), in_place)
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
-        """The push constants."""
+        """Return the push constants."""
         w, tile_h, tile_w = self.packed, int(shader.sizes["TH"]), int(shader.sizes["TW"])
         return {
             **w.push, "rows": p.gemm_m, "pixels": p.oh * p.ow, "oh": p.oh, "ow": p.ow, "k16": 2,
@@ -68,8 +68,8 @@ class MatrixStem:
 
 
 def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel), padded with zeros to eight taps a line
-    and four channels."""
+    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel), padded with zeros to eight taps
+    in a kernel row and four channels."""
     oc, ic, kh, kw = weight.shape
     out = np.zeros((oc, kh, TAPS, CHANNELS), weight.dtype)
     out[:, :, :kw, :ic] = weight.transpose(0, 2, 3, 1)
@@ -79,8 +79,8 @@ def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def stem_shader(
     p: Conv2dProblem, out: str, floats: bool, capabilities: Capabilities
 ) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrices for a problem, if the device has room for the input pixels of a
-    tile."""
+    """Return the variant and matrix shape for a problem. None if shared memory cannot hold the input pixels
+    of a tile."""
     listed = advertised(capabilities)
     form = listed[0].form
     variant = catalog().find(STEM, out=out, dot=form, x="f32" if floats else "q8ta")
@@ -93,8 +93,8 @@ def stem_shader(
 
 
 def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
-    """Return the specialization constants of a problem; shared memory holds the pixels of every column of the
-    tile separately."""
+    """Return the specialization constants for a problem; shared memory has separate copies of the pixels for
+    every column of the tile."""
     return {
         "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": halo(p, shader)[0],
         "HALO_W": int(shader.sizes["TW"]), "KW": 1,

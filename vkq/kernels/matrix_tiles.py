@@ -1,5 +1,5 @@
-"""The tile of a product on matrix units and its split-K: the choice with the lowest estimate by the cycles of
-a device's profile."""
+"""The tile of a product on matrix units and its split-K: the combination with the lowest estimated time, from
+the cycles in a device's profile."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import math
 from ..device.profiles import Profile
 from .split import MOST_TILES
 
-DEEP = "64x64_deep"  # a tile that loads further in advance, for products with a long k
+DEEP = "64x64_deep"  # a tile that prefetches more steps, for products with a long k
 # A tile whose last iterations are unrolled, and the smallest k for which it is faster.
 LONG, LONG_LEAST = "128x256_long", 2048
 SHORT = "_short"  # suffix of tiles for a k of at most two steps
 SHORT_MOST = 64  # the largest k of such tiles
 WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups share the k of a step
-STEP = 32  # elements along k for which a profile gives the number of cycles
+STEP = 32  # elements along k to which a profile's number of cycles refers
 WIDE_STEP = 512  # the same for wide tiles
 # k of one iteration of every tile except DEEP. A weight is padded once to whole iterations of any tile.
 TURN = 128
@@ -28,7 +28,7 @@ SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """A tile, and the number of parts of k (at most), each of which has a workgroup."""
+    """A tile, and the most parts of k; each part has a workgroup."""
 
     tile: str
     parts: int = 1
@@ -38,7 +38,7 @@ class Tiling:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(rows, outputs)"""
+        """The tile's size as (rows, outputs)."""
         rows, outputs = map(int, self.tile.partition("_")[0].split("x"))
         return rows, outputs
 
@@ -58,16 +58,16 @@ class Tiling:
         return DEEP_TURN if self.tile == DEEP else TURN
 
     def tiles(self, rows: int, n: int, groups: int = 1) -> int:
-        """Return the number of tiles of a product of *rows* rows and *n* outputs of a group."""
+        """Return the number of tiles of a product with *rows* rows and *n* outputs in each group."""
         tile_rows, outputs = self.size
         return groups * -(-rows // tile_rows) * -(-n // outputs)
 
     def part(self, k: int) -> int:
-        """Return the k of a part, in whole turns."""
+        """Return the k of a part, a multiple of the k of a loop iteration."""
         return -(-k // (self.turn * self.parts)) * self.turn
 
     def taken(self, k: int) -> int:
-        """Return the number of parts; whole turns may make fewer."""
+        """Return the number of parts; because of the rounding in `part`, it may be less than `parts`."""
         return -(-k // self.part(k))
 
     def cycles(
@@ -81,7 +81,7 @@ class Tiling:
         gathered: bool = False,
     ) -> float:
         """Return the estimated cycles of a product. *summed*: the results are added to a residual.
-        *gathered*: the rows are pixels of a convolution, gathered tap by tap."""
+        *gathered*: the rows are pixels of a convolution, gathered for one tap at a time."""
         tiles = self.tiles(rows, n, groups)
         parts = self.taken(k)
         share: float = tiles * parts / known.multiprocessors
@@ -120,10 +120,10 @@ def tilings(
     wide: bool = True,
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
-    """Return the tilings for these numbers of rows, outputs of a group and k, for a device of this profile
-    that has room for them. The best tilings come first, and tilings for a short k before others. *split*:
-    include tilings of several parts; *wide*: include tilings whose subgroups share k; *summed*, *gathered*:
-    see `Tiling.cycles`."""
+    """Return the tilings that support a product with *rows* rows, *n* outputs in each group and this k, on a
+    device with this profile. The best tilings come first; tilings for a short k come before all others.
+    *split*: include tilings with several parts; *wide*: include tilings whose subgroups share k; *summed*,
+    *gathered*: see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     found = [Tiling(tile) for tile in known.matrix_tile_cycles if not gathered or tile in SPLIT_TILES]
     found = [one for one in found if (short or not one.short) and (wide or not one.wide)]

@@ -1,7 +1,7 @@
 """The int8 matrix product on matrix units (VK_KHR_cooperative_matrix): its tiles, weights and dispatches.
 
-Activations are in kPackedInt8_16C, whose images are matrices of pixels: a row of the product is a pixel, or a
-row of a linear layer.
+Activations are in kPackedInt8_16C, in which an image is a matrix of pixels: a row of the product is a pixel,
+or a row of a linear layer's input.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ WIDE = "gemm_q8ta_q8csw__wide_coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
-KIND = "tile of matrix units"  # kind of choice in the tuner's ranking (`vkq.select.tuner`)
-# With fewer rows, most of a matrix would be padding, and loading the weights takes most of the time.
+KIND = "tile of matrix units"  # the name of this kind of tile in the tuner's rankings (`vkq.select.tuner`)
+# With fewer rows, most of a matrix would be padding, and loading the weights would take most of the time.
 LEAST_ROWS = 29
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
-    """Return True if each group has whole blocks of 16 channels. A single group has all blocks, the last of
-    which may be partly padding."""
+    """Return True if each group's channels are whole blocks of 16, or if there is only one group, whose last
+    block may be padded."""
     return groups == 1 or channels // groups % 16 == 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-    """The rows of a product: pixels of y, ``pixels`` an image in lines of ``ow``, and the place of their
-    inputs in x.
+    """The rows of a product: the pixels of y (``pixels`` for each image, ``ow`` for each image row), and the
+    positions of their inputs in x.
 
-    x has ``x_rows`` pixels, ``x_pixels`` an image in lines of ``x_w``. A linear layer has images of one
-    pixel.
+    x has ``x_rows`` pixels: ``x_pixels`` for each image, ``x_w`` for each image row. A linear layer has
+    images of one pixel.
     """
 
     rows: int
@@ -68,7 +68,7 @@ class Pixels:
 
     @classmethod
     def of(cls, p: Conv2dProblem) -> Pixels:
-        """Return the rows of a 1x1 convolution without padding."""
+        """Return the rows of the product for a 1x1 convolution without padding."""
         return cls(p.gemm_m, p.n * p.h * p.w, p.oh * p.ow, p.ow, p.h * p.w, p.w, p.stride)
 
     @property
@@ -82,10 +82,10 @@ class Pixels:
 
 
 class MatrixWeights:
-    """Weights for matrix units, with the epilogue's parameters.
+    """Weights for matrix units, with the parameters of the epilogue.
 
-    *weight* makes (G, N, K) of this *shape* less its zero points (`centred`) when needed, K padded with zeros
-    as the kernel reads it; *channels* is the number of real output channels.
+    *weight* returns the weights minus zero points (`centred`), (G, N, K) of this *shape*, when a kernel needs
+    them; K is padded with zeros for the kernel. *channels*: output channels without padding.
     """
 
     def __init__(
@@ -121,40 +121,40 @@ class MatrixWeights:
 
     @property
     def push(self) -> dict[str, int | float]:
-        """The push constants of the weights and the epilogue."""
+        """The push constants for the weights and the epilogue."""
         sizes = {"n": self.n, "groups": self.groups, "channels": self.channels}
         return {**sizes, **self.arithmetic.epilogue}
 
     def program(self, variant: Variant, matrices: Matrices, **constants: Constant) -> Program:
-        """The pipeline of a shader with these matrices."""
+        """Return the pipeline of a variant with these matrices."""
         constants |= {**matrices.constants(variant), "ROW_SUMS": self.row_sums}
         constants |= self.arithmetic.after.constants
         return self.device.program(variant, constants, matrices.subgroup)
 
     def macs(self, rows: int) -> int:
-        """Return the multiply-adds of *rows* rows, padding of the weights included."""
+        """Return the number of multiply-adds for *rows* rows, padding of the weights included."""
         return int(rows * self.n * self.k_padded * self.groups)
 
     def slots(self, b: Builder, x: Value, y: Value, extra: Sequence[Value] = ()) -> list[Value]:
-        """Return the bindings of a kernel."""
+        """Return the values that a kernel binds."""
         return [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
 
 
 def counts(device: Device, **trips: Constant) -> dict[str, Constant]:
-    """Return the trip counts of a problem's loops if the device's compiler wants them as constants, else
-    nothing."""
+    """Return *trips*, the trip counts of a problem's loops, if the device's compiler needs them as constants;
+    else an empty dict."""
     return trips if counted(device.capabilities) else {}
 
 
 def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
-    """Return the weight (OC, ...) less its zero points (OC,): padding it with zeros is padding with zero
-    points."""
+    """Return the weight (OC, ...) minus its zero points (OC,). In this form, padding with zeros is padding
+    with zero points."""
     return plus(weight, -zero_point, np.int16)
 
 
 def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = np.int8) -> npt.NDArray[Any]:
-    """Return the weight plus a number for each index of its leading axes, in a type that holds the sums; if
-    all are 0, the weight itself."""
+    """Return the weight plus one value for each index of its leading axes, as *dtype*; the weight itself if
+    all values are 0."""
     if not points.any():
         return weight
     return (
@@ -163,8 +163,8 @@ def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = 
 
 
 class MatrixGemm:
-    """A product on matrix units. *weight* makes (G * N, K) int8 of this *shape*; unless there is one group,
-    groups have whole blocks of 16 channels."""
+    """A product on matrix units. *weight* returns (G * N, K) int8 of this *shape*. With several groups, each
+    group has whole blocks of 16 channels."""
 
     def __init__(
         self,
@@ -186,26 +186,26 @@ class MatrixGemm:
 
         self.packed = MatrixWeights(device, grouped, padded, arithmetic, self.matrices.form, channels)
         self.whole: str | None = (
-            # One shader computes the whole of k, the other one part of k.
+            # One shader computes all of k, the other shader one part of k.
             f"gemm_{arithmetic.family}__coopmat"
         )
         self.split = SPLIT if arithmetic.family == "q8ta_q8csw" else None
         self.listed: tuple[Tiling, ...] | None = None  # replaces the profile's best tilings
-        self.tiling: Tiling | None = None  # tests and measurements force this tiling
+        self.tiling: Tiling | None = None  # a tiling that tests and measurements force
 
     @staticmethod
     def worth(rows: int) -> bool:
-        """Return True if matrix units pay for *rows* rows."""
+        """Return True if matrix units are faster for *rows* rows."""
         return rows >= LEAST_ROWS and not registers.is_forced()
 
     @property
     def wide(self) -> bool:
-        """True if it has the tiles whose subgroups share k: only plain products without sums of rows have
-        them."""
+        """True if the product can use tiles whose subgroups share k: only a plain product without row sums
+        can."""
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
-        """Return the best tiling for *rows* rows for which the device has room, and its variant."""
+        """Return the best tiling for *rows* rows that the device can run, and its variant."""
         found = None
         for found in self._fitting(rows):
             if self.matrices.runs(found[1], self.device.capabilities):
@@ -214,7 +214,7 @@ class MatrixGemm:
         return found
 
     def _fitting(self, rows: int) -> Iterator[tuple[Tiling, Variant]]:
-        """Yield the tilings of whole matrices, the best first."""
+        """Yield the tilings that are whole matrices, the best first."""
         w = self.packed
         how = self.whole is None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
         known = profile(self.device.capabilities)
@@ -246,10 +246,11 @@ class MatrixGemm:
         extra: Sequence[Value] = (),
         push: Mapping[str, int | float] = NOTHING,
     ) -> None:
-        """Add the product: x and an int8 y are in kPackedInt8_16C, a float32 y is [image, channel, pixel].
+        """Add the product to a plan. x, and y if it is int8, are in kPackedInt8_16C; a float32 y is [image,
+        channel, pixel].
 
-        extra: scale and zero point of every row, if x is quantized by rows. push: further push constants of a
-        convolution's shader.
+        extra: the scale and zero point of every row, if x is quantized by rows. push: further push constants
+        for a convolution's shader.
         """
         tiling, variant = self.chosen(pixels.rows)
         w = self.packed
@@ -266,7 +267,7 @@ class MatrixGemm:
         b.dispatch(program, slots, said, w.macs(pixels.rows), in_place)
 
     def _part_words(self, tiling: Tiling, program: Program, rows: int) -> int:
-        """Return the words that split-K parts exchange: their sums, and those of rows
+        """Return how many words the parts of split-K exchange: partial sums of results, and of rows
         (coopmat_split.glslh)."""
         w = self.packed
         parts = tiling.taken(w.k_padded)

@@ -1,4 +1,4 @@
-"""The interface of a method of computing a convolution."""
+"""The interface of the methods that compute convolutions."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from .weights import GemmWeight, Int8, Int32, merge_groups, merged_groups
 
 
 class Kernel(Protocol):
-    """A convolution with its weights."""
+    """A convolution kernel with its weights."""
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Add the dispatches."""
+        """Add the convolution to a plan."""
 
 
 class FloatKernel(Kernel, Protocol):
     """A kernel of float activations."""
 
     def writes(self, x: Value) -> str:
-        """Return the type of the results: float32, or float16 if x is."""
+        """Return the dtype of the results: float32, or float16 if x is float16."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """The inputs from which a convolution's kernel is made: the weight (OC, IC/groups, KH, KW) and zero
-    points (OC,) as int8, a scheme of `vkq.schemes`, and the path."""
+    """The inputs of every method: the weight (OC, IC/groups, KH, KW) as int8 and zero points (OC,) in int8's
+    range, or a float weight; a scheme of `vkq.schemes`; and the path."""
 
     device: Device
     weight: Int8
@@ -53,14 +53,14 @@ class Convolution:
 
     @cached_property
     def gemm(self) -> Any:
-        """The product of an im2col matrix with the weight, shared by the methods that use its weights."""
+        """The product of an im2col matrix with the weight; all methods that use it share its weights."""
         oc, ic, kh, kw = self.weight.shape
         super_groups, merged = merged_groups(oc, self.groups)
         shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
         zeros = np.zeros(shape[:2], np.int32)
         zeros.reshape(-1)[:oc] = self.zero_points
-        # This function is not a closure over self, because self holds the product. So the weights are freed
-        # with the last reference, without the garbage collector.
+        # Not a closure over self: self holds the product, and a reference cycle would delay the release of
+        # the weights until the garbage collector runs.
         merge = functools.partial(merge_groups, self.weight, self.groups, self.zero_points)
         weight = GemmWeight(shape, merge, zeros, oc)
         made: Int8Gemm | FloatGemm = self.scheme.product(self.device, weight, self.choice.form)
@@ -72,14 +72,14 @@ Verdict = Callable[[Convolution, Conv2dProblem], "str | None"]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method of computing a convolution.
+    """A method that computes convolutions.
 
-    refusal: why it cannot compute a convolution and its problem; None if it can. merit: why "auto" should use
-    it if it can; None if it should not. make: makes its kernel. layout: of the int8 images that the kernel
-    reads and writes; x_layout: of those that it reads, if different; layouts: others that it reads, and then
-    writes. packing: the part of a problem that the packed weights depend on; a kernel is made for each.
-    floats: whether activations are floats, not integers. quantizes: whether it quantizes float32 images
-    itself.
+    refusal: why the method cannot compute a convolution and its problem, or None. merit: why "auto" should
+    use the method if it can, or None. make: returns the kernel. layout: the layout of the int8 images that
+    the kernel reads and writes; x_layout: that of its input, if different; layouts: other input layouts, in
+    which the kernel then also writes. packing: the part of a problem on which the packed weights depend; each
+    has its own kernel. floats: True if activations are floats, not integers. quantizes: True if the kernel
+    itself quantizes float32 images.
     """
 
     name: str
@@ -95,15 +95,15 @@ class Method:
 
     @property
     def takes(self) -> str:
-        """The layout of the int8 images that the kernel reads if theirs is not known."""
+        """The layout of int8 images that the kernel reads, if the layout of its input is not known."""
         return self.x_layout or self.layout
 
     def layout_of(self, x: Spec) -> str:
-        """Return the layout of the result for this input; without `x_layout`, the input is read in it,
-        too."""
+        """Return the layout of the result for this input; without `x_layout`, it is also the layout in which
+        the kernel reads the input."""
         return x.layout if x.layout in self.layouts else self.layout
 
 
 def not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why a convolution is not depthwise, or None if it is."""
+    """Return why a convolution is not depthwise, or None."""
     return None if p.ic == p.groups else f"IC/groups={p.ic // p.groups}; it needs 1"

@@ -1,5 +1,5 @@
-"""Copies of rectangles of 8-bit elements, as steps of a plan: transposition, slices, padding, and the inputs
-of a concatenation."""
+"""Copies of rectangles of 8-bit elements, as steps of a plan: transposition, slices, padding, and
+concatenation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BLOCK = {IMAGE: 4, BLOCKED: 16}  # channels of a vector, by layout
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """One logical axis of a result: its length, and the part [before, before + size) that the input has. The
-    part's elements are *stride* apart in the input."""
+    """One logical axis of a result: its length, and the part [before, before + size) that is copied from the
+    input. Neighbouring elements of the part are *stride* elements apart in the input."""
 
     length: int
     before: int
@@ -28,7 +28,7 @@ class Moved:
     stride: int
 
     def joined(self, inner: Moved) -> Moved | None:
-        """Return this axis and the next one joined, or None if their elements do not allow it."""
+        """Return this axis merged with the next one, or None if their elements are not contiguous."""
         if inner.before or inner.size != inner.length or self.stride != inner.stride * inner.size:
             return None
         return Moved(
@@ -45,8 +45,8 @@ def move(
     along: int | None = None,
     order: Sequence[int] | None = None,
 ) -> None:
-    """Add the dispatch that copies x to *axes* of y; with *along*, only to the part of y along that axis that
-    x has."""
+    """Add a copy of x to *axes* of y. With *along*, it writes only the part of y along that axis that x
+    covers."""
     if order is None and _whole_pixels(x.spec, y.spec, axes, along):
         return _move_pixels(b, x, y, axes, fill, along is not None)
     if order is not None and len(order) == 4 and order[1] != 1 and y.spec.layout in PIXELS:
@@ -59,8 +59,8 @@ def move(
 def permuted(
     b: Builder, x: Value, shape: Sequence[int], order: Sequence[int], to: Sequence[int], name: str | None
 ) -> Value:
-    """Reshape x to *shape*, transpose it to this order of axes, and reshape the result to *to*, in the given
-    layout or else the default one."""
+    """Reshape x to *shape*, transpose it to this order of axes, and reshape the result to *to*, in the layout
+    *name* or the default layout."""
     s = x.spec
     y = b.new(Spec(to, s.dtype, name, s.qparams))
     if s.size:
@@ -75,8 +75,8 @@ def _move(
     b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: int, along: int | None, whole_words: bool,
     cut: bool = False,
 ) -> None:  # fmt: skip
-    """Add the dispatch that copies x to *axes* of y. With *cut*, the axes divide y's elements in row-major
-    order and may differ from the axes of y's shape."""
+    """Add a copy of x to *axes* of y. With *cut*, the axes divide y's elements in row-major order and may
+    differ from the axes of y's shape."""
     packed, folded = layout(y.spec.layout), y.spec.folded or cut
     box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
     box = list(y.spec.extent)
@@ -105,14 +105,14 @@ def _move(
 
 
 def _whole_pixels(x: Spec, y: Spec, axes: Sequence[Moved], along: int | None) -> bool:
-    """Return True if x is copied by whole pixels and whole blocks of channels."""
+    """Return True if x can be copied by whole pixels and whole blocks of channels."""
     if y.layout not in PIXELS or x.layout != y.layout or len(axes) != 4:
         return False
     block, channels = BLOCK[y.layout], axes[1]
     own = zip(axes, x.shape, strides(x.shape), strict=True)
     whole = [a.stride == step and a.size == size for a, size, step in own]
-    # The lanes after x's last channels in their block belong to the next input, which is written later; or
-    # they belong to no input; or they are filled.
+    # The lanes after x's last channel in its block belong to the next input, which is written later, or to no
+    # input, or they are filled.
     last = along == 1 or channels.size % block == 0 or channels.before + channels.size >= channels.length
     together = y.layout == BLOCKED or along != 3  # otherwise a vector may hold pixels of two inputs
     return all(whole) and channels.before % block == 0 and last and together
@@ -145,8 +145,8 @@ def _transpose_pixels(b: Builder, x: Value, y: Value, order: Sequence[int]) -> N
 
 
 def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
-    """Return (axis of the extent, first, size) of the part of y that an input covers, from a whole block on;
-    (0, 0, 0) is all of y."""
+    """Return (axis of the extent, first index, size) of the part of y that an input covers, rounded down to a
+    whole block; (0, 0, 0) stands for all of y."""
     if y.folded:
         inner = math.prod(y.shape[along + 1 : -1])
         if along == len(y.shape) - 1:
@@ -162,7 +162,7 @@ def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
 
 
 def _four_axes(axes: Sequence[Moved], folded: bool) -> list[Moved]:
-    """Return four equivalent axes; those of a folded layout are joined where possible."""
+    """Return four equivalent axes; the axes of a folded layout are merged where possible."""
     joined: list[Moved] = []
     for axis in axes:
         one = joined[-1].joined(axis) if folded and joined else None
@@ -177,5 +177,5 @@ def _four_axes(axes: Sequence[Moved], folded: bool) -> list[Moved]:
 
 
 def strides(shape: Sequence[int]) -> list[int]:
-    """Return row-major strides in elements."""
+    """Return the row-major strides of a shape, in elements."""
     return [math.prod(shape[i + 1 :]) for i in range(len(shape))]

@@ -1,4 +1,4 @@
-"""Transposed convolutions as one ordinary convolution for each phase of their stride, in one dispatch."""
+"""Transposed convolutions as one ordinary convolution for each phase of the stride, all in one dispatch."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .direct import Direct, Sweep
 from .float_direct import FloatDirect
 from .weights import Int8
 
-HEADER = 48  # bytes of a phase before its weights (conv_block.glslh)
+HEADER = 48  # bytes that describe a phase, before its weights (conv_block.glslh)
 
 
 @dataclasses.dataclass(frozen=True)
 class Taps:
-    """The kernel's taps along one axis for the output pixels first, first + stride, ...
+    """The kernel's taps along one axis for output pixels first, first + stride, ...
 
-    Output pixel ``o = first + stride * i`` reads input pixel ``i + offset + j * step`` through ``kernel[j]``.
-    Other taps read no pixel: ``o + padding - dilation * tap`` must be a multiple of the stride.
+    Output pixel ``o = first + stride * i`` reads input pixel ``i + offset + j * step`` through tap
+    ``kernel[j]``. A tap reads a pixel only if ``o + padding - dilation * tap`` is a multiple of the stride.
     """
 
     first: int
@@ -49,8 +49,8 @@ class Taps:
 
 
 class Phases:
-    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW); *make* makes the convolution of a part
-    of it. Every phase has its own taps, and so its own sums of weights."""
+    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW); *make* returns the convolution for a
+    part of it. Every phase has its own taps, and therefore its own sums of weights."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Phases:
             self._together = _Together(device, self.taps, cast(list[Direct], self.kernels))
 
     def build(self, b: Builder, p: TransposedConv2dProblem, x: Value, y: Value) -> None:
-        """Add the dispatch; for float activations one for each phase."""
+        """Add the convolution to a plan: one dispatch, or for float activations one for each phase."""
         if self._together:
             self._together.build(b, p, x, y)
             return
@@ -92,7 +92,7 @@ def _sweep(p: TransposedConv2dProblem, v: Taps, h: Taps) -> Sweep:
 
 
 class _Together:
-    """Runs the phases as workgroups of one dispatch (conv_block.glslh)."""
+    """The phases as workgroups of one dispatch (conv_block.glslh)."""
 
     def __init__(self, device: Device, taps: list[tuple[Taps, Taps]], kernels: list[Direct]):
         self.taps, self.kernels = taps, kernels
@@ -115,7 +115,7 @@ class _Together:
 
     def build(self, b: Builder, p: TransposedConv2dProblem, x: Value, y: Value) -> None:
         widest = max(self.kernels, key=lambda kernel: kernel.kh * kernel.kw)
-        sweep = _sweep(p, *self.taps[0])  # no phase has more pixels than that of the first pixel
+        sweep = _sweep(p, *self.taps[0])  # no phase has more pixels than the first phase
         constants: dict[str, Constant] = {
             "PHASES": len(self.taps), "SLIDE": all(h.step == 1 for _, h in self.taps),
         }  # fmt: skip

@@ -1,5 +1,4 @@
-"""The output pixels of a convolution as rows of a matrix product, and the movement of its filter over the
-input."""
+"""The output pixels of a convolution as rows of a matrix product, and the push constants of its window."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from .gemm import Rows
 
 
 def pixel_rows(p: Conv2dProblem, unit: int) -> Rows:
-    """Return the output pixels as rows of the product; every line is rounded up to a multiple of *unit*."""
+    """Return the output pixels as rows of the product; every image row is padded to a multiple of *unit*."""
     return Rows(p.n * p.oh, p.oh, p.ow, -(-p.ow // unit) * unit)
 
 

@@ -10,8 +10,8 @@ from .pixels import pixel_rows
 
 
 class Pointwise:
-    """A 1x1 convolution as a linear layer on the pixels: an image in kPackedInt8_4W4C is its matrix, without
-    a copy."""
+    """A 1x1 convolution as a linear layer on pixels: an image in kPackedInt8_4W4C is the matrix, without a
+    copy."""
 
     def __init__(self, gemm: Int8Gemm):
         self.gemm = gemm
@@ -21,7 +21,7 @@ class Pointwise:
 
 
 class MatrixPointwise:
-    """A 1x1 convolution of any stride on matrix units, which read only the pixels they need from
+    """A 1x1 convolution of any stride on matrix units, which read only the pixels that it needs from
     kPackedInt8_16C."""
 
     def __init__(self, gemm: MatrixGemm):

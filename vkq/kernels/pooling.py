@@ -1,4 +1,5 @@
-"""Specialization constants of pools, and the proof that their short formula is exact."""
+"""Specialization constants of pooling kernels, and the proof that the float formula of an average is
+exact."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from ..shader.spec import Value
 from .binary import FLOAT_STEP, TIE
 from .sharing import sharers
 
-# Limits of an unrolled window, and the invocations of its workgroup.
+# Limits of an unrolled window, and the invocations of a workgroup.
 MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128
-# From this number of elements on, the maximum of a window is found along one axis, then along the other.
+# From this number of elements on, the maximum of a window is computed along one axis, then along the other.
 BY_AXES = 1 << 12
 
 
 def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
-    """Return the constants of a window for a maximum or a mean: for a small window its size, if the device
-    should unroll it; the number of invocations that share a large one."""
+    """Return the constants of a window for a maximum or a mean: the size of a small window, if the device
+    should unroll it, or the number of invocations that share a large window."""
     if (threads := sharers(window.taps)) > 1:
         return {"LOCAL_X": threads, "THREADS": threads}
     kernel, stride = window.kernel[0], window.stride[0]
@@ -32,14 +33,14 @@ def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
 
 
 def error_of_average(window: Window, ratio: float) -> float:
-    """Bound the error of an average in steps of y, with *ratio* = x_scale / y_scale: every addition of the
-    float32 steps may be off by half a step of the partial sum, which is at most taps * 255 * x_scale."""
+    """Return a bound of an average's error in steps of y, with *ratio* = x_scale / y_scale. Every addition of
+    the float32 steps may be off by half a step of the partial sum, which is at most taps * 255 * x_scale."""
     return (window.taps + 16) * FLOAT_STEP * (255 * ratio + 512)
 
 
 def sure(window: Window, x: QParams, y: QParams, count_include_pad: bool) -> bool:
-    """Return True if every window of an average counts all of its elements, and no sum is so near a tie that
-    the order of roundings could matter. All sums are tried."""
+    """Return True if every window of an average counts all of its elements and no possible sum is so near a
+    tie that the order of roundings could matter."""
     if not count_include_pad and (any(window.padding) or window.ceil_mode):
         return False
     ratio, bounds = x.scale / y.scale, np.iinfo(y.dtype)

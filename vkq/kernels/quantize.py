@@ -1,4 +1,4 @@
-"""Quantize and dequantize per tensor, as steps of a plan."""
+"""Quantization and dequantization per tensor, as steps of a plan."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from .weights import ceil4
 
-# For scales in this range, the reciprocal and its products with the scale are normal numbers.
+# For scales in this range, the reciprocal and its product with the scale are normal floats.
 INVERSES = (2.0**-100, 2.0**100)
 SAFE = 0.5 - 2.0**-20
 
 
 def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Value:
-    """Quantize float32 to 8-bit numbers in the given or the default layout."""
+    """Quantize float32 values to 8 bits, in the given layout or the default layout."""
     if x.spec.dtype != "float32":
         raise DTypeError(f"quantize: x has dtype {x.spec.dtype}; it must be float32")
     y = b.new(Spec(x.spec.shape, q.dtype, layout, q))
@@ -45,12 +45,12 @@ def quantize_constants(c: Capabilities) -> dict[str, Constant]:
 
 
 def steps(q: QParams) -> dict[str, int | float]:
-    """Return the push constants of shaders/common/quantized.glslh."""
+    """Return the push constants for shaders/common/quantized.glslh."""
     return steps_of(q.scale, signed_zero_point(q))
 
 
 def steps_of(scale: float, zero: int) -> dict[str, int | float]:
-    """Return `steps` for a scale and the stored zero point."""
+    """Return the same push constants as `steps`, for a scale and a stored zero point."""
     usual = INVERSES[0] <= scale <= INVERSES[1]
     return {
         "scale": scale, "zero_point": zero, "inverse": 1.0 / scale if usual else 0.0,
@@ -59,7 +59,7 @@ def steps_of(scale: float, zero: int) -> dict[str, int | float]:
 
 
 def dequantized(b: Builder, x: Value, q: QParams) -> Value:
-    """Dequantize 8-bit numbers to float32."""
+    """Dequantize 8-bit values to float32."""
     y = b.new(Spec(x.spec.shape, "float32"))
     if y.spec.size:
         n, c, h, w = x.spec.extent

@@ -1,4 +1,4 @@
-"""A step that gives a value another layout or shape; no step if the bytes stay the same."""
+"""A step that changes the layout or shape of a value, or no step if the bytes stay the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..shader.catalog import catalog
 
 
 def reshaped(b: Builder, x: Value, shape: Sequence[int], layout: str | None = None) -> Value:
-    """Reshape x in row-major order to a shape with as many elements."""
+    """Reshape x in row-major order to a shape with the same number of elements."""
     s = x.spec
     if s.layout == CONTIGUOUS:
         return b.view(x, Spec(shape, s.dtype, CONTIGUOUS, s.qparams))
@@ -23,7 +23,7 @@ def reshaped(b: Builder, x: Value, shape: Sequence[int], layout: str | None = No
 
 
 def repack_into(b: Builder, x: Value, y: Value) -> None:
-    """Add the dispatch that writes the elements of x in row-major order into y, in its layout."""
+    """Add a dispatch that writes the elements of x, in row-major order, into y in y's layout."""
     s, to = x.spec, y.spec
     if not s.size:
         return
@@ -41,7 +41,8 @@ def repack_into(b: Builder, x: Value, y: Value) -> None:
 
 
 def repacked(b: Builder, x: Value, layout: str) -> Value:
-    """Return x in another packed layout, or x itself if it has that layout. All callers share one copy."""
+    """Return x in another packed layout, or x itself if it already has that layout. All callers share one
+    copy."""
     if x.spec.layout == layout:
         return x
     return b.once(x, layout, lambda: reshaped(b, x, x.spec.shape, layout))

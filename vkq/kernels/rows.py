@@ -1,5 +1,5 @@
-"""Functions of rows (`vkq.numerics.rows`) on a device: several invocations of a workgroup share a row, whose
-numbers may be strided. A chain of operators and the quantization of the result may follow in the same
+"""Functions of rows (`vkq.numerics.rows`) on a device. Several invocations of a workgroup share a row, whose
+elements may be strided. A chain of operators and the quantization of the result may follow in the same
 dispatch."""
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..shader.spec import Binding, PushConstant, Written
 from .chain_form import Chain
 from .chain_shader import element
 
-# Most numbers of a row: drivers may end a loop of more than 65,000 iterations.
+# Most elements of a row: drivers may stop a loop of more than 65,000 iterations.
 MOST_LENGTH = 65_000 * MOST_LANES
-# Most numbers that an invocation loads once, before it computes; more numbers are loaded in each pass.
+# Most elements that an invocation loads once, before it computes; longer rows are loaded again in each pass.
 AHEAD = 8
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
@@ -35,8 +35,8 @@ LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 @dataclasses.dataclass(frozen=True)
 class Ends:
     """The conversions before and after a function of rows: the parameters of 8-bit inputs, a chain applied to
-    its results, and the parameters of 8-bit results. An operand of the chain is the result (RESULT), one
-    number, a number for each place in a row, or an array like x."""
+    the results, and the parameters of 8-bit results. An operand of the chain is the result (RESULT), one
+    element (ONE), one element for each position in a row (PLACES), or an array like x (LIKE)."""
 
     x: QParams | None = None
     chain: Chain | None = None
@@ -52,9 +52,9 @@ def rows_of(
     b: Builder, name: str, x: Value, axis: int, count: int, attributes: Mapping[str, float],
     ends: Ends = PLAIN, operands: Sequence[Value] = (), layout: str = MATRIX,
 ) -> Value:  # fmt: skip
-    """Add a function of rows to a plan; a row is *count* axes of an array from *axis* on. The result is like
-    x, without these axes for a reduction. 8-bit numbers are in one of LAYOUTS, and their rows are the last
-    axis. *operands* are the chain's, without its RESULT."""
+    """Add a function of rows to a plan; a row spans *count* axes of an array from *axis* on. The result has
+    the shape of x; a reduction removes these axes. 8-bit arrays are in one of LAYOUTS, and their rows are the
+    last axis. *operands*: the chain's operands except RESULT."""
     shape = x.spec.shape
     length, inner = math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :])
     each = FUNCTIONS[name].each is not None
@@ -87,7 +87,7 @@ PLACE = {word: i for i, (word, _) in enumerate(WORDS)}
 
 
 def _numbers(ends: Ends) -> dict[str, int | float]:
-    """Return the push constants of 8-bit inputs and results; 1 and 0 for floats."""
+    """Return the push constants for 8-bit inputs and results; scale 1 and zero point 0 for floats."""
     x, y = ends.x or QParams(1.0), ends.y or QParams(1.0)
     return {
         "x_scale": x.scale, "x_zero": signed_zero_point(x), "y_scale": y.scale, "y_reciprocal": reciprocal(y),
@@ -97,10 +97,10 @@ def _numbers(ends: Ends) -> dict[str, int | float]:
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """The properties that a kernel depends on; scales and zero points are push constants. *lanes*: the number
-    of invocations that share a row. *ahead*: how many numbers each invocation loads only once (0: it loads
-    them in each pass). *x_bytes*, *y_bytes*: whether x and y have 8 bits. *divides*: `Quantizer`. *soft*:
-    sums are sums of whole numbers."""
+    """The properties that a kernel depends on; scales and zero points are push constants. *lanes*: how many
+    invocations share a row. *ahead*: how many elements each invocation loads only once (0: it loads them in
+    each pass). *x_bytes*, *y_bytes*: whether x and y have 8 bits. *divides*: see `Quantizer`. *soft*: the
+    device needs float arithmetic in software."""
 
     name: str
     lanes: int
@@ -118,7 +118,7 @@ class RowForm:
 
 @functools.lru_cache(1024)
 def written(form: RowForm) -> Written:
-    """Write the shader of a function of rows."""
+    """Return the shader of a function of rows."""
     push = tuple(PushConstant(word, kind, 4 * i) for i, (word, kind) in enumerate(WORDS))
     name, lanes = form.name, form.lanes
     more = sum(operand != RESULT for operand in form.operands)
@@ -179,7 +179,7 @@ def _module(form: RowForm) -> bytes:
 
 
 class _Row:
-    """Writes the code that reads and stores the row of an invocation, ``at``."""
+    """The writer of code that loads and stores the row of an invocation, ``at``."""
 
     def __init__(self, k: KernelWriter, form: RowForm):
         self.k, self.form = k, form
@@ -191,7 +191,7 @@ class _Row:
             scale, inverse, zero = (self.word(f"y_{name}") for name in ("scale", "reciprocal", "zero"))
             self.quantized = Quantizer(scale.f, inverse.f, zero.i, form.divides)
         self.step, self.inside, last = k.constant(form.lanes, "u"), self.row < self.rows, self.rows - 1
-        # Invocations beyond the last row compute the last row, and store nothing.
+        # Invocations beyond the last row compute the last row and store nothing.
         self.at = self.inside.where(self.row, last)
         above = self.at.divided(self.inner)
         self.first = above * (self.inner * self.length) + (self.at - above * self.inner)
@@ -200,8 +200,8 @@ class _Row:
         return self.k.word(PLACE[name])
 
     def ahead(self) -> list[tuple[Number, Number, Number]]:
-        """The invocation's numbers, where they are few: the place of each, itself, and whether it is in the
-        row. A device reads all of them in the time of one."""
+        """Return the elements that the invocation loads once: for each its position, its value, and whether
+        it is inside the row. A device loads all of them in the time of one load."""
         places = [self.own + i * self.form.lanes for i in range(self.form.ahead)]
         there = [c < self.length for c in places]
         return [(c, self.number(t.where(c, self.own)), t) for c, t in zip(places, there, strict=True)]
@@ -218,7 +218,7 @@ class _Row:
         return ()
 
     def keep_word(self, y: int, c: Number, result: Callable[[Number], Number]) -> tuple[()]:
-        """Store four neighbours, quantized."""
+        """Store four neighbouring results, quantized, as one word."""
         word = c.of(0, "u")
         for j in range(4):
             place = (c << 2) + j
@@ -228,7 +228,7 @@ class _Row:
         return ()
 
     def _through(self, result: Number, c: Number) -> Number:
-        """Apply the chain to a result, if there is one."""
+        """Return a result after the chain, if there is a chain."""
         if self.form.chain is None:
             return result
         places = {ONE: c.of(0), PLACES: c, LIKE: self.first + c * self.inner}
@@ -241,20 +241,21 @@ class _Row:
 
 
 def word_of(layout: str, row: Number, c: Number, rows: Number, length: Number) -> Number:
-    """Return the index of the word with an element of a row; rows of MATRIX have a multiple of four."""
+    """Return the index of the word that holds an element of a row; the length of MATRIX rows is a multiple of
+    four."""
     if layout == BLOCKED:
         return (((c >> 4) * rows + row) << 2) + ((c >> 2) & 3)
     return (((row >> 2) * (length >> 2) + (c >> 2)) << 2) + (row & 3)
 
 
 def byte_of(word: Number, c: Number) -> Number:
-    """Return the byte of an element in its word, sign-extended."""
+    """Return the byte of an element from its word, sign-extended."""
     return (word.i << (c.of(24) - ((c & 3) << 3)).i) >> 24
 
 
 def _joined(r: _Row, op: str, value: Number, then: Callable[[Number], Number]) -> Number:
-    """Join the values of all invocations of a row, apply *then* once, and return the result to each of
-    them."""
+    """Reduce the values of all invocations of a row, apply *then* once, and return the result to every
+    invocation."""
     k, half = r.k, r.form.lanes // 2
     if not half:
         return then(value)
@@ -267,5 +268,5 @@ def _joined(r: _Row, op: str, value: Number, then: Callable[[Number], Number]) -
         half //= 2
     k.barrier()
     found = k.exchange(r.lane - r.own)
-    k.barrier()  # the word before must be read before the next is stored
+    k.barrier()  # every invocation must read the result before it is overwritten
     return found

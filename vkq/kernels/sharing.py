@@ -1,4 +1,5 @@
-"""What a workgroup shares: the invocations of one long sum, maximum or search, and shared memory."""
+"""Sharing in a workgroup: the number of invocations for one long sum, maximum or search; and shared
+memory."""
 
 from __future__ import annotations
 
@@ -13,21 +14,22 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 
 SHARERS, LONG = 64, 256
-SHARED = 32768  # most shared bytes of a workgroup, and two thirds of a device's: a core then holds several
-NEIGHBOURS = 8  # invocations that together load 32 bytes, the least that a GPU fetches
+# Most bytes of shared memory for a workgroup, also at most two thirds of a device's: a core then runs several.
+SHARED = 32768
+NEIGHBOURS = 8  # invocations that together load 32 bytes, the least that a GPU loads
 
 
 def sharers(numbers: int, long: int = LONG) -> int:
-    """Return the invocations of a workgroup that share one result of *numbers* numbers: one for few numbers,
-    `SHARERS` for many. Drivers may end long loops early, and few results of many numbers leave a device
-    idle."""
+    """Return how many invocations of a workgroup share one result of *numbers* elements: one for few
+    elements, `SHARERS` for many. Drivers may stop long loops, and few results of many elements would leave a
+    device idle."""
     return SHARERS if numbers >= long else 1
 
 
 def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
-    """Return the invocations that share each of some short rows: more of them, up to one for two words, until
-    the device is busy. On a GPU at least `NEIGHBOURS`, because it loads contiguous memory for many
-    invocations at once."""
+    """Return how many invocations share each of some short rows of *words* words. The number grows until the
+    device is busy, up to one invocation for two words. On a GPU it is at least `NEIGHBOURS` if rows are long
+    enough, because a GPU loads contiguous memory for many invocations at once."""
     busy, shares = profile(capabilities).busy_workgroups * SHARERS, 1
     least = 1 if capabilities.device_type == "cpu" else NEIGHBOURS
     while (rows * shares < busy or shares < least) and 4 * shares <= words:
@@ -38,7 +40,7 @@ def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
 def runs_beside_others(
     device: Device, variant: Variant, constants: Mapping[str, Constant], push: Mapping[str, int | float]
 ) -> bool:
-    """Return True if the device can run the variant, and a core has shared memory for several of its
+    """Return True if the device can run the variant and a core has shared memory for several of its
     workgroups."""
     c, values = device.capabilities, variant.constants(constants)
     most = min(SHARED, int(c.properties["maxComputeSharedMemorySize"]) * 2 // 3)

@@ -1,4 +1,4 @@
-"""Products whose k several workgroups share (shaders/common/coopmat_split.glslh)."""
+"""Products whose k is split between workgroups (shaders/common/coopmat_split.glslh)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ MOST_TILES = 1024  # most tiles of a product whose k is split: each tile has a c
 
 
 def counters(device: Device) -> Resident:
-    """Return a layer's counters, all zero. Each layer has its own, so that layers need not wait for each
+    """Return the counters of one layer, all zero. Separate counters let layers run without waiting for each
     other."""
     return Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))

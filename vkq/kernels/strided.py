@@ -1,5 +1,5 @@
 """Copies of float32, int32 and float16 elements by strides (Transpose, Slice, Expand) or by a list of
-indices, in one dispatch. For strides the host computes no index of an element."""
+indices, in one dispatch. Copies by strides need no list of indices from the host."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HALF = "float16"
 
 
 def strided(b: Builder, x: Value, shape: Sequence[int], strides: Sequence[int], first: int = 0) -> Value:
-    """Add ``y[i, j, ...] = x[first + i * strides[0] + j * strides[1] + ...]`` of this shape to a plan. x is
-    row-major; strides count elements, and may be 0 or negative."""
+    """Add ``y[i, j, ...] = x[first + i * strides[0] + j * strides[1] + ...]`` with this shape to a plan. x is
+    row-major; strides are in elements and may be 0 or negative."""
     y = b.new(Spec(shape, x.spec.dtype))
     if y.spec.size:
         axes = _joined(shape, strides)
@@ -33,7 +33,7 @@ def strided(b: Builder, x: Value, shape: Sequence[int], strides: Sequence[int], 
 
 
 def _joined(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (size, stride) of each axis, with neighbouring axes joined where they are one run."""
+    """Return (size, stride) of each axis, after merging neighbouring axes that are contiguous."""
     axes: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
@@ -51,7 +51,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def halves_taken(b: Builder, x: Value, index: Value, shape: Sequence[int], fill: int) -> Value:
-    """Add the elements of float16 x at the indices in *index* to a plan; -1 gives the bits in *fill*."""
+    """Add the elements of float16 x at the indices in *index* to a plan; index -1 gives the bits *fill*."""
     y = b.new(Spec(shape, HALF))
     b.dispatch(b.device.program(_by_places()), [x, index, y], {"count": y.spec.size, "n0": fill})
     return y
@@ -97,7 +97,7 @@ def _written(
     half: bool,
     element: Callable[[KernelWriter, Number], Number],
 ) -> Written:
-    """Write a kernel whose invocations store a word each: one element, or two of float16."""
+    """Return a kernel whose invocations each store one word: one element, or two float16 elements."""
     per = 2 if half else 1
 
     def module() -> bytes:
@@ -105,7 +105,7 @@ def _written(
         word = k.workgroup() * LOCAL + k.lane()
         with k.when(word * per < k.word(1)):
             found = element(k, word * per)
-            if half:  # with an odd number of elements, both halves of the last word are the last element
+            if half:  # with an odd number of elements, both halves of the last word hold the last one
                 second, last = word * per + 1, k.word(1) - 1
                 found = found | (element(k, (last < second).where(last, second)) << 16)
             k.store(len(inputs), word, found)

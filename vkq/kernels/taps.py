@@ -1,5 +1,5 @@
-"""Compute weighted sums of elements along an axis (`vkq.problem.taps`) in one dispatch. Each sum adds its
-taps in order and rounds every product and every sum."""
+"""Weighted sums of elements along an axis (`vkq.problem.taps`) in one dispatch. Each sum adds its taps in
+order and rounds every product and every sum."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Weight = npt.NDArray[np.float32]
 
 
 def summed_taps(b: Builder, x: Value, axis: int, index: Index, weight: Weight) -> Value:
-    """Adds ``y[.., j, ..] = sum over t of weight[j, t] * x[.., index[j, t], ..]`` of float32 to a plan."""
+    """Add ``y[.., j, ..] = sum over t of weight[j, t] * x[.., index[j, t], ..]`` in float32 to a plan."""
     shape = x.spec.shape
     size, count = index.shape
     y = b.new(Spec((*shape[:axis], size, *shape[axis + 1 :]), "float32"))
@@ -45,7 +45,7 @@ def _same(table: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def computed_taps(x: Weight, axis: int, index: Index, weight: Weight) -> Weight:
-    """Compute the sums in NumPy."""
+    """Return the same sums, computed in NumPy."""
     moved = np.moveaxis(x, axis, -1)
     total = computed(multiply, moved[..., index[:, 0]], weight[:, 0])
     for t in range(1, index.shape[1]):

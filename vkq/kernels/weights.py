@@ -1,4 +1,4 @@
-"""Packs weights for integer kernels, and the interface of a scheme to a kernel."""
+"""The packing of weights for integer kernels, and the interface between schemes and kernels."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .after import After
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 
-WEIGHT_LAYOUT = "kPackedInt8_4N4K"  # the layout of weights for every kernel of a dot form
-PARAMETER_BYTES = 64  # bytes for a block of four channels: `Arithmetic.channel_parameters`
+WEIGHT_LAYOUT = "kPackedInt8_4N4K"  # the layout of weights for all kernels of dot forms
+PARAMETER_BYTES = 64  # bytes of parameters for a block of four channels: `Arithmetic.channel_parameters`
 
 
 @dataclasses.dataclass(frozen=True)
 class GemmWeight:
-    """The weight of a matrix product: *make* makes (G, N, K) int8 of this *shape* when needed, *zero_point*
-    is (G, N), also int8; *channels* is the number of real output channels."""
+    """The weight of a matrix product: *make* returns (G, N, K) int8 of this *shape* when a kernel needs it;
+    *zero_point* is (G, N), in int8's range; *channels*: output channels without padding."""
 
     shape: tuple[int, int, int]
     make: Callable[[], Int8]
@@ -30,28 +30,28 @@ class GemmWeight:
 
 
 class Arithmetic(Protocol):
-    """The interface of a scheme (`vkq.schemes`) to an integer kernel: its shaders, and the conversion of sums
-    to results."""
+    """The interface of a scheme (`vkq.schemes`) to an integer kernel: shaders, and the conversion of sums to
+    results."""
 
     @property
     def family(self) -> str:
-        """The family in the names of the arithmetic's shaders: ``q8ta_q8csw``."""
+        """The family in the names of the scheme's shaders: ``q8ta_q8csw``."""
 
     @property
     def axes(self) -> Mapping[str, str]:
-        """The axes of a shader's variants that the scheme decides: ``{"out": "q8to"}``."""
+        """The axes of a shader's variants that the scheme determines: ``{"out": "q8to"}``."""
 
     @property
     def out(self) -> str:
-        """``q8to`` (8-bit results) or ``f32``."""
+        """The output: ``q8to`` (8-bit results) or ``f32``."""
 
     @property
     def x_scale(self) -> float:
-        """The scale of the activations; 0 if each row has its own."""
+        """The scale of the activations; 0 if each row has its own scale."""
 
     @property
     def x_zero_point(self) -> int:
-        """The stored zero point of the activations (int8); 0 if each row has its own."""
+        """The stored zero point of the activations (int8); 0 if each row has its own zero point."""
 
     @property
     def w_zero_point(self) -> Int32:
@@ -59,7 +59,7 @@ class Arithmetic(Protocol):
 
     @property
     def largest_bias(self) -> int:
-        """The bound of every int32 bias's magnitude."""
+        """A bound of the magnitude of every int32 bias."""
 
     @property
     def after(self) -> After:
@@ -70,8 +70,8 @@ class Arithmetic(Protocol):
         """The push constants of a kernel's epilogue."""
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return the epilogue's parameters for weights (G, N, K) in blocks of four: [block][4 numbers][4
-        channels]. *zero_point* is (G, N) as int8."""
+        """Return the parameters of the epilogue for weights (G, N, K) in blocks of four channels: [block][4
+        parameters][4 channels]. *zero_point* is (G, N), in int8's range."""
 
 
 def ceil4(n: int) -> int:
@@ -80,10 +80,10 @@ def ceil4(n: int) -> int:
 
 
 def block_weights(weight: Int8, zero_point: Int32) -> Int8:
-    """Return (G, N, K) with N and K rounded up to blocks of four.
+    """Return a weight (G, N, K) with N and K rounded up to multiples of four.
 
-    Padding along K holds the channel's zero point: it then counts as zero, whatever x holds there. Padding
-    channels are zero.
+    Padding along K holds the channel's zero point: its products are zero for every x. Padding channels are
+    zero.
     """
     groups, n, k = weight.shape
     if n % 4 == 0 and k % 4 == 0:
@@ -95,8 +95,8 @@ def block_weights(weight: Int8, zero_point: Int32) -> Int8:
 
 
 def zeros_behind(values: npt.NDArray[Any], *counts: int) -> npt.NDArray[Any]:
-    """Pad the last axes of an array with *counts* zeros; return the array itself if there are none (np.pad
-    would copy it, which takes as long as packing)."""
+    """Pad the last axes of an array with *counts* zeros at the end. If all counts are 0, return the array
+    itself: np.pad would copy it, which takes as long as packing."""
     if not any(counts):
         return values
     before = ((0, 0),) * (values.ndim - len(counts))
@@ -104,20 +104,20 @@ def zeros_behind(values: npt.NDArray[Any], *counts: int) -> npt.NDArray[Any]:
 
 
 def by_group(values: npt.NDArray[Any], groups: int, n: int) -> npt.NDArray[Any]:
-    """Return (channels,) as (G, N); the last group may have fewer real channels."""
+    """Return values (channels,) as (G, N), padded with zeros if the last group has fewer channels."""
     out = np.zeros(groups * n, values.dtype)
     out[: values.size] = values
     return out.reshape(groups, n)
 
 
 def merge_groups(weight: Int8, groups: int, zero_points: Int32) -> Int8:
-    """Return (OC, IC/groups, KH, KW) as (G merged groups, N, K) with k = (kh, kw, ic), each with a multiple
-    of four output channels.
+    """Return a weight (OC, IC/groups, KH, KW) as (merged groups, N, K) with k = (kh, kw, ic). Each merged
+    group has a multiple of four output channels.
 
-    A store writes whole words of four channels, so a group must have whole words. Within a merged group the
-    weight is block-diagonal; elsewhere it is each channel's zero point, which counts as zero. That costs at
-    most a factor of four (depthwise). The last merged group may have fewer groups: the missing ones are
-    zeros, and not stored.
+    A kernel stores whole words of four channels, so a merged group must have whole words. Within a merged
+    group the weight is block-diagonal; elsewhere it holds each channel's zero point, whose products are zero.
+    This costs at most a factor of four (depthwise). The last merged group may have fewer groups: missing
+    groups are zeros and are not stored.
     """
     oc, ic, kh, kw = weight.shape
     n = oc // groups
@@ -130,7 +130,7 @@ def merge_groups(weight: Int8, groups: int, zero_points: Int32) -> Int8:
 
 
 def merged_groups(oc: int, groups: int) -> tuple[int, int]:
-    """Return the number of merged groups and of groups in each; see `merge_groups`."""
+    """Return (the number of merged groups, the number of groups in each); see `merge_groups`."""
     n = oc // groups
     merged = min(groups, 4 // np.gcd(4, n)) if groups > 1 and n else 1
     return -(-groups // int(merged)), int(merged)
