@@ -29,12 +29,11 @@ class Applied(Protocol[P]):
 
 
 def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Applied[P]]:
-    """Return a decorator that makes the functional form of a layer; the function keeps the decorated
-    function's name and docstring.
+    """Return a decorator that turns a function into the functional form of a layer, with the function's name
+    and docstring.
 
-    Its signature is ``(x, <the parameters of the layer>, out=None)``, also for `inspect`, help() and the
-    manual. Arguments are checked as the layer's are. Without a device argument, the device of x or *out*
-    is used."""
+    The signature is ``(x, <the parameters of the layer>, out=None)``, also for `inspect`, help() and the
+    manual. The layer checks its arguments. Without a device argument, the device of x or *out* is used."""
 
     def form(named: Callable[..., Any]) -> Applied[P]:
         def call(x: Any, *operands: Any, out: Tensor | None = None, **options: Any) -> Any:
@@ -53,7 +52,7 @@ def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Ap
         types = {name: p.annotation for name, p in parameters.items()}
         call.__annotations__ = types | {"x": npt.ArrayLike | Tensor, "out": Tensor | None}
         found: Any = checked(call)
-        # Without this, tools that read the types would look up their names in the wrong module.
+        # With this attribute, tools would look up the names of types in the wrong module.
         del found.__wrapped__
         return cast("Applied[P]", found)
 

@@ -1,4 +1,4 @@
-"""Attention of 8-bit queries, keys and values: one dispatch, or its four steps one after the other."""
+"""Attention of 8-bit queries, keys and values: in one dispatch, or in four steps."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def attended(
     side_by_side: tuple[int, int, int, int], layout: str | None = None,
     columns: tuple[range, range, range] | None = None,
 ) -> tuple[Value, str]:  # fmt: skip
-    """Add ``softmax(q k^T + mask) v`` of 8-bit numbers to a plan, each step with the bytes of `matmul`, `add`
-    and `softmax`. Return the result, and why it takes one dispatch or several.
+    """Add ``softmax(q k^T + mask) v`` of 8-bit arrays to a plan, with the bytes of `matmul`, `add` and
+    `softmax` in each step. Return the result, and the reason for one dispatch or several.
 
     q: (B, heads, queries, depth), k: (B, heads, keys, depth), v: (B, heads, keys, width), the result (B,
     heads, queries, width). *side_by_side*: the numbers of heads of q, k, v and the result; a tensor with more
     than one is stored as (B, rows, heads * columns). The mask broadcasts to the scores. *layout*: the wanted
-    layout of a result in steps. *columns*: those of the given q, k and v that count (None: all).
+    layout of a result in steps. *columns*: the columns of the given q, k and v that are used (None: all).
     """
     of_mask = mask.spec.shape if mask else None
     if columns is not None:
@@ -73,7 +73,7 @@ def _in_steps(
 
 
 def _turned(b: Builder, v: Value, heads: int) -> Value:
-    """Return the values as (B, heads, width, keys)."""
+    """Return v transposed to (B, heads, width, keys)."""
     if heads == 1:
         return columns_of(b, v)
     batch, many, keys, width = apart(v.spec.shape, heads)
@@ -81,5 +81,5 @@ def _turned(b: Builder, v: Value, heads: int) -> Value:
 
 
 def _unnamed(b: Builder, x: Value) -> Value:
-    """Return x without quantization parameters: the next step has its own."""
+    """Return x without quantization parameters; the next step states the parameters."""
     return b.view(x, Spec(x.spec.shape, x.spec.dtype, x.spec.layout))

@@ -18,8 +18,8 @@ from .take import gather, numbers
 
 
 def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
-    """Add ``where(flags, x, z)`` to a plan: x and z of one type, 8-bit, float32 or int32; flags are uint8 0
-    or 1. The shapes broadcast as in NumPy."""
+    """Add ``where(flags, x, z)`` to a plan. x and z have one type: 8-bit, float32 or int32; flags are uint8
+    (0 or 1). The shapes broadcast as in NumPy."""
     if x.spec.dtype != z.spec.dtype or flags.spec.dtype != "uint8":
         raise DTypeError(
             f"where: flags are {flags.spec.dtype}, x {x.spec.dtype} and z {z.spec.dtype};"
@@ -53,10 +53,10 @@ def broadcast_to(b: Builder, x: Value, shape: Sequence[int]) -> Value:
 
 
 def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value:
-    """Add the indices of the largest numbers along *axis* (>= 0) to a plan, as int32 without that axis.
+    """Add the indices of the largest elements along *axis* (>= 0) to a plan, as int32 without that axis.
 
-    least: return the indices of the smallest numbers. last: among equal numbers return the index of the last
-    one, else of the first.
+    least: return the indices of the smallest elements. last: among equal elements return the index of the
+    last one, else of the first.
     """
     shape = x.spec.shape
     if not shape[axis]:

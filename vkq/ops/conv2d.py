@@ -97,7 +97,7 @@ class Conv2d(Layer[Conv2dProblem]):
         )
         self._kernels: dict[Hashable, Kernel] = {}
         self._methods: dict[Hashable, tuple[Method, str]] = {}
-        # Check now, not at the first call: the method's conditions do not depend on the image.
+        # Check the method now, not at the first call: its conditions do not depend on the image.
         if method != "auto":
             self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
 
@@ -105,13 +105,13 @@ class Conv2d(Layer[Conv2dProblem]):
     def from_torch(
         cls, module: Any, *, x_qparams: QParams | None = None, quantized: bool | None = None, **options: Any
     ) -> Conv2d:
-        """The layer of a `torch.nn.Conv2d`, with copies of its weight and bias: in floats as they are; with
-        *x_qparams* (of the input), or ``quantized=True`` (the weight alone), an int8 weight with a scale for
-        each output channel (`vkq.quantize_weight`). Its padding_mode
-        must be "zeros".
+        """Return the layer of a `torch.nn.Conv2d`, with copies of its weight and bias. They stay float by
+        default; with *x_qparams* (of the input), or ``quantized=True`` (weight only), the weight becomes int8
+        with a scale for each output channel (`vkq.quantize_weight`). The module's padding_mode must be
+        "zeros".
 
-        options: further arguments of the layer, such as y_qparams and device. The layer takes tensors of
-        PyTorch in host memory; ``layer(x, output="torch")`` gives them.
+        options: further arguments of the layer, such as y_qparams and device. The layer accepts PyTorch
+        tensors in host memory; ``layer(x, output="torch")`` returns one.
         """
         given = operands(module, "Conv2d", x_qparams, quantized)
         if module.padding_mode != "zeros":
@@ -140,7 +140,7 @@ class Conv2d(Layer[Conv2dProblem]):
         return self._method(problem)[0].takes
 
     def finish(self, after: After) -> None:
-        """Give the layer an epilogue for every result; the weights will be packed again."""
+        """Set the epilogue of every result. The weights are then packed again."""
         self._scheme.after = after
         self._convolution = dataclasses.replace(self._convolution)
         self._kernels.clear()
@@ -160,8 +160,8 @@ class Conv2d(Layer[Conv2dProblem]):
         return o.kernel == (1, 1) and o.groups == 1 and o.stride == (1, 1) and not any(o.padding)
 
     def depthwise(self, x_shape: Sequence[int]) -> tuple[Depthwise, Conv2dProblem] | None:
-        """Return the kernel and the problem for images of this shape, if the method is depthwise on integers;
-        else None."""
+        """Return the depthwise kernel and the problem for images of this shape, if the method is depthwise
+        and x is quantized; else None."""
         problem = self._problem_of(tuple(x_shape))[0]
         kernel = self._kernel(self._method(problem)[0], problem)
         return (kernel, problem) if isinstance(kernel, Depthwise) else None

@@ -36,7 +36,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
             with a float weight.
         x_qparams: scale and zero point of the activations; None for float activations (weight-only).
         stride, dilation: an int or (vertical, horizontal).
-        padding: an int, (vertical, horizontal) or (top, left, bottom, right): what is cut off the output.
+        padding: an int, (vertical, horizontal) or (top, left, bottom, right): removed from the output.
         output_padding: an int or (vertical, horizontal), less than the stride or the dilation: added at the
             bottom and right.
         groups: divides IC and OC.
@@ -113,7 +113,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         return MatrixPhases(self.device, weight, cast(Arithmetic, arithmetic), kernel)
 
     def _takes(self, p: TransposedConv2dProblem) -> MatrixPhases | None:
-        """Return the kernel on matrix units if it is faster for this problem; else None."""
+        """Return the kernel for matrix units if it is faster for this problem; else None."""
         return self._matrix if self._matrix and self._matrix.gemm.worth(p.n * p.h * p.w) else None
 
     def _layout_for(self, problem: TransposedConv2dProblem) -> str:
@@ -147,7 +147,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
 
 
 def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
-    """Return (IC, OC/groups, KH, KW) as (OC, IC/groups, KH, KW)."""
+    """Return a weight (IC, OC/groups, KH, KW) rearranged as (OC, IC/groups, KH, KW)."""
     ic, oc, kh, kw = weight.shape
     by_group = weight.reshape(groups, ic // groups, oc, kh, kw)
     return np.asarray(by_group.transpose(0, 2, 1, 3, 4).reshape(oc * groups, ic // groups, kh, kw))

@@ -45,12 +45,12 @@ def add(
 ) -> Any:
     """``a + b`` in 8 bits: ``saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))``.
 
-    a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors; shapes broadcast as NumPy's
-    (at most four axes after joining those that broadcast alike). The result is an array where both are, else
-    a Tensor. activation: None, "relu", "relu6" or (lo, hi). ``ra = a_scale / y_scale``, ``rb = b_scale /
-    y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``, each rounded to float32: the zero point is added
-    before rounding. Where a alone is broadcast along the innermost axis, the operands swap their roles. That
-    is ONNX Runtime's com.microsoft.QLinearAdd on x86-64, byte for byte.
+    a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors. Shapes broadcast as in
+    NumPy (at most four axes, after neighbouring axes that broadcast alike are joined). The result is an array
+    if both operands are arrays, else a Tensor. activation: None, "relu", "relu6" or (lo, hi). ``ra = a_scale
+    / y_scale``, ``rb = b_scale / y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``, each rounded to
+    float32: the zero point is added before rounding. If only a is broadcast along the innermost axis, the
+    operands are swapped. The result equals ONNX Runtime's com.microsoft.QLinearAdd on x86-64, byte for byte.
 
     Raises DTypeError for other types, ArgumentError for shapes that do not broadcast and missing qparams.
 
@@ -73,8 +73,8 @@ def sub(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``a - b`` in 8 bits: `add` with ``rb = -b_scale / y_scale``, and operands that never swap. Arguments as
-    `add`.
+    """``a - b`` in 8 bits: `add` with ``rb = -b_scale / y_scale``; operands are never swapped. Arguments as
+    for `add`.
 
     >>> q = QParams(0.5)
     >>> sub(np.array([1, 100], np.int8), np.array([2, -100], np.int8), q, a_qparams=q, b_qparams=q)
@@ -97,8 +97,8 @@ def mul(
 ) -> Any:
     """``a * b`` in 8 bits: ``saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))``.
 
-    ``r = (a_scale * b_scale) / y_scale``; every step is rounded to float32. Arguments as `add`. That is ONNX
-    Runtime's com.microsoft.QLinearMul on x86-64, byte for byte.
+    ``r = (a_scale * b_scale) / y_scale``; every step is rounded to float32. Arguments as for `add`. The
+    result equals ONNX Runtime's com.microsoft.QLinearMul on x86-64, byte for byte.
 
     >>> q = QParams(0.5)
     >>> mul(np.array([3, 100], np.int8), np.array([2, 100], np.int8), q, a_qparams=q, b_qparams=q)
@@ -141,7 +141,7 @@ def combined(
 
 
 def paired(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:
-    """Add ``entries[x - qmin, z - qmin]`` to a plan, x and z of the table's type."""
+    """Add ``entries[x - qmin, z - qmin]`` to a plan; x and z have the table's type."""
     shape = _broadcast_shape("lookup_pair", x.spec.shape, z.spec.shape)
     x, z = _alike(b, x, z, shape)
     y = b.new(Spec(shape, entries.dtype.name, x.spec.layout))
@@ -161,7 +161,7 @@ def _combine(
     table: Resident,
     push: dict[str, int | float],
 ) -> None:
-    """Add the dispatch for operands in one layout and of one rank."""
+    """Add the dispatch for operands of one layout and one rank."""
     x, z, y = operands
     shape = "same" if x.spec.shape == z.spec.shape else PIXELS.get(y.spec.layout, "broadcast")
     words = y.spec.nbytes // 4
@@ -208,15 +208,15 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
 
 
 def _gates(x: Spec, z: Spec) -> bool:
-    """Return True if z has a number for each channel of x, in kPackedInt8_4W4C, and x is in kPackedInt8_16C:
-    the kernel reads both without a copy."""
+    """Return True if z has one value for each channel of x, z is in kPackedInt8_4W4C and x in
+    kPackedInt8_16C: the kernel then reads both without a copy."""
     gate = z.shape[:1] in (x.shape[:1], (1,)) and z.shape[1:] == (*x.shape[1:2], 1, 1)
     return gate and x.shape != z.shape and (x.layout, z.layout) == (BLOCKED, IMAGE)
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
-    """Return both operands with the result's rank and in one layout: the layout of the operand that has the
-    result's shape, if this layout allows broadcasting. Gates (`_gates`) stay unchanged."""
+    """Return both operands with the result's rank and in one layout: that of the operand with the result's
+    shape, if the layout allows broadcasting. Gates (`_gates`) stay unchanged."""
     whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
     if x.spec.shape != z.spec.shape:
@@ -234,8 +234,8 @@ def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Valu
 
 
 def _logical_dims(op: str, shape: tuple[int, ...], a: Spec, b: Spec) -> tuple[tuple[int, ...], ...]:
-    """Return four dims each of y, a and b. Leading axes of a folded layout that broadcast alike are joined;
-    the last axis stays."""
+    """Return the shapes of y, a and b as four dims each. In a folded layout, leading axes that broadcast
+    alike are joined; the last axis stays."""
     columns = [list(column) for column in zip(shape, a.shape, b.shape, strict=True)]
     joined: list[list[int]] = []
     for i, column in enumerate(columns):

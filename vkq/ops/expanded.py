@@ -23,7 +23,7 @@ from .conv2d import Conv2d
 @dataclasses.dataclass(frozen=True)
 class Expansion:
     """Two convolutions in one dispatch: the layers, their kernel, the second layer's problem, the layout of x
-    and y, and the tile. `of` makes it."""
+    and y, and the tile. Created by `of`."""
 
     first: Conv2d
     second: Conv2d
@@ -34,8 +34,8 @@ class Expansion:
 
     @classmethod
     def of(cls, first: Conv2d, second: Conv2d, x: Spec) -> Expansion | None:
-        """Return the two convolutions of 8-bit images like x if one dispatch can compute them and is faster
-        on this device; else None. *second* must be the only reader of *first*'s result."""
+        """Return the two convolutions as one dispatch for 8-bit images of spec *x*; None if that is not
+        possible, or not faster on this device. *second* must be the only reader of *first*'s result."""
         operands = _operands(first, second, x)
         if operands is None:
             return None
@@ -50,7 +50,7 @@ class Expansion:
 
     @property
     def reason(self) -> str:
-        """The reason for one dispatch, in words."""
+        """The reason for one dispatch, as text."""
         size, most = bytes_between(self.problem), most_bytes(self.first.device, self.problem)
         image = f"the intermediate image ({size} bytes)"
         return f"{image} stays in shared memory, which is faster up to {most} bytes"
@@ -66,8 +66,8 @@ class Expansion:
 def _operands(
     first: Conv2d, second: Conv2d, x: Spec
 ) -> tuple[Int8Gemm, Depthwise, Conv2dProblem] | None:  # fmt: skip
-    """Return the product, the depthwise kernel and its problem, if the layers have these and their methods
-    are not forced; else None."""
+    """Return the 1x1 product, the depthwise kernel and its problem; None if the layers have no such kernels,
+    or their methods are forced."""
     if not (first.method == second.method == "auto" and first.is_product) or x.shape[1] == 0:
         return None
     product, found = first.gemm, second.depthwise(first._problem_of(x.shape)[0].y_shape)
@@ -77,21 +77,21 @@ def _operands(
 
 
 def bytes_between(p: Conv2dProblem) -> int:
-    """Return the bytes that two dispatches would write and read between them: the input images of the second
-    one."""
+    """Return the size of the intermediate images, in bytes, which two separate dispatches would write and
+    read."""
     return p.n * p.ic * p.h * p.w
 
 
 def most_bytes(device: Device, p: Conv2dProblem) -> int:
-    """Return the limit on the bytes between two convolutions up to which one dispatch is faster:
-    `expanded_bytes` of the device's profile for each core. The profile's number is for 3x3 kernels. A 5x5
-    kernel has ten words of taps instead of three, so its limit is 3/10 of that."""
+    """Return the largest size of the intermediate images, in bytes, for which one dispatch is faster:
+    `expanded_bytes` of the device's profile, for each core. The profile's value is for 3x3 kernels. A 5x5
+    kernel has ten words of taps instead of three, so its limit is 3/10 of it."""
     known = profile(device.capabilities)
     return known.expanded_bytes * known.multiprocessors * 3 // (p.kh * ceil4(p.kw))
 
 
 def applied(first: Conv2d, second: Conv2d, x: Tensor) -> Tensor:
-    """Return the result of both convolutions of 8-bit images, in one dispatch where that is faster."""
+    """Return the result of both convolutions of 8-bit images, in one dispatch if that is faster."""
     b = Builder(first.device)
     given, found = b.input(x.spec), Expansion.of(first, second, x.spec)
     y = found.build(b, given) if found else second.build(b, first.build(b, given))

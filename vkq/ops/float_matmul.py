@@ -16,9 +16,9 @@ from .choose import broadcast_to
 
 
 def multiplied(b: Builder, x: Value, z: Value) -> Value:
-    """Add ``x @ z`` of float32 or float16 arrays, broadcast as NumPy's matmul, to a plan. Sums are as in
-    `vkq.kernels.float_product`, within (K + 4) 2**-24 of the sum of the terms' magnitudes; for float16 x they
-    are rounded to float16 once."""
+    """Add ``x @ z`` of float32 or float16 arrays, broadcast as NumPy's matmul, to a plan. Sums are computed
+    as in `vkq.kernels.float_product`, within (K + 4) 2**-24 of the sum of the terms' magnitudes; if x is
+    float16, each sum is rounded to float16 once."""
     dtype, shapes = x.spec.dtype, [x.spec.shape, z.spec.shape]
     x = _matrix(b, converted(b, x, "float32"), (1, *shapes[0]))
     z = _matrix(b, converted(b, z, "float32"), (*shapes[1], 1))
@@ -33,7 +33,7 @@ def multiplied(b: Builder, x: Value, z: Value) -> Value:
             " but one, and the leading axes must broadcast"
         )
     count = math.prod(leading)
-    if math.prod(right) == 1 and count:  # all matrices share one right operand: join their rows to one matrix
+    if math.prod(right) == 1 and count:  # all matrices share one right operand: join the left rows
         m, count, x_step = count * m, 1, 0
     else:
         x, x_step = _spread(b, x, leading, (m, k))
@@ -46,13 +46,13 @@ def multiplied(b: Builder, x: Value, z: Value) -> Value:
 
 
 def _matrix(b: Builder, x: Value, otherwise: tuple[int, ...]) -> Value:
-    """Return a vector as a matrix of shape *otherwise*, and a matrix unchanged."""
+    """Reshape a vector to a matrix of shape *otherwise*; return other arrays unchanged."""
     return reshaped(b, x, otherwise) if len(x.spec.shape) == 1 else x
 
 
 def _spread(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> tuple[Value, int]:
-    """Return the matrices, and the distance from one matrix to the next: 0 if all are the same matrix, which
-    is then stored once."""
+    """Return the matrices broadcast to the *leading* axes, and the stride from one matrix to the next: 0 if
+    all are the same matrix, which is stored once."""
     own = x.spec.shape[:-2]
     if math.prod(own) == 1:
         return x, 0

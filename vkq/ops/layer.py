@@ -62,8 +62,8 @@ def as_tuned(build: Build) -> Build:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """How a layer is executed for an input: ``path`` and ``method`` with their reasons, the shader variants
-    in order of dispatch, and sizes."""
+    """How a layer is executed for an input shape: ``path`` and ``method`` with their reasons, the shader
+    variants in order of dispatch, and sizes."""
 
     problem: str
     scheme: str
@@ -152,10 +152,10 @@ class Layer(OfOneProcess, Generic[P]):
         """Apply the layer: a NumPy array gives a NumPy array, a Tensor gives a Tensor without a copy to the
         host.
 
-        With ``x_qparams`` x has their dtype, or is float32 and is quantized on the device first; without, x
-        is float32 or float16. *out* is a Tensor of the result's shape, dtype, layout and qparams to write
-        into, and is then returned. It may not be x. output: "torch" gives a PyTorch tensor instead of a NumPy
-        array.
+        If the layer has ``x_qparams``, x has their dtype, or is float32 and is quantized on the device first;
+        else x is float32 or float16. *out* is a Tensor of the result's shape, dtype, layout and qparams to
+        write into, and is then returned. It may not be x. output: "torch" gives a PyTorch tensor instead of a
+        NumPy array.
         """
         if output not in OUTPUTS:
             raise ArgumentError(f"{self._op}: output is {output!r}; it must be 'numpy' or 'torch'")
@@ -175,7 +175,7 @@ class Layer(OfOneProcess, Generic[P]):
         return run(plan or self.plan(x.spec), (x,), out, self._op)
 
     def plan(self, x: Spec) -> Plan:
-        """Return the layer's plan for an input of this shape, type and layout; it is made once."""
+        """Return the layer's plan for an input of this shape, type and layout. Plans are cached."""
         key = x, preference()
         found = self._plans.get(key)
         if found is None:
@@ -226,8 +226,8 @@ class Layer(OfOneProcess, Generic[P]):
         return Spec(x_shape, dtype, layout if dtype in BYTES else None)
 
     def _problem_of(self, x_shape: tuple[int, ...]) -> tuple[P, str]:
-        """Return the problem for an input's shape, and the layout in which the layer's kernels read and write
-        int8."""
+        """Return the problem for an input's shape, and the layout of int8 inputs and results in the layer's
+        kernels."""
         key = x_shape, preference()
         found = self._problems.get(key)
         if found is None:
@@ -249,7 +249,7 @@ class Layer(OfOneProcess, Generic[P]):
         raise NotImplementedError
 
     def _from_numpy(self, x: npt.NDArray[Any]) -> Tensor:
-        _, layout = self._problem_of(x.shape)  # an invalid shape is refused before anything is copied
+        _, layout = self._problem_of(x.shape)  # refuses an invalid shape before anything is copied
         allowed = self._scheme.inputs
         if x.dtype.name not in allowed:
             remedy = ": x.astype(np.float32) is" if x.dtype.kind == "f" else ""

@@ -1,5 +1,5 @@
 """Linear layers: q8ta_q8csw with float32 or int8 output, dq8ca_q8csw (activations quantized by rows),
-weight-only q8csw, and q4gsw (weights in groups of few bits)."""
+weight-only q8csw, and q4gsw (weights of few bits, quantized in groups)."""
 
 from __future__ import annotations
 
@@ -138,12 +138,12 @@ class Linear(Layer[LinearProblem]):
         quantized: bool | None = None,
         **options: Any,
     ) -> Linear:
-        """The layer of a `torch.nn.Linear`, with copies of its weight and bias: in floats as they are; with
-        *x_qparams* (of the input), or ``quantized=True`` (the weight alone), an int8 weight with a scale for
-        each output channel (`vkq.quantize_weight`).
+        """Return the layer of a `torch.nn.Linear`, with copies of its weight and bias. They stay float by
+        default; with *x_qparams* (of the input), or ``quantized=True`` (weight only), the weight becomes int8
+        with a scale for each output channel (`vkq.quantize_weight`).
 
-        options: further arguments of the layer, such as y_qparams and device. The layer takes tensors of
-        PyTorch in host memory; ``layer(x, output="torch")`` gives them.
+        options: further arguments of the layer, such as y_qparams and device. The layer accepts PyTorch
+        tensors in host memory; ``layer(x, output="torch")`` returns one.
         """
         return cls(**operands(module, "Linear", x_qparams, quantized), **options)
 
@@ -157,14 +157,14 @@ class Linear(Layer[LinearProblem]):
                 f"linear: method is {method!r} with a float weight; it must be 'auto' or 'tiled'"
             )
         self._gemm.kernel = method
-        # The matrix units. The dot form remains for few rows, and for methods that are forced by name.
+        # Add the product for matrix units. The dot form remains for few rows, and for methods forced by name.
         if self._choice.path == COOPMAT and method == "auto" and n and k:
             self._matrix = MatrixGemm(
                 self.device, (n, k), lambda: operands.stored_weight, cast(Arithmetic, scheme)
             )
 
     def finish(self, after: After) -> None:
-        """Give every result an epilogue."""
+        """Set the epilogue of every result."""
         self._scheme.after = after
         self._make(self._gemm.kernel)
 
@@ -177,7 +177,7 @@ class Linear(Layer[LinearProblem]):
     @as_tuned
     def build(self, b: Builder, x: Value) -> Value:
         p, layout = self._problem_of(x.spec.shape)
-        # Words of this layout are blocks of channels of an image, but the product needs rows.
+        # Words of this layout hold channels of one pixel of an image, but the product needs rows.
         image = layout == BLOCKED and len(x.spec.shape) == 4
         if image and x.spec.dtype in BYTES:
             x = reshaped(b, x, (p.m, p.k), BLOCKED)

@@ -47,8 +47,8 @@ def matmul(
     """``a @ b`` of two 8-bit arrays, exactly; as ONNX QLinearMatMul, byte for byte.
 
     a: (..., M, K), b: (..., K, N), int8 or uint8, NumPy arrays (with their qparams) or Tensors; the leading
-    axes broadcast as NumPy's. The result is an array where both are, else a Tensor: 8-bit with y_qparams,
-    else float32. K is at most 33,025. A constant b is faster as the weight of a `Linear`.
+    axes broadcast as in NumPy. The result is an array if both operands are arrays, else a Tensor: 8-bit with
+    y_qparams, else float32. K is at most 33,025. A constant b is faster as the weight of a `Linear`.
 
     ``acc = sum_k (a - a_zp)(b - b_zp)`` in int32, then ``float(acc) * (a_scale * b_scale)``, or
     ``saturate(round_half_even(float(acc) * ((a_scale * b_scale) / y_scale)) + y_zp)``.
@@ -75,10 +75,9 @@ def multiplied(
 ) -> Value:
     """Add `matmul` to a plan. With the overflow "wrap" K may have any size, and sums are modulo 2**32.
     *rows*: z has shape (..., N, K), the transpose of the operand b. *heads*: the numbers of heads of x, z
-    (only with *rows*) and the result. A tensor with more than one head is stored as (B, rows, heads *
-    columns), and stands for (B, heads, rows, columns). *layout*: the wanted layout of a result with heads. If
-    the kernel cannot read or write a tensor in its place, the tensor is moved, which may also change its
-    layout."""
+    (only with *rows*) and the result. A tensor (B, heads, rows, columns) with more than one head is stored as
+    (B, rows, heads * columns). *layout*: the wanted layout of a result with heads. If the kernel cannot read
+    or write a tensor as it is stored, the tensor is copied, possibly into another layout."""
     if max(heads) > 1:
         whole = _whole_blocks(b.device, x.spec.shape, z.spec.shape, heads, yq)
         x, of_x = _apart(b, x, heads[0], whole)
@@ -112,8 +111,8 @@ def multiplied(
 def _whole_blocks(
     device: Device, x: tuple[int, ...], z: tuple[int, ...], heads: Heads, yq: QParams | None
 ) -> bool:
-    """Return True if each block of four rows or columns belongs to one matrix, also for heads side by
-    side."""
+    """Return True if no block of four rows or columns spans two matrices, or two heads that are stored side
+    by side."""
     (*leading, m, k), (*others, n, _) = apart(x, heads[0]), apart(z, heads[1])
     halves = [many for many, size in zip(heads, (k, k, n), strict=True) if many > 1 and size % 4]
     same = leading == others and len(leading) == 2
@@ -121,8 +120,8 @@ def _whole_blocks(
 
 
 def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
-    """Return an operand, and how many of its heads stay side by side: this is possible if each head is whole
-    blocks of a matrix. Else the heads are moved apart."""
+    """Return an operand, and how many of its heads are stored side by side: all if each head is whole blocks
+    of a matrix (*whole*). Else the heads are copied into separate matrices."""
     if heads == 1 or (whole and x.spec.layout == MATRIX):
         return x, heads
     n, rows, columns = x.spec.shape
@@ -131,10 +130,10 @@ def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
 
 
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
-    """Add the product's int32 sums, modulo 2**32, to a plan: ONNX MatMulInteger.
+    """Add the int32 sums of a product, modulo 2**32, to a plan: ONNX MatMulInteger.
 
     x_zero, z_zero: zero points on the device, of the operands' types: one for all rows or columns, or one for
-    each row of x (of each matrix, or of all matrices one after the other) and each column of z."""
+    each row of x (for each matrix separately, or the same for all) and each column of z."""
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
     kernel = catalog().find("matmul_q8_int32__row"), push
@@ -142,14 +141,14 @@ def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Valu
 
 
 def columns_of(b: Builder, z: Value) -> Value:
-    """Return (..., K, N) as (..., N, K)."""
+    """Return z (..., K, N) transposed to (..., N, K)."""
     axes = list(range(len(z.spec.shape)))
     axes[-2:] = axes[:-3:-1]
     return transposed(b, z, axes)
 
 
 def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Variant, tuple[int, int]]:
-    """Return the shader, and the offsets that its dot form adds to the operands."""
+    """Return the shader variant, and the offsets that its dot form adds to the two operands."""
     form = without_matrices(device).form
     if not _tiled(device, batch, m, n):
         return catalog().find("matmul_q8__row", out=out), (0, 0)
@@ -157,8 +156,8 @@ def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Varia
 
 
 def _tiled(device: Device, batch: int, m: int, n: int) -> bool:
-    """Return True if each block of four rows and four columns belongs to one matrix, and the device has a dot
-    product for such blocks."""
+    """Return True if no block of four rows or four columns spans two matrices, and the device has a dot
+    product."""
     return without_matrices(device).form != "float" and (batch == 1 or m % 4 == n % 4 == 0)
 
 
@@ -172,11 +171,11 @@ def _product(
     heads: Heads = ONE_EACH,
 ) -> Value:
     """Add a product of x and z (..., N, K) to a plan, in the matrix layout. *kernel* returns the shader for
-    (batch, m, n). *more*: bindings after the operands and the result."""
+    (batch, m, n). *more*: further bindings, after the operands and the result."""
     columns = apart(z.spec.shape, heads[1])
     leading, m, n, k = _sizes(apart(x.spec.shape, heads[0]), (*columns[:-2], *columns[:-3:-1]))
     shape = together((*leading, m, n), heads[2])
-    if len(z.spec.shape) == 2:  # all matrices share one right operand: join their rows to one matrix
+    if len(z.spec.shape) == 2:  # all matrices share one right operand: join the left rows
         leading, m = (), math.prod(leading) * m
     batch = math.prod(leading)
     x = reshaped(b, x, (m, k), MATRIX) if not leading else _rows(b, x, leading, (m, k), heads[0])
@@ -208,8 +207,8 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
 
 
 def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int], heads: int = 1) -> Value:
-    """Return (batch * rows, K) in the matrix layout, repeated where leading axes are broadcast. With *heads*
-    side by side the shape is (batch / heads * rows, heads * K)."""
+    """Return x as (batch * rows, K) in the matrix layout, with copies for broadcast leading axes. With
+    *heads* stored side by side the shape is (batch / heads * rows, heads * K)."""
     shape = x.spec.shape
     if heads > 1:
         return reshaped(b, x, (shape[0] * shape[1], shape[2]), MATRIX)

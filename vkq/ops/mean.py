@@ -26,7 +26,7 @@ from .operand import Operand
 from .pool import MOST_PIXELS, globally_averaged
 from .shape import transposed
 
-MOST_TABLE_PIXELS = (1 << 16) - 1  # most pixels of a mean by a table: both halves of the sum then fit int32
+MOST_TABLE_PIXELS = (1 << 16) - 1  # most pixels of a mean by a table: int32 then holds both halves of the sum
 
 
 @checked
@@ -43,16 +43,16 @@ def reduce_mean(
     """The mean over some axes, by the formula of `global_avg_pool2d`: the sum of integers is exact, and
     rounded once.
 
-    x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind). axes: which, None
-    for all; negative ones count from the end. keepdims: they stay as axes of length 1. With n the product of
-    their lengths, at most 2**23:
+    x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind). axes: the reduced
+    axes, None for all; negative axes count from the end. keepdims: keep the reduced axes with length 1. n,
+    the product of the reduced axes' lengths, is at most 2**23:
 
         y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp),  m = x_scale / (y_scale * n)
 
-    y_qparams by default those of x. As ONNX ReduceMean between DequantizeLinear and QuantizeLinear
+    y_qparams: by default the parameters of x. As ONNX ReduceMean between DequantizeLinear and QuantizeLinear
     (https://onnx.ai/onnx/operators/onnx__ReduceMean.html), where ONNX Runtime adds floats.
 
-    Raises ArgumentError for axes that are not there, for none or too many elements and for missing qparams;
+    Raises ArgumentError for an axis out of range, for no elements or too many, and for missing qparams;
     DTypeError for another type.
 
     >>> import numpy as np
@@ -71,8 +71,8 @@ def meant(
     y_qparams: QParams | None,
     x_qparams: QParams | None,
 ) -> Value:
-    """Add `reduce_mean` to a plan: the kept axes become channels, the reduced ones the pixels of an image of
-    one row."""
+    """Add `reduce_mean` to a plan. The kept axes become the channels of an image of one row, and the reduced
+    axes become its pixels."""
     shape = x.spec.shape
     rank = len(shape)
     gone = {operand.normal_axis("reduce_mean", a, rank) for a in (range(rank) if axes is None else axes)}

@@ -42,7 +42,7 @@ def apply(
 
 
 def planned(device: Device, build: Build, specs: Sequence[Spec], options: tuple[Any, ...]) -> Plan:
-    """Return the plan of an operator for inputs of these specs; it is made once and cached by the device."""
+    """Return the plan of an operator for inputs of these specs. The device caches it."""
 
     def make() -> Plan:
         b = Builder(device)
@@ -55,7 +55,7 @@ def planned(device: Device, build: Build, specs: Sequence[Spec], options: tuple[
 
 
 def hashable(value: Any) -> Hashable:
-    """Return a hashable value for an option in a plan's key."""
+    """Return the hashable form of an option, for a plan's cache key."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, (list, tuple)):
@@ -65,8 +65,8 @@ def hashable(value: Any) -> Hashable:
 
 
 def device_of(op: str, operands: Sequence[Operand | None], device: Device | int | str | None) -> Device:
-    """Return the device of the tensors among the operands; they must agree. Without tensors, return the given
-    or the default device."""
+    """Return the device of the tensors among the operands; all of them must be on one. Without tensors,
+    return the given or the default device."""
     devices = [x.device for x in operands if isinstance(x, Tensor)]
     if device is not None:
         devices.insert(0, opened(device))
@@ -96,8 +96,8 @@ def _words(dtypes: tuple[str, ...]) -> str:
 
 
 def meaning(op: str, name: str, x: Spec, q: QParams | None) -> QParams:
-    """Return the parameters of an operand: its own, or the given ones, which must be equal to its own if it
-    has some."""
+    """Return the parameters of an operand: those of its spec, or *q*. If both are given, they must be
+    equal."""
     found = q or x.qparams
     if found is None:
         raise ArgumentError(f"{op}: {name} carries no qparams; give {name}_qparams")
@@ -121,8 +121,8 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 
 def axes_layout(name: str, rank: int) -> str:
-    """Return the layout for operators along axes. Rows do not use blocks of channels, because the extent
-    of a folded array has other axes than the array."""
+    """Return the layout *name* for operators along axes of an array of this rank. Rows do not use blocks of
+    channels, because the extent of a folded array has other axes than the array."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 
@@ -136,10 +136,10 @@ def normal_axis(op: str, axis: int, rank: int) -> int:
 
 
 def named(prefix: str, sizes: Sequence[int]) -> dict[str, int | float]:
-    """Return four numbers as push constants named ``prefix_n``, ``_c``, ``_h``, ``_w``."""
+    """Return four sizes as push constants named ``prefix_n``, ``_c``, ``_h``, ``_w``."""
     return {f"{prefix}_{axis}": size for axis, size in zip("nchw", sizes, strict=True)}
 
 
 def four(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape of at most four axes as four, with leading ones."""
+    """Return a shape of at most four axes extended to four by leading ones."""
     return (1,) * (4 - len(shape)) + tuple(shape)

@@ -27,18 +27,18 @@ from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
 
-# An average of scales in this range has only normal numbers in its float32 steps.
+# With scales in this range, no float32 step of an average is subnormal or infinite.
 SCALES = (2.0**-100, 2.0**100)
-# Neighbouring blocks of channels for one workgroup: at least 32 bytes, and more if an image has few pixels.
+# Neighbouring blocks of channels in one workgroup: two (32 bytes), or more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
-MANY = 1 << 17  # from this number of vectors on, a global average uses the largest number of invocations
+MANY = 1 << 17  # least number of vectors for which a global average uses the largest workgroup
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
-# Of a global average: the fewest invocations, and the number of loads that an invocation issues together.
+# The fewest invocations of a global average, and the number of loads that an invocation issues together.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
-LEAST_BLOCKED = 32  # fewest invocations if vectors are pixels, because a small image has few of them
-MOST_VECTORS = 256  # for a global average: 16 bits hold the sum of this number of bytes
-MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO, for a layout of y that differs from that of x
-MOST_PIXELS = 1 << 23  # for a global average: int32 holds the sum of this number of pixels
+LEAST_BLOCKED = 32  # fewest invocations if vectors are pixels, because a small image has few pixels
+MOST_VECTORS = 256  # for a global average: 16 bits hold the sum of this many bytes
+MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO, by y's layout if it differs from x's
+MOST_PIXELS = 1 << 23  # for a global average: int32 holds the sum of this many pixels
 
 
 @checked
@@ -57,8 +57,8 @@ def max_pool2d(
 
     x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind, with the same
     qparams). kernel, stride (by default the kernel), dilation: an int or (vertical, horizontal); padding:
-    also (top, left, bottom, right). Padding never wins. ceil_mode: OH and OW round up. As ONNX MaxPool
-    (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and torch.nn.functional.max_pool2d.
+    also (top, left, bottom, right). Padding is never the maximum. ceil_mode: OH and OW round up. As ONNX
+    MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and torch.nn.functional.max_pool2d.
 
     Raises ArgumentError for sizes that do not fit, DTypeError for another type.
 
@@ -109,9 +109,9 @@ def avg_pool2d(
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32; sum
     adds ``x_scale * (x_q - x_zp)`` in row-major order; count is the kernel's size (count_include_pad, the
-    default as in PyTorch and not in ONNX), or the number of elements inside the image. A kernel that is the
-    image has the formula of `global_avg_pool2d`, as there. x, kernel, stride, padding and ceil_mode as
-    `max_pool2d`; y_qparams by default those of x.
+    default as in PyTorch and not in ONNX), or the number of elements inside the image. If the kernel covers
+    the whole image, the formula is that of `global_avg_pool2d`, as in ONNX Runtime. x, kernel, stride,
+    padding and ceil_mode: as for `max_pool2d`; y_qparams: by default the parameters of x.
 
     Raises ArgumentError for sizes that do not fit, for missing qparams and for scales outside [2**-100,
     2**100].
@@ -174,8 +174,8 @@ def global_avg_pool2d(
     com.microsoft.QLinearGlobalAveragePool.
 
     ``y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp)``, ``m = x_scale / (y_scale * H *
-    W)``, the sum exact and each float32 step rounded. y_qparams by default those of x. H * W is at most
-    2**23.
+    W)``, with an exact sum and each float32 step rounded. y_qparams: by default the parameters of x. H * W is
+    at most 2**23.
 
     >>> import numpy as np
     >>> global_avg_pool2d(np.arange(8, dtype=np.int8).reshape(1, 2, 2, 2), x_qparams=QParams(1.0)).ravel()
@@ -190,9 +190,9 @@ def globally_averaged(
     excite: Excite | None = None, litert: str = "",
 ) -> Value:  # fmt: skip
     """Add `global_avg_pool2d` to a plan. *layout*: the wanted layout of the result; if the kernel cannot
-    write it, the result has the layout of x. A result in kPackedInt8_4H4W is (N, C). *excite*: compute the
-    gates of the channels from the means. The gates, without qparams, are then the result. *litert*: LiteRT's
-    "mean" or "sum" (`offset_of_mean`)."""
+    write it, the result has the layout of x. A result in kPackedInt8_4H4W has shape (N, C). *excite*: compute
+    the gates of the channels from the means; then the result is the gates, without qparams. *litert*:
+    LiteRT's "mean" or "sum" (`offset_of_mean`)."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
     xq = operand.meaning(op, "x", x.spec, x_qparams)
@@ -238,8 +238,8 @@ def _formula(pixels: int, xq: QParams, yq: QParams, litert: str) -> dict[str, in
 
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
-    """Return the workgroup of a global average over this number of vectors, with *least* invocations, and its
-    number of blocks of channels."""
+    """Return the shader constants of a global average over this many vectors: the workgroup, of at least
+    *least* invocations, and its number of blocks of channels."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)

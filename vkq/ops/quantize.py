@@ -33,7 +33,7 @@ def quantize(
     correctly on every device. +-Inf saturates, NaN gives the lower bound, -0.0 is 0.
     https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 
-    Raises DTypeError where x is not float32.
+    Raises DTypeError if x is not float32.
 
     >>> import numpy as np
     >>> quantize(np.array([0.25, 0.75, 1e9], np.float32), QParams(0.5))
@@ -52,7 +52,7 @@ def dequantize(
 ) -> Any:
     """``(x - zero_point) * scale`` in float32.
 
-    x: int8 or uint8 as in *qparams*, a NumPy array or a Tensor; without *qparams* a Tensor's own are used.
+    x: a NumPy array or a Tensor with the dtype of *qparams*; by default, a Tensor's own qparams are used.
     https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 
     >>> import numpy as np

@@ -24,8 +24,8 @@ Array = npt.NDArray[Any]
 
 def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
     """Add ``saturate(round_half_even(x / scale) + zero_point)`` to a plan, with scale and zero point
-    broadcast against float32 x: one for each channel (shape (C, 1, 1)), or for each element. The result has
-    the zero point's type. As ONNX QuantizeLinear with an axis or blocks."""
+    broadcast against float32 x: one value for each channel (shape (C, 1, 1)), or for each element. The result
+    has the zero point's type. As ONNX QuantizeLinear with an axis or blocks."""
     y = b.new(Spec(x.spec.shape, zero_point.dtype.name))
     if y.spec.size:
         scales, zeros = _parameters(b, x.spec.shape, scale, zero_point)
@@ -45,8 +45,8 @@ def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> V
 
 def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     """Add a quantization of float32 x to uint8 to a plan, and return (result, scale, zero point). The range
-    of x, extended to contain 0, decides the parameters; NaN does not count. The scale is at least 2**-126,
-    and infinite if the range is. As ONNX DynamicQuantizeLinear."""
+    of x, extended to contain 0, decides the parameters; NaN is ignored. The scale is at least 2**-126; it is
+    infinite if the range is infinite. As ONNX DynamicQuantizeLinear."""
     packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX, infinities=True)
     y = reshaped(b, b.view(packed, Spec((1, x.spec.size), "uint8", MATRIX)), x.spec.shape)
     zero = Spec((), "uint8")  # a word whose lowest byte is the zero point, as int8
@@ -56,7 +56,7 @@ def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _parameters(b: Builder, shape: Sequence[int], scale: Array, zero: Array) -> tuple[Value, Value]:
-    """Return the scale and the stored zero point of each element."""
+    """Return scale and stored zero point, broadcast to *shape*, as constants."""
     flat = scale.reshape(-1)
     check_scales(flat, flat.size, "quantize: scale")
     check_zero_points(zero.reshape(-1), zero.size, zero.dtype, "quantize: zero_point")

@@ -1,4 +1,4 @@
-"""Element-wise arithmetic of float32 numbers, for the float parts of a quantized model."""
+"""Element-wise arithmetic, sums and pools of float32 arrays, for the float parts of a quantized model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .choose import broadcast_to
 
-SHARED = 128  # from this number of elements on, several invocations share a sum
-# From LARGEST elements of a window on, SHARERS_OF_LARGEST invocations share the window.
+SHARED = 128  # least number of elements for which several invocations share a sum
+# SHARERS_OF_LARGEST invocations share a window of LARGEST or more elements.
 LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128
-PART = 4096 * SHARERS  # elements that the sharing invocations add up in one dispatch
+PART = 4096 * SHARERS  # most elements that the invocations that share a sum add up in one dispatch
 
 RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 
@@ -27,8 +27,8 @@ RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 def combined(b: Builder, x: Value, z: Value, op: RealOp) -> Value:
     """Add ``op(x, z)`` of float32 arrays, with shapes broadcast as in NumPy, to a plan.
 
-    Each result is rounded to nearest even; subnormal numbers may be zero. max and min are NaN if an operand
-    is; between zeros of both signs max is the positive one, min the negative one.
+    Each result is rounded to nearest even; subnormal results may be zero. max and min are NaN if an operand
+    is NaN; of two zeros of different signs, max returns the positive and min the negative one.
     """
     if not x.spec.dtype == z.spec.dtype == "float32":
         raise DTypeError(f"{op}: x is {x.spec.dtype} and z {z.spec.dtype}; both must be float32")
@@ -47,7 +47,7 @@ def combined(b: Builder, x: Value, z: Value, op: RealOp) -> Value:
 
 
 def number(b: Builder, value: npt.ArrayLike) -> Value:
-    """Return a float32 number, or several, as an operand."""
+    """Return a float32 constant (a scalar or an array) as a value of the plan."""
     array = np.asarray(value, np.float32)
     key = ("real", array.shape, array.tobytes())
     resident = b.device.constant(key, array.nbytes, lambda: np.ascontiguousarray(array))
@@ -56,8 +56,8 @@ def number(b: Builder, value: npt.ArrayLike) -> Value:
 
 def summed(b: Builder, x: Value, kept: int) -> Value:
     """Add float32 sums over all axes except the first *kept* to a plan. The error is within 2^-23 of the sum
-    of magnitudes, or 2^-22 for more than `PART` numbers. The order of additions depends only on their
-    number."""
+    of magnitudes, or 2^-22 for more than `PART` elements. The order of additions depends only on the number
+    of elements."""
     shape = x.spec.shape[:kept]
     _require("sum", x)
     y = b.new(Spec(shape, "float32"))
@@ -78,12 +78,13 @@ def summed(b: Builder, x: Value, kept: int) -> Value:
 def pooled(
     b: Builder, x: Value, window: Window, of: Literal["max", "mean"], count_padding: bool = False
 ) -> Value:
-    """Add the maximum or the mean of each window of float32 images to a plan. Subnormal numbers may be zero.
+    """Add the maximum or the mean of each window of float32 images to a plan. Subnormal values may become
+    zero.
 
-    max is NaN if an element is, and -infinity for a window without elements. A mean is a sum, each step
-    rounded, divided by the number of elements in the image (with *count_padding*, in the padding, too):
-    within (taps / lanes + log2(lanes) + 2) * 2^-24 of the mean of magnitudes, with lanes from `_lanes`. The
-    order of the sum depends only on the sizes.
+    max is NaN if an element is NaN, and -infinity for a window without elements. A mean is a sum, each step
+    rounded, divided by the number of its elements inside the image (with *count_padding*, also in the
+    padding). Its error is within (taps / lanes + log2(lanes) + 2) * 2^-24 of the mean of magnitudes, with
+    lanes from `_lanes`. The order of the sum depends only on the sizes.
     """
     _require(of, x)
     if of == "max" and min(window.kernel) > 1 and window.taps >= BY_AXES:

@@ -1,4 +1,4 @@
-"""Reshape and flatten: 8-bit tensors are repacked on the device, float ones are views."""
+"""Reshape and flatten: 8-bit tensors are repacked on the device, float tensors are not copied."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def reshape(x: Operand, shape: Sequence[int], layout: str | None = None, *, out:
     """Return the same elements in row-major order with another shape; one dim may be -1. 8-bit data of a
     Tensor is repacked on the device; a NumPy array is reshaped by NumPy.
 
-    *layout* is the resulting Tensor's, by default kPackedInt8_4W4C for four dims and kPackedInt8_4H4W
-    otherwise. *out* is a Tensor to write into, as for every operator; it is returned then.
+    *layout*: of the resulting Tensor; by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W.
+    *out*: a Tensor to write into and return, as for every operator.
 
     >>> reshape(np.zeros((2, 3), np.int8), (3, -1)).shape
     (3, 2)
@@ -39,7 +39,7 @@ def reshape(x: Operand, shape: Sequence[int], layout: str | None = None, *, out:
 
 @checked
 def flatten(x: Operand) -> Any:
-    """Return (N, ...) as (N, product of the rest), for a linear layer after convolutions.
+    """Reshape x (N, ...) to (N, product of the other sizes), for a linear layer after convolutions.
 
     >>> flatten(np.zeros((2, 3, 5), np.int8)).shape
     (2, 15)
@@ -59,8 +59,8 @@ def to_layout(x: Tensor, layout: str) -> Tensor:
 
 
 def resolved(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dims with -1 replaced. Raises ArgumentError if the shapes have different numbers of
-    elements."""
+    """Return *dims* with -1 replaced by the size that it implies. Raises ArgumentError if the shapes have
+    different numbers of elements."""
     size = math.prod(shape)
     free = [i for i, d in enumerate(dims) if d == -1]
     known = math.prod(d for d in dims if d != -1)

@@ -40,16 +40,16 @@ def resize(
     """Return an image resized, with the type and the qparams of x.
 
     x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind). Give either size
-    (OH, OW) or scale, one number or (vertical, horizontal): then ``OH = floor(scale * H)``. mode: "nearest"
+    (OH, OW), or scale (a number or (vertical, horizontal)): then ``OH = floor(scale * H)``. mode: "nearest"
     or "linear". coordinates: half_pixel, pytorch_half_pixel, asymmetric, align_corners. nearest_mode:
     round_prefer_floor, round_prefer_ceil, floor, ceil. https://onnx.ai/onnx/operators/onnx__Resize.html
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left.
-    The fraction is truncated, as by ONNX Runtime for 8-bit data (both modes equal it byte for byte); with
-    rounding="even" it is rounded half to even, which is closer to the real result. With rounding="fixed"
-    weights are integers in units of 2**-11, and halves are rounded up, as in XNNPACK.
+    The result's fraction is truncated, as in ONNX Runtime for 8-bit data (both modes equal ONNX Runtime byte
+    for byte). With rounding="even" the result is rounded half to even, which is closer to the real result.
+    With rounding="fixed" weights are integers in units of 2**-11, and halves are rounded up, as in XNNPACK.
 
-    Raises ArgumentError for another option, and where not exactly one of size and scale is given.
+    Raises ArgumentError for an unknown option, and unless exactly one of size and scale is given.
 
     >>> resize(np.array([[[[1, 2]]]], np.int8), scale=2).tolist()
     [[[[1, 1, 2, 2], [1, 1, 2, 2]]]]
@@ -75,7 +75,7 @@ def resized(
 
 def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] | None = None) -> Value:
     """Add a resize of known sizes to a plan. real: dequantize x with the first parameters, interpolate in
-    float32, and quantize with the second ones: `vkq.reference.resize.resize_real`."""
+    float32, and quantize with the second parameters (`vkq.reference.resize.resize_real`)."""
     if how.y_shape == how.x_shape and (real is None or real[0] == real[1]):
         return x
     x = repacked(b, x, x.spec.image_layout)

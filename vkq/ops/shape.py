@@ -31,11 +31,11 @@ def concat(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Concatenate the inputs along an axis; each is requantized to y_qparams if its own differ.
+    """Concatenate the inputs along an axis; each input is requantized to y_qparams if its qparams differ.
 
     xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*; the result is a NumPy
-    array where all are, else a Tensor in the first one's layout. y_qparams: by default those of the inputs,
-    which must then be equal. As ONNX Runtime's com.microsoft.QLinearConcat, byte for byte.
+    array if all inputs are, else a Tensor in the layout of the first input. y_qparams: by default the qparams
+    of the inputs, which must then be equal. As ONNX Runtime's com.microsoft.QLinearConcat, byte for byte.
 
     Raises ArgumentError for shapes that do not fit and for missing qparams, DTypeError for mixed types
     without y_qparams.
@@ -94,8 +94,8 @@ def pad(
 ) -> Any:
     """Pad x with elements of one value.
 
-    pads: (before, after) for each axis, each 0 or more, as numpy.pad. value: an integer of x's own type; by
-    default the zero point, which is the real number 0 (then x_qparams, or a Tensor with them, are needed). As
+    pads: (before, after) for each axis, each 0 or more, as numpy.pad. value: an integer of x's type; by
+    default the zero point, which is the real number 0 (this needs x_qparams, or a Tensor with qparams). As
     ONNX Pad, mode "constant".
 
     >>> import numpy as np
@@ -137,8 +137,8 @@ def transpose(
 ) -> Any:
     """Permute the axes: axis i of the result is axis ``axes[i]`` of x; by default they are reversed.
 
-    x: int8 or uint8, a NumPy array or a Tensor (the result keeps the name of its layout). As ONNX Transpose
-    and numpy.transpose.
+    x: int8 or uint8, a NumPy array or a Tensor (the result has the same layout). As ONNX Transpose and
+    numpy.transpose.
 
     >>> import numpy as np
     >>> transpose(np.array([[1, 2, 3]], np.int8)).tolist()
@@ -171,9 +171,9 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
 def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
-    """Add to a plan: reshape x to *shape*, transpose it with *axes*, and reshape the result to *to*. *layout*
-    is the result's, by default the usual one for its shape."""
-    if x.spec.layout in PIXELS and not x.spec.folded:  # images have their own kernels
+    """Add to a plan: reshape x to *shape*, transpose it with *axes*, and reshape the result to *to*.
+    *layout*: of the result; by default the usual layout for its shape."""
+    if x.spec.layout in PIXELS and not x.spec.folded:  # images have special kernels
         return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
     return permuted(b, x, shape, axes, to, layout)
 
@@ -191,8 +191,8 @@ def _check_concat(xs: Sequence[Spec], axis: int) -> None:
 def _common_parameters(
     b: Builder, xs: list[Value], yq: QParams | None, given: Sequence[QParams | None] | None
 ) -> list[Value]:
-    """Return the inputs with common parameters: requantized to yq, or unchanged if all have the same
-    parameters, or none has any."""
+    """Return the inputs requantized to yq. Without yq, return them unchanged; they must all have the same
+    parameters, or none."""
     if given is not None and len(given) != len(xs):
         raise ArgumentError(
             f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each"
@@ -215,7 +215,7 @@ def _common_parameters(
 
 
 def _named(b: Builder, x: Value, q: QParams | None) -> Value:
-    """Return the same content with these parameters."""
+    """Return x with the quantization parameters *q* instead of its own."""
     s = x.spec
     return x if s.qparams == q else b.view(x, Spec(s.shape, s.dtype, s.layout, q))
 

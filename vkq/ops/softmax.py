@@ -26,15 +26,15 @@ from .shape import transposed
 from .take import gather, numbers
 
 INVOCATIONS = 128
-LONGEST = 1 << 17  # from this length of a row on, twice as many invocations share the row
-# From this length of a row on, a table has the results: it is then at most half as long as the row.
+LONGEST = 1 << 17  # least length of a row that twice as many invocations share
+# Rows of at least this length look results up in a table: the table is then at most half as long as the row.
 LONG = 512
-THREADS = 32  # most invocations for one row: in kPackedInt8_4H4W four rows lie side by side
-CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may lie
+THREADS = 32  # most invocations for one row: in kPackedInt8_4H4W four rows are stored side by side
+CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may be packed
 # Layouts and axes for which each vector holds elements of four rows.
 FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))
-KEPT = 8  # most vectors of such rows in one invocation
-MOST = 4 * KEPT * INVOCATIONS  # most elements of such a row
+KEPT = 8  # most vectors of four rows that one invocation reads
+MOST = 4 * KEPT * INVOCATIONS  # most elements of each of four such rows
 
 
 @checked
@@ -55,15 +55,15 @@ def softmax(
     whole of int8).
 
     ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table, ``y = float32(e) * (1 /
-    float32(sum(e)))``; the sum is exact in integers and each float32 step rounded, so all devices return the
+    float32(sum(e)))``; the integer sum is exact and each float32 step is rounded, so all devices return the
     same bits. Against the real softmax of n numbers the error of the float32 result is at most ``(n + 2) *
     2**-31 + 4 * 2**-24 * y``.
 
     onnxruntime: compute the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit
     result, with the order of float32 additions of its plain kernel
     (`vkq.reference.softmax.softmax_onnxruntime`). Its kernels for AVX2 and AVX-512 add in other orders and
-    multiply by a reciprocal. If a quotient is a tie, as in rows of equal numbers, they may differ by one from
-    the plain kernel and from each other.
+    multiply by a reciprocal. If a quotient is a tie, as in rows of equal elements, their results may differ
+    by one from the plain kernel's and from each other.
 
     Raises ArgumentError for missing qparams and for an axis out of range.
 
@@ -117,7 +117,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, ste
 
 
 def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> Value:
-    """Add a softmax along the axis whose elements are neighbours in the words of x."""
+    """Add a softmax along the axis whose neighbouring elements share a word of x."""
     s = x.spec
     y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:

@@ -1,4 +1,4 @@
-"""Functions of one 8-bit number by a table of 256 entries: activations, requantization, any function."""
+"""Functions of one 8-bit value by a table of 256 entries: activations, requantization, any function."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .operand import Operand
 
 @checked
 def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -> npt.NDArray[Any]:
-    """Return the 256 results of a function of one quantized number, for `lookup`: entry i is for the
-    number ``qmin + i``.
+    """Return the 256 results of a function of one quantized value, for `lookup`: entry i is the result for
+    the input ``qmin + i``.
 
     function: relu, relu6, sigmoid, tanh, silu, gelu, hardsigmoid, hardswish, exp, abs, neg, identity, or a
-    callable that takes 256 float64 numbers and returns as many. Each entry is DequantizeLinear, the function
-    in float64 rounded to float32, and QuantizeLinear (round half even).
+    callable that receives 256 float64 values and returns as many. An entry is computed by DequantizeLinear,
+    the function in float64, rounding to float32, and QuantizeLinear (round half even).
 
     Raises ArgumentError for an unknown name or a result that is not 256 real numbers.
 
@@ -53,11 +53,10 @@ def lookup(
     """``table[x - qmin]``, element by element.
 
     x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind, in the same
-    layout).
-    table: 256 int8 or uint8 numbers, the entry of -128 (of 0 for uint8) first; its dtype is the result's.
-    y_qparams: the quantization parameters of the result, stored if it is a Tensor.
+    layout). table: 256 int8 or uint8 numbers, the entry of -128 (of 0 for uint8) first; its dtype is the
+    result's. y_qparams: the quantization parameters of the result, stored if the result is a Tensor.
 
-    Raises DTypeError where x is not 8-bit, ArgumentError where the table is not 256 8-bit numbers.
+    Raises DTypeError if x is not 8-bit, ArgumentError if the table does not have 256 8-bit entries.
 
     >>> lookup(np.array([-128, 0, 127], np.int8), np.arange(256).astype(np.uint8))
     array([  0, 128, 255], dtype=uint8)
@@ -97,9 +96,9 @@ def unary(
 ) -> Any:
     """``function(x)`` in 8 bits, through a table: see `table_of` for the functions and the rounding.
 
-    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters, by
-    default those of x. Equal to ONNX Runtime's QLinearLeakyRelu; QLinearSigmoid may differ by one where its
-    approximation of exp does.
+    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters; by
+    default the parameters of x. The results equal ONNX Runtime's QLinearLeakyRelu. They may differ by one
+    from its QLinearSigmoid, which approximates exp.
 
     >>> unary("relu", np.array([-5, 0, 7], np.int8), x_qparams=QParams(0.1))
     array([0, 0, 7], dtype=int8)
@@ -116,14 +115,14 @@ def unary(
 def mapped(
     b: Builder, x: Value, function: str, y_qparams: QParams | None, x_qparams: QParams | None
 ) -> Value:
-    """Add a function given by name to a plan."""
+    """Add the table of the function *name* to a plan."""
     xq = operand.meaning("unary", "x", x.spec, x_qparams)
     yq = y_qparams or xq
     return looked_up(b, x, table_of(function, xq, yq), yq)
 
 
 def requantized(b: Builder, x: Value, xq: QParams, yq: QParams) -> Value:
-    """Return x with other parameters, or x itself if they are the same."""
+    """Return x requantized from xq to yq, or x itself if they are equal."""
     return x if xq == yq else looked_up(b, x, _identity(xq, yq), yq)
 
 

@@ -1,5 +1,5 @@
 """Tables beyond `vkq.lookup`: a table for each channel, tables with float32 results, and tables of two 8-bit
-numbers."""
+values."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def lookup_axis(
     """``table[c, x - qmin]`` for each element x of slice c along an axis: a function for each channel.
 
     x: int8 or uint8, a NumPy array or a Tensor (the result is the same kind). table: (C, 256) for an axis of
-    C, or (256,) for all: int8 or uint8 (the result keeps the layout), or float32. The entry of -128 (of 0 for
-    uint8) comes first. A batch normalization between quantized tensors is such a table.
+    length C, or (256,) for all slices; int8 or uint8 (the result has the layout of x), or float32. The entry
+    of -128 (of 0 for uint8) comes first. A batch normalization between quantized tensors is such a table.
 
     Raises DTypeError for other types, ArgumentError for another shape.
 
@@ -83,7 +83,7 @@ def lookup_pair(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``table[a - qmin, b - qmin]``: any function of two 8-bit numbers, with NumPy's broadcasting.
+    """``table[a - qmin, b - qmin]``: any function of two 8-bit values, with NumPy's broadcasting.
 
     a, b: int8 or uint8 of one type, NumPy arrays or Tensors. table: (256, 256) of that type.
 

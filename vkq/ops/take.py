@@ -1,4 +1,4 @@
-"""Copies of elements by index, where each element of the result is an element of x or a fill value; slices;
+"""Copies of elements by index (each element of the result is an element of x or a fill value); slices;
 splits."""
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def take(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``x.ravel()[places]``: each element of the result is the element of x at that place in row-major order,
-    or *fill* if the place is -1.
+    """``x.ravel()[places]``: each element of the result is the element of x with that index in row-major
+    order, or *fill* if the index is -1.
 
-    x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor (the result is the same kind, of the
-    shape of places, with the same qparams). places: integers in [-1, x.size). fill: a number of x's own type.
-    For gather, tile, broadcast_to, roll or flip, apply NumPy's function to
-    ``np.arange(x.size).reshape(x.shape)``: the result is the array of places.
+    x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor (the result is the same kind, with
+    the shape of *places* and the qparams of x). places: integer indices in [-1, x.size). fill: a value of x's
+    type. For gather, tile, broadcast_to, roll or flip, apply NumPy's function to
+    ``np.arange(x.size).reshape(x.shape)``: this gives *places*.
 
-    Raises ArgumentError for a place or a fill out of range, DTypeError for other types.
+    Raises ArgumentError for an index or a fill value out of range, DTypeError for other types.
 
     >>> take(np.array([[1, 2], [3, 4]], np.int8), [[3, 0, -1]], 9)
     array([[4, 1, 9]], dtype=int8)
@@ -93,7 +93,7 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
 
 
 def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
-    """Return the elements of x whose indices are in a slot, in this shape."""
+    """Return the elements of x with the indices in *index*, in the shape *shape*."""
     s = x.spec
     if s.dtype == "float16":
         return halves_taken(b, x, index, shape, int(held.view(np.uint16)))
@@ -109,13 +109,13 @@ def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: np
     return y
 
 
-# Most elements that one operation copies. The host needs 4 bytes for each, and makes a copy of them.
+# Most elements that one operation copies. The host needs 4 bytes for each index, and copies the indices once.
 MOST_PLACES = 1 << 27
 
 
 def check_places(b: Builder, size: int, count: int) -> None:
-    """Raise ArgumentError if a copy of *size* elements to *count* places exceeds `MOST_PLACES` or the size of
-    a binding. It is called before any index is computed."""
+    """Raise ArgumentError if a copy of *count* elements of an array of *size* elements exceeds `MOST_PLACES`
+    or the size of a binding. Called before indices are computed."""
     most = min(MOST_PLACES, int(b.device.capabilities.properties["maxStorageBufferRange"]) // 4)
     if max(size, count) > most:
         raise ArgumentError(
@@ -125,14 +125,15 @@ def check_places(b: Builder, size: int, count: int) -> None:
 
 
 def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
-    """Return the array of indices 0, 1, ... with shape *x*, for `gather` with *count* places, after all
-    checks."""
+    """Return the indices 0, 1, ... in an array of shape *x*, after the checks for a `gather` of *count*
+    elements."""
     check_places(b, math.prod(x), count)
     return np.arange(math.prod(x), dtype=np.int32).reshape(tuple(x))
 
 
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a number in x's type. The number is part of the plan's key, in which 0.0 and -0.0 differ."""
+    """Return a fill value as an array of x's type. Its bytes are part of the plan's cache key, where 0.0 and
+    -0.0 differ."""
     real, value = dtype.startswith("float"), fill.item()
     if not real and fill != np.rint(fill):  # true for NaN too
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
@@ -143,7 +144,7 @@ def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _list(b: Builder, name: str, places: Places) -> Resident:
-    """Return a list of indices as a value on the device."""
+    """Return an array of indices as a value on the device."""
     array = np.ascontiguousarray(places, np.int32)
     return b.device.constant((name, array.shape, array.tobytes()), array.nbytes, lambda: array)
 
@@ -184,7 +185,7 @@ def _sliced(b: Builder, x: Value, bounds: Sequence[tuple[Any, Any, Any]]) -> Val
 
 
 def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
-    """Add the elements whose indices along each axis are in *parts* to a plan."""
+    """Add a slice of x to a plan; *parts* has the range of indices along each axis."""
     s, shape = x.spec, tuple(len(part) for part in parts)
     steps = any(part.step != 1 and len(part) > 1 for part in parts)
     if shape == s.shape and not steps:
@@ -246,7 +247,7 @@ def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
 
 
 def _concatenated_halves(b: Builder, xs: Sequence[Value], axis: int) -> Value:
-    """Concatenate float16 arrays: as words of two numbers if no word contains numbers of two arrays, else as
+    """Concatenate float16 arrays: as words of two elements if no word has elements of two arrays, else as
     float32."""
     rank = len(xs[0].spec.shape)
     inner = math.prod(xs[0].spec.shape[axis % rank + 1 :])

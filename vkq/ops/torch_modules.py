@@ -1,5 +1,5 @@
-"""Layers from PyTorch's modules, and results as PyTorch tensors. This module imports PyTorch only if the
-caller has imported it."""
+"""Layers from PyTorch's modules, and results as PyTorch tensors. PyTorch is imported only if the caller has
+already imported it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tensor_of(array: npt.NDArray[Any]) -> Any:
 
 
 def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> dict[str, Any]:
-    """Return the weight, scales and bias of a module as a layer's arguments: copies of its present values.
+    """Return the weight, scales and bias of a module as a layer's arguments, as copies.
 
     quantized: convert the weight to int8 with a scale for each output channel; None: only if x is quantized.
     Raises ArgumentError for a module of another class.

@@ -1,5 +1,6 @@
-"""Exports a model to a file for libvkq. The graph is planned for each kind of device. It is run on the device
-at hand and with the portable plan, to record the known answers that libvkq compares with its own results."""
+"""Exports a model to a file for libvkq. The graph is planned for each kind of device. The graph is also run,
+on the device at hand and with the portable plan, to record the known answers with which libvkq compares its
+results."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ from ..shader.spec import TEXEL_BYTES
 from .file import TYPES, Array, FilePlan, FileProgram, FileStep, Shaped, written
 from .kinds import LEAST, PortableDevice, described
 
-REPEATED = 1021  # most different numbers in a random input
+REPEATED = 1021  # most different values in a random input
 PORTABLE, THIS = "portable", "this"
 # Limits that libvkq can compare on any device. A plan with other needs runs only on the same device.
 KNOWN_LIMITS = (*LEAST, "vendorID", "deviceID", "subgroupSize")
-# Properties of float arithmetic that `code` relies on.
+# Properties of float arithmetic on which the shaders rely.
 CONTROLS = ("shaderRoundingModeRTEFloat32", "shaderDenormPreserveFloat32")
 FEATURES = (
     "shaderIntegerDotProduct", "maintenance4", "subgroupSizeControl", "computeFullSubgroups",
@@ -43,8 +44,9 @@ FEATURES = (
 def exported(
     graphs: Sequence[Graph], device: Device, kinds: Sequence[str] = (THIS,)
 ) -> tuple[bytes, list[Shaped]]:
-    """Return a model as a file, and the file's content. *graphs*: the lowered graph for each set of shapes;
-    libvkq loads the first one. Each graph is planned for each of *kinds*, and last for the portable device.
+    """Return the bytes of a model's file, and the file's content. *graphs*: the lowered graph for each set of
+    shapes; libvkq loads the first by default. Each graph is planned for each of *kinds*, and last for the
+    portable device.
 
     kinds: "this" (the device at hand), a name of `vkq.device.reported`, the path of a file that `vkq devices
     --json` wrote on another device, or "portable" (only the plan that every file has). Plans with more needs
@@ -90,7 +92,7 @@ def _shaped(graph: Graph, device: Device, kinds: Sequence[str]) -> Shaped:
 
 def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
     """Return random inputs: normal floats, and integers within their bounds. A large input repeats `REPEATED`
-    numbers, so that it compresses well. Because that count is prime, rows and channels still differ."""
+    values, so that it compresses well. REPEATED is prime, so rows and channels still differ."""
     random = np.random.default_rng(0)
     feed: dict[str, npt.NDArray[Any]] = {}
     for name in graph.inputs:
@@ -117,7 +119,7 @@ def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
 def _planned(
     graph: Graph, device: Device, kind: str, names: Sequence[str], answers: tuple[bytes, ...]
 ) -> FilePlan:
-    """Return the plan of a graph whose inputs and outputs are row-major arrays."""
+    """Return the plan of a graph with row-major arrays as inputs and outputs."""
     b = Builder(device)
     with device.programs.together():
         values = {name: _dense_in(b, graph.specs[name]) for name in graph.inputs}
@@ -137,7 +139,8 @@ def _planned(
 
 
 def _dense_in(b: Builder, spec: Any) -> Value:
-    """Return an input that is a row-major array, repacked into the layout that *spec* has on a device."""
+    """Add an input that is a row-major array to the plan, and return it repacked into the layout of
+    *spec*."""
     bare = Spec(spec.shape, spec.dtype)
     if bare.layout == CONTIGUOUS:
         return b.input(bare)
@@ -189,8 +192,7 @@ def _step(step: Step, programs: Mapping[int, tuple[int, Program]]) -> FileStep:
 
 
 def _asks(plan: FilePlan) -> tuple[int, int]:
-    """Return the key by which plans are sorted: how many of the needs ask for equal numbers, and how many ask
-    for features."""
+    """Return a plan's sort key: how many of its needs are for equal values, and how many are for features."""
     names = [name for name, _ in plan.needs]
     return sum(name[0] == "=" for name in names), sum(name in FEATURES for name in names)
 
@@ -203,7 +205,7 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
     def need(name: str, value: int) -> None:
         needs[name] = max(needs.get(name, 0), value)
 
-    known = kind != THIS  # whether libvkq can check everything that the shaders rely on
+    known = kind != THIS  # True if libvkq can check everything on which the shaders rely
     for program in programs:
         variant, constants = program.variant, program.constants
         for name, value in variant.requires.items():
@@ -230,7 +232,7 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
     if kind != PORTABLE:
         same["=vendorID"] = c.vendor_id
         needs |= {name: int(c.properties[name]) for name in CONTROLS if programs}
-    # Sizes of matrices and of subgroups cannot be checked, so the device must be the same.
+    # libvkq cannot check sizes of matrices and of subgroups, so the device must be the same.
     if not known:
         same |= {"=deviceID": c.device_id, "=subgroupSize": int(c.properties["subgroupSize"])}
     return (*same.items(), *((name, value) for name, value in needs.items() if value))

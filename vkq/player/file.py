@@ -48,7 +48,7 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class FileProgram:
-    """A program: SPIR-V, specialization constants (id, bits), and a bit set of the bindings that are texel
+    """A program: SPIR-V, specialization constants (id, bits), and a bit mask of the bindings that are texel
     buffers."""
 
     name: str
@@ -64,10 +64,10 @@ class FileProgram:
 class FileStep:
     """A dispatch of a program, or (program None) a fill of the only slot with *value*.
 
-    program: its index in the plan. push: the bytes of the push constants. grids: (first workgroup, x, y) of
-    each dispatch; together they run all workgroups. first_group_at: the offset in *push* of the first
-    workgroup's number; -1: the program does not take it. busy_ns: the estimated time on a device that also
-    drives a screen; libvkq splits submissions by it."""
+    program: the program's index in the plan. push: the bytes of the push constants. grids: (first workgroup,
+    x, y) of each dispatch; together they run all workgroups. first_group_at: the offset in *push* of the
+    first workgroup's index; -1 if the program does not read it. busy_ns: the estimated time on a device that
+    also drives a screen; libvkq splits submissions by it."""
 
     program: int | None
     slots: tuple[tuple[int, int], ...]  # slot, access: 1 reads, 2 writes
@@ -83,13 +83,11 @@ class FilePlan:
     """A plan for one kind of device. A slot is the number of a buffer or of a part of one: an input, a
     constant, a result or scratch memory.
 
-    kind: its name, such as "this" or "portable". about: a line for people.
-    needs: features (1), limits (minimum values), and "=name" for numbers that must be equal.
-    slots: how many there are; inputs come first. alignment: of arrays in a buffer, in bytes.
-    results: for each output its slot, or its bytes if they are the same for all inputs.
-    answers: the bytes of each output in the known answer. Each plan has its own, because float sums depend on
-    the kernels.
-    scratch: (slot, offset, bytes); constants: (slot, data)."""
+    kind: the kind's name, such as "this" or "portable". about: a line of text for people. needs: features
+    (1), limits (minimum values), and "=name" for values that must be equal. slots: their number; inputs come
+    first. alignment: of arrays in a buffer, in bytes. results: for each output its slot, or its bytes if they
+    are the same for all inputs. answers: the bytes of each output in the known answer. Each plan has its own,
+    because float sums depend on the kernels. scratch: (slot, offset, bytes); constants: (slot, data)."""
 
     kind: str
     about: str
@@ -107,7 +105,8 @@ class FilePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Shaped:
-    """A model for one set of input shapes. Names, types and ranks are the same in all sets of a file."""
+    """A model for one set of input shapes. Names, types and ranks are the same for all sets of shapes in a
+    file."""
 
     inputs: Sequence[Array]
     outputs: Sequence[Array]
@@ -128,7 +127,7 @@ class Head:
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.blobs: dict[tuple[Packer, bytes], int] = {}
-        self._weights: dict[tuple[int, int], list[bytes]] = {}  # the blobs of constants, by `order.key`
+        self._weights: dict[tuple[int, int], list[bytes]] = {}  # unpacked blobs of constants, by `order.key`
 
     def pack(self, layout: str, *numbers: int) -> None:
         self.parts.append(struct.pack("<" + layout, *numbers))

@@ -1,5 +1,5 @@
-"""Devices for which `vkq export` makes plans, besides the device at hand: the portable device (what every
-Vulkan device has), and absent devices, which are known from a description."""
+"""Devices, other than the device at hand, for which `vkq export` makes plans: the portable device (only what
+every Vulkan device has), and absent devices, which are known from a description."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEAST = {
     "minStorageBufferOffsetAlignment": ALIGNMENT,
     "minTexelBufferOffsetAlignment": ALIGNMENT,
 }
-LLVMPIPE_ROUNDS = 65_535  # llvmpipe ends the loops of an invocation after so many iterations
+LLVMPIPE_ROUNDS = 65_535  # llvmpipe ends the loops of an invocation after this many iterations
 KEPT = ("maxMemoryAllocationCount", "maxMemoryAllocationSize", "maxBufferSize", "timestampPeriod")
 MOST_BYTES = 1 << 22  # limit for a file that describes devices
 
@@ -73,21 +73,22 @@ class PortableDevice(Device):
         super().__init__(real.index, tune="off", capabilities=least(real))
 
     def close(self) -> None:
-        """Free everything. The driver's cache is not written: it belongs to the full device."""
+        """Free everything. The driver's pipeline cache is not written, because it belongs to the full
+        device."""
         self.programs.clear()
         super().close()
 
 
 def described(real: Capabilities, kind: str) -> AbsentDevice:
     """Return an absent device. *kind*: a name in `vkq.device.reported`, or the path of a file that `vkq
-    devices --json` wrote, whose first device is taken, with its measured rates. What a self-test would find
-    on the device is unknown; the known answer of an exported file detects wrong results. *real*: see
+    devices --json` wrote, whose first device is used, with its measured rates. The result of a self-test on
+    the device is unknown; the known answer of an exported file detects wrong results. *real*: see
     `AbsentDevice`.
 
     Raises ArgumentError if *kind* is neither a name nor such a file."""
     if kind in NAMES:
         c = reported(kind)
-        # Drivers for this kind of device may require more than the one in the report.
+        # Other drivers for this kind of device may require a larger alignment than the reported driver.
         properties = {**c.properties, "minStorageBufferOffsetAlignment": ALIGNMENT}
         return AbsentDevice(
             real, dataclasses.replace(c, properties=properties), Verdict({}, soft_float=False)
@@ -110,7 +111,7 @@ def described(real: Capabilities, kind: str) -> AbsentDevice:
 
 
 def capabilities_of(data: Mapping[str, Any]) -> Capabilities:
-    """Return the capabilities that `Capabilities.as_dict` wrote as JSON."""
+    """Return capabilities from the data that `Capabilities.as_dict` returned."""
     fields = {field.name for field in dataclasses.fields(Capabilities)}
     if set(data) != fields:
         raise ValueError(f"its fields must be {sorted(fields)}")

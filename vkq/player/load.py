@@ -44,7 +44,7 @@ class _Array(ctypes.Structure):
 
 @functools.cache
 def library() -> Any:
-    """Return libvkq, which is built and installed beside the extension."""
+    """Return libvkq, which is installed in the folder of the extension module."""
     folder = Path(str(importlib.import_module("vkq._kompute").__file__)).parent
     path = folder / "libvkq.so"
     if not path.exists():
@@ -70,14 +70,14 @@ Arrays = dict[str, tuple[str, tuple[int, ...]]]  # (type, shape) by name
 class PlayedModel(OfOneProcess):
     """An exported model on a device. A context manager; `close` may be called twice.
 
-    A file has the model for one or more sets of input shapes (`vkq export --batch 1 8`). `inputs` and
-    `outputs` map names to (dtype, shape) in the first set; `shapes` lists all sets, each as shapes by input
-    name. `run` chooses the set by the shapes of its inputs. At its first use, each set is loaded and its
+    A file contains the model for one or more sets of input shapes (`vkq export --batch 1 8`). `inputs` and
+    `outputs` map names to (dtype, shape) in the first set; `shapes` lists the shapes by input name for every
+    set. `run` chooses the set by the shapes of its inputs. At its first use, each set is loaded and its
     results are compared with its known answer.
 
     Args:
         path: the file.
-        which: a device by index or part of its name; None: the one that VKQ_DEVICE names, else the best one.
+        which: a device by index or part of its name; None: the device that VKQ_DEVICE names, else the best.
         cache: a path for the driver's pipeline cache, which is read and written; None: no cache. With a
             cache, a known answer is not run again for the same file, device and driver.
 
@@ -145,7 +145,7 @@ class PlayedModel(OfOneProcess):
     ) -> list[npt.NDArray[Any]]:
         """Return the outputs of these names (None: all) for inputs by name, as
         `vkq.onnx.InferenceSession.run` does. An int32 input may be given in any integer type or as bool; its
-        numbers are checked against the input's bounds. Threads take turns.
+        numbers are checked against the input's bounds. Calls from several threads run in turn.
 
         Raises ArgumentError for unknown or missing names, for shapes that the file does not have and for
         numbers out of bounds, and DTypeError for another dtype."""

@@ -1,6 +1,7 @@
-"""Finds out how one kernel's weights can be read from another kernel's, so that a file stores them once.
+"""Finds the order in which a kernel's weights can be read from another kernel's, so that a file stores them
+once.
 
-The weight of a layer is a matrix of n output channels and k inputs of each. A word (32 bits) holds four
+The weight of a layer is a matrix of n output channels with k inputs each. A word (32 bits) holds four
 consecutive k of a channel n. layouts/README.md defines the layouts. Kernels of a dot form read words
 ``[k][n]`` (kPackedInt8_4N4K). Kernels of matrix units read ``[k/4][n][k%4]`` (kPackedInt8_16K) or
 ``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K). In a convolution, k is (tap, channel) for dot kernels, and
@@ -15,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint32]
-# Sizes, and strides in words, of the stored words that are read.
+# An order: the sizes of its axes, and their strides in stored words.
 Order = tuple[tuple[int, ...], tuple[int, ...]]
 AS_IT_IS: Order = ((), ())
-# Words that are compared first; they rule out most orders.
+# Number of words that are compared first, which rules out most orders.
 LOOKED_AT = 512
 
 
@@ -52,7 +53,7 @@ def _places(order: Order) -> npt.NDArray[np.int64]:
 
 
 def key(data: bytes) -> tuple[int, int]:
-    """Return a key that is equal for the same words in any order."""
+    """Return a hash key that does not depend on the order of the words."""
     return len(data), int(np.frombuffer(data, np.uint32).sum(dtype=np.uint64))
 
 
@@ -84,7 +85,7 @@ def _channels(lines: Words, matrices: Words) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(k: int) -> Iterator[tuple[int, int]]:
-    """Yield (taps, chunks) for this k; (1, 1) comes first."""
+    """Yield each possible (taps, chunks) of this k; (1, 1) comes first."""
     yield 1, 1
     for taps in _divisors(k)[1:]:
         for chunks in _divisors(k // taps)[1:]:

@@ -1,10 +1,10 @@
 """Compresses parts of a file by deflate. The words of a shader are first sorted into columns.
 
 The columns of SPIR-V are the first, second and third words of all instructions, and then the remaining words.
-Third words are mostly results, which count upward; later words mostly refer to recent results. So each third
-word is stored as its difference from the previous third word, and each later word as its difference from the
-third word of its own instruction. The sign is in the lowest bit. All lowest bytes of the words come first,
-then all second bytes, and so on. native/packed.cpp reverses this."""
+Third words are mostly result ids, which count upward; later words mostly refer to recent results. So each
+third word is stored as its difference from the previous third word, and each later word as its difference
+from the third word of its own instruction. The sign is in the lowest bit. All lowest bytes of the words come
+first, then all second bytes, and so on. native/packed.cpp reverses this."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..errors import ModelError
 
 AS_IT_IS, DEFLATED, IN_COLUMNS = 0, 1, 2
 PAYS = 2  # data is compressed only if it shrinks by this factor; else it can be read in place
-MOST_TIMES = 1032  # upper bound of the bytes that deflate unpacks from one byte
-HEAD, LAST = 5, 3  # words before the first instruction; number of the last column
+MOST_TIMES = 1032  # most bytes that one byte of deflate can unpack to
+HEAD, LAST = 5, 3  # words before the first instruction; index of the last column
 Words = npt.NDArray[np.uint32]
 ONE = np.uint32(1)
 
@@ -31,14 +31,14 @@ def deflated(data: bytes) -> bytes:
 
 
 def packed(data: bytes) -> tuple[int, bytes]:
-    """Return how bytes are stored (`DEFLATED` if that shrinks them enough, else `AS_IT_IS`), and the stored
+    """Return the packing (`DEFLATED` if it shrinks the bytes enough, else `AS_IT_IS`), and the stored
     bytes."""
     smaller = deflated(data)
     return (DEFLATED, smaller) if PAYS * len(smaller) < len(data) else (AS_IT_IS, data)
 
 
 def in_columns(spirv: bytes) -> tuple[int, bytes]:
-    """Return the same as `packed` for a shader, whose words are sorted into columns."""
+    """Return the packing and the stored bytes of a shader; compressed words are first sorted into columns."""
     words = np.frombuffer(spirv, np.uint32)
     body, lengths = words[HEAD:], list[int]()
     firsts, at = (body >> 16).tolist(), 0
@@ -90,8 +90,8 @@ def _of_columns(data: bytes) -> bytes:
 
 
 def _columns(lengths: list[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return for each word its position in its instruction, and the position of its instruction's third word;
-    and the order of the words in columns."""
+    """Return three arrays: each word's position in its instruction, the index of its instruction's third
+    word, and the order of the words in columns."""
     counts = np.asarray(lengths, np.int64)
     starts = np.repeat(np.cumsum(counts) - counts, counts)
     place = np.arange(starts.size) - starts

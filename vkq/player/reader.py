@@ -30,7 +30,7 @@ from .file import (
 from .packed import IN_COLUMNS, MOST_TIMES, unpacked
 
 ROLES = SHADERS, WEIGHTS, ANSWER = "shaders", "weights", "known answer"
-MOST_AXES = 5  # of the order in which a constant is read
+MOST_AXES = 5  # most axes of the order in which a constant is read
 # Limit for all parts together, so that a small file cannot fill the memory.
 MOST_UNPACKED = 1 << 32
 NAMES = {number: name for name, number in TYPES.items()}
@@ -71,7 +71,7 @@ class _Body(_Cursor):
     def __init__(self, data: bytes):
         super().__init__(data)
         self.blobs: list[bytes] = []
-        # How each blob is used, by its number: weights, a shader or an answer.
+        # The use of each blob, by its index: weights, a shader or an answer.
         self.roles: dict[int, str] = {}
 
     def blob(self, role: str) -> bytes:
@@ -151,7 +151,7 @@ class Contents:
 
 
 def is_played(path: str) -> bool:
-    """Return True if a file begins as `vkq export` writes it, in any version."""
+    """Return True if a file begins like a file of `vkq export`, in any version."""
     try:
         return read_start(Path(path), len(MAGIC))[:7] == MAGIC[:7]
     except (OSError, VkqError):
@@ -196,5 +196,5 @@ def contents(data: bytes) -> Contents:
 
 
 def _alike(one: Shaped) -> tuple[object, ...]:
-    """Return the facts that must be equal in all sets of a file."""
+    """Return names, types and ranks, which all sets of a file must share."""
     return tuple(tuple((a.name, a.dtype, len(a.shape)) for a in some) for some in (one.inputs, one.outputs))
