@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")  # VkPhysicalDeviceType
-# The packed 4x8 dot products: plain and saturating, unsigned, signed and mixed. A flag says that one is fast,
-# not that it is supported.
+# The packed 4x8 dot products: plain and saturating, unsigned, signed and mixed. The property of a dot product
+# says that it is fast, not that it is supported.
 _PACKED = ("Unsigned", "Signed", "MixedSignedness")
 DOT_ACCELERATED = tuple(
     f"integerDotProduct{saturating}4x8BitPacked{sign}Accelerated"
@@ -46,8 +46,8 @@ class Capabilities:
     """The capabilities that a device reports. ``features`` and ``properties`` have Vulkan's own names; sizes
     are in bytes.
 
-    ``facts`` joins both for the ``requires`` of a shader. vkq uses a feature only after the self-test has
-    verified it.
+    ``facts`` merges features and properties, for the ``requires`` conditions of shaders. vkq uses a feature
+    only after the self-test has verified it.
     """
 
     index: int
@@ -90,7 +90,7 @@ class Capabilities:
 
     @functools.cached_property
     def key(self) -> str:
-        """The name of the device and its driver in caches."""
+        """The cache key of the device and its driver."""
         return f"{self.device_uuid}-{self.driver_version:08x}-{self.device_id:04x}"
 
     @property
@@ -105,7 +105,7 @@ class Capabilities:
 
     @property
     def buffer_alignment(self) -> int:
-        """The alignment of a range of a buffer in bytes, for every way in which a shader may read it."""
+        """The alignment of buffer ranges in bytes, valid for storage buffers and texel buffers."""
         p = self.properties
         return max(p["minStorageBufferOffsetAlignment"], p["minTexelBufferOffsetAlignment"])
 

@@ -18,9 +18,9 @@ def choose_device(which: int | str | None, probed: bool = True) -> tuple[int, Ca
     """Return the physical device and its capabilities.
 
     *which* is an index in the loader's order, or a part of a name in any case. None means VKQ_DEVICE; if that
-    is not set, the best device: discrete before integrated before virtual before CPU. With *probed* it is the
-    best device that passed its probe (a child process runs it, once for each version of a driver), and a
-    device that failed is refused even if it is named.
+    is not set, the best device: discrete before integrated before virtual before CPU. With *probed*, only
+    devices that passed their probe qualify (a child process runs the probe once for each driver version); a
+    named device that failed is refused.
 
     Raises:
         NoDeviceError: there is no loader, no driver, or no suitable device; the message lists the devices.
@@ -66,7 +66,7 @@ def _matches(which: int | str, c: Capabilities, count: int) -> bool:
         and re.fullmatch("[0-9]{1,9}", which)
         and (len(which) < 3 or int(which) < count)
     ):
-        which = int(which)  # any other number is part of a name, such as 3060
+        which = int(which)  # larger numbers are part of a name, such as 3060
     return c.index == which if isinstance(which, int) else which.lower() in c.name.lower()
 
 

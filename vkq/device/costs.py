@@ -1,10 +1,10 @@
-"""The costs of the tiles of matrix units, by which tiles are chosen.
+"""Cost tables for tiles of matrix units; the choice of a tile compares these costs.
 
-A table has two numbers for each tile, in cycles (or another unit that all tables share), for 32 elements
-along k of a workgroup: for a workgroup that has a core alone, and for one that shares it. `SEED` serves any
-device. In it a step reads lines and columns and multiplies them, so its time is the square root of the tile's
-results, times one number for each kind of kernel. Measured costs replace the seed: those of the device itself
-(`vkq tune`), or of one of its kind (``tuned/VENDOR-DEVICE.json``).
+A table has two costs for each tile: for a workgroup that runs alone on a core, and for one that shares the
+core. A cost is the time of a step of 32 elements along k, in cycles (or another unit that all tables share).
+`SEED` is the default for any device: a step reads rows and columns and multiplies them, so its time is the
+square root of the tile's results, times a factor for each kind of kernel. Measured costs replace the seed:
+from the device itself (`vkq tune`), or from a device of its kind (``tuned/VENDOR-DEVICE.json``).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 
 FOLDER = Path(__file__).with_name("tuned")
 VARIABLE, FRESH = "VKQ_TUNE", "fresh"
-# A workgroup that runs alone on a core waits for memory, so a step takes LONE times its share. This does not
-# apply to a tile of more than ROOM results, because then no second workgroup fits on a core anyway.
+# A workgroup that runs alone on a core waits for memory, so its step takes LONE times as long as a share of a
+# busy core. Tiles of more than ROOM results are exempt, because no second workgroup fits on the core anyway.
 LONE, ROOM = 1.4, 1 << 14
 
 
 class CostTable(dict[str, Any]):
-    """A read-only mapping, which can be part of a key."""
+    """A read-only, hashable mapping, for use in cache keys."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
@@ -39,8 +39,8 @@ Numbers = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
-    """The tables of costs. ``*_part_cycles``, for split-K: the time until the last part is known, the time
-    for each part, and the time for a million sums that are passed on."""
+    """The cost tables. ``*_part_cycles``, for split-K: the time until the last part is known, the time for
+    each part, and the time to pass on a million sums."""
 
     # int8 products; suffix _short: cycles for the whole k; suffix _wide: cycles for a k of 512.
     matrix_tile_cycles: Tiles
@@ -49,41 +49,41 @@ class Costs:
     matrix_end_cycles: Numbers  # cycles of an epilogue on a core that has only this workgroup
     # int8 convolutions in tiles of pixels. A step of 32 k takes `step` times the root of the tile's results.
     # Reading the pixels of a chunk takes as long as `chunk` steps, and `strided` times that if strides skip
-    # pixels. On a core without a second workgroup, compared with kernels that gather, everything takes `lone`
-    # times as long, and `end` is added for each result.
+    # pixels. Compared with kernels that gather pixels, a workgroup that runs alone on a core takes `lone`
+    # times as long, and each result adds `end`.
     matrix_conv_costs: Numbers
-    # int8 convolutions that gather pixels. The part cycles: those of a workgroup outside its products,
-    # and the number of workgroups of a core that start together. `once`: the additional time of this kernel
-    # compared with tiles of pixels.
+    # int8 convolutions that gather pixels. `part_cycles`: the cycles of a workgroup outside its products, and
+    # how many workgroups start together on a core. `once`: the time that this kernel takes longer than tiles
+    # of pixels.
     matrix_gathered_cycles: Tiles
     matrix_gathered_part_cycles: tuple[float, ...]
     matrix_gathered_once: float
     integer_tile_cycles: Tiles  # exact integer correlations
-    # `tiles`: multiply-adds of dot products of a core in a cycle; `multiply`: how many of them one 32-bit
-    # multiply takes; `chunk`: cycles for each KiB of pixels loaded into shared memory; `part`: cycles for
+    # `tiles`: multiply-adds per cycle of a core's dot products; `multiply`: how many of these one 32-bit
+    # multiply costs; `chunk`: cycles for each KiB of pixels loaded into shared memory; `part`: cycles for
     # each int32 that split-K writes and reads again
     integer_costs: Numbers
     half_tile_cycles: Tiles  # products of float16 with int8 weights
     # B is loaded directly from global memory; a tile without an entry is not used.
     straight_tile_cycles: Tiles
-    # Fragments are assembled in registers; the last number is the workgroups of a core.
+    # Fragments are assembled in registers; the last number is how many workgroups fit on a core.
     words_tile_cycles: Tiles
     parts_tile_cycles: Tiles  # float32 products as bf16x3
     half_part_cycles: tuple[float, ...]
-    half_gathered_cycles: Tiles  # convolutions that gather pixels; then the cycles besides their products
+    half_gathered_cycles: Tiles  # convolutions that gather pixels; last: cycles outside the products
     parts_gathered_cycles: Tiles
-    # Cycles of the dispatch that prepares these: `once`, and for each number of x.
+    # Cycles of the dispatch that prepares x for gathering: `once`, and for each element of x.
     gathered_before_cycles: Numbers
     half_plane_cycles: Tiles  # 1x1 convolutions on unpacked float16 images
     float32_plane_cycles: Tiles
     parts_plane_cycles: Tiles
-    half_pixel_cycles: Tiles  # convolutions in tiles of pixels (lines x columns x outputs)
+    half_pixel_cycles: Tiles  # convolutions in tiles of pixels (rows x columns x outputs)
     half_pixel_costs: Numbers  # reading 128 pixels of a chunk takes as long as this many times 32 k
 
 
 def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable:
-    """Return the seed of tiles: *step* for the root of the results and 32 k, *end* for each result, then
-    *more*."""
+    """Return the seed entries of tiles: *step* times the square root of the results for 32 elements along k,
+    *end* for each result, then *more*."""
     found = CostTable()
     for name in names.split():
         results = math.prod(int(size) for size in name.partition("_")[0].split("x"))
@@ -138,7 +138,7 @@ DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # load fragments from gl
 @dataclasses.dataclass(frozen=True)
 class Tuned:
     """Costs measured on a kind of device: ``devices`` are VENDOR-DEVICE ids in hexadecimal, ``driver`` the
-    driver with which it was measured, ``cores`` the device's number of cores, ``costs`` tables of `Costs`."""
+    driver of the measurement, ``cores`` the device's number of cores, ``costs`` tables of `Costs`."""
 
     devices: tuple[str, ...]
     driver: str
@@ -158,7 +158,7 @@ class Tuned:
 
 def parse_costs(value: Any) -> CostTable:
     """Return tables of `Costs` from the value of a JSON text, each in the form of `SEED`. Raises ValueError
-    for another form, and for values that are negative or no numbers."""
+    for another form, and for values that are negative or not numbers."""
     if not isinstance(value, dict) or not value.keys() <= SEED.keys():
         raise ValueError("it is not a mapping of cost tables")
     return CostTable({name: _like(SEED[name], table, name) for name, table in value.items()})
@@ -182,8 +182,8 @@ def _like(seed: Any, given: Any, where: str) -> Any:
 
 
 def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> CostTable:
-    """Return tables of `Costs` from measured times, scaled so that in the middle they equal the seed's,
-    because costs that are not measured stay the seed's; so do further numbers of a tile."""
+    """Return tables of `Costs` from measured times, scaled so that their median ratio to the seed is 1,
+    because unmeasured costs stay the seed's. Further numbers of a tile also stay the seed's."""
     seeds = {name: {tile: SEED[name][tile] for tile in table} for name, table in found.items()}
     ratios = [seeds[name][tile][1] / pair[1] for name, table in found.items() for tile, pair in table.items()]
     unit = statistics.median(ratios) if ratios else 1.0
@@ -199,8 +199,8 @@ def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> Cos
 
 @functools.cache
 def shipped() -> Mapping[str, Tuned]:
-    """Return the files that come with vkq, by VENDOR-DEVICE; none if VKQ_TUNE is "fresh". A file serves each
-    device that it lists."""
+    """Return the cost files that come with vkq, by VENDOR-DEVICE; empty if VKQ_TUNE is "fresh". A file
+    applies to every device that it lists."""
     if os.environ.get(VARIABLE) == FRESH:
         return {}
     files = (Tuned.parse(json.loads(path.read_text())) for path in sorted(FOLDER.glob("*.json")))

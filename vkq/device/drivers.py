@@ -2,10 +2,10 @@
 
 The loader loads every driver that has a manifest, and a driver that crashes or hangs then ends the process,
 whatever the other drivers do. So unknown drivers are first loaded, enumerated and queried in a child
-(trial.py): all of them at once, and if that fails, one by one. Failed drivers are left out in this process:
-``VK_DRIVER_FILES`` names the others. A driver that passed is not tried again until its manifest, its library
-or the kernel changes. A crash that was seen twice is also kept; a driver that did not answer in time is tried
-again by every process.
+(trial.py): all at once, and if that fails, one by one. This process does not load failed drivers: it sets
+``VK_DRIVER_FILES`` to the good ones. A driver that passed is not tried again until its manifest, its library
+or the kernel changes. A verdict of two crashes is also kept; every process tries a driver again that did not
+answer in time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .._version import __version__
 FORMAT = 1  # version of the kept verdicts; to be raised when the trial changes
 TIMEOUT_S = 20.0
 MANIFEST_BYTES = 1 << 20
-# The loader's variables that name all drivers; the second is the older one.
+# The loader's variables that replace its search for drivers; the second is the older one.
 NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A driver that is not loaded: the path of its manifest, and what it did in the child."""
+    """A driver that is not loaded: the path of its manifest, and how it failed in the child."""
 
     manifest: str
     reason: str
@@ -44,7 +44,7 @@ class Refused:
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """The outcome of a trial: ``environment`` holds the variables for the loader (empty if every driver is
+    """The outcome of a trial. ``environment``: variables to set for the loader (empty if every driver is
     good)."""
 
     environment: Mapping[str, str]
@@ -52,7 +52,7 @@ class Tried:
 
 
 def tried() -> Tried:
-    """Try the unknown drivers; a child of vkq tries none."""
+    """Try the unknown drivers, unless this process is a child of vkq, and return the outcome."""
     if spawn.in_child():
         return Tried({}, ())
     found = manifests()
@@ -104,7 +104,7 @@ def manifests() -> list[Path]:
 
 
 def _listed(text: str) -> list[Path]:
-    """Return the manifests of a variable: files, and those in folders."""
+    """Return the manifests that a variable lists: its files, and the files in its folders."""
     found: list[Path] = []
     for name in filter(None, text.split(os.pathsep)):
         path = Path(name)
@@ -125,7 +125,7 @@ def _malformed(path: Path) -> str | None:
 
 
 def _try(unknown: Sequence[Path]) -> dict[Path, str]:
-    """Return the failure of each unknown driver that failed; the verdicts are kept."""
+    """Keep a verdict on each unknown driver, and return the reasons of those that failed."""
     ended = _trial(unknown)
     if ended is None or not ended.started:
         return {}  # no child process could run, so nothing is known
@@ -177,7 +177,7 @@ def _fingerprint(path: Path) -> str:
 
 
 def _library(path: Path, manifest: bytes) -> list[Any]:
-    """Return path, size and time of the library, if it is in one of the dynamic linker's places."""
+    """Return the library's path, size and modification time if the dynamic linker finds it."""
     try:
         name = str(files.parse_json(manifest)["ICD"]["library_path"])
     except (ValueError, TypeError, LookupError):

@@ -18,7 +18,7 @@ _REMEDY = "build it again: make (in a checkout), or pip install --force-reinstal
 
 @functools.cache
 def native_module() -> Any:
-    """Return the extension, which must be built from the sources of this checkout: another could have other
+    """Return the extension, which must be built from this checkout's sources: other builds may have other
     arguments.
 
     Raises DeviceError if it is missing, is for another Python, or was built from other bindings.

@@ -34,8 +34,8 @@ def loader() -> str:
 
 
 def no_driver() -> str:
-    """Return what to do if the loader finds no driver: if a variable names drivers, others that are installed
-    are not seen."""
+    """Return what to do if the loader finds no driver. If an environment variable lists drivers, say that the
+    loader ignores all others."""
     for name in NAMED:
         given = os.environ.get(name)
         if given and given != os.devnull:  # vkq itself sets this value if no driver is good

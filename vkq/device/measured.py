@@ -1,13 +1,13 @@
-"""Measurements on devices of a kind that was never timed: the fastest of a few candidates for each family of
-kernels (``candidates`` of profiles.yaml), found once, in a child process.
+"""Measurements on kinds of devices that were never timed: find the fastest of a few candidates for each
+kernel family (``candidates`` of profiles.yaml) once, in a child process.
 
-A candidate counts only after its result was compared with the reference. One that takes longer than
-`COMPILE_S` to compile and run once ends its child; like one that crashes or is wrong, it is never used on
-this device. The result is kept with the probe's (`vkq.device.verdict`).
+A candidate counts only after its result was compared with the reference. A candidate that takes longer than
+`COMPILE_S` to compile and run once ends its child. Candidates that are slow, crash or are wrong are never
+used on this device. The result is kept with the probe's report (`vkq.device.verdict`).
 
-VKQ_TUNE: "auto" (the default) measures if neither a rule of profiles.yaml nor a file of ``tuned`` says that
-such a device was timed; "always" measures on every device; "fresh" acts as if no file came with vkq; "off"
-never measures, and ignores measurements.
+VKQ_TUNE: "auto" (the default) measures if neither a rule of profiles.yaml nor a file of ``tuned`` covers such
+a device; "always" measures on every device; "fresh" ignores the files that come with vkq; "off" never
+measures, and ignores measurements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMPILE_S = 0.5  # time limit to compile a candidate and run it once
 START_S = 30.0  # time limit to start Python, open the device and close it
 RESTARTS = 3  # most restarts of the child, each after a candidate that ended it
 LATE = 90  # exit code of a child that ended itself because a candidate took too long
-TILES = "tiles of matrix units"  # measured like a family of kernels, but without candidates
+TILES = "tiles of matrix units"  # a family of kernels without candidates
 WORTH = 1.1  # factor by which a candidate must be faster to replace the current one
 
 Outcome = float | str  # microseconds, or why a candidate is rejected
@@ -42,8 +42,8 @@ Outcome = float | str  # microseconds, or why a candidate is rejected
 @dataclasses.dataclass(frozen=True)
 class Measured:
     """The measurement of a family of kernels: the chosen candidate, and the outcome of each candidate that
-    was tried. ``costs``: for `TILES`, two times of a step in nanoseconds: for a workgroup that runs alone on
-    a core, and for a workgroup that shares the core."""
+    was tried. ``costs``: for `TILES`, the time of a step in nanoseconds, of a workgroup that runs alone on a
+    core and of one that shares it."""
 
     taken: str
     outcomes: Mapping[str, Outcome]
@@ -102,8 +102,8 @@ def measure(
     c: Capabilities, report: Mapping[str, Any], kept: Mapping[str, Measured] | None
 ) -> dict[str, Measured] | None:
     """Return the measurements of a device that passed its probe with this *report*. *kept*: earlier
-    measurements, which only clearly faster candidates replace. None if no child answers, or somebody ended
-    it."""
+    measurements, which only clearly faster candidates replace. None if no child answers, or something else
+    ended it."""
     outcomes: dict[tuple[str, str], Outcome] = {}
     costs: dict[str, tuple[float, float]] = {}
     left = TOTAL_S
@@ -136,8 +136,8 @@ def measure(
 def _told(
     said: Sequence[Mapping[str, Any]], outcomes: dict[tuple[str, str], Outcome]
 ) -> tuple[tuple[str, str] | None, float]:
-    """Add the outcomes that a child reported to *outcomes*; return the candidate at which it ended, or None,
-    and the seconds until then."""
+    """Add the outcomes that a child reported to *outcomes*; return the candidate that was running when the
+    child ended, or None, and the seconds until then."""
     began, spent = None, 0.0
     for each in said:
         spent = float(each.get("spent", spent))
@@ -154,7 +154,7 @@ def _decided(
     family: Family, c: Capabilities, outcomes: Mapping[tuple[str, str], Outcome], kept: Measured | None
 ) -> Measured | None:
     """Return the candidate to use: the current one, unless it was rejected or another is clearly faster; None
-    if the time ended before this was known."""
+    if the time limit came before a decision."""
     names = (name for name in family.candidates if (family.name, name) in outcomes)
     tried = {name: outcomes[family.name, name] for name in names}
     times = {name: outcome for name, outcome in tried.items() if isinstance(outcome, float)}

@@ -1,8 +1,8 @@
 """Run pieces of work while a driver call takes its time.
 
 Loading the drivers and opening a device take two tenths of a second, in a few calls that do not need Python.
-A second thread for all of this would take longer: it would release the interpreter at each of a hundred short
-calls, and get it back only after this thread's turn of 5 ms. So only the long calls run in another thread.
+Running all of their work in a second thread would take longer: that thread would release the interpreter at
+each of a hundred short calls, and wait 5 ms to get it back. So only the long calls run in another thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Pieces:
-    """Pieces of work in their order; after a piece that raises there are no more."""
+    """A queue of pieces of work; a piece that raises an error clears it."""
 
     def __init__(self, pieces: tuple[Callable[[], Any], ...]):
         self.left = deque(pieces)

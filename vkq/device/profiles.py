@@ -1,4 +1,4 @@
-"""The knowledge about kinds of devices: ``profiles.yaml`` as one value for each device, with the reasons.
+"""Profiles of kinds of devices: ``profiles.yaml`` as one `Profile` for each device, with the reasons.
 
 >>> known = profiles()
 >>> known[0].name, all(rule.why and rule.source for rule in known)
@@ -28,8 +28,8 @@ PICKS = "picks"  # key of the choices among preferred values (`picks`)
 # Compared and hashed by identity, because `profile` makes each only once.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Profile(costs.Costs):
-    """How products are computed on a device. profiles.yaml explains each field, `Costs` the tables. ``names``
-    are the rules that made the profile, ``whys`` their reasons and sources."""
+    """How products are computed on a device. profiles.yaml explains each field, `Costs` the cost tables.
+    ``names`` are the matching rules, ``whys`` their reasons and sources."""
 
     staged: str | None
     staged_conv: str | None
@@ -101,8 +101,8 @@ class Profile(costs.Costs):
         )
 
     def local(self, x: int, invocations: int, most_x: int) -> tuple[int, int]:
-        """Return a workgroup's size (x, y) with this number of invocations. x is the requested one, or a near
-        one if that size is avoided; then it is at most *most_x*."""
+        """Return the workgroup size (x, y) with this number of invocations. x is the requested size, or, if
+        the device should avoid that one, a similar size of at most *most_x*."""
         sizes = [x, *(wide for wide in (2 * x, 4 * x) if wide <= most_x), x // 2, x // 4, 1]
         return next(
             (wide, invocations // wide) for wide in sizes
@@ -138,8 +138,8 @@ class ProfileRule:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of kernels: a problem that represents it, or None, and for each candidate, by name, the fields
-    of the profile that it replaces."""
+    """A family of kernels: a representative problem, or None, and its candidates: name -> the profile fields
+    that the candidate replaces."""
 
     name: str
     problem: str | None
@@ -200,7 +200,7 @@ def families() -> tuple[Family, ...]:
 
 @functools.cache
 def tuned_families() -> tuple[Family, ...]:
-    """Return these families, and those that only `vkq tune` measures."""
+    """Return the families of `families`, then the families that only `vkq tune` measures."""
     more = (Family(name, None, _tries(node)) for name, node in _file()["tuned"].items())
     return (*families(), *more)
 

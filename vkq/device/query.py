@@ -86,7 +86,7 @@ def _limits(limits: dict[str, Any]) -> dict[str, int]:
     for name, value in limits.items():
         if isinstance(value, tuple):
             out |= {f"{name}_{axis}": each for axis, each in zip("xyz", value, strict=True)}
-        else:  # the driver of a device without hardware may report an infinite timestampPeriod
+        else:  # a software driver may report an infinite timestampPeriod
             out[name] = int(value) if math.isfinite(value) else 0
     return out
 

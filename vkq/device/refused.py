@@ -1,5 +1,5 @@
-"""Features that a device's probe found wrong. Kernels avoid them on that device and compute the same results
-in other ways. `vkq.select.path` refuses paths and forms that failed."""
+"""Features that failed a device's probe. On that device, kernels without these features compute the same
+results. `vkq.select.path` refuses paths and dot forms that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices that this machine need not have: the reports of their drivers, in ``reported/NAME.json``.
+"""Devices that need not be in this machine: the reports of their drivers, in ``reported/NAME.json``.
 
 A file holds the supported features and all properties under Vulkan's names, the driver's name and version,
 the date (``taken``) and the origin of the report (``source``).

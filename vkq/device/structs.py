@@ -1,5 +1,5 @@
 """The Vulkan structs with a device's capabilities, described by number (VkStructureType) and the positions of
-their fields. So the extension can query them even if it was compiled with headers that lack them.
+their fields. So the extension can query structs that its Vulkan headers lack.
 
 A struct is named without its prefix, ``VkPhysicalDevice``. Positions are in 32-bit words after sType and
 pNext.
@@ -137,7 +137,7 @@ PROPERTIES = (
     ),
 )  # fmt: skip
 
-# The positions of texts and bytes, in words.
+# Structs with texts or byte arrays; positions in words.
 IDENTITY = Struct("IDProperties", 1000071004, 12, {"deviceUUID": 0}, (1, 1))
 DRIVER = Struct(
     "DriverProperties",

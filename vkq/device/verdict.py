@@ -2,9 +2,8 @@
 
 The child reports the begin and end of each stage. If it dies, the driver failed in the current stage, and the
 child is started again without it. Every failure is tried a second time. A report is kept for later processes
-unless something in it may pass later: numbers that are wrong twice, or a crash twice, are a verdict about the
-driver; a child that was slow, ended from outside, out of memory or cut short is not. A stage without a result
-has failed.
+unless a failure in it may be temporary: a result that is wrong twice, or two crashes, are a verdict about the
+driver; a child that was slow, killed, out of memory or cut short is not. A stage without a result has failed.
 """
 
 from __future__ import annotations
@@ -42,10 +41,11 @@ class Verdict:
 
     ``failures``: what was wrong, by test (a dot form, ``matrices``, ``matrices_half``, ``requantize``,
     ``quantize``, or ``open`` if the device could not be opened). ``soft_float``: floats are rounded in
-    integers. ``rates``: see `vkq.probe.rates.Rates`; empty if not measured. ``clock``: of the rates, "gpu" or
-    "host". ``isolated``: the probe ran in a child process. ``cores``: the measured number of cores, or None.
-    ``tuning``: the measurements by family of kernels (`measured`); None if there are none. ``loop_limit``:
-    the iterations after which the driver ends the loops of an invocation; None if it does not.
+    integers. ``rates``: see `vkq.probe.rates.Rates`; empty if not measured. ``clock``: how rates were timed,
+    "gpu" or "host". ``isolated``: the probe ran in a child process. ``cores``: the measured number of cores,
+    or None. ``tuning``: the measurements by family of kernels (`measured`); None if there are none.
+    ``loop_limit``: the iterations after which the driver ends the loops of an invocation; None if it does
+    not.
     """
 
     failures: Mapping[str, str]
@@ -140,13 +140,13 @@ def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
 
 
 def believe(c: Capabilities, report: Verdict) -> None:
-    """Use *report* as the device's report in this process: a child learns what its parent knows."""
+    """Use *report* as the device's report in this process; a child gets its parent's report so."""
     with _lock:
         _reports[c.key] = report
 
 
 def known(c: Capabilities) -> Verdict | None:
-    """Return the device's report if this process has it; in a child nothing is known."""
+    """Return the device's report if this process has it; always None in a child."""
     return None if spawn.in_child() else _reports.get(c.key)
 
 
@@ -206,8 +206,8 @@ def _ask_and_keep(
 
 
 def _steady(found: Verdict, before: Verdict | None) -> Verdict:
-    """Return the report with the rates *before*, unless now another arithmetic is clearly the fastest. Under
-    other programs' load all rates change, and the chosen path should not."""
+    """Return the report with the rates *before*, unless the new ones make another arithmetic clearly the
+    fastest. The load of other programs changes all rates, and must not change the chosen path."""
     old = {form: rate for form, rate in before.rates.items() if form in FORMS} if before else {}
     new = {form: rate for form, rate in found.rates.items() if form in FORMS}
     if before is None or old.keys() != new.keys() or not old:
@@ -233,7 +233,7 @@ def _with_tuning(c: Capabilities, report: Verdict, kept: Mapping[str, measured.M
 
 
 def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
-    """Return (report, True if it is a verdict to keep); None if no child answers for this device."""
+    """Return (the report, True if it is to be kept); None if no child answers for this device."""
     first = _round(c, ())
     if first is None:
         return None
@@ -262,8 +262,8 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
 
 
 def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] | None:
-    """Return the outcome of every stage except those of *skip*; None if no child can be started, or if it
-    finds another device under the index, so that it says nothing about this one."""
+    """Return the outcome of every stage that is not in *skip*; None if no child can be started, or if the
+    child finds another device under the index."""
     found: dict[str, _Outcome] = {}
     expected = set(ALWAYS if not c.features["shaderIntegerDotProduct"] else (*ALWAYS, *FORMS))
     for _ in range(RESTARTS + 1):
@@ -284,8 +284,8 @@ def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] 
 
 
 def _told(ended: spawn.Ended, found: dict[str, _Outcome], expected: set[str]) -> str:
-    """Add the outcomes that a child reported to *found*, and the stages to *expected*; return the stage at
-    its end."""
+    """Add the outcomes that a child reported to *found*, and its stages to *expected*; return the stage that
+    was running when the child ended."""
     stage = OPENING
     for said in ended.said:
         expected.update(map(str, said.get("stages", ())))

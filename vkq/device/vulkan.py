@@ -16,7 +16,7 @@ from .extension import native_module
 from .overlap import long_call
 from .structs import CORE, FEATURES
 
-# The names of libvulkan, in the order in which they are tried. Android and Termux have only the second name.
+# The names of libvulkan, in the order in which they are tried. Only the second exists on Android and Termux.
 LIBRARIES = ("libvulkan.so.1", "libvulkan.so", "libvulkan.1.dylib", "libMoltenVK.dylib")
 VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST = -1, -2, -4
 VK_ERROR_LAYER_NOT_PRESENT, VK_ERROR_EXTENSION_NOT_PRESENT = -6, -7

@@ -1,6 +1,6 @@
-"""Limits for the work of one dispatch and of one submission. Drivers end work that takes too long, so every
-device has a limit for its dispatches, from its profile. If the GPU also drives the screen, long work freezes
-it: then the limit follows from measured rates, and longer work is split into several submissions."""
+"""Limits for the work of one dispatch and of one submission. Drivers end work that takes too long, so the
+profile of every device limits its dispatches. On a GPU that also drives the screen, long work freezes the
+screen: there the limit follows from measured rates, and longer work is split into several submissions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_S = 0.1
 LEAST_SHARE = 0.125  # share of the measured rate that kernels reach at least
 SHARED = ("integrated", "other")  # types of devices that drive the screen
 # Operations and bytes per second of devices without known rates, such as devices for which a file is
-# exported. The numbers are about those of the slowest phones (a Mali-G52's peak), and not measured.
+# exported. They approximate the slowest phones (a Mali-G52's peak) and are not measured.
 ASSUMED, ASSUMED_COPY = 1e11, 1e10
 
 
@@ -30,7 +30,7 @@ def macs_in_time(c: Capabilities, own: verdict.Verdict | None = None) -> int | N
 def groups_in_time(
     c: Capabilities, total: int, macs: int, size: int = 0, own: verdict.Verdict | None = None
 ) -> int:
-    """Return how many workgroups one dispatch may have before a watchdog could end it. All *total* workgroups
+    """Return the most workgroups of one dispatch that end before a watchdog would act. All *total* workgroups
     together do *macs* multiply-adds on *size* bytes."""
     most = _most_macs(c, own)
     fit = total if macs <= most else total * most // macs

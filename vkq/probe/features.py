@@ -1,6 +1,6 @@
-"""Tests of features that kernels avoid on devices that get them wrong: texel reads of data that was just
-stored, and subgroup shuffles. Each test runs several times with other numbers, because published faulty
-drivers are right in the first run (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
+"""Tests of two features, which kernels avoid on devices that fail: texel reads of data that was just stored,
+and subgroup shuffles. Each test runs several times with different values, because known faulty drivers are
+right in the first run (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 
 RUNS = 3
-VECTORS = 1000  # vectors of four words; this number is not a multiple of a workgroup
+VECTORS = 1000  # vectors of four words; not a multiple of the workgroup size
 GROUPS = 37
 
 Array = npt.NDArray[Any]
@@ -49,7 +49,7 @@ def _texels(device: Device) -> str | None:
 
 
 def _shuffles(device: Device) -> str | None:
-    """Compare each lane's vector as each lane reads it at each step (shuffles.comp)."""
+    """Compare the vectors that each lane reads from other lanes at each step (shuffles.comp)."""
     lanes = int(device.capabilities.properties["subgroupSize"])
     program = device.program(catalog().find("selftest__shuffles"), {"LANES": lanes}, lanes)
     x = Tensor(device, (GROUPS, lanes, 4), "float32")
@@ -64,7 +64,7 @@ def _shuffles(device: Device) -> str | None:
 
 
 def _replayed(recording: Recording, x: Tensor, y: Tensor, cases: list[tuple[Array, Array]]) -> str | None:
-    """Return what is wrong in the first wrong run, or None. y is overwritten between runs."""
+    """Return the error of the first run with a wrong result, or None. y is"""
     for run, (values, want) in enumerate(cases, 1):
         x.write(values)
         y.write(np.full(y.shape, -1, want.dtype))

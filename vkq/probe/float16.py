@@ -15,13 +15,13 @@ from ..shader.catalog import catalog
 
 FLOAT16 = "float16"  # the form of products in float16, and the name of the test
 K, ROWS, COLUMNS = 16, 36, 20  # sizes that are not multiples of the tile of 8 x 8
-# Valid for every rounding that devices use; numbers below NORMAL may become zero.
+# Bounds for every rounding that devices use; values below NORMAL may become zero.
 ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14
 
 
 def lacking(capabilities: Capabilities) -> str | None:
     """Return why products should not use float16 arithmetic: a missing feature, or that it is no faster. None
-    if they should."""
+    if products should use it."""
     if not capabilities.features.get("shaderFloat16"):
         return "shaderFloat16 is false"
     known = profile(capabilities)
@@ -29,8 +29,8 @@ def lacking(capabilities: Capabilities) -> str | None:
 
 
 def test(device: Device) -> str | None:
-    """Return what is wrong with sums of 16 products; None if nothing is. Integers must be exact, other
-    numbers within a roundoff of each product and sum."""
+    """Return the error in sums of 16 products, or None. Integers must be exact, other values within a
+    roundoff of each product and sum."""
     rng = np.random.default_rng(2028)
     for whole in (True, False):
         x, w = (_numbers(rng, (size, K), whole) for size in (ROWS, COLUMNS))

@@ -1,5 +1,5 @@
-"""The int8 matrices that a device's matrix units multiply, and what the device lacks for the shaders that use
-them."""
+"""The shapes of int8 matrices that a device's matrix units multiply, and the features that the device lacks
+for them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HALF, BRAIN = "f16", "bf16"  # forms with float operands and float32 sums
 FLOAT_FEATURES = {HALF: "shaderFloat16", BRAIN: "shaderBFloat16CooperativeMatrix"}
 # Dtypes of A, B, C and D. The first combination is preferred.
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
-LEAST_SHARED = 32768  # bytes of shared memory with which every shape has a tile
-SUBGROUP = 32  # the subgroup size for which the shaders declare the subgroups of a tile
+LEAST_SHARED = 32768  # bytes of shared memory that suffice for a tile of every shape
+SUBGROUP = 32  # the subgroup size that the shaders' WGM and WGN assume
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Matrices:
     def constants(self, variant: Variant) -> dict[str, Value]:
         """Return the specialization constants of a shader for these matrices.
 
-        A tile's subgroups, WGM down and WGN across, are declared for subgroups of 32. With smaller subgroups
-        there are more of them, first down and then across; with larger ones there are fewer, first across and
-        then down. So a workgroup has the same number of invocations.
+        A tile's subgroups, WGM down and WGN across, are declared for subgroups of 32. Smaller subgroups
+        multiply first WGM and then WGN; larger ones divide first WGN and then WGM. So a workgroup always has
+        the same number of invocations.
         """
         found = self.shape_constants
         if "WGM" not in variant.specialization:
@@ -90,8 +90,8 @@ def advertised(capabilities: Capabilities) -> tuple[Matrices, ...]:
     """Return the matrices that the device lists for int8 times int8 into int32 (subgroup scope, not
     saturating) and that the shaders support.
 
-    They are in the order of the device's list, which is its preference, with signed elements before unsigned
-    ones. Only listed shapes may be used: the pipeline of any other shape computes nothing, without an error.
+    The order is that of the device's list (its preference), signed elements before unsigned ones. Only listed
+    shapes may be used: a pipeline with any other shape computes nothing and reports no error.
     """
     return _advertised(capabilities.cooperative_matrices, *_subgroups(capabilities))
 
@@ -119,7 +119,7 @@ def advertised_half(
     capabilities: Capabilities, form: str = HALF, sums: bool = False
 ) -> tuple[Matrices, ...]:  # fmt: skip
     """Return the matrices for float16 (or another form) times float16 into float32, as `advertised`; 8
-    elements along k are one uvec4. *sums*: only shapes that also have sums of that form."""
+    elements along k fill one uvec4. *sums*: only shapes that can also sum in this form."""
     narrow = {(c.m, c.n) for c in capabilities.cooperative_matrices if (c.c, c.d) == (form, form)}
     found = (
         Matrices(c.m, c.n, c.k, form, _subgroup(c, *_subgroups(capabilities)))
@@ -139,8 +139,8 @@ def advertised_half(
 
 
 def counted(capabilities: Capabilities) -> bool:
-    """Return True if the device's compiler needs trip counts of loops over matrices as constants of a
-    pipeline, which is possible for int8 linear layers and convolutions."""
+    """Return True if the device's compiler needs the trip counts of matrix loops as pipeline constants, which
+    int8 linear layers and convolutions can provide."""
     return profile(capabilities).matrix_literals == "trips"
 
 
@@ -158,8 +158,8 @@ def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
 
 
 def _taken(a: Matrices) -> bool:
-    """Return True if tiles are whole matrices: 16 elements along k are one uvec4 of the layouts, and the
-    shaders' epilogues store 16 rows at a time."""
+    """Return True if the shape divides the tiles: 16 elements along k are one uvec4 of the layouts, and the
+    epilogues store 16 rows at a time."""
     return (
         a.m in (4, 8, 16, 32, 64)
         and a.n in (8, 16)
@@ -170,7 +170,7 @@ def _taken(a: Matrices) -> bool:
 
 
 def _subgroups(capabilities: Capabilities) -> tuple[int | None, int, int]:
-    """Return the subgroup size: (by the profile, the least, the most)."""
+    """Return three subgroup sizes: the profile's (or None), the least, the most."""
     least, most = (int(capabilities.properties[name]) for name in ("minSubgroupSize", "maxSubgroupSize"))
     return profile(capabilities).matrix_subgroup, least, most
 

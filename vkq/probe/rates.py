@@ -2,9 +2,9 @@
 and a copy; and the number of cores, if no driver reports it.
 
 A feature says that a dot product is accelerated; only its rate says by how much. Each rate comes from the
-difference between no loop and many, so that the fixed cost of a dispatch cancels out, and from the fastest of
-interleaved rounds, so that neither a clock that wakes up nor another program decides. All rates together take
-well under a second.
+time difference between zero and many iterations, which cancels the fixed cost of a dispatch, and from the
+fastest of interleaved rounds, which excludes a rising clock and other programs. All rates together take well
+under a second.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..runtime.program import Program
 from ..shader.catalog import catalog
 
 LOCAL = 64  # invocations of a workgroup: the shader's LOCAL_X
-# Microseconds of one run; with the host's clock, which is less exact, a run is longer.
+# Microseconds of one run; longer with the host's clock, which is less exact.
 TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}
 ROUNDS = 5
-ATTEMPTS = 3  # attempts, each with more iterations, in case another program made a short run look long enough
+ATTEMPTS = 3  # attempts, each with more iterations, in case another program made a short run look long
 MOST_LOOPS = 65_000  # lavapipe ends loops after 65,535 iterations
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
@@ -71,7 +71,7 @@ class _Work:
         self.full.append(self.time_us(self.loops))
 
     def _calibrated(self) -> int:
-        """Return a loop count that takes about the target time; the first runs also wake the clock."""
+        """Return a loop count that takes about the target time; the first runs also raise the GPU clock."""
         loops, target = 1, TARGET_US[self.clock]
         for _ in range(12):
             took = min(self.time_us(loops) for _ in range(3))  # other programs can only make a run longer
@@ -102,7 +102,7 @@ class _Work:
         return recording.gpu_times_us()[0] if self.clock == "gpu" else host
 
     def per_loop(self) -> float:
-        """Operations (or bytes) of one more iteration."""
+        """Return the operations (or bytes) of one iteration."""
         invocations = self.local * self.groups
         if self.op == "copy":
             return 32.0 * invocations
@@ -110,7 +110,8 @@ class _Work:
         return float(invocations * steps * (2 * 16 if self.op == "fma" else 8 * 16))
 
     def per_second(self) -> float | None:
-        """The rate; None if the full run was not longer, because then the clock is too coarse."""
+        """Return the rate; None if the full run was no longer than the empty one (the clock is too
+        coarse)."""
         took = (min(self.full) - min(self.empty)) * 1e-6
         return self.per_loop() * self.loops / took if took > 0 else None
 
@@ -138,8 +139,8 @@ def measure(device: Device) -> Rates:
 
 
 def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -> int | None:
-    """Return how many workgroups run at once as fast as one alone: the rate of many divided by that of one,
-    each with as many invocations as fill a core. None if the clock is too coarse."""
+    """Return how many workgroups run at once without slowing each other: the rate of many divided by the rate
+    of one, each with enough invocations to fill a core. None if the clock is too coarse."""
     local = min(1024, device.capabilities.properties["maxComputeWorkGroupInvocations"])
     many = profile(device.capabilities).fill_workgroups * LOCAL // local
     works = [_Work(device, "fma", clock, buffers, groups, local) for groups in (1, many)]

@@ -36,13 +36,13 @@ __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "s
 
 Words = npt.NDArray[np.int32]
 HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # test of float matrices -> their form
-# Tests of numbers below the smallest normal float16: in matrices, and in elements that become float16.
+# Tests with values below the smallest normal float16: in matrices, and in elements converted to float16.
 SMALLS = {HALF: "matrix_small", BRAIN: "matrix_small_brain"}
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # ways of loading matrices: constants of selftest__matrices_half
 SMALL = "SMALL"  # a variant whose weights are always float16, for elements of another form
 WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements",
         SMALL: ", of 2^-24 as much"}  # fmt: skip
-PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests of what a profile claims about matrices
+PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests of a profile's claims about matrices
 
 runtime_device.probed = lambda device: report(device)
 
@@ -59,8 +59,8 @@ def report(device: Device) -> Verdict:
 
 
 def report_of(capabilities: Capabilities) -> Verdict:
-    """Return the report, as `report`, of a device that is not open in this process: a driver that crashes is
-    refused before it is opened."""
+    """Return `report` for a device that is not open in this process: a driver that crashes is refused before
+    it is opened."""
     found = verdict.report_of(capabilities, lambda: _run_alone(capabilities))
     assert found is not None
     return found
@@ -80,8 +80,8 @@ def _run_alone(capabilities: Capabilities) -> Verdict:
 
 
 def stages(device: Device) -> dict[str, Callable[[], Any]]:
-    """Return every test for which the device has the features, and the rates: name -> a function that returns
-    a JSON value.
+    """Return the tests whose features the device has, and the rates: name -> a function that returns a JSON
+    value.
 
     A test returns what is wrong, or None.
     """
@@ -159,9 +159,9 @@ def _test_half_matrices(device: Device, form: str, ways: Sequence[str]) -> str |
 
 def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None:
     """Test one shape of float matrices with integers whose sums float32 holds exactly: every bit must be
-    right, in any order. bfloat16 numbers, which are parts of float32 numbers, need all of their bits. *way*:
-    how matrices are loaded, a specialization constant; with ALIKE every row is the same, and sums are scaled
-    by powers of two; SMALL needs no constant."""
+    right, in any order. bfloat16 values, parts of float32 values, use all bits. *way*: how matrices are
+    loaded, a specialization constant; with ALIKE all rows are equal, and sums are scaled by powers of two;
+    SMALL has no such constant."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
     if matrices.form == BRAIN:
         x[:, 0] *= 32
@@ -228,8 +228,8 @@ def dot_cases() -> tuple[Words, Words]:
 
 
 def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8. In the first
-    cases one element of each place is not 0, so that all places can be told apart; then extremes; then random
+    """Return rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8. In each of the
+    first cases only one index along k is nonzero, so that every index is tested; then extremes; then random
     values."""
     k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8
     rng, steps, low, high = np.random.default_rng(2027), 4, np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -238,7 +238,7 @@ def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
         for size in (matrices.n, matrices.m)
     )
     x[:k], w[:k] = 0, 0
-    for place in range(k):  # y[m, n] = (m + 1) (n + 1), from the only place where both operands differ from 0
+    for place in range(k):  # y[m, n] = (m + 1) (n + 1), from the only k where both operands are nonzero
         x[place, place % steps, :, place] = np.arange(1, matrices.n + 1)
         w[place, place % steps, :, place] = np.arange(1, matrices.m + 1)
     for case, (a, b) in enumerate(((low, low), (low, high), (high, high), (high // 2, 1)), k):
@@ -251,7 +251,7 @@ def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
     values over the whole range."""
     rng = np.random.default_rng(2025)
     powers = np.array([s * (2**e + d) for e in range(31) for d in (-1, 0, 1) for s in (-1, 1)])
-    above = 2**24 + np.arange(-64, 64)  # from this number on, the conversion from int to float rounds
+    above = 2**24 + np.arange(-64, 64)  # above 2^24, the conversion from int to float rounds
     many = rng.integers(-(2**31) + 1, 2**31, 4096)
     small = rng.integers(-(2**20), 2**20, 4096)
     acc = np.concatenate([powers, above, -above, above * 64 + 32, [2**31 - 1, -(2**31) + 1, 0], many, small])

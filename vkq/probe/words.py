@@ -22,9 +22,9 @@ _found: weakref.WeakKeyDictionary[Device, dict[Matrices, Words]] = weakref.WeakK
 
 
 def order(device: Device, matrices: Matrices) -> Words:
-    """Return (invocation, word): for each word of each invocation, in whole fours, its number among the 128
-    words of a matrix of weights, whose rows have 8. The device is asked once, and its invocations must hold
-    elements in pairs (`pairs_refusal`)."""
+    """Return (invocation, word): the index, in a matrix of 128 words with 8 a row, of each word that an
+    invocation holds, in groups of four. The device is asked once; its invocations must hold elements in pairs
+    (`pairs_refusal`)."""
     known = _found.setdefault(device, {})
     if matrices not in known:
         known[matrices] = _asked(device, matrices)
@@ -47,6 +47,6 @@ def _asked(device: Device, matrices: Matrices) -> Words:
 
 
 def in_order(blocks: Words, found: Words) -> Words:
-    """Return the words of matrices, 128 each, in the order of the invocations: all words of the first one,
-    then of the next."""
+    """Reorder the words of matrices (128 each) by invocation: all words of the first invocation, then those
+    of the next."""
     return np.ascontiguousarray(blocks.reshape(-1, WORDS)[:, found.reshape(-1)])
