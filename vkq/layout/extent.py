@@ -18,7 +18,7 @@ CONTIGUOUS = "contiguous"
 MATRIX = "kPackedInt8_4H4W"
 IMAGE = "kPackedInt8_4W4C"
 BLOCKED = "kPackedInt8_16C"
-# Layouts whose vectors are whole pixels, with their names in variants.
+# Layouts whose vectors are whole pixels -> the layouts' names in shader variants.
 PIXELS = {IMAGE: "4w4c", BLOCKED: "16c"}
 NUMBERS: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"), "int32": np.dtype("<i4"), "float16": np.dtype("<f2"),
@@ -92,21 +92,22 @@ class Spec:
 
     @property
     def image_layout(self) -> str:
-        """Its own layout if that has vectors of pixels (`PIXELS`), else kPackedInt8_4W4C."""
+        """The array's layout if its vectors are pixels (`PIXELS`), else kPackedInt8_4W4C."""
         return self.layout if self.layout in PIXELS else IMAGE
 
 
 def default_layout(dtype: str, rank: int) -> str:
-    """Return the layout of an array without a given layout: images for four dims, matrices otherwise; other
-    types are row-major."""
+    """Return the default layout: for int8 with four dims the image layout, with others the matrix layout;
+    other types are row-major."""
     if dtype not in BYTES:
         return CONTIGUOUS
     return IMAGE if rank == 4 else MATRIX
 
 
 def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
-    """Return a logical shape as (n, c, h, w): 4-D unchanged; others, and 4-D in the matrix layout, with all
-    axes but the last folded into rows. Rows are h, their elements w; in blocks of channels n and c."""
+    """Return a shape as (n, c, h, w): 4-D is unchanged; other ranks, and 4-D in the matrix layout, have all
+    axes but the last folded into rows. Rows are h and their elements w; in layouts with blocks of channels, n
+    and c."""
     if len(shape) == 4 and layout_name != MATRIX:
         n, c, h, w = shape
         return (n, c, h, w)

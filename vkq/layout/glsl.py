@@ -1,4 +1,4 @@
-"""The include files that layouts give to shaders."""
+"""The GLSL include files generated from layouts."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Layout(LayoutSpec):
         shape..., 4) for it."""
         inside: list[slice | int] = [slice(size) for size in shape]
         dim = self.lane.dim
-        # The lanes of a word are neighbours in the array: the array is one region with long runs.
+        # The lanes of a word are adjacent in the array: the array is one region with long runs.
         if dim == len(shape) - 1:
             yield tuple(inside), lanes.reshape(self.padded(shape))[tuple(inside)]
             return

@@ -1,8 +1,8 @@
 """Writes compute shaders step by step: `vkq.numerics.steps` as SPIR-V.
 
-A kernel for a chain of operators has just their steps, each once, in one basic block. Nothing is compiled,
-and a wheel contains no such modules. Sums and products are NoContraction. On devices that round another way
-(soft) they are functions of integers (`vkq.numerics.software`).
+A kernel for a chain of operators consists of the operators' steps, each once, in one basic block. No compiler
+is needed, and no wheel contains such modules. Sums and products are NoContraction. On devices that round
+differently (soft), integer functions compute them (`vkq.numerics.software`).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class KernelWriter(ModuleWriter):
         fours: frozenset[int] = frozenset(),
     ):
         super().__init__(buffers, words, local, shared, fours)
-        self._soft, self._current = soft, 0  # the label of the block that is being written
-        self._block: dict[tuple[object, ...], Number] = {}  # steps of the block that is being written
+        self._soft, self._current = soft, 0  # label of the current block
+        self._block: dict[tuple[object, ...], Number] = {}  # steps of the current block
         self._label()
 
     def constant(self, value: float | int | bool, kind: Kind) -> Emitted:
@@ -70,7 +70,7 @@ class KernelWriter(ModuleWriter):
     # ------------------------------------------------------------------------------------------------- steps
 
     def step(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """Add a step, or return the same step of this block."""
+        """Add a step and return its result; if the block already has the step, return that result."""
         ids = tuple(self._id(operand) for operand in operands)
         key = (op, *ids)
         found = self._block.get(key)
@@ -140,7 +140,7 @@ class KernelWriter(ModuleWriter):
         return self._load(self._ids[name], INPUT, "u", self.constant(index, "u"))
 
     def load(self, buffer: int, index: Number) -> Number:
-        """Load a word of a buffer, "u"."""
+        """Load a word of a buffer as a uint ("u")."""
         return self._load(self._buffers[buffer], STORAGE, "u", self.constant(0, "u"), index)
 
     def store(self, buffer: int, index: Number, word: Number) -> None:
@@ -161,7 +161,7 @@ class KernelWriter(ModuleWriter):
         return self._op(65, pointer, self._buffers[buffer], self.constant(0, "u").id, self._id(index))
 
     def exchange(self, index: Number) -> Number:
-        """Load a number that another invocation of the workgroup stored, "f"."""
+        """Load a float that another invocation of the workgroup stored ("f")."""
         return self._load(self._shared, SHARED, "f", index)
 
     def keep(self, index: Number, value: Number) -> None:
@@ -200,8 +200,8 @@ class KernelWriter(ModuleWriter):
         self, first: Number, end: Number, step: Number, values: tuple[Number, ...],
         turn: Callable[[Number, tuple[Number, ...]], tuple[Number, ...]], rolled: bool = False,
     ) -> tuple[Number, ...]:  # fmt: skip
-        """Return *values* after a turn for each number from *first* on, *step* apart, below *end* ("u").
-        rolled: ask the driver not to unroll the loop."""
+        """Return *values* after one call of *turn* for each index from *first* up to, not including, *end*,
+        in steps of *step* ("u"). *rolled*: ask the driver not to unroll the loop."""
         before, head, test, body, again, after = (self._current, *(self._fresh() for _ in range(5)))
         put(self._body, 249, head)
         self._label(head)

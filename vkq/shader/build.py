@@ -1,8 +1,8 @@
 """Compiles shaders ahead of time: ``python -m vkq.shader.build OUTPUT`` fills a wheel's ``vkq/_spirv``.
 
 It runs while the wheel is built, so it needs only NumPy, PyYAML, platformdirs and a GLSL compiler. With
-``--given DIR`` it takes the SPIR-V from a folder that it filled on another machine, and needs no compiler:
-Termux, for example, has none. SPIR-V is the same for every processor.
+``--given DIR`` it copies the SPIR-V from a folder filled on another machine and needs no compiler (Termux,
+for example, has none). SPIR-V is the same for every processor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vkq.shader.spec import Variant
 COMPILER = "compiler.txt"  # a file in the folder of all modules that names the compiler
 WORTH_A_PROCESS = 48  # with fewer modules, starting processes costs more time than it saves
 
-Module = tuple[Variant, ...]  # the variants that share one SPIR-V module: they differ only in specialization
+Module = tuple[Variant, ...]  # variants that share one SPIR-V module and differ only in specialization
 _Map = Callable[[Callable[[Module], tuple[str, bytes]], Iterable[Module]], Iterable[tuple[str, bytes]]]
 
 

@@ -69,7 +69,7 @@ class Catalog:
 
     def matching(self, pattern: str = "") -> list[Variant]:
         """Return the variants whose full name matches: a glob if *pattern* contains ``*?[``, else a part of
-        the name (or an alias: `MEANT`)."""
+        the name (or an alias from `MEANT`)."""
         globs = [pattern] if set(pattern) & set("*?[") else [f"*{pattern}*", *MEANT.get(pattern, ())]
         return [v for name, v in self.variants.items() if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 
@@ -83,13 +83,13 @@ def shaders_folder() -> Path:
 
 class Described(Mapping[str, Shader]):
     """The shaders of ``<folder>/<group>/<name>.yaml``, each read at its first use: a network uses a quarter
-    of them, and reading adds to the time of its first result."""
+    of the shaders, and reading them delays its first result."""
 
     def __init__(self, folder: Path):
         self._paths: dict[str, Path] = {}
         self._known = blocks(folder)
         self._read: dict[str, Shader] = {}
-        # Each variant must be one object; two threads that read at once would make two.
+        # Each variant must be one object; without the lock two threads could make two.
         self._lock = Turns("reading a shader")
         for path in sorted(folder.glob("*/*.yaml")):
             name = _name(path, self._known)
@@ -116,7 +116,7 @@ class Described(Mapping[str, Shader]):
 
 
 def _name(path: Path, known: Mapping[str, Words]) -> str:
-    """Return the name in a description, without reading the rest if it has the usual form."""
+    """Return a description's name; parse the whole file only if the name line has an unusual form."""
     with contextlib.suppress(OSError):  # `load_shader` raises the same error with the file's name
         usual = _NAME.search(files.read(path, MAX_BYTES))
         if usual:

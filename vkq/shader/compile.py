@@ -24,11 +24,11 @@ from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect
 from vkq.shader.spec import Variant, Written
 
-FORMAT = 2  # to be raised when the same text must give another file: other SPIR-V, another form of files
+FORMAT = 2  # raise it when the same text must give another file: other SPIR-V, another file format
 DEBUG = "DEBUG"  # the define with which shaders print (debugPrintfEXT)
 DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment variable that sets this define for a whole process
 MOST_BYTES = 1 << 20  # most bytes of a source or an included file
-MOST_LINES = 10_000  # most lines of expanded text: nested double includes would grow without end
+MOST_LINES = 10_000  # most lines of expanded text: nested includes can grow exponentially
 MOST_DEPTH = 32  # most levels of nested includes
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
@@ -42,13 +42,13 @@ Includes = tuple[tuple[str, str], ...]  # names and texts of includes that are n
 
 
 class Sources:
-    """The files of shaders: the place of each included name, and the text of each file, read once."""
+    """The source files of shaders: the path of each included name, and the text of each file, read once."""
 
     def __init__(self, folders: Sequence[Path] = ()):
         self.folders = list(folders)
         self._found: dict[tuple[Path | None, str], Path | None] = {}
         self._texts: dict[Path, tuple[str, str]] = {}
-        self.bodies: dict[tuple[Path, Includes], str] = {}  # expanded texts of the part that variants share
+        self.bodies: dict[tuple[Path, Includes], str] = {}  # texts below #version
 
     def read(self, path: Path) -> tuple[str, str]:
         """Return a file's name, relative to the folder that contains ``common``, and its text. The name is
@@ -67,7 +67,7 @@ class Sources:
         return self._found[key]
 
     def looked(self, beside: Path | None) -> list[Path]:
-        """Return the folders that are searched for a name, in order."""
+        """Return the folders to search for an included name, in order."""
         return [folder for folder in ([beside] if beside else []) + self.folders if folder.is_dir()]
 
 
@@ -81,8 +81,8 @@ def expand(
     ``#line``.
 
     A name is searched in the including file's folder, then in *include_dirs*, then in *virtual* (name ->
-    text). Each included file has an include guard, so it counts once, where the preprocessor meets it first,
-    even inside ``#if``.
+    text). Each included file has an include guard, so the preprocessor uses only its first occurrence, even
+    inside ``#if``.
 
     Raises:
         CompileError: an include that is missing or malformed (``file:line:``), or a file without
@@ -119,11 +119,11 @@ def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, vi
 
 @functools.lru_cache(maxsize=1024)
 def _parts(text: str, first: int, name: str) -> tuple[str | tuple[int, str], ...]:
-    """Return a file's lines, joined, between its includes (line, name of the file)."""
+    """Return a file's text between its includes, and each include as (line, file name)."""
     parts: list[str | tuple[int, str]] = []
     block: list[str] = []
     for number, line in enumerate(text.splitlines(), first):
-        if "#" not in line:  # true for nearly all lines
+        if "#" not in line:  # nearly all lines
             block.append(line)
         elif match := _INCLUDE.fullmatch(line):
             parts += ["\n".join(block), (number, match[1])] if block else [(number, match[1])]
@@ -276,7 +276,7 @@ def compiled(variant: Variant) -> bytes | None:
     """Return the SPIR-V of *variant* from the package or the user's cache; None if it must be compiled."""
     if isinstance(variant, Written):
         return variant.module()
-    if variant.packaged and not _debugged():  # the build of the package compared this module with its YAML
+    if variant.packaged and not _debugged():  # checked against its YAML when the package was built
         data = stored.read(PACKAGED / f"{variant.packaged}.spv")
         if data is not None:
             return data
@@ -284,8 +284,8 @@ def compiled(variant: Variant) -> bytes | None:
 
 
 def checked_spirv(variant: Variant, path: Path) -> bytes | None:
-    """Return the SPIR-V of a sealed file if it has the YAML's interface, which the seal does not guarantee;
-    else None, with a warning if the file exists."""
+    """Return the SPIR-V of a sealed file if its interface matches the YAML (the seal does not guarantee
+    that); else None, with a warning if the file exists."""
     data = stored.read(path)
     if data is None:
         return None

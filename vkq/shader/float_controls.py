@@ -1,4 +1,4 @@
-"""Sets the float behaviour of a module that otherwise the driver chooses."""
+"""Declares float behaviour in a module that a driver may otherwise choose."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Descriptions of shaders in a wheel: the YAML's content, read when the wheel was built, and the SPIR-V
-module of each variant, compared with the YAML at that time. So a wheel parses, expands and reflects nothing
-at run time.
+"""Descriptions of shaders in a wheel: the content of the YAML, and the SPIR-V module of each variant, checked
+against the YAML when the wheel was built. So a wheel parses, expands and reflects nothing at run time.
 
 In the folder of the modules, ``<shader>.json`` describes one shader: ``axes``, ``combinations``, and
 ``variants`` in the order of the combinations.

@@ -108,7 +108,7 @@ class LibraryCompiler:
             spirv_version=(ctypes.c_int * 3)(1, 3, 0),
             entry_point=b"main",
         )
-        # The buffer must exist as long as the request, even if nobody waits for the request any more.
+        # Keep the buffer alive as long as the request, even if no caller waits for the request any more.
         request.text = buffer
         codes: list[int] = []
 

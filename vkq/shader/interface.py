@@ -1,5 +1,5 @@
-"""Push constants from one source: ``shaders/push.yaml`` has the blocks that several shaders share, and a
-variant's push constants give the GLSL that declares them (``#include "push.glslh"``)."""
+"""Push constants from one source: ``shaders/push.yaml`` has the blocks that several shaders share, and the
+GLSL declaration is generated from a variant's push constants (``#include "push.glslh"``)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 1024
 REQUIRED = {"source", "bindings", "local_size", "workgroups"}
-# The keys that a description takes over with `like`.
+# The keys whose entries a description adds to those of its `like` description.
 ADDED = {"axes", "defines", "sizes", "bindings", "push_constants", "specialization"}
 KEYS = REQUIRED | ADDED | {"except", "push", "shared_bytes", "iterations", "requires"}
 ACCESS = ("read", "write", "read_write")
@@ -98,7 +98,7 @@ def described(path: Path, known: Mapping[str, Words]) -> Shader:
 
 
 def _keys(path: Path, within: tuple[Path, ...] = ()) -> dict[str, Node]:
-    """Return the keys of a description, with those of its ``like``."""
+    """Return the keys of a description, including the keys inherited through ``like``."""
     root = load(path)
     if "like" not in dict(root.items()):
         return root.mapping({"name", "summary"} | REQUIRED, KEYS)
@@ -179,8 +179,7 @@ def _known_names(
     constants: Mapping[str, Constant],
     push: tuple[PushConstant, ...],
 ) -> tuple[set[str], set[str]]:
-    """Return the names that every expression may use, and the push constants that only the dispatch size may
-    use."""
+    """Return (names that every expression may use, push constants that only the dispatch size may use)."""
     integers = {name for name, value in defines.items() if isinstance(value, int)}
     integers |= {name for name, constant in constants.items() if constant.type != "float"}
     pushed = {constant.name for constant in push if constant.type != "float"}
@@ -275,7 +274,7 @@ def _element(node: Node) -> str:
 
 
 def _push_constants(top: Mapping[str, Node], known: Mapping[str, Words]) -> tuple[PushConstant, ...]:
-    """Return the words of the shared blocks that the shader uses, then its own."""
+    """Return the push constants of the shared blocks that the shader names, then its own."""
     own, push = top.get("push_constants"), top.get("push")
     words = [(type_of(keys["type"], TYPES), name) for name, keys in (named(own, {"type"}) if own else ())]
     place = own or push

@@ -19,9 +19,9 @@ def put(to: list[int], op: int, *operands: int) -> None:
 
 
 class ModuleWriter:
-    """A compute shader of one dimension with *buffers* of 32-bit words (each: whether it is written), *words*
-    of push constants (the first is first_group), and *shared* floats for a workgroup. The buffers *fours* are
-    arrays of vectors of four words."""
+    """Writes a 1-D compute shader. *buffers*: whether each buffer of 32-bit words is written; *words*: the
+    number of push constants (the first is first_group); *shared*: floats of shared memory in a workgroup;
+    *fours*: the buffers that are arrays of vectors of four words."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ModuleWriter:
         return self._next - 1
 
     def _new(self, op: int, *operands: int) -> int:
-        """Add a type: the result is the first operand."""
+        """Add an instruction whose result id is its first operand (a type); return the id."""
         key = (op, *operands)
         found = self._known.get(key)
         if found is None:
@@ -81,7 +81,7 @@ class ModuleWriter:
         return found
 
     def _four(self) -> int:
-        """Return the type of four words."""
+        """Return the id of the type "vector of four uints"."""
         return self._new(23, self._type("u"), 4)
 
     def _buffer(self, number: int, written: bool, four: bool) -> int:
@@ -120,7 +120,7 @@ class ModuleWriter:
         return self._known[key]
 
     def finish(self) -> bytes:
-        """Return the SPIR-V."""
+        """Return the bytes of the whole module."""
         void = self._new(19)
         signature, main = self._new(33, void), self._fresh()
         head: list[int] = []

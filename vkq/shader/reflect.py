@@ -61,7 +61,7 @@ class Reflection:
 
     A name is empty where the compiler stripped it. ``local_size`` and ``shared_bytes`` hold for the
     specialization that `reflect` was given; ``local_size_ids`` holds the ``constant_id`` that sets x, y and
-    z, or None. ``loops`` counts those without the hint to unroll them.
+    z, or None. ``loops`` counts the loops that have no unroll hint.
     """
 
     bindings: tuple[Binding, ...]
@@ -150,7 +150,7 @@ def _constants(module: Module) -> dict[int, tuple[str, Constant]]:
         name = module.names.get(identifier, "")
         if (
             number not in found or name
-        ):  # local_size_x_id adds a constant without a name to the constant that the GLSL declares
+        ):  # local_size_x_id adds an unnamed constant next to the one that the GLSL declares
             found[number] = name, Constant(number, module.type_name(instruction.words[0]), default)
     return found
 
@@ -210,7 +210,7 @@ def _check_push_constants(variant: Variant, reflection: Reflection) -> Iterator[
     if len(have) != len(want):
         yield f"the GLSL uses a block of {len(have)} push constants and the YAML names {len(want)}."
     for number, (mine, yours) in enumerate(zip(have, want, strict=False)):
-        # Without a name in the SPIR-V, names cannot be compared.
+        # If the SPIR-V has no name, do not compare names.
         named = replace(mine, name=mine.name or yours.name)
         if named != yours:
             texts = (f"'{each.name}' {each.type} at offset {each.offset}" for each in (named, yours))

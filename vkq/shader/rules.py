@@ -1,5 +1,4 @@
-"""Rules for the GLSL sources and the SPIR-V that no compiler enforces; violating each of them gave wrong
-results."""
+"""Rules for GLSL and SPIR-V that no compiler enforces; each violation once gave wrong results."""
 
 from __future__ import annotations
 
@@ -93,7 +92,7 @@ def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, s
 
 
 def check_module(variant: Variant, spirv: bytes) -> list[str]:
-    """Return the constructs in a module, as a driver gets it, that phones' drivers are known to get wrong."""
+    """Return the constructs of the specialized module (as a driver gets it) that phone drivers get wrong."""
     packed = variant.pack_specialization(variant.constants())
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
 
@@ -152,8 +151,8 @@ def _has_open_shape(spirv: bytes) -> bool:
 
 
 def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:
-    """Yield each ``return`` above a ``barrier()`` in the same function: invocations that left never reach the
-    barrier."""
+    """Yield each ``return`` above a ``barrier()`` in the same function: invocations that returned never reach
+    the barrier."""
     why = "return above a barrier() in the same function; let every invocation reach the barrier"
     depth, returns = 0, list[int]()
     for match in _TOKEN.finditer(code):
@@ -172,8 +171,7 @@ def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:
 
 
 def _fragile_matrices(code: str) -> Iterator[tuple[int, str]]:
-    """Yield matrices of matrix units whose layout is not a literal, and stores of matrices under a
-    condition."""
+    """Yield cooperative matrices whose layout is not a literal, and conditional stores of matrices."""
     layout = (
         "the layout of a matrix must be a literal, gl_CooperativeMatrixLayout...: one from a push constant"
         " makes the pipeline fail on an Adreno 840 (Tencent/ncnn PR 6720)"
@@ -206,7 +204,8 @@ def _arguments(code: str, at: int) -> list[str]:
 
 
 def _heads(code: str, at: int) -> list[str]:
-    """Return the text before a statement, and before each block that is open around it."""
+    """Return the text that introduces each open block around a statement, then the text before the
+    statement."""
     heads, start, depth = list[str](), 0, 0
     for i, c in enumerate(code[:at]):
         depth += {"(": 1, ")": -1}.get(c, 0)

@@ -48,7 +48,7 @@ def items(node: Node | None) -> list[tuple[str, Node]]:
 
 
 def bounded(entries: list[Entry], node: Node | None) -> list[Entry]:
-    """Return the entries, unless there are more than a description can need."""
+    """Return the entries; SpecError if there are more than `MAX_ENTRIES`."""
     if node and len(entries) > MAX_ENTRIES:
         raise node.error(f"{len(entries)} entries stand here; at most {MAX_ENTRIES} can.")
     return entries
@@ -88,8 +88,8 @@ def beside(path: Path, node: Node, what: str) -> Path:
 
 
 def values_of(path: Path, axis: str, node: Node) -> Node:
-    """Return the values of an axis: those written there, or with ``like`` those that another YAML in the
-    description's folder writes out for the same axis."""
+    """Return the values of an axis: the list in this file, or with ``like`` the list of the same axis in
+    another YAML file of the folder."""
     if "like" not in dict(items(node)):
         return node
     like = node.mapping({"like"})["like"]

@@ -1,8 +1,8 @@
-"""Sizes of a shader: tiles, depths and rows that its axes choose. They are specialization constants, so
+"""Sizes of a shader: the tiles, depths and rows that its axes choose. They are specialization constants, so
 variants that differ only in sizes share one SPIR-V module; a driver folds them when it makes a pipeline.
 
-A YAML gives them under ``sizes``, of the file or of an axis value; a size that a variant does not name is 0.
-The GLSL declares none of them: ``#include "sizes.glslh"`` is made from the YAML.
+A YAML lists them under ``sizes``, of the file or of an axis value; a size that a variant does not list is 0.
+The GLSL declares none of them: vkq generates the text of ``#include "sizes.glslh"`` from the YAML.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def sizes_of(node: Node | None) -> dict[str, int]:
 
 
 def declare(known: Iterable[Mapping[str, int]], first: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
-    """Return the constants of every size in *known*, with the values of a shader's *first* variant, which are
-    those in its GLSL."""
+    """Return a constant for each size in *known*, with the value that the shader's *first* variant has; the
+    GLSL declares this value."""
     names = dict.fromkeys(name for sizes in known for name in sizes)
     values = {name: value for sizes in first for name, value in sizes.items()}
     return {
@@ -49,8 +49,8 @@ def chosen(declared: Mapping[str, Constant], given: Sequence[Mapping[str, int]])
 
 
 def glsl(constants: Mapping[str, Constant], local_size: Iterable[str]) -> str:
-    """Return the GLSL that declares the sizes among a variant's constants, and the local size if it is one of
-    them. Each is also a macro, so that an include can test for it (``#ifndef BURST``).
+    """Return the GLSL that declares the sizes among a variant's constants, and the local size if sizes define
+    it. Each is also a macro, so that an include can test for it (``#ifndef BURST``).
 
     Args:
         constants: specialization constants by name.

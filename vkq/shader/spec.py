@@ -65,7 +65,7 @@ class Binding:
     type: str
     layout: str | None = None
     optional: bool = False  # the compiled code of a variant may leave it unused
-    in_place: bool = False  # some dispatches read the array that they overwrite (`vkq.runtime.plan.step_of`)
+    in_place: bool = False  # some dispatches overwrite the array that they read (`vkq.runtime.plan.step_of`)
 
     @property
     def texels(self) -> bool:
@@ -85,8 +85,8 @@ class PushConstant:
 class Constant:
     """A specialization constant: its ``constant_id``, its type and the variant's default.
 
-    ``overridden``: an axis of the variant set the default, so that the GLSL's may differ. ``declared``: the
-    default in the GLSL that `vkq.shader.sizes` makes, for a size.
+    ``overridden``: an axis of the variant set the default, so the GLSL's default may differ. ``declared``:
+    for a size, the default in the GLSL that `vkq.shader.sizes` generates.
     """
 
     id: int
@@ -123,7 +123,7 @@ class Variant:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Tiles, depths and rows by name: its sizes, and its defines that are integers."""
+        """Tiles, depths and rows by name: the variant's sizes and its integer defines."""
         sizes = {name: int(c.default) for name, c in self.specialization.items() if c.declared is not None}
         return {**{name: value for name, value in self.defines.items() if isinstance(value, int)}, **sizes}
 
@@ -173,7 +173,7 @@ class Variant:
         return self.workgroups_of(push, self.integers(specialization))
 
     def workgroups_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
-        """Return the number of workgroups from computed `integers` of the constants."""
+        """Return `workgroups`, given `integers` of the constants."""
         needed = {name: int(push[name]) for name in self.workgroups_text.names if name in push}
         count = self.workgroups_text.evaluate({**integers, **needed})
         if count < 0:
@@ -185,12 +185,12 @@ class Variant:
     def iterations(
         self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING
     ) -> int:
-        """Return how often, at most, one invocation of a dispatch with these push constants evaluates the
-        condition of a loop, all of its loops together (a loop of n rounds counts n + 1)."""
+        """Return the most evaluations of loop conditions by one invocation of a dispatch with these push
+        constants, over all of its loops (a loop of n rounds counts n + 1)."""
         return self.iterations_of(push, self.integers(specialization))
 
     def iterations_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
-        """Return `iterations` from computed `integers` of the constants."""
+        """Return `iterations`, given `integers` of the constants."""
         needed = {name: int(push[name]) for name in self.iterations_text.names if name in push}
         return self.iterations_text.evaluate({**integers, **needed})
 
@@ -279,7 +279,7 @@ class Shader:
         """Return the variant of a combination, made at its first use.
 
         Raises:
-            SpecError: what the YAML says of it breaks the schema.
+            SpecError: the variant's description breaks the schema.
         """
         key = tuple(combination.values())
         found = self._made.get(key)
@@ -296,5 +296,5 @@ class Shader:
             self.variant(combination)
 
     def having(self, **axes: str) -> list[Mapping[str, str]]:
-        """Return the combinations with these values."""
+        """Return the combinations that have these axis values."""
         return [each for each in self.combinations if axes.items() <= each.items()]

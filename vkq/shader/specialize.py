@@ -2,11 +2,11 @@
 
 Some drivers (those of SwiftShader and VideoCore) decide which loops to unroll and which arrays to keep in
 registers before they fold specialization constants. So vkq folds sizes itself: every driver compiles literals
-well, and sizes need no SPIR-V modules of their own. Choices among a shader's code are literals, too:
-SwiftShader compiles all branches on specialization constants, which takes five to ten times as long. Numbers
-of a problem (the height of a kernel) stay specialization constants: SwiftShader unrolls every loop with a
-literal number of turns, which takes up to a minute. Array lengths that a Select would choose are always
-literals: an Adreno 840's driver gets such lengths of shared memory wrong (Tencent/ncnn PR 6972, its
+well, and variants that differ in sizes still share a SPIR-V module. Choices among a shader's code are
+literals, too: SwiftShader compiles all branches on specialization constants, which takes five to ten times as
+long. Parameters of a problem (the height of a kernel) stay specialization constants: SwiftShader unrolls
+every loop with a literal trip count, which takes up to a minute. Array lengths that a Select would choose are
+always literals: an Adreno 840's driver gets such lengths of shared memory wrong (Tencent/ncnn PR 6972, its
 observation A).
 """
 
@@ -40,7 +40,7 @@ from vkq.shader.spirv import (
 
 # Trip counts depend on the problem: they are specialization constants, never literals.
 COUNTS = ("TRIPS", "CHUNKS")
-CHOICES = ("AFTER",)  # with all bools, and all ints (uints are numbers of a problem)
+CHOICES = ("AFTER",)  # and all bools and ints (uints are parameters of a problem)
 _READ = {  # instruction -> its least number of words, the opcode's word included
     OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
     OP_SPEC_FALSE: 3, OP_SPEC_CONSTANT: 4, OP_SPEC_COMPOSITE: 3, OP_SPEC_OP: 4,
@@ -50,8 +50,9 @@ _SCALARS = {OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC
 
 
 def literals_of(variant: Variant, matrix_literals: bool) -> set[int]:
-    """Return the specialization constants whose values a driver gets as literals: sizes and choices.
-    *matrix_literals*: in shaders for matrix units all but trip counts; if not, these have sizes alone."""
+    """Return the ids of the specialization constants that become literals: sizes and choices.
+    *matrix_literals*: in shaders for matrix units all but trip counts; if False, only sizes in these
+    shaders."""
     matrices = "cooperativeMatrix" in variant.requires
 
     def literal(name: str, constant: Constant) -> bool:
@@ -68,8 +69,8 @@ def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int]
     """Return the module with the specialization constants in *given* (``constant_id`` -> the 32 bits)
     replaced by constants. Integers and bools computed only from them become constants, too.
 
-    *known*: also the bits of the constants that stay. They turn array lengths that a Select among
-    specialization constants chooses into constants.
+    *known*: the bits of the constants that stay, too. With them, array lengths that a Select among
+    specialization constants chooses become constants.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -93,13 +94,13 @@ class _Folding:
         self._lengths = {words[at + 3] for at, length in declarations(words, {OP_ARRAY}) if length == 4}
         self._bits: dict[int, int] = {}  # bits of the values that are given or known, by id
         self._open: set[int] = set()  # ids of specialization constants that remain
-        self._chosen: set[int] = set()  # ids among these that a Select chose
-        self._signed: dict[int, bool] = {}  # types of 32-bit whole numbers
-        self._bools: set[int] = set()  # types
+        self._chosen: set[int] = set()  # ids of these that a Select computed
+        self._signed: dict[int, bool] = {}  # ids of 32-bit integer types -> signed
+        self._bools: set[int] = set()  # ids of bool types
         self._values: dict[int, int] = {}  # values of integers and bools
 
     def instruction(self, at: int, length: int) -> list[int] | None:
-        """Return the replacement of the instruction at this word; None: it stays."""
+        """Return the replacement of the instruction at this word; None if it stays."""
         op, operands = self._words[at] & 0xFFFF, self._words[at + 1 : at + length]
         if length < _READ[op] + (op == OP_DECORATE and operands[1:2] == _SPEC_ID):
             raise CompileError(f"the SPIR-V instruction at word {at} has length {length}; it has more words.")

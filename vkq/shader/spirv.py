@@ -14,7 +14,7 @@ from vkq.shader.spec import Value
 MAGIC = 0x07230203
 
 # Opcodes (section 3.49 of the SPIR-V specification) that vkq reads or writes, then decorations and other
-# numbers.
+# enumerants.
 OP_NAME, OP_MEMBER_NAME, OP_EXTENSION, OP_ENTRY_POINT, OP_EXECUTION_MODE, OP_CAPABILITY = 5, 6, 10, 15, 16, 17
 OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_POINTER = (
     20,
@@ -134,13 +134,13 @@ class Module:
     def __init__(self, spirv: bytes, specialization: Mapping[int, Value]):
         _, self.instructions, functions = parse(spirv, lambda op: op != OP_FUNCTION)
         at = self.loops = 0  # number of loops without the hint to unroll them
-        while at < len(functions):  # few instructions in functions matter, but the lengths of all are checked
+        while at < len(functions):  # check all lengths, though few instructions in functions matter
             length = _length(functions, at)
             if functions[at] & 0xFFFF == OP_LOOP_MERGE:
                 self.loops += not functions[at + length - 1] & CONTROL_UNROLL
             at += length
         self.values = specialization
-        self._known: dict[int, int] = {}  # results of `evaluate` and `size`: constants and types share others
+        self._known: dict[int, int] = {}  # memo of `evaluate` and `size`
         self._sizes: dict[int, tuple[int, int]] = {}
         self.defined: dict[int, Instruction] = {}
         self.names: dict[int | tuple[int, int], str] = {}

@@ -1,7 +1,7 @@
-"""SPIR-V in sealed files (`vkq.cache`), compressed to a quarter: a wheel has 27 MB of it.
+"""SPIR-V in sealed files (`vkq.cache`), compressed to a quarter: a wheel has 27 MB of SPIR-V.
 
-The data of a file is zlib's stream of the module's bytes in four planes: the first bytes of all words, then
-the second bytes, and so on. Most numbers in SPIR-V fit in 16 bits, so two of the planes are nearly all zeros.
+A file holds the module's bytes, compressed with zlib, in four planes: the first bytes of all words, then the
+second bytes, and so on. Most words in SPIR-V are below 65,536, so two of the planes are nearly all zeros.
 """
 
 from __future__ import annotations
