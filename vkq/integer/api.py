@@ -3,14 +3,14 @@ Vulkan device.
 
 There are no scales and no rounding: ``y = sum x * w`` in integers, equal to NumPy's int64 to the last bit,
 for any shape and windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16, uint16 or int32; ``x``
-and ``w`` may differ. Wider numbers are split into bytes, so no 16-bit or 64-bit feature of the device is
+and ``w`` may differ. Wider integers are split into bytes, so no 16-bit or 64-bit feature of the device is
 needed. The products run on the packed dot product, 32-bit multiplies, matrix units or number-theoretic
-transforms, whichever has the lowest estimate (`explain`). `vkq.integer.Templates` keeps templates on the
-device for repeated use.
+transforms, whichever has the lowest estimated cost (`explain`). `vkq.integer.Templates` keeps templates on
+the device for repeated use.
 
 The accumulator is checked: before anything runs, the largest possible sum of each template is computed from
-the range of the image and the template's own sums (see `conv2d`). ``accumulate`` says what happens if it is
-too large:
+the range of the image and the template's own sums (see `conv2d`). ``accumulate`` chooses the result if that
+sum exceeds int32:
 
 | accumulate | result | if the sums may exceed int32 |
 | --- | --- | --- |
@@ -168,8 +168,8 @@ def matmul(
     offsets = bias_of("matmul", bias, n)
     if k == 0:  # with K = 0, a column of zeros gives the same product
         x, w, k = np.zeros((m, 1), np.int8), np.zeros((1, n), np.int8), 1
-    # The rows are an image of width K, and each column of b is a template of that width: one result for each
-    # image row.
+    # Treat the rows as an image of width K and each column of b as a template of that width: one result for
+    # each image row.
     problem = Conv2dProblem(1, 1, m, k, n, 1, k) if m else None
     if problem is None:
         return np.zeros((*lead, n), np.int64 if accumulate == "int64" else np.int32)
@@ -191,7 +191,7 @@ def explain(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> str:
-    """Return, in words, how `conv2d` computes these operands, and why: digits, kernel, shaders and memory.
+    """Return a text on how `conv2d` computes these operands, and why: digits, kernel, shaders and memory.
     Nothing is computed."""
     image, taps = integers("explain", "x", x), integers("explain", "w", w)
     low, high = range_of(image)
@@ -210,11 +210,11 @@ def _correlate(
     name: str, p: Conv2dProblem, x: Array, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate,
     path: str, device: Device | int | str | None
 ) -> Array:  # fmt: skip
-    """Check the accumulator, and run."""
+    """Check that the sums fit the accumulator, and return the correlation."""
     x_range = range_of(x)
     dtype = accumulator(name, x_range, w, bias, accumulate)
     where = opened(device)
     if p.gemm_k == 0 or 0 in p.y_shape:
-        op.choice_of(where, path)  # raises here the error that the operator would raise
+        op.choice_of(where, path)  # raises the errors of an invalid path early
         return np.array(np.broadcast_to(bias.astype(dtype).reshape(1, -1, 1, 1), p.y_shape))
     return correlate(where, path, op.Sums.of(x_range, w, dtype == np.int64), p, x, w, bias)

@@ -1,4 +1,4 @@
-"""The best position of every score map, found on the device, so that the maps stay there."""
+"""The best position of every score map, found on the device, so that the maps are not downloaded."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .images import Images
 from .phases import Axis
 from .work import Range
 
-SEGMENT = 4096  # places of the image that a workgroup reads (best.comp)
+SEGMENT = 4096  # positions of the image that a workgroup reads (best.comp)
 SQUARES_SEGMENT = 32  # windows that an invocation sums (squares.comp)
 
 
 class Best(NamedTuple):
-    """The best position of each template: ``score`` and ``place`` (row, column) of its window; the first of
-    equal ones."""
+    """The best window of each template: its ``score`` and its ``place`` (row, column); the first of equal
+    scores."""
 
     score: npt.NDArray[Any]
     place: npt.NDArray[np.int64]
 
 
 def best_of_maps(scores: npt.NDArray[Any]) -> Best:
-    """Return the largest number of each map (T, OH, OW)."""
+    """Return the position and value of the largest score of each map (T, OH, OW)."""
     flat = scores.reshape(len(scores), -1)
     at = flat.argmax(axis=1)
     place = np.stack(np.unravel_index(at, scores.shape[1:]), axis=-1)
@@ -38,15 +38,15 @@ def best_of_maps(scores: npt.NDArray[Any]) -> Best:
 
 
 def keep_better(best: Best, first: int, top: int, found: Best, ssd: bool) -> None:
-    """Update the best of all with the results of images from *first* on and rows from *top* on. Parts come in
-    the order of rows, so the first of equal positions stays."""
+    """Update *best* with the results of images from *first* on and rows from *top* on. Parts come in row
+    order, so the first of equal positions stays."""
     score, place = (part[first : first + len(found.score)] for part in best)
     better = (found.score < score if ssd else found.score > score) | (top == 0)
     score[better], place[better] = found.score[better], found.place[better] + [top, 0]
 
 
 class Reduction:
-    """The plan of `Best` for images of one kind. ssd: find the smallest squared difference instead of the
+    """The plan of `Best` for images of one kind. *ssd*: find the smallest squared difference instead of the
     largest product."""
 
     def __init__(self, owner: Correlation, images: Images, rows: Axis, columns: Axis, ssd: bool):
@@ -94,7 +94,7 @@ class Reduction:
         sign = 1 if self.ssd else -1
         best = np.full((n, t), np.iinfo(np.int64).max), np.zeros((n, t), np.int64)
         first = 0
-        for band in self.bands:  # bands and segments both follow the order of places
+        for band in self.bands:  # bands and segments are both in the order of positions
             size = (band.last - band.first, t, self._segments(band))
             part = slice(first, first + self._entries(band))
             first = part.stop
@@ -120,7 +120,7 @@ def _entries_of(found: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], np
 
 
 def tensor_range(x: Tensor) -> Range:
-    """Return the smallest and the largest number of an int32 tensor, found on the device."""
+    """Return the smallest and the largest value of an int32 tensor, found on the device."""
     segments = -(-x.size // SEGMENT)
 
     def make() -> Plan:
@@ -140,7 +140,7 @@ def tensor_range(x: Tensor) -> Range:
 
 
 def window_squares(b: Builder, x: Value, images: Images, band: Band, columns: Axis) -> Value:
-    """Add the sums of squares over every window of a band to a plan: 64-bit numbers."""
+    """Add the sums of squares over every window of a band to a plan; return them as 64-bit integers."""
     count, rows = band.last - band.first, band.rows
     lines = rows.out + rows.taps - 1
     between, y = (b.words(2 * count * size * columns.out) for size in (lines, rows.out))

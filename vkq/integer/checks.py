@@ -22,8 +22,8 @@ _LIMITS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 def accumulator(
     name: str, x_range: Range, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate
 ) -> np.dtype[Any]:
-    """Return int32 or int64, whichever fits every sum: see *accumulate* of `conv2d`. Raises
-    AccumulatorOverflowError if none fits."""
+    """Return the accumulator's dtype, int32 or int64, that fits every sum: see *accumulate* of `conv2d`.
+    Raises AccumulatorOverflowError if neither fits."""
     if accumulate not in ("int32", "int64", "auto"):
         raise ArgumentError(f"{name}: accumulate is {accumulate!r}; it must be int32, int64 or auto")
     offsets = bias.astype(object)
@@ -63,7 +63,7 @@ def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
 
 
 def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray[np.int64]:
-    """Return one number for each template, 0 if none is given."""
+    """Return the bias of each template, zeros if *bias* is None."""
     if bias is None:
         return np.zeros(channels, np.int64)
     values = np.asarray(bias)
@@ -77,7 +77,7 @@ def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray
 
 
 def range_of(values: Array) -> Range:
-    """Return the range of the numbers and 0, because padding, and lanes beyond an edge, are 0."""
+    """Return (min, max) of the values and 0, because padding, and lanes beyond an edge, are 0."""
     if values.size == 0:
         return 0, 0
     return min(int(values.min()), 0), max(int(values.max()), 0)

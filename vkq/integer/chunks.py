@@ -1,4 +1,4 @@
-"""Exact integer correlations of arrays of any size in host memory: a chunk on the device at a time."""
+"""Exact integer correlations of host arrays of any size, one chunk at a time on the device."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .correlation import Correlation, Sums, axes
 from .images import Images, words
 from .phases import Axis
 
-CHUNK_BYTES = 256 << 20  # limit for a chunk's results, and for its templates, on the device
+CHUNK_BYTES = 256 << 20  # limit for a chunk's results, and also for its templates
 
 
 def correlate(
     device: Device, path: str, sums: Sums, p: Conv2dProblem, x: npt.NDArray[Any], w: npt.NDArray[Any],
     bias: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """Return the whole correlation of arrays, computed in chunks that fit `CHUNK_BYTES`; int64 if the sums
-    are wide, else int32."""
+    """Return the correlation of arrays, computed in chunks that fit `CHUNK_BYTES`; int64 if the sums are
+    wide, else int32."""
     y = np.empty(p.y_shape, np.int64 if sums.wide else np.int32)
     for first, last, groups in _template_chunks(p, sums, _most_bytes(device)):
         one_group = p.oc // p.groups
@@ -58,18 +58,20 @@ def image_chunks(
 
 
 def numbers(y: Tensor, wide: bool) -> npt.NDArray[Any]:
-    """Return a result as an array."""
+    """Return a result as a NumPy array; 64-bit sums (*wide*) as int64."""
     raw = y.numpy()
     return raw.view("<i8")[..., 0] if wide else raw
 
 
 def _most_bytes(device: Device) -> int:
-    """Return `CHUNK_BYTES`, or the largest binding of a buffer: many devices have 128 MiB there."""
+    """Return `CHUNK_BYTES`, or less if the device's largest storage buffer range is smaller (often 128
+    MiB)."""
     return min(CHUNK_BYTES, int(device.capabilities.properties["maxStorageBufferRange"]))
 
 
 def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, last, groups) of the templates of each chunk: whole groups, or a part of the only one."""
+    """Yield (first, last, groups) of each chunk's templates: whole groups, or part of the group if there is
+    one."""
     template = max(1, p.gemm_k // p.kw * (p.kw + 16) * 4)
     result = p.ow * min(p.oh, 64) * (8 if sums.wide else 4)
     most = max(8, most_bytes // max(template, result) // 8 * 8)
@@ -81,7 +83,7 @@ def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[
 
 
 def _image_chunk(p: Conv2dProblem, result_bytes: int, itemsize: int, most_bytes: int) -> tuple[int, int]:
-    """Return (images, result rows) of a chunk."""
+    """Return the size of a chunk as (images, result rows)."""
     images, lines = p.n, p.oh
 
     def fits() -> bool:

@@ -1,4 +1,4 @@
-"""Exact integer correlation on a device: templates that stay there, and plans for images."""
+"""Exact integer correlation on a device: templates kept in device memory, and plans for images."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Correlator(Protocol):
         """Return a description of the kernel."""
 
     def numbers(self) -> str:
-        """Return a text about the arithmetic."""
+        """Return a description of the arithmetic."""
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the bytes of scratch memory; images, templates and results are not included."""
+        """Return the bytes of scratch memory, without images, templates and results."""
 
     def adds(self, s: Sizes) -> bool:
-        """Return True if workgroups add to results, which must then be zero before."""
+        """Return True if workgroups add to results, which must then be zeroed first."""
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
         """Add the correlation to a plan."""
@@ -51,8 +51,7 @@ class Correlator(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """The properties of the sums: the ranges of the numbers and of their sums (0 included), and whether they
-    need 64 bits."""
+    """Ranges of x, of w and of their sums (each includes 0), and whether the sums need 64 bits."""
 
     x_range: Range
     w_range: Range
@@ -61,7 +60,7 @@ class Sums:
 
     @classmethod
     def of(cls, x_range: Range, w: npt.NDArray[Any], wide: bool) -> Sums:
-        """Return the properties for these templates."""
+        """Return the `Sums` of these templates with images in *x_range*."""
         least, most = extremes(x_range, w)
         return cls(x_range, range_of(w), (min(least, default=0), max(most, default=0)), wide)
 
@@ -96,7 +95,7 @@ class Correlation:
         self._plans: dict[tuple[Images, Axis, Axis], Plan] = {}
 
     def shape(self, images: int, rows: Axis, columns: Axis) -> Sizes:
-        """Return the plain correlation for this number of images."""
+        """Return the sizes of the plain correlation for this number of images."""
         return Sizes(
             images=images * rows.residues * columns.residues, groups=self.groups,
             templates=self.templates // self.groups,
@@ -147,7 +146,7 @@ class Correlation:
         return best, f"{best.describe(s)}{path}; cost in multiply-adds of the dot product: {compared}"
 
     def _able(self, s: Sizes) -> Iterator[tuple[str, Correlator]]:
-        """Yield the kernels that can compute a shape, by name."""
+        """Yield (name, kernel) of each kernel that can compute these sizes."""
         yield self.tiles().how.form, self.tiles()
         multiplied = multiplies(self.sums.x_range, self.sums.w_range, self.sums.wide)
         if multiplied and self.choice.form != "float":
@@ -167,12 +166,12 @@ class Correlation:
         return self._kernels[name]
 
     def run(self, x: Tensor, images: Images, rows: Axis, columns: Axis) -> Tensor:
-        """Return the result (N, OC, OH, OW), int32; 64-bit sums are two words, the lower one first, along a
-        last axis."""
+        """Return the result (N, OC, OH, OW), int32; 64-bit sums have an additional last axis of two words,
+        low word first."""
         return run(self.plan(images, rows, columns), [x])
 
     def plan(self, images: Images, rows: Axis, columns: Axis) -> Plan:
-        """Return all steps for images of this kind; made once."""
+        """Return the plan for such images; it is made once."""
         key = images, rows, columns
         found = self._plans.get(key)
         if found is None:
@@ -201,8 +200,8 @@ class Correlation:
         self, b: Builder, kernel: Correlator, x: Value, images: Images, band: Band, columns: Axis, y: Value,
         first: int, plane: int
     ) -> None:  # fmt: skip
-        """Add a band to a plan: its results begin at element *first* of y, and templates are *plane* elements
-        apart."""
+        """Add a band to a plan. Its results start at element *first* of y; the results of consecutive
+        templates are *plane* elements apart."""
         rows, count = band.rows, band.last - band.first
         residues = rows.residues, columns.residues
         to = Place(residues, first, rows.out, columns.out, self.templates, plane)
@@ -212,7 +211,7 @@ class Correlation:
     def bands(
         self, kernel: Correlator, images: Images, rows: Axis, columns: Axis, result_bytes: int = 0
     ) -> list[Band]:
-        """Divide the work into bands whose scratch memory fits `BAND_BYTES`; a result takes
+        """Divide the work into bands whose scratch memory fits `BAND_BYTES`; each result takes
         *result_bytes*."""
         total = n = images.shape[0]
         lines = rows.out
@@ -234,7 +233,7 @@ class Correlation:
 
 
 def choice_of(device: Device, path: str) -> Choice:
-    """Return the path of kernels other than transforms; raises an error for unknown paths."""
+    """Return the path's `Choice` for kernels other than transforms; raises an error for unknown paths."""
     return choose_path(device, "auto" if path == TRANSFORM else path)
 
 

@@ -1,8 +1,8 @@
 """Integers as signed base-256 digits: 16-bit and 32-bit data as operands of exact int8 dot products.
 
 A number v in [lo, hi] is ``v = offset + sum_i 256**i * d_i`` with digits d_i in [-128, 127]. ``n`` digits
-represent the 256**n numbers from ``-128 * ones`` to ``127 * ones``, ones = 1 + 256 + ... The offset is 0 if
-they contain all of [lo, hi], and shifts the range otherwise. Then, for a sum over any set of positions,
+represent the 256**n integers from ``-128 * ones`` to ``127 * ones``, ones = 1 + 256 + ... The offset is 0 if
+this range contains [lo, hi]; otherwise it shifts the range. Then, for a sum over any set of positions,
 
     sum x w = sum_ij 256**(i+j) sum x_i w_j  +  w_offset * sum (x - x_offset)  +  x_offset * sum w
 
@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Digits:
-    """The representation of an array's numbers: ``count`` digits of ``bits`` (8, or one digit of 16), and the
-    offset."""
+    """The representation of an array's elements: ``count`` digits of ``bits`` (8, or one digit of 16), and
+    the offset."""
 
     count: int
     offset: int
@@ -33,12 +33,12 @@ class Digits:
 
     @property
     def ones(self) -> int:
-        """1 + 256 + ...: the change of the number when every digit grows by 1."""
+        """1 + 256 + ...: the change of the value when every digit grows by 1."""
         return sum(1 << (self.bits * i) for i in range(self.count))
 
     @property
     def least(self) -> int:
-        """The smallest number that can be written."""
+        """The smallest value that the digits represent."""
         return self.offset - (1 << (self.bits - 1)) * self.ones
 
     @property
@@ -51,8 +51,8 @@ class Digits:
         if self.count == 1 and self.offset == 0 and values.dtype == self.dtype:
             return values[None]
         word = np.dtype(next(f"<u{n}" for n in (1, 2, 4) if 8 * n >= self.bits * self.count))
-        # values - least is in [0, 2**(bits * count)). The word has at least this number of bits, so the
-        # difference modulo the size of the word is exact.
+        # values - least is in [0, 2**(bits * count)). The word type has at least that many bits, so the
+        # wrapped difference is exact.
         moved = values.astype(word) - word.type(self.least % 2 ** (8 * word.itemsize))
         parts = np.ascontiguousarray(moved, word).view("<u1" if self.bits == 8 else "<u2")
         parts = parts.reshape(*values.shape, 8 * word.itemsize // self.bits)[..., : self.count]

@@ -1,4 +1,4 @@
-"""The description of the kernel of an exact integer correlation, and the reason for it."""
+"""Text on the kernel that computes an exact integer correlation, and the reason for its choice."""
 
 from __future__ import annotations
 

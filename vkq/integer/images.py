@@ -1,4 +1,4 @@
-"""Images on a device in the order of the correlations: the digits of their numbers, packed by a shader."""
+"""Images on a device in the layout of the correlation shaders: digits, packed by a shader."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Shape4 = tuple[int, int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W) of numbers of *dtype* on a device. Their buffer has the *spec* of a tensor, or it
-    holds row-major numbers in words."""
+    """Images (N, C, H, W) of *dtype* on a device. Their buffer has the *spec* of a tensor, or holds row-major
+    elements in 32-bit words."""
 
     shape: Shape4
     dtype: str
@@ -57,7 +57,7 @@ def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """The packed part of the sub-images: its size, and its offset in the whole."""
+    """The part of each sub-image that is packed: its size, and its offset in the sub-image."""
 
     x_rows: int
     x_words: int
@@ -72,14 +72,14 @@ class Stored:
         return cls(max(last_row - first_row, 1), max(last_word - first_word, 1), first_row, first_word)
 
     def words(self, images: int, channels: int, rows: Axis, columns: Axis) -> int:
-        """Return the words of one digit."""
+        """Return how many words one digit of these images takes."""
         planes = rows.residues * columns.residues * rows.phases * columns.phases
         return images * channels * planes * self.x_rows * self.x_words
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Images that a kernel processes at a time, [first, first + count), and the axes of their results."""
+    """Images [first, first + count) that a kernel processes at a time, and the axes of their results."""
 
     images: Images
     first: int
@@ -88,17 +88,17 @@ class Part:
     columns: Axis
 
     def stored(self, digits: Digits) -> Stored:
-        """Return the packed part of the sub-images."""
+        """Return the part of each sub-image that is packed."""
         return Stored.of(self.rows, self.columns, 32 // digits.bits)
 
     def words(self, digits: Digits) -> int:
-        """Return the words of everything that is packed."""
+        """Return how many words all packed digits take."""
         channels = self.images.shape[1]
         return digits.count * self.stored(digits).words(self.count, channels, self.rows, self.columns)
 
 
 def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
-    """Add the packing of images to a plan."""
+    """Add the packing of images to a plan; return the packed digits."""
     images, channels, h, w = part.images.shape
     stored, y = part.stored(digits), b.words(part.words(digits))
     push = {
@@ -128,6 +128,6 @@ def fill_word(digits: Digits) -> int:
 
 
 def signed_word(value: int) -> int:
-    """Return a number modulo 2**32 as an int32."""
+    """Return an integer modulo 2**32, as a signed int32."""
     word = value % 2**32
     return word - 2**32 if word >= 2**31 else word

@@ -29,7 +29,7 @@ def match_template(
 ) -> Any:
     """Return how well each template fits at every position of the image, from exact integer sums.
 
-    With sums over the window I at a place and the template T of n numbers (all channels together):
+    Sums run over a window I and the template T of n elements (all channels together):
 
     | method | value | dtype | best | elsewhere |
     | --- | --- | --- | --- | --- |
@@ -38,9 +38,9 @@ def match_template(
     | "ccoeff_normed" | cov(I, T) / sqrt(var(I) * var(T)) | float64 | largest; 1 where I = a*T + b, a > 0 |
       cv2.TM_CCOEFF_NORMED, skimage.feature.match_template |
 
-    The products run on the device. "ccoeff_normed" divides exact whole numbers in float64 on the host, and is
-    0 where the window or the template is constant, as scikit-image's. Its best place is found there too: the
-    largest of those quotients, which Vulkan requires no device to round alike, if it has float64 at all.
+    The products run on the device. "ccoeff_normed" divides exact integers in float64 on the host, and is 0
+    where the window or the template is constant, as in scikit-image. Its best position is also found on the
+    host, because Vulkan does not guarantee equal float64 rounding on all devices.
 
     Args:
         image: (H, W) or (C, H, W), of the dtypes of `conv2d`, or such a Tensor.
@@ -52,7 +52,8 @@ def match_template(
         path, device: as `conv2d`.
 
     Returns:
-        (T, H-h+1, W-w+1), or without T where one template was given alone. The value at [i, j] belongs to the
+        (T, H-h+1, W-w+1), without T if a single template was given. The value at [i, j] belongs to the window
+        with the top left pixel (i, j).
         window with the top left pixel (i, j).
 
     Raises:
@@ -92,7 +93,7 @@ def match_template(
 def _templates(
     a: Array | Tensor, templates: npt.ArrayLike | Templates, path: str, device: Device | int | str | None
 ) -> tuple[Templates, bool]:
-    """Return `Templates`, and whether a single one was given."""
+    """Return (`Templates`, True if a single template was given)."""
     if isinstance(templates, Templates):
         if templates.plain and len(a.shape) in (2, 3):
             return templates, False

@@ -26,13 +26,13 @@ from .images import Part, fill_word, pack
 from .work import DigitArithmetic, Place, Range, Sizes
 
 SHADER = "integer_correlate__coopmat"
-RUN = 16  # window columns in a word of the tile, and k of a run of templates
-MOST_WORDS = 8  # most words in a line of a chunk
-MOST_AT_ONCE = 8  # most parts that combine.comp loads before it adds them
+RUN = 16  # window columns in one word of a tile; elements of k in a run of templates
+MOST_WORDS = 8  # most words in a row of a chunk
+MOST_AT_ONCE = 8  # parts that combine.comp loads before adding
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> DigitArithmetic:
-    """Return the arithmetic for the matrices' signedness, preferably one for which templates need no
+    """Return the digit arithmetic for signed or unsigned matrices, preferably one in which templates need no
     offset."""
     x, w = digits_for(*x_range), digits_for(*w_range)
     forms = list(dict.fromkeys(matrices.form for matrices in advertised(capabilities)))
@@ -42,8 +42,8 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabil
 
 @dataclasses.dataclass(frozen=True)
 class MatrixTiles:
-    """The sizes into which a correlation is divided: a tile and its matrices; the lines and words of a window
-    in a chunk; and the chunks in a part, so many that their sums fit int32."""
+    """The division of a correlation: a tile and its matrices; the window rows and words in a chunk; and the
+    chunks in a part, as many as keep its sums in int32."""
 
     variant: Variant
     matrices: Matrices
@@ -60,7 +60,7 @@ class MatrixTiles:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """Positions down and across, and columns of the product."""
+        """The tile's result rows, result columns, and columns of the product."""
         d = self.variant.sizes
         return int(d["TH"]), int(d["TW"]), int(d["BN"])
 
@@ -70,7 +70,7 @@ class MatrixTiles:
 
     @property
     def steps(self) -> int:
-        """The steps of a chunk, in whole turns of the loop."""
+        """The steps of a chunk, rounded up to whole loop iterations."""
         bk, turns = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-self.rows * self.words * RUN // (bk * turns)) * turns
 
@@ -87,13 +87,13 @@ class MatrixTiles:
 
 
 def column_count(templates: int, how: DigitArithmetic) -> int:
-    """Return the columns of the product: four templates at a time for each digit, and a column of ones if
-    window sums are needed."""
+    """Return the columns of the product: templates rounded up to four, for each digit, plus a column of ones
+    if window sums are needed."""
     return 4 * (-(-templates // 4)) * how.w.count + (how.w_offset != 0)
 
 
 def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Iterator[MatrixTiles]:
-    """Yield all tilings that the device can run. Their trip counts are not constants of a pipeline."""
+    """Yield all tilings that the device can run: none if it needs trip counts as pipeline constants."""
     if counted(capabilities):
         return
     words_all = -(-s.kw // RUN)
@@ -113,7 +113,7 @@ def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Itera
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if a subgroup has whole matrices, and whole columns of the tile."""
+    """Return True if a subgroup holds whole matrices and whole columns of the tile."""
     found = matrices.constants(variant)
     th, tw, bn = (int(variant.sizes[name]) for name in ("TH", "TW", "BN"))
     down, across = int(found["WGM"]), int(found["WGN"])
@@ -124,7 +124,8 @@ def _fits(variant: Variant, matrices: Matrices) -> bool:
 
 
 def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> float:
-    """Estimate the cycles of the workgroups that a multiprocessor runs at once, and of the parts."""
+    """Estimate the cycles of the workgroups that a multiprocessor runs at once, plus the cycles of the
+    parts."""
     th, tw, bn = t.tile
     columns = t.columns(column_count(s.templates, how))
     places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups
@@ -147,8 +148,8 @@ class Matrix:
         self.tiling: MatrixTiles | None = None  # tests and measurements force this tiling
 
     def best(self, s: Sizes) -> MatrixTiles | None:
-        """Return the tiling with the lowest estimate; None if the device can run none. Of matrices with equal
-        estimates, those with fewer positions were up to 4 % faster (benchmarks/log.md)."""
+        """Return the tiling with the lowest estimate; None if the device can run none. Of equal estimates,
+        matrices with fewer positions were up to 4 % faster (benchmarks/log.md)."""
         if self.tiling is not None:
             return self.tiling
         c = self.device.capabilities
@@ -173,7 +174,7 @@ class Matrix:
         return self.how.x.count * t.splits * s.groups * s.images * places * columns
 
     def describe(self, s: Sizes) -> str:
-        """Return a text about the tiling."""
+        """Return a description of the tiling."""
         return str(self._chosen(s))
 
     def cost(self, s: Sizes) -> float:
@@ -184,15 +185,15 @@ class Matrix:
         )
 
     def numbers(self) -> str:
-        """Return a text about the arithmetic."""
+        """Return a description of the arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the bytes of the packed images and the parts."""
+        """Return the bytes of the packed images and the parts' sums."""
         return 4 * (part.words(self.how.x) + self._parts_words(s, self._chosen(s)))
 
     def adds(self, s: Sizes) -> bool:
-        """Return False: parts are added at the end."""
+        """Return False: combine.comp adds the parts at the end."""
         return False
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
@@ -244,8 +245,8 @@ class Matrix:
 def _words(
     taps: npt.NDArray[Any], how: DigitArithmetic, t: MatrixTiles, runs: int, columns: int
 ) -> npt.NDArray[np.int32]:
-    """Pack taps as bytes [group][chunk = channel, block of lines, block of words][run][column][16]; padding
-    is an operand of 0."""
+    """Pack taps as bytes [group][chunk = channel, block of rows, block of words][run][column][16]; padding is
+    an operand of 0."""
     g, templates, c, kh, kw = taps.shape
     quads, digits = 4 * -(-templates // 4), how.w.count
     row_blocks = -(-kh // t.rows)

@@ -1,10 +1,10 @@
-"""Strided and dilated correlations as plain ones on rearranged images, one axis at a time.
+"""Strided and dilated correlations as plain correlations on rearranged images, one axis at a time.
 
 Output o reads the positions ``o*s + k*d - pad`` for the taps k. Divide s and d by their common divisor g;
 with o = r + d*m and k = s*a + b (r < d, b < s) the position is ``g*s*d * (m + a) + g*(s*r + d*b) - pad``: for
 each residue r and each phase b, a plain correlation over the sub-image of every (g*s*d)-th position. Residues
-are independent images; phases are added up, like channels. No position is stored twice, as s and d have no
-common divisor left.
+are independent images; phases are summed, like channels. No position is stored twice, because s and d have no
+common divisor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Axis:
 
     @property
     def phases(self) -> int:
-        """The number of sub-images that are added for one output."""
+        """The number of sub-images that are summed for one output."""
         return min(self.stride // self.common, self.taps)
 
     @property

@@ -31,8 +31,8 @@ def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> A
 
 
 def _centred(products: Array, a: Array, b: Array, count: int) -> npt.NDArray[np.float64]:
-    """Return sum ab - sum a * sum b / count, rounded only once or twice: every difference that could cancel
-    is one of integers."""
+    """Return sum ab - sum a * sum b / count with one or two roundings: every difference that could cancel is
+    an integer difference."""
     quotient, remainder = np.divmod(b, count)
     rest, part = np.divmod(a * remainder, count)
     return np.asarray((products - a * quotient - rest) - part / count, np.float64)

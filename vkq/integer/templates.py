@@ -1,4 +1,4 @@
-"""``vkq.integer.Templates``: templates that stay on a device, for image after image."""
+"""``vkq.integer.Templates``: templates kept on a device and used for many images."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Templates:
         offsets = bias_of("Templates", bias, len(self.w))
         self._bias = offsets
         wide = accumulator("Templates", self.x_range, self.w, offsets, accumulate) == np.int64
-        # The options are checked with an image that has room for the window; images are checked later.
+        # Check the options with an image that the window fits; images are checked later.
         options = ConvOptions.of("Templates", self.w.shape, *self._options)
         reach = [(k - 1) * d + 1 for k, d in zip(self.w.shape[2:], options.dilation, strict=True)]
         self._problem = p = self.problem((1, self.w.shape[1] * groups, *reach))
@@ -161,8 +161,7 @@ class Templates:
         return Best(best.score + own, best.place)
 
     def _found(self, x: Tensor, images: Images, rows: Axis, columns: Axis, ssd: bool) -> Best:
-        """Return the best scores for images on the device; for ssd without the squares of the templates
-        themselves."""
+        """Return the best scores for images on the device; for ssd without the templates' sums of squares."""
         key = images, rows, columns, ssd
         reduction = self._reductions.get(key) or keep(self._reductions, key, Reduction(self._owner, *key))
         return reduction.read(run(reduction.plan, [x]).numpy())
@@ -191,8 +190,7 @@ class Templates:
         squares_fit("Templates.best", math.prod(self.w.shape[1:]), self.x_range, self.w)
 
     def _checked(self, x: Array) -> Array:
-        """Return the array, after checking that its numbers are in the range that the templates were made
-        for."""
+        """Return the array, after checking that its values are in the range of the templates' `x_range`."""
         info, (low, high) = np.iinfo(x.dtype), self.x_range
         if x.size and (info.min < low or info.max > high):
             self._check_range(int(x.min()), int(x.max()))

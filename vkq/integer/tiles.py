@@ -20,7 +20,7 @@ from .work import TEMPLATES, DigitArithmetic, Division, Place, Sizes
 
 
 class Tiles:
-    """Templates (G, T, C, KH, KW) on a device; four pixels by several templates in registers."""
+    """Templates (G, T, C, KH, KW) on a device. Register tile: four pixels by several templates."""
 
     def __init__(self, device: Device, taps: npt.NDArray[Any], how: DigitArithmetic, constants: Resident):
         self.device, self.how, self._constants = device, how, constants
@@ -32,7 +32,7 @@ class Tiles:
         return "32-bit multiplies" if self.how.form == "mul32" else f"the dot product {self.how.form}"
 
     def numbers(self) -> str:
-        """Return a text about the arithmetic."""
+        """Return a description of the arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
@@ -44,7 +44,8 @@ class Tiles:
         return str(self)
 
     def cost(self, s: Sizes) -> float:
-        """Return the cost in multiply-adds of eight templates at a time; fewer templates share less."""
+        """Return the cost, in multiply-adds at eight templates per invocation; with fewer, each costs
+        more."""
         block = TEMPLATES[s.block]
         costs = profile(self.device.capabilities).integer_costs
         each = costs["multiply"] if self.how.form == "mul32" else 1
@@ -74,7 +75,7 @@ class Tiles:
         return Division.of(s, self.how, profile(self.device.capabilities).busy_workgroups)
 
     def adds(self, s: Sizes) -> bool:
-        """Return True if workgroups add to results, which must then be zero before."""
+        """Return True if workgroups add to results, which must then be zeroed first."""
         return self.work(s).splits > 1
 
 
@@ -83,7 +84,7 @@ def _words(taps: npt.NDArray[Any], how: DigitArithmetic, width: int) -> npt.NDAr
     g, t, c, kh, kw = taps.shape
     blocks, kwords = -(-t // width), -(-kw // how.word_taps)
     padded = np.zeros((g, blocks * width, c, kh, kwords * how.word_taps), taps.dtype)
-    padded[:, :t, :, :, :kw] = taps  # beyond the edge the number is zero; its digits follow from the offset
+    padded[:, :t, :, :, :kw] = taps  # taps beyond the edge are zero; their digits follow from the offset
     digits = how.w.of(padded)
     words = digits.astype("<i4") if how.word_taps == 1 else np.ascontiguousarray(digits).view("<i4")
     split = words.reshape(how.w.count, g, blocks, width, c, kh, kwords)

@@ -2,9 +2,9 @@
 size.
 
 The transform is a Fourier transform modulo a prime, so nothing is rounded: it gives a cyclic convolution of
-integers modulo the prime. It is used if all sums differ by less than the prime, or than the product of two
-primes, so that the residue determines the sum. Images are divided into blocks that overlap by the window
-(overlap-save).
+integers modulo the prime. It is used if all sums lie in a range shorter than the prime, or than the product
+of two primes, so that the residue determines the sum. Images are divided into blocks that overlap by the
+window (overlap-save).
 
 J. M. Pollard, The fast Fourier transform in a finite field, Mathematics of Computation 25 (1971).
 """
@@ -29,9 +29,9 @@ from .images import Images, Part, words
 from .work import Place, Range, Sizes
 
 TRANSFORM = "transform"  # the path's name
-ROOTS = 4096  # the order of the root of unity, and so the longest axis
+ROOTS = 4096  # order of the root of unity: the longest axis
 PRIMES = {2013265921: 31, 1811939329: 13}  # p and a primitive root; p - 1 is a multiple of 2**26
-SECOND, FIRST = PRIMES  # SECOND, the larger prime, is used alone where one prime is enough
+SECOND, FIRST = PRIMES  # SECOND, the larger prime, is used if one prime is enough
 # Length of an axis -> the lengths of its passes.
 RADICES = {64: (8, 8), 128: (16, 8), 256: (16, 16), 512: (32, 16), 1024: (32, 32)}
 R = 2**32  # the modulus of Montgomery's multiplication
@@ -63,7 +63,7 @@ class Blocks:
 
 
 def blocks_for(s: Sizes) -> Blocks | None:
-    """Return the blocks with the least work; None if the window is too large for any."""
+    """Return the blocks with the fewest transformed elements; None if the window is too large for all."""
     able = [Blocks((h, w), *_steps((h, w), s)) for h in RADICES for w in RADICES if h >= s.kh and w >= s.kw]
     return min(able, key=lambda one: elements(one, s), default=None)
 
@@ -74,15 +74,14 @@ def _steps(size: tuple[int, int], s: Sizes) -> tuple[tuple[int, int], tuple[int,
 
 
 def elements(one: Blocks, s: Sizes) -> int:
-    """Return the number of transformed elements: the elements of images, of templates, and of their
-    products."""
+    """Return the number of transformed elements of images, templates and products."""
     images, products = s.images * s.channels * one.number, s.images * s.templates * one.number
     return one.elements * (images + products + s.templates * s.channels)
 
 
 class Transform:
-    """Templates (T, C, KH, KW) on a device, transformed in each plan: storing the transforms would take more
-    memory than it saves time."""
+    """Templates (T, C, KH, KW) on a device, transformed in each plan: stored transforms would take more
+    memory than the saved time is worth."""
 
     def __init__(
         self, device: Device, w: npt.NDArray[Any], bias: npt.NDArray[np.int64], sums: Range, wide: bool
@@ -112,7 +111,7 @@ class Transform:
         return f"sums in [{self.sums[0]}, {self.sums[1]}] modulo {' * '.join(map(str, self.primes))}"
 
     def adds(self, s: Sizes) -> bool:
-        """Return False."""
+        """Return False: results need not be zeroed first."""
         return False
 
     def scratch_bytes(self, part: Part, s: Sizes, templates: int = 1) -> int:
@@ -122,8 +121,8 @@ class Transform:
         return 4 * len(self.primes) * elements(found, dataclasses.replace(s, templates=templates))
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of images to a plan: the images' transforms, then those of as many templates at
-        a time as fit."""
+        """Add the correlation of images to a plan: transform the images, then as many templates at a time as
+        fit."""
         blocks = blocks_for(s)
         assert blocks is not None
         pads = {"pad_h": part.rows.pad, "pad_w": part.columns.pad, "first_image": part.first}
@@ -162,7 +161,7 @@ class Transform:
         return y
 
     def _passes(self, b: Builder, y: Value, blocks: Blocks, prime: int, arrays: int, way: str) -> None:
-        """Add the passes along both axes, in place; the inverse in the opposite order."""
+        """Add the passes along both axes, in place; the inverse transform runs them in the opposite order."""
         found = list(_axis_passes(blocks))
         for inner, radix, span in found if way == "forward" else reversed(found):
             variant = catalog().find("integer_transform_pass__radix", way=way, radix=f"r{radix}")
@@ -209,15 +208,14 @@ class Transform:
 
 
 def primes_for(sums: Range) -> tuple[int, ...]:
-    """Return the primes whose product distinguishes all sums of the range; none if two do not."""
+    """Return one or two primes whose product exceeds the range of the sums; empty if two are not enough."""
     spread = sums[1] - sums[0]
     ways: tuple[tuple[int, ...], ...] = ((SECOND,), (FIRST, SECOND))
     return next((way for way in ways if spread < np.prod(way, dtype=object)), ())
 
 
 def _axis_passes(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
-    """Yield (elements between neighbours, radix, span) of the forward passes: along rows first, then
-    columns."""
+    """Yield (stride between elements, radix, span) of the forward passes: along rows first, then columns."""
     for size, inner in ((blocks.size[1], 1), (blocks.size[0], blocks.size[1])):
         span = size
         for radix in RADICES[size]:

@@ -15,13 +15,13 @@ from .digits import Digits, digits_for
 INVOCATIONS = 64
 TILE_WORDS = 2048  # words in shared memory for the image tile, and for the template tile
 LONGEST = 60_000  # most loop iterations of an invocation in one dispatch: drivers may end longer loops
-STEP_WORDS = 256  # words of a window in one step: with so many, no sum of a float lane exceeds 2**24
+STEP_WORDS = 256  # words of a window in one step: at this limit, no sum of a float lane exceeds 2**24
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,
     2**32 - 1,
 )  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
-LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # only a few, because each is a pipeline of its own
+LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # only a few, because each needs its own pipeline
 BAND_BYTES = 60 << 20  # most scratch memory; larger work is done in bands of images and rows
 Range = tuple[int, int]
 TEMPLATES = {"one": 1, "four": 4, "eight": 8}
@@ -42,17 +42,17 @@ class DigitArithmetic:
 
     @property
     def word_taps(self) -> int:
-        """The taps in a word of a template."""
+        """How many taps one word of a template holds."""
         return 1 if self.form == "mul32" else 4
 
     @property
     def x_shift(self) -> int:
-        """The shift of x in this form: 128 for each digit of an unsigned operand."""
+        """The offset added to x in this form: 128 for each digit of an unsigned operand."""
         return 128 * self.x.ones if self.form in ("u8s8", "u8u8") else 0
 
     @property
     def w_offset(self) -> int:
-        """The factor of the window sums of the shifted x."""
+        """The factor by which window sums of the shifted x are multiplied."""
         return self.w.offset - (128 * self.w.ones if self.form == "u8u8" else 0)
 
     @property
@@ -70,9 +70,9 @@ class DigitArithmetic:
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> DigitArithmetic:
-    """Return the cheapest exact arithmetic of a form for numbers of these ranges.
+    """Return the cheapest exact arithmetic of a form for values in these ranges.
 
-    Without a dot product, four float products for the digits of two 16-bit numbers cost more than one 32-bit
+    Without a dot product, four float products for the digits of two 16-bit values cost more than one 32-bit
     multiply.
     """
     multiplied = multiplies(x_range, w_range, wide) if form == "float" else None
@@ -80,8 +80,8 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> DigitAr
 
 
 def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | None:
-    """Return one 32-bit multiply for each product of 16-bit numbers, one of which needs more than a byte:
-    exact modulo 2**32, but not in 64 bits."""
+    """Return the arithmetic of one 32-bit multiply for each product, if one operand needs 16 bits and sums
+    need at most 32: exact modulo 2**32."""
     x, w = digits_for(*x_range, bits=16), digits_for(*w_range, bits=16)
     narrow = digits_for(*x_range).count == digits_for(*w_range).count == 1
     return None if wide or narrow or x.count > 1 or w.count > 1 else DigitArithmetic("mul32", x, w, wide)
@@ -89,7 +89,7 @@ def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a plain correlation in the shaders, after `phases`: by group, result and tile."""
+    """The sizes of a plain correlation in the shaders, after `phases`: per group, result and tile."""
 
     images: int
     groups: int
@@ -102,17 +102,17 @@ class Sizes:
 
     @property
     def column(self) -> bool:
-        """True if results are one pixel wide: an invocation's four pixels are then one below the other."""
+        """True if results are one pixel wide: an invocation's four pixels are then in one column."""
         return self.ow == 1
 
     def words(self, how: DigitArithmetic) -> int:
-        """Return the words of a template's line."""
+        """Return how many words a template row takes."""
         return -(-self.kw // how.word_taps)
 
     @staticmethod
     def block_of(templates: int) -> str:
-        """Return the templates of an invocation: the cheapest choice, with an image word as expensive as two
-        templates."""
+        """Return how many templates an invocation computes (a key of `TEMPLATES`): the cheapest choice, with
+        an image word as expensive as two templates."""
         return min(
             TEMPLATES,
             key=lambda name: (-(-templates // TEMPLATES[name]) * (TEMPLATES[name] + 2), -TEMPLATES[name]),
@@ -128,19 +128,19 @@ class Sizes:
 
     @property
     def local(self) -> tuple[int, int]:
-        """The invocations across and down, with the fewest unused pixels."""
+        """The workgroup size (across, down) with the fewest unused pixels."""
         if self.column:
             return 1, INVOCATIONS
         return min(LOCAL_SIZES, key=lambda size: math.prod(self.tiles(size)))
 
     def tiles(self, local: tuple[int, int]) -> tuple[int, int]:
-        """Return the workgroups across and down."""
+        """Return the number of workgroups (across, down)."""
         width, height = (1, 4 * local[1]) if self.column else (4 * local[0], local[1])
         return -(-self.ow // width), -(-self.oh // height)
 
 
 def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int, int, int]:
-    """Return the windows' (channels, rows, words) of a step: as many as the shared memory and *most_words*
+    """Return the window (channels, rows, words) of one step, as large as the shared memory and *most_words*
     allow."""
     local = shape.local
     rows = 4 * local[1] if shape.column else local[1]
@@ -163,16 +163,15 @@ def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int,
 
 
 def _even(total: int, most: int) -> int:
-    """Return the size of equal parts of at most *most*."""
+    """Divide *total* into the fewest equal parts of at most *most*; return their size."""
     return -(-total // -(-total // most))
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The place of a plain correlation's results in the whole result. The results are images of *rows* x
-    *columns*, one for each of the residues (vertical, horizontal). *first* is the index of their first
-    element, *channels* the number of templates of the whole, and *plane* the number of elements for one image
-    and template."""
+    """The position of a plain correlation's results in the whole result. The results are images of *rows* x
+    *columns*, one for each residue (vertical, horizontal). *first* is the index of their first element,
+    *channels* the number of all templates, and *plane* the number of elements for one image and template."""
 
     residues: tuple[int, int]
     first: int
@@ -219,7 +218,7 @@ class Division:
 
     @property
     def splits(self) -> int:
-        """The workgroups that share a result, and add to it."""
+        """The number of workgroups that add to the same result."""
         return -(-self.steps // self.per_split)
 
     @property

@@ -30,7 +30,7 @@ class Conv2dProblem(ConvSizes):
     stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
     more; the order of ONNX ``pads``. groups divides IC and OC. N, IC, H, W and OC may be 0; the output may
     not vanish: ``OH = (H + top + bottom - dilation*(KH - 1) - 1) // stride + 1 >= 1``, and OW alike. Else
-    ArgumentError. `of` takes the forms that PyTorch takes.
+    ArgumentError. `of` accepts PyTorch's forms.
 
     >>> p = Conv2dProblem.of((1, 3, 8, 8), (16, 3, 3, 3), stride=2, padding=1)
     >>> p.y_shape, p.gemm_m, p.gemm_k, p.macs
@@ -97,7 +97,7 @@ class Conv2dProblem(ConvSizes):
     def with_options(
         cls, x_shape: Sequence[int], weight_shape: Sequence[int], options: ConvOptions
     ) -> Conv2dProblem:
-        """Return the problem for options that were checked before: a layer's, for each size of image."""
+        """Return the problem for a layer's checked options: a layer calls this for each image size."""
         x, w, groups = cls._images(x_shape), shape_of(weight_shape), options.groups
         if x[1] != w[1] * groups:
             raise ArgumentError(
@@ -109,7 +109,8 @@ class Conv2dProblem(ConvSizes):
 
     @classmethod
     def smallest(cls, weight_shape: Sequence[int], options: ConvOptions) -> Conv2dProblem:
-        """Return the problem of one image with one output pixel, or as few as the padding allows."""
+        """Return the problem of one image with the fewest output pixels that the padding allows (usually
+        one)."""
         w = shape_of(weight_shape)
         h, width = (
             max(1, d * (k - 1) + 1 - before - after)

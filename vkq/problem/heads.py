@@ -1,5 +1,5 @@
-"""Heads of attention: a batch of matrices (B, heads, rows, columns), or the same with the columns of a B's
-matrices side by side, (B, rows, heads * columns), as linear layers make and read them."""
+"""Heads of attention. Layout 1: a batch of matrices (B, heads, rows, columns). Layout 2: the columns of all
+heads concatenated, (B, rows, heads * columns), as linear layers read and write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-# Numbers of heads, which lie side by side in the operands and in the result of a product.
+# The number of concatenated heads in each operand and in the result of a product.
 Heads = tuple[int, int, int]
 ONE_EACH: Heads = (1, 1, 1)
 SWAPPED = (0, 2, 1, 3)  # permutation from (B, rows, heads, columns) to (B, heads, rows, columns), and back
@@ -16,22 +16,22 @@ Array = npt.NDArray[Any]
 
 
 def apart(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
-    """Return the shape of the matrices of an array that has the columns of *heads* side by side; with 1 the
-    shape itself."""
+    """Return the shape of an array with concatenated heads (layout 2) in layout 1; unchanged if *heads* is
+    1."""
     return shape if heads == 1 else (shape[0], heads, shape[1], shape[2] // heads)
 
 
 def together(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
-    """Return the shape of the array that `apart` takes."""
+    """Return the layout-2 shape: the inverse of `apart`."""
     return shape if heads == 1 else (shape[0], shape[2], heads * shape[3])
 
 
 def taken_apart(x: Array, heads: int) -> Array:
-    """Return the matrices of an array that has the columns of *heads* side by side."""
+    """Return an array with concatenated heads as a batch of matrices (layout 1)."""
     n, rows, columns = x.shape if heads > 1 else (0, 0, 0)
     return x if heads == 1 else x.reshape(n, rows, heads, columns // heads).transpose(SWAPPED)
 
 
 def put_together(x: Array, heads: int) -> Array:
-    """Undo `taken_apart`."""
+    """Return matrices as an array with concatenated heads: the inverse of `taken_apart`."""
     return x if heads == 1 else x.transpose(SWAPPED).reshape(together(x.shape, heads))

@@ -15,9 +15,8 @@ class LinearProblem:
     """Sizes of ``y = x @ weight.T``: x (*lead, K), weight (N, K), y (*lead, N), with M the product of
     ``lead``.
 
-    m: rows (batch x tokens), n: output features, k: reduction length; each 0 or more. K = 0 leaves the bias
-    alone.
-    lead: the leading dims of x and y; (m,) if not given, and () for a single vector x of shape (K,).
+    m: rows (batch x tokens), n: output features, k: reduction length; each 0 or more. With K = 0, y is the
+    bias. lead: the leading dims of x and y; (m,) if not given, and () for a single vector x of shape (K,).
     Raises ArgumentError for a negative size, or a ``lead`` whose product is not m.
 
     >>> p = LinearProblem.of((2, 5, 64), (32, 64))
@@ -98,6 +97,6 @@ class LinearProblem:
 
     @property
     def name(self) -> str:
-        """``linear[M=1,K=64,N=32]``: test id, benchmark row and filter. It states the product, not the
-        leading dims."""
+        """``linear[M=1,K=64,N=32]``: test id, benchmark row and filter. It gives the product's sizes without
+        the leading dims."""
         return f"linear[M={self.m},K={self.k},N={self.n}]"

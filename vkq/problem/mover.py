@@ -2,9 +2,9 @@
 
     max_pool2d[N=32,C=64,H=112,W=112,block=16,K=3,stride=2]
 
-``block`` is the number of channels in a vector of the layout: 16 is kPackedInt8_16C, 4 is kPackedInt8_4W4C. A
-softmax is one of rows (N, C); H and W are 1. Depthwise and 2x2 transposed convolutions, which have few
-multiply-adds for their bytes, are included, in both layouts.
+``block`` is the number of channels in a vector of the layout: 16 is kPackedInt8_16C, 4 is kPackedInt8_4W4C.
+Softmax runs on rows (N, C); H and W are 1. Depthwise and 2x2 transposed convolutions, which have few
+multiply-adds per byte, are included in both layouts.
 """
 
 from __future__ import annotations

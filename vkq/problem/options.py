@@ -20,7 +20,8 @@ Padding = int | Sequence[int] | str
 
 @dataclass(frozen=True)
 class ConvOptions:
-    """The movement of a kernel (KH, KW) over an image, known from the weight alone.
+    """The options of a kernel (KH, KW) that slides over an image, as far as the weight's shape determines
+    them.
 
     stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
     more. groups: 1 or more. `of` accepts PyTorch's forms.
@@ -119,7 +120,7 @@ def pair(op: str, what: str, value: Ints, least: int) -> Pair:
 
 def quad(op: str, padding: Padding, words: str = "") -> Quad:
     """Return padding as (top, left, bottom, right), from an int, (vertical, horizontal) or all four; *words*
-    ends the error.
+    is appended to the error message.
 
     >>> quad("max_pool2d", (1, 2))
     (1, 2, 1, 2)
@@ -148,7 +149,7 @@ def conv_padding(op: str, padding: Padding, kernel: Pair, stride: Pair, dilation
 
 
 def shortest(values: tuple[int, ...]) -> str:
-    """Return numbers in the form of a problem's name, without repetition, for `pair` and `quad`.
+    """Return the values of `pair` or `quad` as written in a problem's name, without repetition.
 
     >>> shortest((1, 1, 1, 1)), shortest((1, 2, 1, 2)), shortest((2, 1))
     ('1', '1x2', '2x1')

@@ -33,7 +33,7 @@ def _check_choice(name: str, chosen: str, known: Sequence[str]) -> None:
 
 
 def _sized(x_size: Sequence[int], size: Sequence[int]) -> tuple[list[np.float32], list[int]]:
-    """Return the factors and the result's size, given its size."""
+    """Return (factors, result's size), computed from the result's size."""
     factors = [np.float32(out) / np.float32(given) for out, given in zip(size, x_size, strict=True)]
     return factors, [int(v) for v in size]
 
@@ -41,7 +41,7 @@ def _sized(x_size: Sequence[int], size: Sequence[int]) -> tuple[list[np.float32]
 def _scaled(
     x_size: Sequence[int], scale: float | Sequence[float] | None
 ) -> tuple[list[np.float32], list[int]]:
-    """Return the factors and the result's size, given the factors."""
+    """Return (factors, result's size), computed from the factors."""
     both = scale if isinstance(scale, Sequence) else (scale, scale)
     factors = [np.float32(v) for v in both]
     if len(factors) != 2 or not all(0 < v < np.inf for v in factors):
@@ -64,7 +64,7 @@ class Resize:
     coordinates: Coordinates = "half_pixel"
     nearest_mode: NearestMode = "round_prefer_floor"
     rounding: Rounding = "truncate"
-    lines: bool = False  # (N, C, L) with a row of its own: ONNX Runtime sums eight terms of them
+    lines: bool = False  # 1-D (N, C, L) as one row: ONNX Runtime then sums eight terms
 
     @classmethod
     def of(
@@ -78,8 +78,8 @@ class Resize:
         rounding: Rounding = "truncate",
         lines: bool = False,
     ) -> Resize:
-        """Return the resize for the size (OH, OW) or the scale (one number or two); the other one follows, as
-        in ONNX Resize."""
+        """Return the resize for a size (OH, OW) or a scale (one value or two); the other follows, as in ONNX
+        Resize."""
         for name, chosen, kind in (
             ("mode", mode, ResizeMode), ("coordinates", coordinates, Coordinates),
             ("nearest_mode", nearest_mode, NearestMode), ("rounding", rounding, Rounding),

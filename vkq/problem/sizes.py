@@ -1,4 +1,4 @@
-"""The sizes that convolutions and transposed convolutions derive alike."""
+"""The sizes that convolutions and transposed convolutions derive in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ConvSizes(ABC):
     """x (N, IC, H, W), y (N, OC, OH, OW), and a kernel of KH x KW."""
 
     OP: ClassVar[str]
-    OPTIONS: ClassVar[tuple[str, ...]]  # the options: pairs, and the padding, in the order of `name`
+    OPTIONS: ClassVar[tuple[str, ...]]  # names of the options (pairs and padding), in the order in `name`
 
     n: int
     ic: int
@@ -85,7 +85,7 @@ class ConvSizes(ABC):
         """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter, with only the options that
         are not the default.
 
-        A pair of unequal numbers is written 2x1; padding as 1, 1x2 (vertical, horizontal) or 0x1x2x3 (ONNX
+        A pair of different values is written 2x1; padding as 1, 1x2 (vertical, horizontal) or 0x1x2x3 (ONNX
         order).
         """
         sizes = (self.n, self.ic, self.h, self.w, self.oc, self.kh, self.kw)

@@ -1,7 +1,7 @@
-"""Resize along one axis as weighted sums: the elements of each result, and their weights.
+"""Resize along one axis as weighted sums: the input elements of each result, and their weights.
 
-As ONNX defines Resize: linear and cubic, with or without antialiasing, in every mode of coordinates. Elements
-beyond the ends are the nearest element.
+Implements linear and cubic ONNX Resize, with or without antialiasing, in every coordinate mode. Positions
+beyond the ends read the nearest element.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ResizedAxis:
         if self.coordinates == "asymmetric":
             return np.asarray(x / scale)
         if self.coordinates == "align_corners":
-            # The scale that ONNX defines; ONNX Runtime uses the whole number below.
+            # The size that ONNX defines; ONNX Runtime rounds it down.
             real = scale * np.float32(self.given)
             return np.asarray(x * last / (real - 1) if real != 1 else x * 0, np.float32)
         if self.coordinates == "tf_crop_and_resize":
@@ -56,12 +56,12 @@ class ResizedAxis:
         return np.asarray(at, np.float32)
 
     def outside(self) -> npt.NDArray[np.bool_]:
-        """Return which results of tf_crop_and_resize are beyond the axis."""
+        """Return a mask of the results whose coordinates are outside the axis (tf_crop_and_resize)."""
         at = self.original()
         return np.asarray((at < 0) | (at > self.given - 1))
 
     def nearest(self, mode: str) -> npt.NDArray[np.int64]:
-        """Return the element of each result."""
+        """Return the index of the nearest input element for each result."""
         at = self.original()
         floor = np.floor(at)
         fraction = at - floor
@@ -77,7 +77,7 @@ class ResizedAxis:
     def weighted(
         self, cubic: bool, antialias: bool, a: float = -0.75, exclude_outside: bool = False
     ) -> tuple[npt.NDArray[np.int32], Float32]:
-        """Return (elements, weights), (size, taps) each."""
+        """Return (indices of input elements, weights), each of shape (size, taps)."""
         at = self.original().astype(np.float64)
         first = np.floor(at)
         shrunk = min(float(np.float32(self.scale)), 1.0) if antialias else 1.0

@@ -26,8 +26,8 @@ MOST_PHASES = 1024  # most phases: the phases of a stride are computed one by on
 
 @dataclass(frozen=True)
 class TransposedOptions:
-    """The way in which a kernel (KH, KW) spreads every input pixel, known from the weight alone; fields as
-    `TransposedConv2dProblem`.
+    """The options of a transposed convolution with a kernel (KH, KW), known from the weight alone; the fields
+    are as in `TransposedConv2dProblem`.
 
     >>> TransposedOptions.of((4, 2, 3, 3), stride=2, output_padding=1).padding
     (0, 0, 0, 0)
@@ -53,8 +53,8 @@ class TransposedOptions:
         """Return the options for a weight of shape (IC, OC/groups, KH, KW).
 
         stride, output_padding, dilation: an int, or (vertical, horizontal). padding: an int, (vertical,
-        horizontal), or (top, left, bottom, right). Raises ArgumentError, or DTypeError for what is not a
-        whole number.
+        horizontal), or (top, left, bottom, right). Raises ArgumentError, or DTypeError for values that are
+        not integers.
         """
         w = shape_of(weight_shape)
         if len(w) != 4:
@@ -79,8 +79,8 @@ class TransposedOptions:
 class TransposedConv2dProblem(ConvSizes):
     """Sizes of a transposed convolution: x (N, IC, H, W), weight (IC, OC/groups, KH, KW), y (N, OC, OH, OW).
 
-    stride, dilation, output_padding: (vertical, horizontal). padding: (top, left, bottom, right), what is cut
-    off the output. ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1 >= 1``, and
+    stride, dilation, output_padding: (vertical, horizontal). padding: (top, left, bottom, right), cropped
+    from the output. ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1 >= 1``, and
     OW alike; output_padding is less than the stride or the dilation (PyTorch's rule). groups divides IC and
     OC. Else ArgumentError. `of` takes PyTorch's forms.
 
@@ -138,8 +138,8 @@ class TransposedConv2dProblem(ConvSizes):
         dilation: Ints = 1,
         groups: int = 1,
     ) -> TransposedConv2dProblem:
-        """Return the problem of x of shape (N, IC, H, W) and weight of shape (IC, OC/groups, KH, KW); the
-        options as `TransposedOptions.of` takes them. Raises ArgumentError if anything does not fit."""
+        """Return the problem of x of shape (N, IC, H, W) and weight of shape (IC, OC/groups, KH, KW); options
+        as in `TransposedOptions.of`. Raises ArgumentError if anything does not fit."""
         cls._images(x_shape)
         options = TransposedOptions.of(weight_shape, stride, padding, output_padding, dilation, groups)
         return cls.with_options(x_shape, weight_shape, options)
@@ -148,7 +148,7 @@ class TransposedConv2dProblem(ConvSizes):
     def with_options(
         cls, x_shape: Sequence[int], weight_shape: Sequence[int], options: TransposedOptions
     ) -> TransposedConv2dProblem:
-        """Return the problem for options that were checked before: a layer's, for each size of image."""
+        """Return the problem for a layer's checked options: a layer calls this for each image size."""
         x, w, o = cls._images(x_shape), shape_of(weight_shape), options
         if x[1] != w[0]:
             raise ArgumentError(
@@ -184,7 +184,7 @@ class TransposedConv2dProblem(ConvSizes):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates: N*H*W*IC*(OC/groups)*KH*KW, those cropped at the border included."""
+        """Multiply-accumulates: N*H*W*IC*(OC/groups)*KH*KW, including those that padding crops."""
         return self.gemm_m * self.ic * (self.oc // self.groups) * self.kh * self.kw
 
 

@@ -16,7 +16,7 @@ class Window:
     Pairs are (vertical, horizontal), padding is (top, left, bottom, right), the order of ONNX ``pads``. With
     ``ceil_mode`` the last window may reach beyond the padding, but must begin inside the image or the padding
     before it, as in ONNX Runtime and PyTorch. The padding must be smaller than the (dilated) kernel, so that
-    every window of dilation 1 sees the image.
+    every window of dilation 1 contains a pixel of the image.
 
     >>> Window.of("max_pool2d", (1, 3, 8, 9), 3, 2, 1, 1, False).y_shape
     (1, 3, 4, 5)
@@ -41,8 +41,8 @@ class Window:
         dilation: Ints,
         ceil_mode: bool,
     ) -> Window:
-        """Return the window for PyTorch's arguments: an int or a pair each; padding also (top, left, bottom,
-        right); stride None is the kernel."""
+        """Return the window for PyTorch's arguments: each is an int or a pair; padding may also be (top,
+        left, bottom, right); stride None means the kernel size."""
         if len(x_shape) != 4:
             raise ArgumentError(
                 f"{op}: x has {len(x_shape)} axes (shape {tuple(x_shape)}); it must have 4: (N, C, H, W)"

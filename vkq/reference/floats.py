@@ -18,14 +18,14 @@ times the M of a weight of ones.
 **compute="float16" in float16 arithmetic**, without matrix units (`vkq.kernels.float16`). x is rounded to
 float16 in the same way, and integer weights are multiplied by 2**-5. For each tap, 16 products at a time are
 added in float16, and their sums in float32. Each float16 step is off by at most 2**-10 of its result, and
-results below 2**-14 may become 0. So the error is at most ((1 + 2**-10)**18 - 1 + (K + 4) u) M, which is
-1.8 % of M, plus (2**-8 + 2**-14) M1. On a device that rounds to nearest the first term is half as large; the
-errors seen are a tenth of that, because they rarely have the same sign. Nothing overflows if every |x| is at
-most 500.
+results below 2**-14 may become 0. So the error is at most ((1 + 2**-10)**18 - 1 + (K + 4) u) M, which is 1.8
+% of M, plus (2**-8 + 2**-14) M1. On a device that rounds to nearest the first term is half as large; the
+measured errors are a tenth of that, because they rarely have the same sign. Nothing overflows if every |x| is
+at most 500.
 
 A float weight is rounded to float16, to nearest, and not scaled. The factor of M is then (1 + 2**-10)**19 -
-1. Each number of x or of the weight that a device may replace by 0 adds 2**-14 times the number it is
-multiplied with, and each product adds 2**-13.
+1. A device may replace small elements of x or of the weight by 0: each adds 2**-14 times its factor, and each
+product adds 2**-13.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _finished(
     activation: Activation,
     magnitude: bool,
 ) -> Float64:
-    """Return results from sums, whose last axis is the output channels."""
+    """Return results from *sums* (last axis: output channels): scale, bias and activation applied."""
     channels = sums.shape[-1]
     scales = np.ones(channels)
     if w_scale is not None:

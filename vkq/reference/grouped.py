@@ -21,15 +21,15 @@ def linear_grouped(
 ) -> npt.NDArray[np.float64]:
     """``y[m,n] = sum_g scale[n,g] * sum_{k in g} x[m,k] (q[n,k] - zero_point[n,g])  + bias[n]``, (..., N).
 
-    x: (..., K), float. *magnitude*: the sum of |x| |scale| |q - zero_point| and |bias| instead, which bounds
-    what float32 makes of it: each of the K products is rounded at most K + 4 times on its way into y (the
-    difference, where the zero point is a fraction; the product; the sums within its group, over the groups;
-    the scale, the bias), so |y32 - y| <= (K + 4) * 2**-24 * magnitude in any order of the additions.
+    x: (..., K), float. *magnitude*: return the sum of |x| |scale| |q - zero_point| and |bias| instead, from
+    which the error bound of float32 follows: at most K + 4 roundings apply to each of the K products (the
+    difference, if the zero point is a fraction; the product; the sums within its group and over the groups;
+    the scale; the bias), so |y32 - y| <= (K + 4) * 2**-24 * magnitude in any order of the additions.
 
-    Of float16 x matrix units may make the products, exactly too (a code less its zero point is a half), and
-    add those of a group with up to four roundoffs for each k; scales and the sum over the groups are float32.
-    The bound is 4 * (K + 4) * 2**-24 * magnitude then, and the rounding of y to float16. A unit may take
-    numbers of x below 2**-14 for 0.
+    For float16 x, matrix units may compute the products, also exactly (a code minus its zero point is a
+    float16), and add the products of a group with up to four roundoffs for each k; scales and the sum over
+    groups are float32. Then the bound is 4 * (K + 4) * 2**-24 * magnitude, plus the rounding of y to float16.
+    A matrix unit may replace elements of x below 2**-14 by 0.
 
     >>> w = GroupedWeight(np.full((1, 1, 16), 0xA9, np.uint8), np.full((1, 1), 0.5, np.float32))
     >>> linear_grouped(np.ones((1, 32)), w)

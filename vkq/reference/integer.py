@@ -1,4 +1,4 @@
-"""The exact answer of integer correlation in NumPy's int64, computed tap by tap without BLAS or floats."""
+"""The exact integer correlation in NumPy's int64, computed tap by tap without BLAS or floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exact answer in NumPy: what every path, device and layout must return, bit for bit.
+"""The exact oracle in NumPy: what every path, device and layout must return, bit for bit.
 
 Integer sums are exact: they run in float64 BLAS, which is exact below 2**53 and hundreds of times faster than
 NumPy's integer matmul. Names are ONNX's: x is the activation, w the weight and y the result.
@@ -72,13 +72,13 @@ def linear(
     activation: Activation = None,
     overflow: str = "refuse",
 ) -> Array:
-    """``activation(x @ w.T + bias)`` of int8 or uint8 data: q8ta_q8csw_q8to, or q8ta_q8csw (float32) where y
-    is None.
+    """``activation(x @ w.T + bias)`` of int8 or uint8 data: q8ta_q8csw_q8to, or q8ta_q8csw (float32) if y is
+    None.
 
     xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. w_scale: a number, or (N,). bias: (N,),
-    int32 with scale ``x.scale * w_scale``; float32 (finite) is also taken where y is None. w_zero_point: a
+    int32 with scale ``x.scale * w_scale``; float32 (finite) is also allowed if y is None. w_zero_point: a
     number or (N,), 0 if not given. overflow as `linear_acc`. Returns (..., N). Raises ArgumentError,
-    DTypeError or AccumulatorOverflowError for what it cannot take.
+    DTypeError or AccumulatorOverflowError for invalid operands.
 
     >>> w = np.array([[1, 2], [3, 4]], np.int8)
     >>> linear(np.array([[10, 20]], np.int8), w, x=QParams(0.5), w_scale=0.5, y=QParams(1.0, 3))
@@ -128,7 +128,7 @@ def conv2d(
     groups: int = 1,
     overflow: str = "refuse",
 ) -> Array:
-    """2-D convolution of int8 or uint8 data, int8 or uint8 out, or float32 out where y is None.
+    """Return the 2-D convolution of int8 or uint8 data, as int8 or uint8, or as float32 if y is None.
 
     xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding,
     dilation and groups as `vkq.problem.Conv2dProblem.of`. w_scale, bias, w_zero_point (per OC), overflow and
@@ -147,8 +147,8 @@ def conv2d(
 def convolve(
     x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem
 ) -> npt.NDArray[np.float64]:
-    """Compute one matrix product for each kernel tap: this needs no im2col copy, and sums of integers stay
-    exact in any order."""
+    """Return the convolution, computed as one matrix product for each kernel tap: this needs no im2col copy,
+    and sums of integers stay exact in any order."""
     top, left, bottom, right = p.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     padded = padded.reshape(p.n, p.groups, p.ic // p.groups, *padded.shape[2:])
@@ -166,7 +166,7 @@ def convolve(
 def _finish(
     acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation
 ) -> Array:
-    """Convert accumulators to the output type. Their last axis is the output channels."""
+    """Return accumulators, whose last axis is the output channels, converted to the output type."""
     if y is not None:
         return requantize(acc, multipliers(x.scale, w_scale, y.scale), y, activation_bounds(activation, y))
     low, high = activation_range(activation)

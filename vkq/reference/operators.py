@@ -1,7 +1,7 @@
-"""The exact answer of lookups and pooling, in NumPy. Element-wise operators and tables are `vkq.numerics`.
+"""The exact oracle of lookups and pooling, in NumPy. Element-wise operators and tables are in `vkq.numerics`.
 
-Every formula below is one order of float32 steps, each rounded to nearest even; where ONNX Runtime has the
-operator, it is the order of its CPU provider on x86-64, and the result is the same byte for byte. Arrays are
+Every formula below is a fixed sequence of float32 steps, each rounded to nearest even. For ONNX Runtime's
+operators, it is the sequence of the CPU provider on x86-64, and results are equal byte for byte. Arrays are
 int8 or uint8 as their QParams say.
 """
 
@@ -41,8 +41,8 @@ def lookup(x: Array, table: npt.ArrayLike) -> Array:
 
 
 def max_pool2d(x: Array, window: Window) -> Array:
-    """Return the largest number under each window. Padding is never the largest; a window that covers no part
-    of the image gives the type's least number.
+    """Return the maximum of each window. Padding is never the maximum; a window that covers no part of the
+    image gives the least value of the type.
 
     x: (N, C, H, W), integers or floats. As ONNX MaxPool.
     """
@@ -56,7 +56,8 @@ def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32, where
     sum adds ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of elements inside the
-    image, or the kernel's. A kernel that is the image has the formula of `global_avg_pool`.
+    image, or with *count_include_pad* in the kernel. A kernel of the image's size has the formula of
+    `global_avg_pool`.
     """
     if window.whole:
         return global_avg_pool(x, xq, yq)
@@ -75,9 +76,9 @@ def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include
 def global_avg_pool(x: Array, xq: QParams, yq: QParams, litert: str = "") -> Array:
     """Return the mean of each channel, (N, C, 1, 1), as ONNX Runtime's QLinearGlobalAveragePool does.
 
-    ``y_q = saturate(round_half_even(float32(acc) * m) + y_zp)`` with ``acc = sum(x_q - x_zp)`` exact and
-    ``m = x_scale / (y_scale * float32(H * W))``, each step rounded to float32. *litert*: LiteRT's "mean" or
-    "sum", ``saturate(round_half_even(float32(sum(x_q)) * m + offset))`` with the numbers of
+    ``y_q = saturate(round_half_even(float32(acc) * m) + y_zp)`` with ``acc = sum(x_q - x_zp)`` exact and ``m
+    = x_scale / (y_scale * float32(H * W))``, each step rounded to float32. *litert*: LiteRT's "mean" or
+    "sum", ``saturate(round_half_even(float32(sum(x_q)) * m + offset))`` with m and offset of
     `vkq.numerics.elementwise.offset_of_mean`.
     """
     pixels, total = x.shape[2] * x.shape[3], x.astype(np.int64).sum(axis=(2, 3), keepdims=True)
@@ -89,7 +90,7 @@ def global_avg_pool(x: Array, xq: QParams, yq: QParams, litert: str = "") -> Arr
 
 
 def padded(x: Array, window: Window, fill: Any) -> Array:
-    """Return the image with padding for everything that a window may read."""
+    """Return the image, padded with *fill* as far as windows may read."""
     _, _, oh, ow = window.y_shape
     after = [max(0, (out - 1) * step + reach - before - size) for out, step, reach, before, size in zip(
         (oh, ow), window.stride, window.reach, window.padding[:2], x.shape[2:], strict=True)]  # fmt: skip
@@ -119,8 +120,8 @@ def taps(window: Window) -> list[tuple[slice, ...]]:
 def mean_of_table(x: Array, table: npt.NDArray[np.float32], yq: QParams) -> Array:
     """Return the mean over each channel's pixels of ``table[x - qmin]``, (N, C, 1, 1), 8-bit.
 
-    table: float32, (256,) or (C, 256). ``y_q = saturate(round_half_even(float32(sum) * m) + y_zp)``, the sum
-    exact, of the table's numbers rounded to 2**-29 of the largest; ``m`` is
+    table: float32, (256,) or (C, 256). ``y_q = saturate(round_half_even(float32(sum) * m) + y_zp)``, with the
+    exact sum of table entries rounded to 2**-29 of the largest; ``m`` is
     `vkq.numerics.tables.mean_multiplier`.
     """
     numbers, exponent = fixed_point(table)

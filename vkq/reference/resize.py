@@ -1,5 +1,5 @@
-"""The exact answer of Resize on 8-bit images in NumPy: how an output pixel is computed from input pixels.
-`vkq.problem.resize` says which input pixels those are."""
+"""The exact oracle of Resize on 8-bit images in NumPy: how an output pixel is computed from input pixels.
+`vkq.problem.resize` chooses the input pixels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def resize(x: Array, how: Resize) -> Array:
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22``, float32, added from the left;
     then the fraction is cut off (rounding "truncate", what ONNX Runtime does) or rounded half to even; with
-    rounding "fixed" weights are whole numbers of 2**-11, as XNNPACK's. The same size gives x itself.
+    rounding "fixed" weights are multiples of 2**-11, as in XNNPACK. An unchanged size returns x.
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()
     [[[[0, 2, 7, 10]]]]
@@ -67,10 +67,11 @@ def interpolate(x: Array, how: Resize) -> npt.NDArray[np.float32]:
 
 
 def _of_lines(half: npt.NDArray[np.float32], a: Array, b: Array) -> npt.NDArray[np.float32]:
-    """The value of lines (N, C, 1, L), which ONNX Runtime takes for volumes: a and b, half of a column's term
-    each, twice; but once and whole where neither n nor c is the last, four times by half where both are.
+    """Return the value of 1-D data (N, C, 1, L) with ONNX Runtime's roundings: it treats the data as a
+    volume. a, b: half of each column's term. The result is 2 (a + b) if neither n nor c is the last index,
+    *half* if one is, and half the sum of four a and four b if both are.
 
-    half: the sum of a, b, a, b.
+    *half*: the sum a + b + a + b, added in this order.
     """
     n, c = (np.arange(size) == size - 1 for size in half.shape[:2])
     last = n[:, None, None, None].astype(np.int32) + c[:, None, None]

@@ -1,5 +1,5 @@
-"""The exact answer of softmax on 8-bit data in NumPy. Sums are sums of integers, so no order of addition can
-change a bit."""
+"""The exact oracle of softmax on 8-bit data in NumPy. All sums are integer sums, so the order of additions
+changes no bit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) ->
 
 
 def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
-    """Return softmax as the plain kernel of ONNX Runtime's com.microsoft.QLinearSoftmax does, byte for byte.
+    """Return softmax as the generic kernel of ONNX Runtime's com.microsoft.QLinearSoftmax computes it, byte
+    for byte.
 
     ``e = exponentials_onnxruntime(x_scale, n)[255 - max + x_q]``, ``s`` their float32 sum from the first to
     the last, ``y_q = saturate(round_half_even((e * floor(1 / y_scale)) / s) + y_zp)``, each step rounded to

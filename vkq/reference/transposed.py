@@ -41,7 +41,7 @@ def conv_transpose2d(
     """Compute a transposed convolution of int8 or uint8 data, with int8 or uint8 results, or float32 if y is
     None.
 
-    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (IC, OC/groups, KH, KW). Everything per channel is (OC,).
+    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (IC, OC/groups, KH, KW). All values per channel are (OC,).
     Returns (N, OC, OH, OW).
 
     >>> x, w = np.array([[[[1, 2]]]], np.int8), np.array([[[[10, 20, 30]]]], np.int8)
