@@ -25,8 +25,8 @@ GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # linear layers only: bits of
 FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # scheme -> dtype of the weight and of the tensors
 CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # the dtype of the products' factors
 Q8TO = ("q8ta_q8csw_q8to",)  # schemes with 8-bit results
-Q8TA = (*Q8TO, "q8ta_q8csw")  # schemes with 8-bit activations, whose parameters are known beforehand
-DQ8CA = ("dq8ca_q8csw",)  # linear layers only: schemes that quantize each row of x with parameters of its own
+Q8TA = (*Q8TO, "q8ta_q8csw")  # schemes with 8-bit activations, with static parameters
+DQ8CA = ("dq8ca_q8csw",)  # linear layers only: each row of x is quantized dynamically
 SCHEMES = (*Q8TA, *DQ8CA, *CHANNELS, *GROUPED, *FLOAT_WEIGHTS)
 # Schemes with float sums: they have one path, and are compared within a bound.
 FLOAT = (*CHANNELS, *GROUPED, *FLOAT_WEIGHTS)
@@ -35,11 +35,11 @@ SCALES = ("channel", "tensor")
 
 @dataclass(frozen=True)
 class Case:
-    """A problem and the options that decide its arithmetic: the scheme, and whether the weight has one scale
-    or one per channel; and why the case is in a list.
+    """A problem, the options that decide its arithmetic (the scheme, and one weight scale or one per
+    channel), and the reason why the case is listed.
 
-    ``method``: requests one of a layer's methods by name; None leaves the choice to the layer. ``times``: how
-    often the network of the list has this layer. ``use``: the purpose of the case.
+    ``method``: the name of the layer's method; None leaves the choice to the layer. ``times``: how many such
+    layers the list's network has. ``use``: the purpose of the case.
     """
 
     problem: Problem | Mover
@@ -246,7 +246,7 @@ def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
 
 
 def long_linear(rng: np.random.Generator) -> LinearProblem:
-    """Return a linear problem with a K of up to a million: some drivers end loops over fewer numbers."""
+    """Return a linear problem with a K of up to a million: some drivers end loops over fewer elements."""
     k = int(2 ** rng.uniform(12, 20))
     m, n = (int(rng.integers(1, 2 + min(20, (1 << 21) // k))) for _ in range(2))
     return LinearProblem.of((m, k), (n, k))

@@ -49,7 +49,7 @@ from .data import Data, random_data
 from .expected import Expected
 
 ZeroPoints = Literal["none", "tensor", "channel"]
-# Methods that checks force by name, as the registries list them. A transposed convolution has one method.
+# Methods that checks request by name, as the registries list them. A transposed convolution has one method.
 METHODS: dict[str, tuple[str, ...]] = {
     "linear": LINEAR_METHODS,
     "conv2d": conv_methods(),
@@ -62,12 +62,12 @@ class Check:
     """One check.
 
     ``x``, ``w``: the dtypes of the operands; an 8-bit result has the dtype of x. ``scheme``: one of
-    `cases.SCHEMES`. All except q8ta take float32 x: dq8ca_q8csw (linear layers), and, compared within a
-    bound, q8csw, q8csw_f16 (compute="float16"), q4gsw and q8gsw (linear layers with K in whole groups; the
-    real weight is quantized again), q4gsw_f16 and q8gsw_f16 (float16 x), f32 and f16 (float weights). ``wz``:
-    weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: the
-    data is at the ends of its dtype. ``float_in``: x is float32 and is quantized on the device. ``method``:
-    the layer's method, one of `METHODS`.
+    `cases.SCHEMES`. The schemes other than q8ta read float32 x: dq8ca_q8csw (linear layers) and the schemes
+    that are compared within a bound: q8csw, q8csw_f16 (compute="float16"), q4gsw and q8gsw (linear layers
+    with K in whole groups; the real weight is quantized again), q4gsw_f16 and q8gsw_f16 (float16 x), f32 and
+    f16 (float weights). ``wz``: weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or
+    "relu6". ``extreme``: the data is at the ends of its dtype. ``float_in``: x is float32 and is quantized on
+    the device. ``method``: the layer's method, one of `METHODS`.
     """
 
     problem: Problem
@@ -102,7 +102,7 @@ class Check:
 
     @property
     def integer(self) -> bool:
-        """True if the kernels read x as 8-bit numbers with parameters known beforehand."""
+        """True if the kernels read 8-bit x with static quantization parameters."""
         return self.scheme in Q8TA
 
     def data(self, w_range: tuple[int, int] | None = None) -> Data:
@@ -113,7 +113,7 @@ class Check:
         )
 
     def input(self, data: Data) -> npt.NDArray[Any]:
-        """Return the layer's input: x, or float32 numbers that are not multiples of the scale."""
+        """Return the layer's input: x, or float32 values that are not multiples of the scale."""
         if self.integer and not self.float_in:
             return data.x
         rng = np.random.default_rng(self.seed)
@@ -122,8 +122,8 @@ class Check:
         return given.astype(np.float16 if self.scheme in GROUPED_HALF else np.float32)
 
     def expected(self, data: Data, given: npt.NDArray[Any], device: Device | None = None) -> Expected:
-        """Return the reference's result for *given*, with the bound for the device's kernels (None: for those
-        of matrix units)."""
+        """Return the reference's result for *given*, with the bound for the device's kernels (None: for
+        matrix units)."""
         if self.scheme in CHANNELS:
             compute = CHANNELS[self.scheme]
             sums = float_sums(device, compute) if device else compute
@@ -162,7 +162,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _WEIGHT_ONLY: dict[str, Any] = {"scheme": "q8csw", "act": "relu6"}
 _HALF: dict[str, Any] = {"scheme": "q8csw_f16", "w": "uint8", "wz": "channel"}
 _CENTRED: dict[str, Any] = {"scheme": "q8csw", "w": "uint8", "wz": "channel"}
-# Methods that schemes of float activations do not have.
+# Methods that schemes with float activations lack.
 _OTHERS = {"q8csw": ("im2col", "matrix"), "q8csw_f16": ("im2col", "matrix"), "dq8ca_q8csw": ("staged",)}
 _DYNAMIC: dict[str, Any] = {"scheme": "dq8ca_q8csw", "w": "uint8", "wz": "channel"}
 _IN_GROUPS: tuple[dict[str, Any], ...] = (
@@ -205,8 +205,8 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
 
 
 def random_checks(count: int, seed: int) -> Iterator[Check]:
-    """Yield seeded random checks. Of six, three are convolutions, two linear layers and one is a transposed
-    convolution. Every option is random, as far as it is allowed with the others. Two of 24 have long sums."""
+    """Yield seeded random checks. Of every six, three are convolutions, two linear layers and one a
+    transposed convolution. Options are random within the allowed combinations. Two of 24 have long sums."""
     makers = (random_linear, random_conv2d, random_conv2d, random_linear, random_conv2d, random_transposed)
     large: dict[int, Callable[[np.random.Generator], Problem]] = {6: long_linear, 19: large_conv2d}
     for number in range(count):
@@ -227,7 +227,7 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
 
 
 def _fitting(check: Check) -> Check:
-    """Return the check with options that its scheme does not allow replaced."""
+    """Return the check, with allowed values for the options that its scheme does not allow."""
     if check.scheme in (*DQ8CA, *GROUPED) and check.op != "linear":
         check = dataclasses.replace(check, scheme="q8csw")
     if check.integer:
@@ -241,8 +241,8 @@ def _fitting(check: Check) -> Check:
 
 
 def select(pattern: str) -> list[Check]:
-    """Return the checks that *pattern* names: one check by its full name (also a random one), else those
-    whose name contains it.
+    """Return the checks that match *pattern*: one check if it is a full name (also of a random check), else
+    those whose name contains it.
 
     With ``*`` or ``?`` it is a glob for the whole name. Raises ArgumentError if nothing matches.
     """
@@ -262,7 +262,7 @@ def select(pattern: str) -> list[Check]:
 
 
 def _exact(name: str) -> list[Check]:
-    """Return the catalogue's checks of a problem that is written without options."""
+    """Return all checks of the problem if *name* is a problem's name without options, else none."""
     return [] if "/" in name else [check for check in catalogue(None) if check.problem == parse(name)]
 
 

@@ -23,7 +23,7 @@ from .catalogue import Check
 from .data import Data
 from .expected import Expected
 
-FIXED = PATHS[2:]  # the paths without "auto" and "dot", each of which stands for another path
+FIXED = PATHS[2:]  # the paths without "auto" and "dot", which are aliases of other paths
 Array = npt.NDArray[Any]
 TILE = 4  # rows and columns for one character of the picture, unless the picture must shrink
 MAP_ROWS, MAP_COLUMNS = 32, 64
@@ -53,8 +53,8 @@ class Mismatch:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The result of a check: on how many paths its result was compared, what differed, and the paths on which
-    its method cannot compute the problem."""
+    """The result of a check: the number of paths compared, the mismatches, and the paths on which its method
+    cannot compute the problem."""
 
     compared: int
     mismatches: list[Mismatch]
@@ -62,16 +62,16 @@ class Outcome:
 
 
 def usable_paths(device: Device, asked: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """Return (the paths that the device can take, the other paths with the reason). *asked* selects among
-    them; "auto" and "dot" are kept as they are."""
+    """Return (paths that the device supports, other paths -> the reason). *asked* selects among them; "auto"
+    and "dot" are not resolved."""
     wanted = list(asked) or list(FIXED)
     refused = {path: refusal(device, path) for path in wanted if path in FIXED}
     return [p for p in wanted if refused.get(p) is None], {p: why for p, why in refused.items() if why}
 
 
 def run_check(device: Device, check: Check, paths: Iterable[str]) -> Outcome:
-    """Run one check on several paths. All calls are made first and read afterwards, so that they are one
-    submission. Float activations have one path and are checked once."""
+    """Run one check on several paths. All calls are recorded before a result is read, so that they are one
+    submission. Checks with float activations have one path and run once."""
     data = check.data()
     given = check.input(data)
     want = check.expected(data, given, device)
@@ -119,7 +119,8 @@ def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2
 
 
 def compare(check: Check, path: str, got: Array, want: Expected) -> Mismatch | None:
-    """Return None if every bit is right, or, for a float sum, if every element is within its bound."""
+    """Return the mismatch, or None if all bits are equal (for float sums: if all elements are within their
+    bounds)."""
     if said := want.unlike(got):
         return _failed(check, path, want, said)
     wrong = want.wrong(got)
@@ -135,8 +136,8 @@ def _failed(check: Check, path: str, want: Expected, error: str) -> Mismatch:
 
 
 def draw(problem: Problem, wrong: npt.NDArray[np.bool_]) -> str:
-    """Return the result drawn as a matrix (rows: output pixels; columns: channels), with a character for each
-    tile: . right, + partly, # wrong."""
+    """Return a text picture of the result as a matrix (rows: output pixels; columns: channels), with a
+    character for each tile: . right, + partly wrong, # wrong."""
     last = wrong if isinstance(problem, LinearProblem) else np.moveaxis(wrong, 1, -1)
     matrix = last.reshape(-1, problem.gemm_n)
     rows, columns = (

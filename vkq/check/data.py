@@ -55,7 +55,7 @@ class Data:
         return (self.bias * (self.x_q.scale * self.w_scale.astype(np.float64))).astype(np.float32)
 
     def floats(self, dtype: str) -> Array:
-        """Return the weight's integers as float32 or float16 numbers of at most 1."""
+        """Return the integer weights divided by 256, as float32 or float16 values of at most 1."""
         return (self.w.astype(np.float64) / 256).astype(dtype)
 
     def grouped(self, bits: int) -> GroupedWeight:
@@ -98,7 +98,7 @@ class Data:
 
     def expected_sum(self, x: Array, activation: Activation, compute: str = "float32") -> Expected:
         """Return the reference's result for float32 x in the scheme q8csw, with its bound. *compute*: the
-        dtype of the products' factors and how products are added up (`vkq.select.path.float_sums`)."""
+        dtype of the factors and the order of the sums (`vkq.select.path.float_sums`)."""
         op = OF_FLOATS[type(self.problem)]
         operands = x, self.w, self.w_scale, self.float_bias
         points = {"w_zero_point": self.w_zero_point, **self.options}
@@ -143,8 +143,8 @@ def random_data(
 
     One case in four has power-of-two scales, so that exact ties occur. *w_range*: the weights' bounds, both
     included; None for all of w_dtype. *extreme*: the data is at the ends of its dtype, so that accumulators
-    become as large as possible, and in every third channel the bias is at an end of int32, so that sums wrap;
-    so do sums of more than MOST_K products.
+    are as large as possible; every third channel has a bias at an end of int32. These sums, and sums of more
+    than MOST_K products, wrap.
     """
     low, high = w_range or (int(np.iinfo(w_dtype).min), int(np.iinfo(w_dtype).max))
     x_info, channels = np.iinfo(x_dtype), problem.gemm_n
@@ -174,8 +174,7 @@ def random_data(
 
 
 def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) -> dict[str, Array | None]:
-    """Draw weight zero points of every kind, so that the random numbers drawn afterwards are the same for
-    each kind."""
+    """Draw weight zero points of every kind, so that later random values do not depend on the kind."""
     return {
         "none": None,
         "tensor": np.array([_zero_point(rng, dtype)], np.int32),
@@ -184,7 +183,7 @@ def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) 
 
 
 def _typical_accumulator(x: Array, x_zero_point: int, w: Array, w_zero_point: float, k: int) -> float:
-    """Return the typical size of an accumulator, from which a scale follows for which not all results
+    """Return the typical magnitude of an accumulator, for choosing an output scale at which only some results
     saturate."""
     if not (x.size and w.size):
         return 1000.0
@@ -195,6 +194,6 @@ def _typical_accumulator(x: Array, x_zero_point: int, w: Array, w_zero_point: fl
 
 
 def _zero_point(rng: np.random.Generator, dtype: QDType) -> int:
-    """Return often an end of the dtype or 0, else any number in it."""
+    """Return a random zero point: often 0 or an end of the dtype, else any value."""
     info = np.iinfo(dtype)
     return int(rng.choice([info.min, info.max, 0, int(rng.integers(info.min, info.max + 1))]))

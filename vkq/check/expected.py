@@ -1,5 +1,4 @@
-"""The expected result of a check: every bit of it, or, if a float sum may be added in any order, a proven
-bound."""
+"""The expected result of a check: exact, or, if float sums may be added in any order, with a proven bound."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class Expected:
 
     @classmethod
     def of_half_sums(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
-        """Return the expected result if 16 products at a time are added up in float16 (bound:
+        """Return the expected result if groups of 16 products are summed in float16 (bound:
         `vkq.reference.floats`)."""
         rounded = (1 + HALF_ROUNDOFF) ** 18 - 1
         bound = (rounded + (k + 4) * UNIT_ROUNDOFF) * size + (1 + rounded) * (
@@ -59,8 +58,8 @@ class Expected:
         return cls(y, np.where(np.abs(y) + bound >= HALF_LARGEST, np.inf, bound), "float16")
 
     def wrong(self, got: Array) -> npt.NDArray[np.bool_]:
-        """Return which elements of a result of this shape are wrong; -0.0 differs from 0.0, and NaN is always
-        wrong."""
+        """Return the mask of wrong elements in a result of this shape; -0.0 differs from 0.0, and NaN is
+        always wrong."""
         if self.bound is not None:
             with np.errstate(invalid="ignore"):  # the difference of two infinities is invalid
                 return np.asarray(~(np.abs(got - self.y) <= self.bound))
@@ -75,7 +74,7 @@ class Expected:
         return f"the result is {got.dtype} {got.shape}, it must be {dtype} {self.y.shape}"
 
     def mismatch(self, got: Array) -> str | None:
-        """Return what is wrong with a result, with numbers; None if it is right."""
+        """Return a text with the count of wrong elements and the first one; None if the result is right."""
         if said := self.unlike(got):
             return said
         wrong = self.wrong(got)
@@ -91,5 +90,5 @@ class Expected:
 
     @property
     def how(self) -> str:
-        """A text on how results are compared."""
+        """Return how results are compared: "bit for bit", or within a bound."""
         return "bit for bit" if self.bound is None else "within the bound of a float32 sum"

@@ -1,6 +1,6 @@
-"""Run a graph in NumPy: the reference for passes, which must not change results, and for devices.
+"""Run a graph in NumPy: the reference for devices, and for passes, which must not change results.
 
-Operators that only this oracle computes are here: real ones in float64, quantized ones by `vkq.reference`.
+This module computes real operators in float64; quantized ones use `vkq.reference`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAYER = ("w_scale", "w_zero_point", "activation")  # arguments of a layer beside
 
 
 def run(graph: Graph, inputs: Mapping[str, Array], every: bool = False) -> dict[str, Array]:
-    """Return the results by name; with *every* all values."""
+    """Return the graph's outputs by name; with *every*, all of its values."""
     values: dict[str, Array] = dict(graph.constants)
     for name in graph.inputs:
         if Spec.of(inputs[name]) != graph.specs[name]:
@@ -97,7 +97,7 @@ def _integer_product(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _rows(zero: Array, rank: int) -> Array:
-    """Return the zero points of a matrix's rows, or one number."""
+    """Return zero points in a shape that broadcasts: (rows, 1) for one a row, else unchanged."""
     return zero.reshape(-1, 1) if zero.ndim == 1 and zero.size > 1 and rank == 2 else zero
 
 
@@ -123,7 +123,7 @@ def _layer(reference: Any, of_floats: Any, names: Sequence[str]) -> Compute:
             del chosen["w_zero_point"], chosen["w_scale"]
             y = of_floats(given, there(x[1]), a["w_scale"], bias, w_zero_point=a["w_zero_point"], **chosen)
             return one(y.astype(given.dtype))
-        if given.dtype == np.float32:  # a layer itself quantizes a float32 x
+        if given.dtype == np.float32:  # layers quantize float32 x themselves
             given = quantize(given, a["x"])
         y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, overflow="wrap", **chosen)
         if "after" not in a:

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Return numbers of the whole dtype or of a part of it, sometimes only the extremes."""
+    """Return random values of the whole dtype or a part of it, sometimes only its extremes."""
     info = np.iinfo(dtype)
     kind = rng.integers(4)
     if kind == 0:
@@ -46,7 +46,7 @@ def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
         w_shape = (templates * groups, channels, *kernel)
         try:
             p = Conv2dProblem.of(x_shape, w_shape, stride, padding, dilation, groups)
-        except ArgumentError:  # the window does not fit, so draw again
+        except ArgumentError:  # the window does not fit: draw again
             continue
         x_dtype, w_dtype = rng.choice(DTYPES, 2, p=[0.25, 0.2, 0.25, 0.2, 0.1])
         if x_dtype == w_dtype == "int32":  # sums of such products may exceed int64, and are refused
@@ -56,7 +56,7 @@ def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
 
 
 def check(device: Device, seed: int, path: str) -> str | None:
-    """Return what differs from NumPy for a seed on a path, or that it took too much memory; None if
+    """Return a text if the result for a seed differs from NumPy's or takes too much memory; None if
     neither."""
     p, x, w, bias = random_case(seed)
     options: dict[str, Any] = {

@@ -70,7 +70,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     """Measure every candidate except those *skipped*: first the current choices, then the tiles of matrix
     units."""
     path = without_matrices(device).path
-    _ = catalog().variants  # all shaders' YAML is read now, so that its time is not measured
+    _ = catalog().variants  # reads all shaders' YAML before anything is timed
     subjects = {f.name: _subject(device, f.problem, path) for f in families() if f.problem}
     jobs = {
         (family.name, name): partial(subjects[family.name].tried, candidate)
@@ -93,7 +93,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
 
 
 def _tile(device: Device, tile: str) -> dict[str, Any]:
-    """Return ``{"us": time, "ns": [alone, shared]}`` of a step of k, or ``{"wrong": why}``."""
+    """Return ``{"us": time, "ns": [alone, shared]}`` for one step of k, or ``{"wrong": why}``."""
     late = threading.Timer(COMPILE_S, os._exit, [LATE])
     try:
         late.start()
@@ -108,8 +108,8 @@ def _tile(device: Device, tile: str) -> dict[str, Any]:
 
 
 def _subject(device: Device, problem: str, path: str) -> _Subject:
-    """Return the subject of a family: a layer, or a convolution and the depthwise one that reads its result
-    (``conv2d[...] > conv2d[...]``)."""
+    """Return the `_Subject` to time: a layer, or a convolution and the depthwise convolution that reads its
+    result (``conv2d[...] > conv2d[...]``)."""
     first, *second = (check_of(name) for name in problem.split(" > "))
     return _Pair(device, first, second[0]) if second else _Subject(device, first, path)
 
@@ -125,7 +125,7 @@ class _Subject:
         self.x = Tensor.from_numpy(self.given, device)
 
     def made(self) -> Callable[[Tensor], Tensor]:
-        """Return a new layer, which is what is timed."""
+        """Return a new layer, the call to time."""
         return layer(self.device, self.check, self.data, self.path)
 
     def tried(self, says: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class _Subject:
             self.device.capabilities = c
 
     def _timed(self, subject: Any) -> float:
-        """Return the least time of a run, because other programs only add time."""
+        """Return the shortest time of a run, because other programs can only add time."""
         with self.device.record() as probe:
             subject(self.x)
         timed = probe.dispatches if self.device.capabilities.timestamp_valid_bits else 0

@@ -1,9 +1,9 @@
-"""Repeat the same work many times: each result must equal the reference's every time; float sums must be
-within the bound and always the same.
+"""Replay workloads many times: each result must equal the reference's every time; float sums must be within
+the bound and the same every time.
 
-Published drivers of phones are wrong in some runs, in all runs except the first, or only while the device is
-warm or has just woken up. So inputs alternate, results and scratch memory are overwritten before each run,
-and large problems run cold, after load and after rest.
+Published phone drivers are wrong in some runs, in all runs except the first, or only when the device is warm
+or has just woken up. So inputs alternate, results and scratch memory are overwritten before each run, and
+large problems run cold, after load and after rest.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .symptom import symptom, when
 from .works import INPUTS, Work, works
 
 TIMES = 200
-SECONDS = 30.0  # seconds in all; workloads with many workgroups run as often as time allows
+SECONDS = 30.0  # total seconds; workloads with many workgroups run as often as time allows
 GARBAGE = (0xA5, 0x5C)  # bytes that are written to results and scratch memory before a run, in turn
-LEAST = 2 * INPUTS  # fewest runs of each workload, however slow it is
+LEAST = 2 * INPUTS  # fewest runs of each workload
 POWER_S = 1.0  # seconds of load, and seconds of rest
 POWERED = 2  # number of large workloads that run in each power state
 # Shares of the time: small workloads (some hundred) get the first half; large ones run until three quarters
 # are over; runs after load and after rest get the last quarter.
 SMALL, LARGE = 0.5, 0.75
-SHARE = 1 / 30, 1 / 4  # of the remaining time, for a small and for a large workload
+SHARE = 1 / 30, 1 / 4  # of the remaining time: for a small, and for a large workload
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Replay:
     """The result of a workload that ran *times* times on a path.
 
     ``wrong``: the number of runs with a byte that differs from the reference. ``operator``: the first wrong
-    operator; ``said``: how it was wrong and in which runs; both are "" if no run was wrong. ``state``:
-    the device's power state before the run: "cold", "loaded" or "idle".
+    operator; ``said``: the symptom and the wrong runs; both are "" if all runs were right. ``state``: the
+    device's power state before the run: "cold", "loaded" or "idle".
     """
 
     case: str
@@ -57,7 +57,7 @@ def replays(
     device: Device, paths: Sequence[str], times: int = TIMES, seconds: float = SECONDS, texels: bool = True
 ) -> Iterator[Replay]:
     """Replay every workload on every path, each at most *times* times, in about *seconds*. Then replay large
-    ones after load and after rest. Large workloads are left out if the time is over."""
+    ones after load and after rest. When the time is over, the remaining large workloads are skipped."""
     start = time.monotonic()
     powered: list[Replayer] = []
     for work in works(device, paths, texels):
@@ -97,7 +97,7 @@ class Replayer:
         self.wants = [list(wants) for wants in work.wants]
 
     def run(self, times: int, seconds: float, state: str = "cold") -> Replay:
-        """Replay the work *times* times; or at least `LEAST` times, and then until *seconds* have passed."""
+        """Replay the workload *times* times, but after `LEAST` runs stop when *seconds* have passed."""
         end, wrong, said, operator = time.monotonic() + seconds, [], "", ""
         ran = 0
         while ran < times and (ran < LEAST or time.monotonic() < end):
@@ -110,7 +110,7 @@ class Replayer:
         return Replay(self.work.name, self.work.path, ran, len(wrong), operator, said, state)
 
     def _once(self, number: int) -> tuple[str, str] | None:
-        """Run once; return the first wrong operator, and how it is wrong; None if none is."""
+        """Run once; return (the first wrong operator, its symptom), or None if all results are right."""
         turn = number % INPUTS
         self.x.write(self.work.inputs[turn])
         self._poison(GARBAGE[number % 2])
@@ -141,6 +141,6 @@ class Replayer:
 
 
 def _poisoned(got: Array, byte: int, dtype: str) -> Array:
-    """Return the numbers of a result that was never written. A device stores uint8 minus 128."""
+    """Return the result as it would be read if no kernel wrote it. A device stores uint8 minus 128."""
     seen = byte ^ 0x80 if dtype == "uint8" else byte
     return np.full(got.nbytes, seen, np.uint8).view(got.dtype).reshape(got.shape)

@@ -1,4 +1,4 @@
-"""Describe a wrong result in words that indicate the kind of driver fault."""
+"""Describe a wrong result so that the text indicates the kind of driver fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LANES = 4  # channels of a packed word
 
 def symptom(got: Array, want: Expected, before: Array | None, poison: Array) -> str:
     """Describe a wrong result. *before*: the correct result of the previous run, or None; it may be float32
-    although *got* is float16. *poison*: the result's memory before this run."""
+    when *got* is float16. *poison*: the content of the result's memory before this run."""
     if said := want.unlike(got):
         return said
     wrong = want.wrong(got)
@@ -34,7 +34,7 @@ def symptom(got: Array, want: Expected, before: Array | None, poison: Array) -> 
 
 
 def when(wrong: Sequence[int], times: int) -> str:
-    """Return in words which of the runs were wrong. Runs are counted from 1."""
+    """Return a text that lists the wrong runs. Runs are counted from 1."""
     if len(wrong) == times:
         return "in every run"
     if list(wrong) == [1]:
@@ -46,7 +46,7 @@ def when(wrong: Sequence[int], times: int) -> str:
 
 
 def _as(a: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore"):  # large numbers become infinite in float16
+    with np.errstate(over="ignore"):  # large values become infinite in float16
         return a.astype(dtype)
 
 
@@ -56,7 +56,7 @@ def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
 
 
 def _moved(got: Array, want: Expected) -> str | None:
-    """Return a text if the result has the right numbers in wrong lanes, else None."""
+    """Return a text if the result has the right values in wrong lanes, else None."""
     if want.bound is not None or got.shape[-1] < 2:
         return None
     for axis in {got.ndim - 1, 1 if got.ndim == 4 else got.ndim - 1}:
@@ -70,8 +70,8 @@ def _moved(got: Array, want: Expected) -> str | None:
 
 
 def _where(wrong: npt.NDArray[np.bool_]) -> str:
-    """Return the rows and channels: ``rows 32 to 47, channels 8 to 15``. Channels are axis 1 of images, and
-    the last axis of matrices."""
+    """Return the rows and channels of wrong elements: ``rows 32 to 47, channels 8 to 15``. Channels are axis
+    1 of images, and the last axis of matrices."""
     last = np.moveaxis(wrong, 1, -1) if wrong.ndim == 4 else wrong
     matrix = last.reshape(-1, last.shape[-1])
     rows, channels = (np.asarray(matrix.any(axis=axis)) for axis in (1, 0))

@@ -1,6 +1,6 @@
-"""Measure what each tile of matrix units costs on a device: the time of a step of k for a workgroup that has
-a core alone, and for one that shares its core. They follow from calls with one workgroup and with two for
-each core, at two depths of k."""
+"""Measure the cost of each tile of matrix units on a device: the time of a step of k for a workgroup that
+runs alone on a core, and for one that shares it. Both follow from timing calls with one and with two
+workgroups per core, at two depths of k."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..select.path import COOPMAT
 from ..select.tuner import says
 
 PER_CORE = 2  # workgroups for each core in the second kind of call
-DEPTHS = (512, 2048)  # the two k that are timed
+DEPTHS = (512, 2048)  # the two sizes of K that are timed
 LEAST_S, LEAST = 0.005, 5  # a call is timed for at least LEAST_S seconds, and at least LEAST times
 Layer = Callable[[int, int], Linear]  # (outputs, k) -> layer
 
@@ -37,8 +37,8 @@ class NoCost(VkqError):
 
 
 def int8_cost(device: Device, tile: str) -> tuple[float, float]:
-    """Return the nanoseconds (alone, shared) of an int8 tile for as much k as its table counts. Raises
-    NoCost."""
+    """Return the nanoseconds (alone, shared) of an int8 tile for the depth of K to which its table refers.
+    Raises NoCost."""
     tiling = Tiling(tile)
     depths = _depths(tiling)
     per = matrix_tiles.WIDE_STEP if tiling.wide else matrix_tiles.STEP
@@ -52,8 +52,8 @@ def int8_cost(device: Device, tile: str) -> tuple[float, float]:
 
 
 def _depths(tiling: Tiling) -> tuple[int, ...]:
-    """Return the k of the calls: the least that the tile allows, and four times that; for tiles without a
-    loop over k, the most that they allow."""
+    """Return the sizes of K to time: the least that the tile allows, and four times that; for tiles without a
+    loop over K, the largest allowed."""
     if tiling.short:
         return (matrix_tiles.SHORT_MOST,)
     return (
@@ -62,7 +62,7 @@ def _depths(tiling: Tiling) -> tuple[int, ...]:
 
 
 def half_costs(device: Device, of: OperandKind) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield the name and cost of each tile of products of floats."""
+    """Yield (name, cost) of each tile for float products."""
     kind, compute = kind_of(of), "float16" if of is not PARTS_OF_FLOAT32 else "float32"
     dtype = np.float16 if compute == "float16" else np.float32
 
@@ -80,7 +80,7 @@ def half_costs(device: Device, of: OperandKind) -> Iterator[tuple[str, tuple[flo
 
 
 def measured_costs(device: Device, told: Callable[[str], None] = lambda _: None) -> CostTable:
-    """Return the tables of products that the device's matrix units can run, in the seed's unit
+    """Return the cost tables of all products that the device's matrix units can run, in the seed's unit
     (`in_seed_units`)."""
     c, found = device.capabilities, dict[str, dict[str, tuple[float, float]]]()
     if lacking(c) is None:
@@ -108,7 +108,7 @@ def _pair(
     per: int,
     dtype: type,
 ) -> tuple[float, float]:
-    """Return the time (alone, shared) for each *per* elements of k."""
+    """Return the times (alone, shared) of a step of *per* elements of K."""
     rows, columns = size
     cores = profile(device.capabilities).multiprocessors
     times = []
@@ -125,7 +125,7 @@ def _pair(
 def _nanoseconds(
     device: Device, subject: Linear, pick: dict[str, str], tile: str, shape: tuple[int, int], dtype: type
 ) -> float:
-    """Return the least time of a call in nanoseconds. Raises NoCost if the call would use another tile."""
+    """Return the shortest time of a call in nanoseconds. Raises NoCost if the call would use another tile."""
     x = Tensor.from_numpy(np.resize(_numbers(shape[1]), shape).astype(dtype), device)
     try:
         with preferred(says(pick)):

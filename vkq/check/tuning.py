@@ -20,15 +20,15 @@ from ..select.tuner import Choice, legal, says, watched
 from .catalogue import Check
 from .compare import compare, layer
 
-# First all choices run in turn, then the fastest ones. Rounds are short, so that other programs slow all
-# choices of a round alike.
-SAMPLE_US = 4_000.0  # microseconds of each choice in a round, which has at least one run of each
+# All choices run in turn, then only the fastest. Rounds are short, so that other programs slow all choices of
+# a round alike.
+SAMPLE_US = 4_000.0  # microseconds of each choice in a round of at least one run
 FIRST_ROUNDS, ROUNDS = 3, 15
 FINALISTS = 8
 # This percentile of the samples is compared, because other programs can only make a sample longer.
 PERCENTILE = 10
 CANDIDATES = 6  # most choices that are timed for a problem, including the default
-TRIED = 40  # most plans that are made to find these choices
+TRIED = 40  # most plans that are made to find the candidates
 WORTH = 1.03  # factor by which a choice must be faster than the default to replace it
 
 
@@ -37,7 +37,7 @@ class Trial:
     """The time of a choice for the whole call on the device (`PERCENTILE` of its samples), or why it was
     rejected.
 
-    ``final``: it was among the fastest, which are measured again in turn.
+    ``final``: the choice was one of the fastest, which are timed a second time.
     """
 
     choice: Choice
@@ -53,8 +53,8 @@ class Trial:
 
 
 class Candidate:
-    """A recorded call under a choice, with its samples in microseconds. The clock is the device's; on a CPU
-    device, which other programs share, it is the processor's time."""
+    """A recorded call under a choice, with its samples in microseconds. The samples are device times; on a
+    CPU device, which other programs share, processor times."""
 
     def __init__(self, device: Device, subject: Any, x: Tensor, choice: Choice, plan: Plan):
         c = device.capabilities
@@ -85,8 +85,8 @@ class Candidate:
 
 
 def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATES) -> list[Trial]:
-    """Time choices for a check's layer. Of the choices whose plans differ, the first *most* that are right
-    are timed (None: all): the default first, and the fastest again in turn."""
+    """Time choices for a check's layer: the default, and further choices with different plans and right
+    results, *most* in all (None: no limit); then the fastest again in turn."""
     found = list(_candidates(device, check, path, most))
     right = [each for each in found if isinstance(each, Candidate)]
     for each in FIRST_ROUNDS * right:
@@ -104,7 +104,7 @@ def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATE
 
 
 def _candidates(device: Device, check: Check, path: str, most: int | None) -> Iterable[Candidate | Trial]:
-    """Yield each choice's recorded call, or a Trial with what is wrong with it."""
+    """Yield the recorded call of each choice, or a Trial with the reason of its rejection."""
     data = check.data()
     given = check.input(data)
     want, x = check.expected(data, given, device), Tensor.from_numpy(given, device)
@@ -140,7 +140,8 @@ def _candidates(device: Device, check: Check, path: str, most: int | None) -> It
 
 
 def best(found: Sequence[Trial]) -> Trial:
-    """Return the fastest choice if it is worth leaving the default, which is the first one."""
+    """Return the fastest choice if it is faster than the default (the first) by the factor `WORTH`, else the
+    default."""
     timed = [trial for trial in found if trial.time_us is not None and trial.final]
     fastest = min(timed, key=lambda trial: trial.time_us or 0.0, default=found[0])
     usual = found[0].time_us
@@ -148,7 +149,7 @@ def best(found: Sequence[Trial]) -> Trial:
 
 
 def regret(found: Sequence[Trial], chosen: Trial) -> float:
-    """Return how much longer the chosen choice takes than the fastest: 0.05 is 5 %."""
+    """Return how much longer *chosen* takes than the fastest choice: 0.05 is 5 %."""
     least = min(trial.time_us for trial in found if trial.time_us is not None)
     return (chosen.time_us or math.inf) / least - 1
 

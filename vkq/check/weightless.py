@@ -1,4 +1,4 @@
-"""Operators without weights that `vkq doctor` replays: calls with alternating inputs, and the reference's
+"""Operators without weights that `vkq doctor` replays: calls with alternating inputs, and their reference
 results."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Replayed = tuple[str, Sequence[Array], Sequence[Array], Callable[[Tensor], Tenso
 
 
 def weightless(device: Device, turns: int) -> Iterator[Replayed]:
-    """Yield (the operator, *turns* inputs, the expected results, the call)."""
+    """Yield (operator, *turns* inputs, expected results, call) for each operator."""
     rng = np.random.default_rng(41)
 
     def some(*shape: int) -> Array:
@@ -77,7 +77,7 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def casts(data: Data, xs: Sequence[Array]) -> Iterator[Replayed]:
-    """Yield conversions between floats and 8-bit numbers."""
+    """Yield the conversions between float and 8-bit values."""
     numbers = [dequantize(x, data.x_q) * np.float32(1.01) for x in xs]
     stored = [quantize(one, data.x_q) for one in numbers]
     back = [dequantize(q, data.x_q) for q in stored]

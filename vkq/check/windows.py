@@ -1,6 +1,6 @@
 """Seeded random pools, means and softmaxes, compared with the reference: ``vkq check windows --count 1000``.
 
-One in four has a window or a row longer than an invocation may loop over on some drivers.
+One case in four has a window or a row that is longer than the loops that some drivers allow.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from ..runtime.device import Device
 Array = npt.NDArray[Any]
 # (text, function on a device, function of the reference).
 Case = tuple[str, Callable[[Device], Array], Callable[[], Array]]
-LARGE = 4  # one of LARGE cases is large
+LARGE = 4  # one in LARGE cases is large
 LONGEST = 17.5  # most elements of a row or an area, as a power of two: 185,000
-MOST_TAPS = 15.5  # most taps of a window, as a power of two, because the reference takes a step for each tap
+MOST_TAPS = 15.5  # most taps of a window, as a power of two, because the reference loops over taps
 
 
 def random_case(seed: int) -> Case:
-    """Return the problem of a seed with its results."""
+    """Return the case of a seed."""
     rng = np.random.default_rng(seed)
     make = (_max_pool, _average_pool, _global_average, _mean, _softmax)[seed // LARGE % 5]
     return make(rng, seed % LARGE == LARGE - 1)
 
 
 def check(device: Device, seed: int) -> str | None:
-    """Return what differs from the reference for a seed; None if nothing does."""
+    """Return the difference from the reference for a seed, as a text; None if there is none."""
     what, run, want = random_case(seed)
     got, right = run(device), want()
     wrong = np.argwhere(got != right)
@@ -53,21 +53,21 @@ def _dtype(rng: np.random.Generator) -> QDType:
 
 
 def _image(rng: np.random.Generator, shape: tuple[int, ...], dtype: QDType) -> Array:
-    """Return random bytes: of all values, or mostly near the least value, as in rows with one large
-    number."""
+    """Return random 8-bit values: uniform, or mostly near the least value, as in rows with one large
+    value."""
     high = 256 if rng.integers(3) else 3
     return rng.integers(0, high, shape).astype(np.uint8).view(dtype)
 
 
 def _parameters(rng: np.random.Generator, dtype: QDType) -> QParams:
-    """Return random parameters; some scales have quotients that make ties."""
+    """Return random parameters; some scales give quotients that are ties."""
     scale = rng.choice([1 / 16, 1 / 60, 1 / 30, 0.05]) if rng.integers(2) else 2 ** rng.uniform(-8, 1)
     least = int(np.iinfo(dtype).min)
     return QParams(float(np.float32(scale)), least + int(rng.integers(256)), dtype)
 
 
 def _sides(rng: np.random.Generator, large: bool, most: float = LONGEST) -> tuple[int, int]:
-    """Return height and width: small, or a large area, often one line."""
+    """Return height and width: small, or of a large area, often a single row or column."""
     if not large:
         h, w = (int(v) for v in rng.integers(1, 14, 2))
         return h, w
@@ -130,7 +130,7 @@ def _global_average(rng: np.random.Generator, large: bool) -> Case:
 
 
 def _mean(rng: np.random.Generator, large: bool) -> Case:
-    """Return a mean over some of three axes."""
+    """Return the case of a mean over some of three axes."""
     shape = (int(rng.integers(1, 4)), *_sides(rng, large))
     gone = sorted({int(a) for a in rng.integers(0, 3, 2)})
     order = [*(a for a in range(3) if a not in gone), *gone]
@@ -150,7 +150,7 @@ def _mean(rng: np.random.Generator, large: bool) -> Case:
 
 
 def _softmax(rng: np.random.Generator, large: bool) -> Case:
-    """Return a softmax: float32, 8-bit, or ONNX Runtime's form."""
+    """Return the case of a softmax: float32, 8-bit, or as ONNX Runtime computes it."""
     shape, axis = (int(rng.integers(1, 3)), *_sides(rng, large)), int(rng.integers(3))
     dtype, form = _dtype(rng), int(rng.integers(3))
     x, xq = _image(rng, shape, dtype), _parameters(rng, dtype)

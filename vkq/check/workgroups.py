@@ -13,11 +13,10 @@ from ..runtime.plan import Step
 from ..runtime.recording import Recording
 from ..shader.expression import Expression, ceil_div
 
-FEW = 5  # most numbers that are listed
+FEW = 5  # most workgroups that are listed
 _BLOCKS = ("4 * TILE_M4 * LOCAL_Y", "4 * TILE_N4 * LOCAL_X")
 _MATRICES = ("BM", "BN")
-# Rows and columns of a workgroup's results, by shader. Workgroups with consecutive numbers are neighbours
-# along the columns.
+# Rows and columns of a workgroup's results, by shader. Consecutive workgroups are adjacent along the columns.
 TILES = {
     "gemm_q8ta_q8csw__tiled": _BLOCKS,
     "gemm_q8ta_q8csw__texels": _BLOCKS,
@@ -35,10 +34,10 @@ TILES = {
 
 def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
     """Return ``workgroup 5 of 6 (from 0; 64x64 results each)``: the workgroups that wrote the wrong elements
-    of the result in *y*; "" if there is only one, or the shader's tiles are not known."""
+    of the result in *y*; "" if the dispatch has only one workgroup, or the shader's tiles are not known."""
     steps = [s for one in recording.steps for s in one.steps if any(one.slots[n] is y for n in s.writes)]
     tile = _tile(steps[-1]) if steps else None
-    # Here lines of images are padded to multiples of four.
+    # In this case rows of images are padded to multiples of four.
     if tile is None or (wrong.ndim == 4 and wrong.shape[3] % 4):
         return ""
     (rows, columns), total = tile, sum(x * y for _, x, y in steps[-1].grids)

@@ -55,10 +55,10 @@ NETWORK = (
     "conv2d[N=1,IC=39,H=10,W=9,OC=21,KH=3,KW=3,padding=1]/seed=24",
     "conv2d[N=1,IC=21,H=10,W=9,OC=13,KH=1,KW=1]/seed=25,scheme=q8ta_q8csw",
 )
-# Two layers with the same input. Each stores quantized rows in the same scratch memory, so the second layer
-# overwrites the rows that the first one reads.
+# Two layers with the same input. Both store quantized rows in the same scratch memory, so the second layer
+# overwrites the rows that the first reads.
 SHARING = ("linear[M=33,K=75,N=37]/seed=26,float_in", "linear[M=33,K=75,N=41]/seed=27,float_in")
-# Problems with many workgroups, some of which published drivers compute wrongly: Adreno 840 at M = 1024 to
+# Problems with many workgroups. Published drivers compute some of them wrongly: Adreno 840 at M = 1024 to
 # 1500 (pytorch/executorch#22327), Adreno at 48 -> 168, 176, 184 and 192 channels (pytorch/executorch#21938).
 LARGE = (
     "linear[M=1500,K=384,N=384]/seed=31",
@@ -88,9 +88,9 @@ class Work:
 
 
 def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator[Work]:
-    """Yield all workloads. Those that are the only ones to detect some fault come first, so that a slow
-    device reaches them; large ones come last. *texels*: include kernels that read texels, even if the device
-    would not choose them."""
+    """Yield all workloads. Workloads that alone detect some fault come first, so that slow devices reach
+    them; large workloads come last. *texels*: include kernels that read texels, even if the device would not
+    choose them."""
     if texels:
         for name in TEXTURED:
             for work in _single(device, name, ("auto",)):
@@ -110,7 +110,8 @@ def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator
 
 
 def _turns(check: Check, data: Data) -> list[tuple[Data, Array]]:
-    """Return the operands with each input's x, and the layer's input: the same values in other positions."""
+    """Return for each input (the operands with this x, the layer's input): the same values in other
+    positions."""
     rng = np.random.default_rng(check.seed)
     xs = [data.x, *(rng.permuted(data.x.reshape(-1)).reshape(data.x.shape) for _ in range(INPUTS - 1))]
     turned = [dataclasses.replace(data, x=x) for x in xs]
@@ -137,7 +138,7 @@ def _alone(operator: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
 
 
 def _pathless(device: Device) -> Iterator[Work]:
-    """Yield operators without weights, which are the same on every path."""
+    """Yield workloads of operators without weights, which do not depend on the path."""
     check = check_of(TEXTURED[0])
     data = check.data()
     xs = [one.x for one, _ in _turns(check, data)]
@@ -147,7 +148,8 @@ def _pathless(device: Device) -> Iterator[Work]:
 
 
 def _network(device: Device, path: str, planned: bool = False) -> Work:
-    """Return layers in a chain; with *planned* they are one plan, whose intermediate results share memory."""
+    """Return a workload of chained layers; with *planned*, one plan, whose intermediate results share
+    memory."""
     checks = [check_of(name) for name in NETWORK]
     datas: list[Data] = []
     for check in reversed(checks):  # the result of each layer is the input of the next
@@ -193,7 +195,7 @@ def _planned(layers: Sequence[Any], x: Tensor) -> list[Tensor]:
 def _sharing(device: Device, path: str) -> Work:
     checks = [check_of(name) for name in SHARING]
     datas = [check.data() for check in checks]
-    first = datas[0].x_q  # the second layer quantizes the same numbers with other parameters
+    first = datas[0].x_q  # the second layer quantizes the same values with other parameters
     other = QParams(first.scale * np.float32(1.5), -7, first.dtype)
     ratio = np.float32(datas[1].x_q.scale / other.scale)
     datas[1] = dataclasses.replace(datas[1], x_q=other, w_scale=datas[1].w_scale * ratio)
