@@ -1,4 +1,4 @@
-"""Arms, the things that are timed: GPU work (captured once, repeated in each submission), or a call."""
+"""Arms, the work that is timed: GPU work (captured once, repeated in each submission), or a Python call."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SET_BYTES = 1 << 30  # most bytes of all rotating copies together
 
 
 class CapturedWork:
-    """The dispatches of one call. They are captured once and can be recorded again: several times in one
-    submission, and on copies of every buffer that they use.
+    """The dispatches of one call. They are captured once and can be recorded several times in one submission,
+    and on copies of all their buffers.
 
-    With *rotate*, passes use as many copies of the buffers in turn as fill the device's cache, so that each
-    pass reads its data from memory. *work_bytes*: the bytes that one call must read and write.
+    With *rotate*, passes cycle through enough copies of the buffers to exceed the device's cache, so that
+    each pass reads its data from memory. *work_bytes*: the bytes that one call must read and write.
     """
 
     def __init__(self, device: Device, run: Callable[[], Tensor], work_bytes: int, rotate: bool):
@@ -52,7 +52,7 @@ class CapturedWork:
             self.sets.append(copies)
 
     def results(self) -> list[Tensor]:
-        """Return the result tensor of every copy, with the numbers of the last run."""
+        """Return the result tensor of every copy, with the values of the last run."""
         y = self.y
         return [
             Tensor(y.device, y.shape, y.dtype, y.layout, y.qparams, one.get(y.buffer, y.buffer))
@@ -62,7 +62,7 @@ class CapturedWork:
     def record(self, sets: Sequence[dict[Buffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
         """Record *rounds* passes over each copy and *extra* passes over the first copy.
 
-        No two passes overlap. Timestamps, where the device has them, stand before the first and after the
+        No two passes overlap. If the device has timestamps, they are taken before the first and after the
         last pass.
         """
         with self.device.record(marks=2 if self.device.capabilities.timestamp_valid_bits else 0) as recording:
@@ -93,7 +93,7 @@ class WorkArm:
     """An arm of vkq: captured work for the clocks ``gpu``, ``submit`` and ``host``, and *call* for ``call``.
 
     *inject*: the share of extra passes that run but are not counted (0.1 is 10 %); the self-test uses them.
-    *least_passes*: passes over each copy in one submission, at least.
+    *least_passes*: fewest passes over each copy in one submission.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class WorkArm:
         self.work = work
         self.settings = settings
         self.passes = 0
-        self.pass_us = 0.0  # time of one pass, measured while the length of a submission is chosen
-        self.overhead_us: list[float] = []  # for each submit sample: the host's time minus the device's
-        self._submits: list[float] = []  # for each gpu sample: the host's time
+        self.pass_us = 0.0  # time of one pass, from the choice of a submission's length
+        self.overhead_us: list[float] = []  # for each submit sample: host time minus device time
+        self._submits: list[float] = []  # for each gpu sample: host time
         self._call = call
         self._inject = inject
         self._least_passes = least_passes
@@ -129,8 +129,8 @@ class WorkArm:
             self._single = [self.work.record([one], 1) for one in self.work.sets]
 
     def _stack(self) -> None:
-        """Record a submission that lasts at least ``submission_us``: double its rounds until a warm run of it
-        does, by the device's timestamps."""
+        """Record a submission whose warm run lasts at least ``submission_us`` by the device's timestamps, by
+        doubling its rounds."""
         sets, rounds = self.work.sets, self._least_passes
         while True:
             self.passes = rounds * len(sets)
@@ -144,9 +144,9 @@ class WorkArm:
             rounds = min(max(wanted, 2 * rounds), 64 * rounds, max(1, MAX_PASSES // len(sets)))
 
     def submits(self, gpu: Sequence[float]) -> list[float] | None:
-        """Return the host's times of these *gpu* samples as samples of the clock ``submit``.
+        """Return the host times of these *gpu* samples as samples of the clock ``submit``.
 
-        None where a submission had several passes: then ``submit`` must be measured on its own.
+        None if a submission had several passes: then ``submit`` must be measured separately.
         """
         if self.passes != 1 or len(self.work.sets) != 1:
             return None
@@ -192,7 +192,8 @@ class WorkArm:
         return _elapsed_us(self._call)
 
     def _host_us(self) -> float:
-        """Return the host's time of one call, averaged over a chain that is not submitted meanwhile."""
+        """Return the host time of one call, averaged over a chain of calls that is not submitted during the
+        measurement."""
         device = self.work.device
         most: int = (device.queue.operations_per_chain - 1) // max(1, self.work.dispatches)
         calls = max(1, min(HOST_CHAIN, most))

@@ -23,7 +23,7 @@ from vkq.yamlfile import Node, load
 MAX_CASES = 10_000  # most cases of one sweep, or of a list with its included lists
 MAX_LISTS = 100  # most lists that one list may include
 MAX_DEPTH = 16  # most levels of includes
-# Lists that need no file, for `include`: the shapes that `vkq check` and the tests use.
+# Lists without a file, for `include`: the shapes that `vkq check` and the tests use.
 CHECKED: Mapping[str, list[Case]] = {
     f"checked_{op}": [case for case in (*CASES, *TRANSPOSED) if case.op == op and case.problem.macs]
     for op in ("linear", "conv2d", "conv_transpose2d")
@@ -43,7 +43,7 @@ def expand(text: str) -> list[Problem | Mover]:
         raise ArgumentError(f"{text[:60]!r}... has {len(text)} letters; a sweep has at most {MOST_LETTERS}")
     match = _NAME.fullmatch(text.strip())
     if match is None:
-        parse(text)  # raises an error that says how a name is written
+        parse(text)  # raises an error that explains the form of names
         raise ArgumentError(f"{text!r} is not a problem with sizes in brackets")
     keys: list[str] = []
     values: list[list[str]] = []
@@ -86,7 +86,8 @@ def _numbers(text: str, value: str) -> list[str]:
 
 
 def swept(cases: Sequence[Case]) -> str | None:
-    """Return the only size in which the cases differ (``M``, ``IC``, ...); None unless there is one."""
+    """Return the name of the only size in which the cases differ (``M``, ``IC``, ...); None if several or
+    none differ."""
     sizes = [dict(item.split("=") for item in case.name.partition("[")[2][:-1].split(",")) for case in cases]
     if len({case.op for case in cases}) != 1:
         return None
@@ -193,7 +194,8 @@ def select(
 ) -> list[Case]:
     """Return the cases that the command line names: problems, names of lists, or paths of YAML files.
 
-    *scheme*, *scale* and *method* replace those of a list. Raises ArgumentError, with the names of the lists.
+    *scheme*, *scale* and *method* replace those of a list. Raises ArgumentError, which names the lists, if
+    there is no such list.
     """
     found = [case for word in words for case in _named(word)]
     chosen = list(dict.fromkeys(changed(case, scheme, scale, method) for case in found))
@@ -205,13 +207,13 @@ def select(
 
 
 def networks(words: Sequence[str]) -> dict[str, list[Case]]:
-    """Return, for each list among the words that is a whole network, the network's name and its layers."""
+    """Return network name -> its layers, for each list among the words that is a whole network."""
     tops = {path: _top(path) for word in words if (path := _list_path(word))}
     return {top["network"].str(): load_list(path) for path, top in tops.items() if "network" in top}
 
 
 def changed(case: Case, scheme: str | None, scale: str | None, method: str | None) -> Case:
-    """Return the case with the scheme, scale and method that are given in place of its own."""
+    """Return the case with its scheme, scale and method replaced by those that are not None."""
     return replace(
         case, scheme=scheme or case.scheme, scale=scale or case.scale, method=method or case.method
     )

@@ -27,17 +27,17 @@ OPERATIONS = {
 INVOCATIONS = 64  # of a workgroup
 MATRIX_CHAINS = 8  # independent accumulators of a subgroup
 MATRIX_SUBGROUPS = 4  # of a workgroup
-# Bytes of the copy, in last-level caches; the size is halved until a device allows such a buffer.
+# Size of the copy in multiples of the last-level cache; halved until a device allows such a buffer.
 COPY_CACHES = 4
-LASTING_US = 4000.0  # least microseconds of a kernel's run
+LASTING_US = 4000.0  # fewest microseconds of a kernel's run
 RUNS = 10
 
 
 def measure(device: Device, progress: Callable[[str], None] = lambda what: None) -> dict[str, float | None]:
     """Return GOP/s of each packed dot product, of float32 multiply-adds (two operations each) and of int8
-    matrices (``coopmat``, where the device has them), and GB/s of a copy (bytes read + bytes written).
+    matrices (``coopmat``), and GB/s of a copy (bytes read + bytes written).
 
-    Each is the best of several runs. None where the device lacks the instruction.
+    Each rate is the best of several runs; None if the device lacks the instruction.
     """
     found: dict[str, float | None] = {}
     for what in OPERATIONS:
@@ -52,17 +52,17 @@ def measure(device: Device, progress: Callable[[str], None] = lambda what: None)
 
 
 def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
-    """Return the name and rate of the arithmetic ceiling of a path: the rate of its own instruction, or of
-    float32 for a path without dot products. The rate is None if it was not measured."""
+    """Return (name, rate) of a path's arithmetic ceiling: the ceiling of its own instruction, or of float32
+    for a path without dot products. The rate is None if it was not measured."""
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None
 
 
 def set_shares(row: Row, ceilings: Mapping[str, float | None]) -> None:
-    """Set the shares that a row of vkq reaches of its path's ceiling and of the copy rate.
+    """Set a row's shares of its path's ceiling and of the copy rate.
 
-    Rows of the clock ``host`` get none: this clock measures no work of the device.
+    Rows of the clock ``host`` have no shares, because it does not measure the device.
     """
     if row.clock == "host":
         return
@@ -88,7 +88,7 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 def _matrix_rate(device: Device) -> float | None:
     """Return the rate of the fastest int8 matrix shape that the device lists for a subgroup.
 
-    None where it lists none, or where no shape gives the right result.
+    None if it lists none, or if no shape gives the right result.
     """
     rates = []
     for matrices in advertised(device.capabilities):
@@ -121,7 +121,7 @@ def _program(device: Device, shader: str, **axes: str) -> Program | None:
 
 
 class Rate:
-    """A kernel of arithmetic alone, with as many loops as take `LASTING_US`."""
+    """An arithmetic kernel without memory traffic, with enough loops to take `LASTING_US`."""
 
     def __init__(
         self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]
@@ -179,7 +179,8 @@ def _copy(device: Device) -> float | None:
 
 
 def _time_us(recording: Recording) -> float:
-    """Run the recording; return its microseconds by the device's timestamps, or the host's without these."""
+    """Run the recording; return its microseconds by the device's timestamps, or by the host's clock if there
+    are none."""
     if recording.device.capabilities.timestamp_valid_bits:
         recording.run()
         return max(recording.gpu_times_us()[0], 1e-3)

@@ -30,8 +30,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """The result of `compare`: measurements of both runs, rows that only one run has, and the cases whose
-    numbers are wrong in the new run."""
+    """The result of `compare`: measurements of both runs, rows that only one run has, and the cases with
+    wrong results in the new run."""
 
     changes: list[Change]
     only_old: list[Row]
@@ -48,8 +48,8 @@ def compare(
 ) -> Changes:
     """Compare two runs, measurement by measurement: the same case, scheme, scale, method, path and clock.
 
-    *clocks*: compare only these clocks; empty means all. *ignore_path*: compare whatever path each run took;
-    if it took several, its fastest. Raises ArgumentError in three cases: the runs are of two devices (by UUID
+    *clocks*: compare only these clocks; empty means all. *ignore_path*: compare the runs on any path; if a
+    run has several, its fastest. Raises ArgumentError in three cases: the runs are of two devices (by UUID
     and name) and *any_device* is False; they have no measurement in common; or only one of them rotated its
     inputs among copies.
     """

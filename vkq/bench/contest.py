@@ -1,4 +1,4 @@
-"""A whole model in vkq and in other libraries: what runs where, whether the results agree, and the time of a
+"""A whole model in vkq and in other libraries: the devices used, the agreement of results, and the time of a
 call (NumPy arrays in and out). The calls of all libraries are timed in turn."""
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Call = Callable[[], list[Array]]
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One library: a call that returns the outputs in the model's order, and a text on what runs in it."""
+    """One library: a call that returns the outputs in the model's order, and a text on how it runs the
+    model."""
 
     name: str
     call: Call
@@ -77,7 +78,7 @@ class Contest:
         return shlex.join([*self._command, *(word for peer in peers for word in ("--peer", peer))])
 
     def own(self) -> Side:
-        """Return the side of vkq."""
+        """Return vkq's side."""
         where = Counter(row.where for row in self.session.explain(self.shapes).rows)
         places = {
             "device": f"on {self.device.name}",
@@ -151,7 +152,8 @@ def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
 def measure(
     contest: Contest, peers: Sequence[str], request: Request, result: Result, progress: Progress
 ) -> None:
-    """Add a row for vkq and for each library that can run the model, and their ratios; else a failure."""
+    """Add a row for vkq and each library that runs the model, and their ratios; a failure for the other
+    libraries."""
     sides: list[Side] = []
     for name, make in [(VKQ, Contest.own), *((peer, SIDES[peer]) for peer in peers)]:
         progress(f"{contest.name}: verifying {name}")

@@ -1,5 +1,5 @@
-"""The operands of a case (random numbers that depend on its sizes alone), the layer built from them, and the
-result that this layer must return."""
+"""The operands of a case (random, but determined by its sizes), the layer built from them, and the layer's
+expected result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Weights:
 
     ``scale``: the scale of the weight; 1 for a float weight. ``bias``: int32 or float32. ``x``, ``y``: the
     quantization parameters; None for float32. ``groups``: the weight in groups, for schemes that have groups;
-    layers then get ``groups`` in place of ``w``.
+    layers then get ``groups`` instead of ``w``.
     """
 
     w: npt.NDArray[Any]

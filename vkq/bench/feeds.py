@@ -1,4 +1,4 @@
-"""Inputs of a model for a measurement: random numbers with a fixed seed, in the shapes and ranges of the
+"""Inputs of a model for a measurement: random values with a fixed seed, in the shapes and ranges of the
 command line."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from vkq.errors import ArgumentError, ModelError
 from vkq.graph.graph import Array
 from vkq.onnx.session import InferenceSession
 
-MANY = 1 << 20  # an integer input with a larger bound is not used as an index of rows
+MANY = 1 << 20  # integer inputs with a larger bound are not row indices
 Range = tuple[int, int]
 
 
@@ -36,8 +36,8 @@ def random_inputs(
 ) -> dict[str, Array]:
     """Return an array for each input: normally distributed floats, or integers in the input's range.
 
-    If *ids* has no range for an integer input, its numbers are indices of rows that the model has (if it is
-    used as an index), else 0 and 1.
+    An integer input without a range in *ids* gets valid row indices if the model uses it as an index, else 0
+    and 1.
     """
     types = {argument.name: argument.dtype for argument in session.model.inputs}
     wrong = [name for name in ids if np.dtype(types.get(name, "float32")).kind not in "iu"]

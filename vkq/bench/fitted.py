@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def shortened(name: str, letters: int) -> str:
-    """Return the name; if too long, without its middle (the operator stands first, the options last)."""
+    """Return the name; if too long, without its middle (the operator is first, the options are last)."""
     if len(name) <= letters:
         return name
     tail = (letters - 2) // 2
@@ -25,9 +25,9 @@ def clipped(line: str, columns: int | None) -> str:
 
 
 def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
-    """Map each name that is longer than *letters* to a shorter one that is still unlike the others.
+    """Map each name that is longer than *letters* to a shorter, still unique one.
 
-    Names of one operator drop the sizes that all of them share: ``linear[M=1,K=4096,N=4096]`` and
+    Names of the same operator omit the sizes that are equal in all of them: ``linear[M=1,K=4096,N=4096]`` and
     ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and ``linear[M=8,..]``.
     """
     kinds: dict[str, list[list[str]]] = {}
@@ -62,5 +62,5 @@ def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
 
 
 def above(label: str, columns: int | None) -> str:
-    """Return a label for lines of its own, wrapped at the terminal's width."""
+    """Return a label for separate lines, wrapped at the terminal's width."""
     return textwrap.fill(label, columns, subsequent_indent="  ", break_on_hyphens=False) if columns else label

@@ -1,4 +1,4 @@
-"""Labels of a table's rows: the case, and the options in which the cases of a run differ."""
+"""Labels of table rows: the case, and the options in which the cases of a run differ."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def key_of(one: Row | Case | str) -> Key:
 class Labels:
     """A label for each case of a run.
 
-    A label that fits stands in its row. One that is too long drops the sizes that all cases of its operator
-    share (`shown_names`); if it is still too long, it gets a line of its own. *letters*: the most letters of
-    a label in a row; None for no limit.
+    A label that fits is printed in its row. A longer label omits the sizes that all cases of its operator
+    share (`shown_names`); if still too long, it is printed on a separate line.
     """
 
     def __init__(self, cases: Iterable[Row | Case | str], letters: int | None = None):

@@ -1,4 +1,4 @@
-"""Operators limited by memory (`vkq.problem.mover`): how each is run, and its expected result."""
+"""Operators limited by memory (`vkq.problem.mover`): functions to run them, and their expected results."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def weights(p: Mover) -> Array:
 
 
 def windows(p: Mover) -> dict[str, Any]:
-    """Return the arguments of a depthwise convolution besides its weights."""
+    """Return the arguments of a depthwise convolution except its weights."""
     return {"stride": p.stride, "padding": p.k // 2, "groups": p.c}
 
 
@@ -68,7 +68,7 @@ LAYERS: dict[str, Callable[[Mover, Device], Layer[Any]]] = {
 
 @dataclass(frozen=True)
 class Operation:
-    """How one operator is run and what it must return.
+    """The functions that run one operator and compute its expected result.
 
     ``run(problem, x, z)``: x is a Tensor; z is the second operand, the layer (`LAYERS`), or None.
     ``expected(problem, x, z)``: the same on arrays.
@@ -142,7 +142,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def activations(p: Mover) -> Array:
-    """Return x of a problem: random numbers with a fixed seed."""
+    """Return the input x of a problem: random values with a fixed seed."""
     rng = np.random.default_rng([p.n, p.c, p.h, p.w])
     if p.op == "quantize":
         return rng.normal(0, 4, p.x_shape).astype(np.float32)

@@ -1,8 +1,8 @@
 """The peer ncnn: a model of one int8 layer, on the same Vulkan device.
 
 ncnn quantizes symmetrically (no zero point, no -128) and has float32 inputs and outputs. So it gets the
-case's numbers as float32 with -128 replaced by -127, and is compared with the reference without zero point:
-the int8 sums must be exact, the float32 steps after them may be off by `CLOSE`.
+case's data as float32 with -128 replaced by -127, and is compared with a reference without zero points: the
+int8 sums must be exact, the float32 steps after them may be off by `CLOSE`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def arm(
     assert weights.x is not None
     bias = (weights.bias * weights.scale * np.float32(weights.x.scale)).astype(np.float32)
     net, layer = _net(ncnn, case, weights, bias, index)
-    # A matrix is one Mat. Of a batch each image is one Mat, since ncnn has no batches.
+    # A matrix is one Mat. Each image of a batch is one Mat, because ncnn has no batches.
     real = symmetric.astype(np.float32) * np.float32(weights.x.scale)
     parts = [real] if case.op == "linear" else list(real)
 
@@ -103,7 +103,7 @@ def _mat(ncnn: Any, x: Array) -> Any:
     """Return an array as ncnn's Mat.
 
     On Vulkan, ncnn assumes that each channel begins at a multiple of 16 bytes. A Mat over NumPy's memory has
-    its channels without gaps, so one whose channels end elsewhere is copied.
+    no gaps between channels, so it is copied if channels have another size.
     """
     mat = ncnn.Mat(x)
     return mat.clone() if x.ndim == 3 and x[0].nbytes % 16 else mat

@@ -1,4 +1,5 @@
-"""Whole models: verify them, then time them as a whole and node by node, each node with its floor."""
+"""Whole models: verify them, then time the whole model and each node; each node also gets its floor (the
+least possible time)."""
 
 from __future__ import annotations
 
@@ -35,12 +36,13 @@ from vkq.tflite.file import is_tflite
 
 MOST_DISPATCHES = 4096  # most dispatches of a model that is timed node by node
 NODE_RUNS = 20
-SUMS = ("MatMulNBits",)  # operators with float sums of any order, whose results are compared within a bound
+SUMS = ("MatMulNBits",)  # operators whose float sums may be added in any order: compared within a bound
 NEAR = 1e-4  # allowed error of a model with such sums, relative to its largest result
 
 
 def at_batch(path: str, batch: int | None) -> str | bytes:
-    """Return the model's path; with *batch*, the model's bytes with this first size of inputs and outputs."""
+    """Return the model's path; with *batch*, the model's bytes with the first size of inputs and outputs set
+    to *batch*."""
     if batch is None:
         return path
     if is_tflite(path):
@@ -55,7 +57,7 @@ def at_batch(path: str, batch: int | None) -> str | bytes:
 
 
 class Network:
-    """A model that a device can run, and its inputs: random numbers with a fixed seed.
+    """A model that a device can run, and its inputs: random values with a fixed seed.
 
     The model takes no memory on the device before it runs.
     """
@@ -100,16 +102,16 @@ class Network:
         return any(node.op in SUMS for node in self.graph.nodes)
 
     def wrong(self, got: Mapping[str, Array], wanted: Mapping[str, Array]) -> int:
-        """Return how many numbers of the results are wrong."""
+        """Return how many elements of the results are wrong."""
         pairs = [(got[name], want) for name, want in wanted.items()]
         differ = _far if self.rounds else unequal
         return sum(int(differ(*pair).sum()) for pair in pairs)
 
     def expected(self) -> tuple[Mapping[str, Array], str]:
-        """Return the expected outputs, and the words for whose they are.
+        """Return (expected outputs, a text that names their source).
 
-        They are ONNX Runtime's (LiteRT's for a .tflite file); the NumPy reference's if that is not installed
-        or the model has float sums (`SUMS`).
+        The source is ONNX Runtime (LiteRT for a .tflite file), or the NumPy reference if that library is not
+        installed or the model has float sums (`SUMS`).
         """
         if self.rounds:
             return oracle.run(self.graph, self.held), f"the NumPy reference's to {NEAR:g}"
@@ -123,7 +125,8 @@ class Network:
 
 
 def _far(got: Array, want: Array) -> npt.NDArray[np.bool_]:
-    """Return where results differ by more than `NEAR` of the largest (floats), or more than 1 (integers)."""
+    """Return the mask of elements that differ by more than `NEAR` of the largest (floats), or more than 1
+    (integers)."""
     largest = float(np.abs(want[np.isfinite(want)]).max(initial=0))
     step = NEAR * largest if want.dtype.kind == "f" else 1
     return np.asarray(unequal(got, want) & ~(np.abs(got.astype(np.float64) - want) <= step))
@@ -192,7 +195,7 @@ def _row(
 
 
 def _nodes(network: Network, device: Device, floors: list[tuple[int, int]], result: Result) -> list[NodeTime]:
-    """Return, for each node, the median times of its dispatches, by timestamps around each dispatch."""
+    """Return the median times of each node's dispatches, from timestamps around each dispatch."""
     with device.record(timestamps=MOST_DISPATCHES) as recording:
         network.run()
     taken: list[Any] = []

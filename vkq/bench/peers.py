@@ -1,5 +1,5 @@
-"""Other libraries (peers) that run a case for comparison with vkq, if they are installed. Each states what
-really ran, on which device, and whether its numbers agreed."""
+"""Other libraries (peers) that run a case for comparison with vkq, if they are installed. Each reports what
+ran, on which device, and whether its results agreed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from vkq.runtime.device import Device
 
 @dataclass(frozen=True)
 class PeerArm:
-    """A peer's case: ``call``, which is timed; ``ran``, a text on what it runs (library, version, device,
-    type); ``agreement``, a text on whether its numbers agreed."""
+    """A peer's case. ``call`` is timed. ``ran``: what the call runs (library, version, device, type);
+    ``agreement``: whether its results agreed."""
 
     call: Callable[[], Any]
     ran: str
@@ -31,14 +31,15 @@ class PeerArm:
 
 
 class Peer(Protocol):
-    """A library that can run cases; it raises NotImplementedError, with the reason, for those it cannot."""
+    """A library that can run cases. For a case that it cannot run, `arm` raises NotImplementedError with the
+    reason."""
 
     @property
     def name(self) -> str:
-        """Its name for the option ``--peer``."""
+        """The library's name for the option ``--peer``."""
 
     def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
-        """Run the case once with the peer, compare its result with *expected*, and return what times it."""
+        """Run the case once with the peer, compare its result with *expected*, and return the arm to time."""
 
 
 def agreement(got: Array, expected: Expected) -> str:

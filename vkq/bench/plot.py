@@ -129,7 +129,7 @@ def _figure(path: Path, theme: str, size: tuple[float, float]) -> Iterator[Any]:
 
 
 def _clock(result: Result) -> str:
-    """Return the clock to draw: the first that was measured, gpu if the device has timestamps."""
+    """Return the clock to draw: the first one that was measured in the order gpu, submit, call, host."""
     measured = {row.clock for row in result.rows}
     return next((clock for clock in ("gpu", "submit", "call", "host") if clock in measured), "gpu")
 
@@ -183,7 +183,7 @@ def _roofline(figure: Any, rows: Sequence[Row], ceilings: Mapping[str, float | N
     copy = ceilings.get("copy")
     labels: list[Label] = []
     roofs = {name: rate for name, rate in _distinct(ceilings).items() if not copy or rate <= right * copy}
-    # If every arithmetic ceiling begins to the right of the picture, draw only the memory ceiling.
+    # If every arithmetic ceiling begins beyond the right edge, draw only the memory ceiling.
     for name, rate in (roofs or ({"copy": copy * right} if copy else {})).items():
         knee = rate / copy if copy else left
         xs = [left, knee, right] if left < knee < right else [left, right]
@@ -226,9 +226,9 @@ def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A text of *size* points, and the places where it may stand, the best first.
+    """A text of *size* points, and its possible positions, the best first.
 
-    A place is (x, y in data coordinates; offset to the right and up in points; horizontal alignment).
+    A position is (x, y in data coordinates; offset to the right and up in points; horizontal alignment).
     """
 
     text: str
@@ -249,9 +249,9 @@ def _names(rows: Sequence[Row]) -> list[Label]:
 
 
 def _place(figure: Any, axes: Any, labels: Sequence[Label], others: Sequence[Any]) -> None:
-    """Draw each label at its first place inside the axes that overlaps no label and none of *others*; leave
-    out labels without such a place."""
-    figure.draw_without_rendering()  # this computes the positions of everything that is drawn
+    """Draw each label at its first position inside the axes that overlaps no label and none of *others*; omit
+    labels without such a position."""
+    figure.draw_without_rendering()  # computes the positions of all artists
     taken = [one.get_window_extent() for one in others]
     inside = axes.get_window_extent()
     named = 0

@@ -45,16 +45,16 @@ def header(result: Result) -> list[str]:
 
 
 _WIDE_WIDTHS = (11, 19, 11, 11, 9, 10, 18, 9, 8, 24)
-# With the column of the case, a row has 80 characters.
+# Together with the case column, a row has 80 characters.
 _WIDTHS = {"path": 8, "us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}
 _LEAST = 20  # fewest characters of a case's name
 
 
 class Table:
-    """The table on a terminal, with a line for each arm: its times by *clock*, the first clock of the run.
+    """The table for a terminal, with a line for each arm: its times by *clock*, the first clock of the run.
 
-    A name that does not fit into *columns* (None: no limit) stands above its rows (`Labels`). With *wide* a
-    line has the times of every clock, all rates, and at its end the command that repeats it.
+    A name that does not fit into *columns* (None: no limit) is printed above its rows (`Labels`). With *wide*
+    a line shows the times of every clock, all rates, and last the command that repeats it.
     """
 
     def __init__(
@@ -150,7 +150,8 @@ def _network(one: Total) -> str:
 
 
 def footer(result: Result) -> list[str]:
-    """Return the lines below the table: each warning once, with its number of rows; mismatches; the time."""
+    """Return the lines below the table: each warning once, with the number of its rows; mismatches; the
+    time."""
     counts: dict[str, int] = {}
     for row in result.rows:
         for warning in row.warnings:
@@ -194,7 +195,8 @@ def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
 
 
 def _speed(row: Row) -> tuple[str, str]:
-    """Return GOP/s and their share of the ceiling; without arithmetic, GB/s and their share of a copy."""
+    """Return GOP/s and their share of the ceiling; for rows without arithmetic, GB/s and their share of the
+    copy rate."""
     if row.operations:
         return _rate(row.gops), f"{row.compute_share:.0%}" if row.compute_share else "-"
     return f"{_rate(row.gbps)} GB", f"{row.copy_share:.0%} copy" if row.copy_share else "-"

@@ -14,7 +14,7 @@ from vkq.bench.stats import Ratio
 from vkq.errors import ArgumentError
 
 SCHEMA = 1
-INTERRUPTED = "interrupted"  # the reason of cases that had no time when the user ended the run
+INTERRUPTED = "interrupted"  # the reason of cases that were not timed because the user ended the run
 MOST_BYTES = 8 << 20  # a larger file is refused
 MOST_SAMPLES = 5000  # most samples of one row
 
@@ -47,7 +47,7 @@ class Row:
     compute_ceiling: str | None
     compute_share: float | None
     copy_share: float | None
-    overhead_us: float | None  # for the clock submit: median of the host's time minus the device's time
+    overhead_us: float | None  # for the clock submit: median of host time minus device time
     warnings: list[str]
     command: str
 
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def gops(self) -> float:
-        """10**9 operations a second; a multiply-add is two."""
+        """10**9 operations a second; a multiply-add counts as two operations."""
         return self.operations / self.median_us / 1e3
 
     @property
@@ -93,7 +93,7 @@ class Comparison:
 
 @dataclasses.dataclass
 class Failure:
-    """An arm with no time: its numbers are wrong (``mismatch``), or it could not run (``skipped``)."""
+    """An arm without a time: its results are wrong (``mismatch``), or it could not run (``skipped``)."""
 
     case: str
     scheme: str
@@ -130,8 +130,8 @@ class NodeTime:
 
 @dataclasses.dataclass
 class Total:
-    """The time of a whole network on one path by one clock: the sum over its layers, each as often as it
-    occurs. ``missing``: how many of its different layers have no time."""
+    """The time of a whole network on one path by one clock: the sum over its layers, each multiplied by its
+    count. ``missing``: how many of the distinct layers have no time."""
 
     network: str
     scheme: str
@@ -153,7 +153,7 @@ class Total:
 
 @dataclasses.dataclass
 class Result:
-    """All that a run measured, and on which device and host."""
+    """All measurements of a run, and its device and host."""
 
     device: dict[str, Any]
     host: dict[str, Any]
@@ -176,7 +176,7 @@ class Result:
 
     @property
     def mismatches(self) -> list[Failure]:
-        """The failures of arms whose numbers were wrong."""
+        """The failures of arms whose results were wrong."""
         return [one for one in self.failures if one.kind == "mismatch"]
 
     def to_json(self) -> str:

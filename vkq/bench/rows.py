@@ -1,4 +1,4 @@
-"""Verified arms, the rows made of their samples, and the warnings for these rows."""
+"""Verified arms, the rows computed from their samples, and the warnings for these rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkq.device.capabilities import Capabilities
 
 @dataclass
 class VerifiedArm:
-    """An arm whose numbers were verified, and the fields that its rows share."""
+    """An arm whose results were verified, and the fields that its rows share."""
 
     path: str
     kind: str

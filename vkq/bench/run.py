@@ -28,7 +28,7 @@ FEW_ROWS = 32  # linear cases with at most this number of rows share one referen
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure for every case. ``base``: the path or peer to which the others are compared; None for
+    """The measurements of every case. ``base``: the path or peer with which the others are compared; None for
     no comparison."""
 
     paths: tuple[str, ...] = ("auto",)
@@ -64,7 +64,7 @@ class Runner:
         self._sentinel = Sentinel(device)
         # For this case: requested path -> used path ("auto" and "dot" are resolved).
         self._taken: dict[str, str] = {}
-        # The weights of the last case: (key, weights, layers and results made of them). The next case of a
+        # The weights of the last case: (key, weights, layers and results made from these). The next case of a
         # sweep may reuse them.
         self._built: tuple[object, data.Weights, dict[Any, Any]] | None = None
 
@@ -108,15 +108,15 @@ class Runner:
         window = "" if case.op == "linear" else case.name
         key = (case.problem.weight_shape, case.scheme, case.scale, window)
         if self._built is None or self._built[0] != key:
-            self._built = None  # frees the old weights first, because memory may not hold both
+            self._built = None  # frees the old weights first: memory may not hold both
             self._built = (key, data.weights(case), {})
         return self._built[1], self._built[2]
 
     def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> Expected:
         """Return the reference's result.
 
-        For few rows, most of the reference's time goes into reading the weights. So it is computed once for
-        `FEW_ROWS` rows, and cases with fewer rows take the first of them."""
+        For few rows, most of the reference's time goes into reading the weights. So the result is computed
+        once for `FEW_ROWS` rows, and cases with fewer rows use its first rows."""
         sums = float_sums(self.device, CHANNELS.get(case.scheme, "float32"))
         if case.op != "linear" or case.layer.gemm_m > FEW_ROWS:
             return data.expected(case, weights, x, sums)

@@ -15,7 +15,7 @@ from vkq.runtime.tensor import Tensor
 
 TRIALS = 20  # number of trials of each kind
 NEEDED = 19  # fewest right verdicts of each kind
-INJECTED = 0.10  # additional work, relative to one submission
+INJECTED = 0.10  # extra work, relative to one submission
 CASE = Case(parse("linear[M=64,K=256,N=256]"))
 # There are many pairs of short submissions. A disturbance then usually slows both submissions of a pair, and
 # the other pairs are outliers that the median ignores. A submission has ten passes, so that one more pass is

@@ -1,9 +1,9 @@
 """Statistics of times: medians, the ratio of interleaved pairs with an exact interval, and signs of a bad
 sample (drift, outliers).
 
-Times on a shared machine have heavy tails and drift, so nothing here uses a mean or a standard deviation. Two
-arms are compared by the ratios of pairs: the two times of a pair are measured right after each other, so a
-disturbance of the machine slows both.
+Times on a shared machine have heavy tails and drift, so no mean or standard deviation is used. Two arms are
+compared by the ratios of pairs: the two times of a pair are measured right after each other, so a disturbance
+of the machine slows both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.99  # confidence of a ratio's interval
-FLOOR = 0.02  # ratios nearer to 1 count as equal, because other addresses of buffers change times as much
+FLOOR = 0.02  # ratios nearer to 1 count as equal: buffer addresses alone change times as much
 DRIFT = 0.05  # a larger change from the first fifth's median to the last fifth's gives a warning
 OUTLIERS = 0.05  # a larger share of the samples gives a warning
 THROTTLED = 0.85  # a warning is given if a sentinel's rate is below this share of its median
@@ -93,7 +93,7 @@ def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: floa
 
 @functools.cache
 def _signed_rank(n: int, confidence: float) -> int:
-    """Return how many of the n(n+1)/2 pairwise means lie below the interval; as many lie above it."""
+    """Return how many of the n(n+1)/2 pairwise means are below the interval; as many are above it."""
     total, tail = n * (n + 1) // 2, (1 - confidence) / 2
     if n > 60:  # the normal approximation has an error of a fraction of a rank
         spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
@@ -136,7 +136,7 @@ def drift(samples: Sequence[float]) -> float | None:
 
 
 def outliers(samples: Sequence[float]) -> float:
-    """Return the share of samples that lie more than three interquartile ranges outside the quartiles."""
+    """Return the share of samples that are more than three interquartile ranges outside the quartiles."""
     q1, q3 = np.percentile(np.asarray(samples, np.float64), (25, 75))
     reach = 3 * max(q3 - q1, 1e-3 * q3)  # at least 0.3 % of q3, because some clocks have coarse steps
     return float(np.mean([not q1 - reach <= v <= q3 + reach for v in samples]))

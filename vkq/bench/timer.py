@@ -1,4 +1,4 @@
-"""The timing of arms: the clocks, how long to sample, and in which order."""
+"""The timing of arms: the clocks, the duration and the order of sampling."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ CLOCKS = ("gpu", "submit", "call", "host")
 class Settings:
     """How long to measure.
 
-    ``samples``: the least number for each arm and clock (three if ``time_s``, the limit of one clock, ends
-    first). ``submission_us``: passes are repeated in a submission until it lasts so long. ``precision``: two
-    arms are sampled until half the width of their ratio's interval is at most this, or the time ends.
+    ``samples``: fewest samples for each arm and clock (three if ``time_s``, the limit of one clock, ends
+    first). ``submission_us``: passes are repeated in a submission until it lasts this long. ``precision``:
+    two arms are sampled until half the width of their ratio's interval is at most this, or the time ends.
     """
 
     samples: int = 10
     submission_us: float = 50_000
     time_s: float = 10.0
     precision: float = 0.02
-    enough_s: float = 0.25  # seconds for which an arm without an opponent is sampled, up to MOST samples
+    enough_s: float = 0.25  # seconds for which a single arm is sampled, up to MOST samples
 
     MOST = 400
     LEAST = 3
@@ -43,7 +43,7 @@ class Arm(Protocol):
         """The clocks by which the arm can be timed."""
 
     def prepare(self, clock: str) -> None:
-        """Prepare what `sample` runs."""
+        """Prepare the work that `sample` runs."""
 
     def sample(self, clock: str) -> float:
         """Run the work; return the time of one pass in microseconds."""
@@ -85,7 +85,7 @@ def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
 def _warm_up(arm: Arm, clock: str, limit_s: float) -> bool:
     """Run the work until five samples in a row agree within 3 %; return False if the time ends first.
 
-    A single pass that is longer than the limit is warm-up enough.
+    A single pass that is longer than the limit suffices.
     """
     if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` already ran such a pass
         return True

@@ -1,4 +1,4 @@
-"""The time of a whole network: the sum of its layers' medians, each as often as the layer occurs."""
+"""The time of a whole network: the sum of its layers' medians, each multiplied by the layer's count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def totals(
         layers = {case.name: case.times for case in cases}
         arms: dict[tuple[str, str, str, str], dict[str, Row]] = {}
         for row in rows:
-            if row.case in layers and row.clock != "host":  # the clock "host" includes no work of the device
+            if row.case in layers and row.clock != "host":  # the clock "host" does not measure the device
                 arms.setdefault((row.scheme, row.scale, row.path, row.clock), {})[row.case] = row
         for (scheme, scale, path, clock), measured in arms.items():
             time_us = sum(layers[case] * row.median_us for case, row in measured.items())

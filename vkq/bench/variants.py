@@ -1,4 +1,5 @@
-"""Makes a layer run the shader variant with a given name: finds the choice of kernels that selects it."""
+"""Makes a layer run the shader variant with a given name, by finding the choice of kernels that selects
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ LISTED = 12  # most variants that an error message names
 
 
 class Chosen:
-    """A layer that uses one choice of kernels and ignores tuned ones. It is used as the layer."""
+    """A wrapper with a layer's interface that uses one choice of kernels and ignores tuned choices."""
 
     def __init__(self, layer: Any, choice: Choice):
         self._layer, self._says = layer, says(choice)

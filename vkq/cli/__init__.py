@@ -1,5 +1,5 @@
-"""The command ``vkq``. Each subcommand has a module here, whose ``register`` adds it; only these modules
-print."""
+"""The command ``vkq``. Each subcommand has a module in this package, whose ``register`` function adds it;
+only these modules print."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     whole = parser()
     options, unknown = whole.parse_known_args(argv)
     several = getattr(options, "several", None)  # name of the argument that takes any number of words
-    # Argparse accepts such words only side by side.
+    # Argparse accepts such words only if they are adjacent.
     if several and not any(word.startswith("-") for word in unknown):
         setattr(options, several, [*getattr(options, several), *unknown])
     elif unknown:
@@ -85,7 +85,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _open_standard_streams() -> None:
     """Open standard streams that were closed before the process began (``>&-``): otherwise the next opened
-    file would take a stream's place, and a driver's messages would be written into it."""
+    file would get a stream's descriptor, and drivers would write messages into it."""
     while (opened := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(opened)
@@ -110,11 +110,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _parsed(argv)
             return int(options.run(options))
         finally:
-            # In a process of its own, caches are written at the exit, which may warn too.
+            # Only if called in-process: a process of its own writes caches at its exit, where they may warn,
+            # too.
             if argv is not None:
                 warnings.formatwarning = told
-            sys.stdout.flush()  # here, not at the exit, a closed pipe raises its error
-    # The reader, such as `head`, has ended; this keeps Python from reporting an error at the exit.
+            sys.stdout.flush()  # raises the error of a closed pipe now, not at the exit
+    # The reader, such as `head`, has exited; this keeps Python from reporting an error at the exit.
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -127,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _said(error: BaseException) -> str:
-    """Return an error's message; for the system's errors, with the file's name instead of a number."""
+    """Return an error's message; for an OSError, with the file's name instead of the error number."""
     if (
         isinstance(error, OSError)
         and error.strerror

@@ -1,4 +1,4 @@
-"""Arrays of .npy and .npz files: their sizes are known before numbers are read, and nothing in them is
+"""Arrays of .npy and .npz files: sizes are checked before elements are read, and nothing in a file is
 executed."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Wanted = Callable[[str, str, tuple[int, ...]], bool]
 
 
 def arrays_of(path: Path, wanted: Wanted, forms: str) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name, or that of an .npy file under the name "".
+    """Return the arrays of an .npz file by name, or the array of an .npy file under the name "".
 
     wanted: is called with the name, type and shape of each array before it is read; False skips the array,
     and it may raise. forms: the forms of inputs, for the message.
@@ -102,7 +102,8 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
 
 
 class _Bounded:
-    """A file whose headers read at most a page: numpy allocates as much as the header says."""
+    """A file whose header reads are limited to one page: numpy allocates as many bytes as the header
+    claims."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file

@@ -57,7 +57,7 @@ def register(commands: Parsers) -> None:
         commands, "bench", run, "measure operations, each verified first against the reference", EXAMPLES
     )
     parser.usage = "%(prog)s [CASE ...] [options]"
-    # Show the examples before the forty lines of options.
+    # Show the examples before the long list of options.
     parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None
     parser.add_argument(
         "cases", nargs="*", metavar="CASE",
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
         print("examples:", *(f"  {example}" for example in EXAMPLES), sep="\n")
         return 0
     if options.plot:
-        plot.check(options.plot)  # raises an error before an hour of measuring
+        plot.check(options.plot)  # raises errors before anything is measured
     targets = [file for file in (options.json, options.csv, options.md, options.plot) if file]
     if len({file.absolute() for file in targets}) < len(targets):
         raise ArgumentError("--json, --csv, --md and --plot name the same file; each needs one of its own")
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> int:
         contest.sides_of(options.peer)  # an unknown name is refused before anything is measured
     words = [word for word in options.cases if word not in models]
     chosen = cases.select(words, options.scheme, options.scale, options.method)
-    if options.method is None:  # a list of cases names methods; a case without methods is measured once
+    if options.method is None:  # case lists name methods; a case without a method is measured once
         chosen = list(
             dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen)
         )
@@ -151,7 +151,7 @@ def run(options: argparse.Namespace) -> int:
         if options.self_test:
             return _self_test(device)
         request = _request(options, device)
-        # Read all arguments before anything is measured, so that errors come at once.
+        # Read all arguments before anything is measured, so that errors are reported at once.
         networks = [*_networks(options, models, device)]
         result = _measure(options, device, request, chosen, networks)
     for option, text in (("json", Result.to_json), ("csv", report.comma_separated), ("md", report.markdown)):
@@ -179,7 +179,7 @@ def _request(options: argparse.Namespace, device: Device) -> Request:
         )
     if options.vs is not None:
         paths_of([options.vs], device)
-    # All words are names of model files, which are timed only as whole calls.
+    # Only model files are named, and they are timed as whole calls.
     if options.peer and all(word.endswith(SUFFIXES) for word in options.cases):
         settings = Settings(options.samples, options.submission_ms * 1000, options.time)
         return Request(clocks=(contest.CLOCK,), settings=settings, device_option=options.device)
@@ -209,7 +209,7 @@ def _measure(
     )
     with status_line() as status:
         command = shlex.join(["vkq", *(options.argv or [])])
-        # Whole calls have no ceilings.
+        # Ceilings do not apply to whole calls.
         ceiled = not options.no_ceilings and (bool(chosen) or not options.peer)
         result = empty(device, request, command, status, ceiled)
         names: list[Case | str] = [*chosen, *(one.name for one in networks)]
@@ -253,7 +253,7 @@ def _numbered(status: Callable[[str], None], number: int, count: int) -> Callabl
 
 
 def _leave(runner: Runner, work: Sequence[Case | Model]) -> None:
-    """Report the work that the user did not wait for; without any result the command ends here."""
+    """Report the work that the user interrupted; if there is no result, the command ends here."""
     if not runner.result.rows:
         raise KeyboardInterrupt
     for one in work:

@@ -28,7 +28,7 @@ from vkq.shader.glslang import find_compiler
 
 INTEGER = "integer"  # the filter for exact integer correlations
 WINDOWS = "windows"  # the filter for pools, means and softmaxes
-SHOWN = 5  # mismatches that are printed in full; of the others only the names are printed
+SHOWN = 5  # mismatches printed in full; of the others only names are printed
 LISTED = 50
 EXAMPLES = [
     "vkq check",
@@ -107,8 +107,8 @@ def run(options: argparse.Namespace) -> int:
 def compared(
     device: Device, checks: Sequence[Check], wanted: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[Mismatch]]:
-    """Return the output of `vkq check --json` (a summary of the checks on these paths, by default all that
-    can run), and the mismatches."""
+    """Return (the output of `vkq check --json`: a summary of the checks on *wanted* paths, by default all
+    usable ones; the mismatches)."""
     start = time.perf_counter()
     paths, refused = usable_paths(device, wanted)
     if not paths:
@@ -134,7 +134,7 @@ def compared(
 
 def _random(options: argparse.Namespace) -> int:
     """Run random exact correlations against NumPy's int64, on every path in turn; or pools, means and
-    softmaxes against the reference, which have one path."""
+    softmaxes, which have one path, against the reference."""
     kind = options.filter
     if not options.count:
         raise ArgumentError(f"check {kind}: --count is 0; give the number of random cases, 1 or more")
@@ -172,8 +172,8 @@ def _chosen(options: argparse.Namespace) -> list[Check]:
 
 
 def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
-    """Show what the shaders print, in a separate process: the validation layer must be configured when the
-    instance is made."""
+    """Show the output of shaders' printf, in a separate process: the validation layer must be configured when
+    the instance is created."""
     if os.environ.get(shader_compile.DEBUG_VARIABLE, "0") in ("", "0"):
         find_compiler()  # a missing compiler is reported here, not as a mismatch of every check
         again = ["check", options.filter, "--debug", f"--count={options.count}", f"--seed={options.seed}"]

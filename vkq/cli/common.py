@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 from vkq.errors import did_you_mean
 
 Item = TypeVar("Item")
-# A number that is followed by its unit, or by what it counts.
+# A number that is followed by its unit or by a noun.
 _NUMBER = re.compile(r"(?<!\S)(\[?\d[\d.,]*(?<!,)\]?) (?=\S)")
 Parsers = Any  # argparse keeps the type of add_subparsers() private
 
@@ -46,7 +46,7 @@ class Help(argparse.HelpFormatter):
 
 
 def show_help(options: argparse.Namespace) -> int:
-    """Show the help of a command that has subcommands and got none."""
+    """Show the help of a command that was called without one of its subcommands."""
     options.parser.print_help()
     return 0
 
@@ -71,7 +71,7 @@ def add_command(
 
 
 def integer_option(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """Return the type of an integer option from *least* to *most*."""
+    """Return the argparse type of integers from *least* to *most*."""
 
     def convert(text: str) -> int:
         if not re.fullmatch("[+-]?[0-9]{1,18}", text) or not least <= int(text) <= most:
@@ -82,7 +82,7 @@ def integer_option(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 
 def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[str], float]:
-    """Return the type of a number option from *least* (or above *above*) to *most*."""
+    """Return the argparse type of numbers from *least* (excluded if *above*) to *most*."""
 
     def convert(text: str) -> float:
         try:
@@ -98,7 +98,7 @@ def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[st
 
 
 def output_file(text: str) -> Path:
-    """The type of an option that names a file to write: it is checked before the work, not after it."""
+    """Return the file that an option names for writing; check it before the work begins."""
     path = Path(text)
     if text == "-":
         raise argparse.ArgumentTypeError("'-': this is not written to standard output; name a file")
@@ -112,7 +112,7 @@ def output_file(text: str) -> Path:
 
 
 def output(text: str) -> Path:
-    """The type of an option that names a file to write, or ``-`` for standard output."""
+    """Return the file that an option names for writing, or ``-`` for standard output."""
     return Path(text) if text == "-" else output_file(text)
 
 
@@ -128,7 +128,7 @@ def columns() -> int | None:
 
 def folded(line: str, indent: int, width: int | None = None) -> str:
     """Wrap a line of prose to the terminal's width, with continuation lines indented; unchanged in a file or
-    pipe. A number stays with the word after it."""
+    pipe. A number and the word after it are not separated."""
     width = width or columns()
     if width is None:
         return line
@@ -169,8 +169,8 @@ def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
 
 @contextlib.contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """Context manager: give a function that shows the current work in one line on stderr, only on a terminal;
-    the line disappears at the end."""
+    """Context manager: yield a function that shows the current work in one line on stderr, only on a
+    terminal; the line disappears at the end."""
     shown = False
 
     def show(what: str) -> None:

@@ -50,7 +50,7 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Return exit code 1 if a case became slower, or gives wrong numbers now."""
+    """Return exit code 1 if a case became slower, or gives wrong results now."""
     limit = _percent(options.fail_above)
     clocks = tuple(filter(None, options.clock.split(",")))
     if not set(clocks) <= set(CLOCKS):
@@ -114,8 +114,8 @@ def _print(
 
 
 def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[str]:
-    """Yield the ratio, the medians in us, and the case. A name that is too long is shortened, or printed
-    above its line if another name would be shortened to the same text."""
+    """Yield lines with the ratio, the medians in us, and the case. A name that is too long is shortened, or
+    printed above its line if its short form is not unique."""
     options = [_options(change) for _, change in shown]
     room = max(20, (columns() or 80) - 38 - max(map(len, options), default=0))
     names = distinct([change.new.case for _, change in shown], room)

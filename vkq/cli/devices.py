@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def described(which: str | None = None) -> dict[str, Any]:
-    """Return the output of `--json`: every device, or only *which*, with its path and the reason; the
+    """Return the output of `--json`: every device (or only *which*) with its path and the reason; the
     excluded drivers; the error if there is no device."""
     left_out: list[str] = []
     try:
@@ -74,7 +74,7 @@ def described(which: str | None = None) -> dict[str, Any]:
 
 
 def _default() -> str:
-    """Return the device that is used if none is named."""
+    """Return a text on the default device and why it is the default."""
     try:
         _, c = choose_device(None)
     except NoDeviceError as error:
@@ -118,7 +118,7 @@ def _show(report: dict[str, Any], why: bool) -> None:
 
 
 def measured_on(probe: Verdict) -> dict[str, str]:
-    """Return a device's measurements in words, by family of kernels."""
+    """Return a text on the measurement of each family of kernels."""
     return {family: str(one) for family, one in (probe.tuning or {}).items()}
 
 

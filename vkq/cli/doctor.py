@@ -1,5 +1,5 @@
-"""``vkq doctor``: what is installed, the device's capabilities, the results of its tests, and whether they
-are the same every time."""
+"""``vkq doctor``: installed versions, the device's capabilities, the results of its tests, and whether
+replayed results are always the same."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from vkq.select.path import choose_path
 from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
 
-ALL, TEXELS = "all", "texels"  # paths of works that use no path of `vkq.select.path`
+ALL, TEXELS = "all", "texels"  # names for works that do not depend on a path of
 TEXELS_READ = {  # why layers read texels on the device, and what to do
     "unread": "vkq's layers read none on this device. Report it",
     "measured": "layers read them because that was fastest here. Set VKQ_TUNE=off, and report it",
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str, Any]:
     """Probe a device again and replay every operator *times* times, within about *seconds*; return the output
     of `vkq doctor --json`."""
-    _, capabilities = choose_device(which, probed=False)  # a device that was refused is probed again
+    _, capabilities = choose_device(which, probed=False)  # also probes a refused device again
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
     report |= {"probe": dataclasses.asdict(probe), "path": None, "reason": probe.refusal}
@@ -114,14 +114,14 @@ def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str
 
 
 def advice(report: dict[str, Any]) -> list[str]:
-    """Return remedies for results that differ; nothing if none do."""
+    """Return remedies for wrong results; empty if all are right."""
     wrong = [replay for replay in report["replays"] if replay["wrong"]]
     if not wrong:
         return []
     bad = {replay["path"] for replay in wrong}
     good = [path for path in report["paths"] if path not in bad]
     on_paths = sorted(bad - {TEXELS, ALL})
-    # Work that is the same on every path: casts, operators without weights, and products of float
+    # Works that do not depend on the path: casts, operators without weights, and products of float
     # activations.
     common = ALL in bad or any(r["path"] == "auto" and _floats(r["operator"]) for r in wrong)
     said = [f"texels: wrong, and the probe did not refuse them; {TEXELS_READ[report['texels']]}"] * (
@@ -140,7 +140,7 @@ def advice(report: dict[str, Any]) -> list[str]:
 
 
 def _floats(operator: str) -> bool:
-    """Return True if an operator has float activations, which no path changes."""
+    """Return True if an operator has float activations, so that it does not depend on the path."""
     return "[" in operator and check_of(operator).scheme in FLOAT
 
 
@@ -157,7 +157,7 @@ def texels_read(c: Capabilities) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions, or the reason why one is not known."""
+    """Return name -> installed version, or the reason why it is unknown."""
     asked: dict[str, Callable[[], str]] = {
         "vkq": lambda: __version__,
         "python": lambda: f"{platform.python_version()} ({sys.executable})",
@@ -209,7 +209,7 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _show_replays(replays: list[dict[str, Any]]) -> None:
-    """Print a line for each case; a case whose name would be shortened to another's has its name on a line
+    """Print a line for each case; a name whose short form is not unique is printed on a separate line
     above."""
     cases = list(dict.fromkeys(replay["case"] for replay in replays))
     lines = {}

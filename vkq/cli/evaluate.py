@@ -1,4 +1,4 @@
-"""``vkq eval``: the share of right classes on labelled samples, on the device and elsewhere."""
+"""``vkq eval``: the accuracy of classes on labelled samples, on the device and in other libraries."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def register(commands: Parsers) -> None:
 
 @dataclasses.dataclass
 class Judged:
-    """A model in one place: its name in the table, its call, the classes it named, and the time."""
+    """A model in one library: its name in the table, its call, the classes it chose, and the time."""
 
     name: str
     call: Callable[[Sample], Array]
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _judges(options: argparse.Namespace, model: Model, device: Device) -> list[Judged]:
-    """Return the device, the referee, and the float model if there is one."""
+    """Return the models to compare: on the device, in the reference library, and the float model if given."""
     from vkq.onnx.cpu import cpu_session
     from vkq.tflite.either import referee, session_of
     from vkq.tflite.file import is_tflite
@@ -139,7 +139,8 @@ Labelled = tuple[Callable[[], Sample], int]
 
 
 def labelled(model: Model, options: argparse.Namespace) -> tuple[list[Labelled], int]:
-    """Return a function for each sample with its class, and the number of classes. Raises ArgumentError."""
+    """Return (for each sample, a function that reads it and its class; the number of classes). Raises
+    ArgumentError."""
     where = Path(options.classes)
     if not where.exists():
         raise ArgumentError(f"{where}: there is no such folder or file; name {FORM}")
@@ -152,7 +153,7 @@ def _of_folders(model: Model, where: Path, options: argparse.Namespace) -> tuple
     folders = sorted((one for one in where.iterdir() if one.is_dir()), key=lambda one: one.name)
     if not folders:
         raise ArgumentError(f"{where} has no folders; it must be {FORM}")
-    # Such names are the classes themselves, because some classes may have no folder.
+    # Decimal names are the class numbers themselves, because some classes may have no folder.
     numbers = all(one.name.isdecimal() for one in folders)
     found: list[Labelled] = []
     for at, folder in enumerate(folders):
@@ -185,8 +186,8 @@ def _of_arrays(model: Model, where: Path) -> tuple[list[Labelled], int]:
 
 
 def _row(arrays: Mapping[str, Array], inputs: Mapping[str, Any], at: int) -> Callable[[], Sample]:
-    """Return sample *at*, with a batch axis of size one if the arrays have none besides the axis of
-    samples."""
+    """Return sample *at*, with a batch axis of size 1 if the arrays have no batch axis besides the sample
+    axis."""
 
     def make() -> Sample:
         rows = {name: x[at] for name, x in arrays.items()}

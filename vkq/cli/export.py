@@ -88,8 +88,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sets(model: Model, given: Sequence[str], batches: Sequence[int]) -> list[dict[str, tuple[int, ...]]]:
-    """Return the requested sets of shapes: the first --shape of each input, the second, and so on; an input
-    with a single one has it in all sets. Each set is repeated for each batch."""
+    """Return the requested sets of shapes: set i has the i-th --shape of each input; an input with one shape
+    has it in all sets. Each set is repeated for each batch."""
     from vkq.onnx.inputs import checked_shapes, shapes_of
 
     of_inputs: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The inputs of models on the command line: pictures, .npy and .npz files, random numbers, shapes."""
+"""The inputs of models on the command line: pictures, .npy and .npz files, random values, shapes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vkq.onnx.inputs import check_shape, shapes_of
 from vkq.onnx.reader import Model
 from vkq.onnx.tensors import Argument
 
-MOST_RANDOM_BYTES = 1 << 30  # of one input
+MOST_RANDOM_BYTES = 1 << 30  # most bytes of one random input
 
 
 def input_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def shape_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
-    """Return an array for each input: from the given files, or random numbers if they are asked for."""
+    """Return an array for each input: from the given files, or random values on request."""
     feed: dict[str, Array] = {}
     for text in options.input:
         argument, path = _named(model, text)
@@ -78,7 +78,7 @@ def _names(model: Model) -> list[str]:
 
 
 def _named(model: Model, text: str) -> tuple[Argument | None, Path]:
-    """Return the input in ``NAME=FILE``, if it names one, and the file."""
+    """Return (the input NAME or None, the file) of a text ``NAME=FILE`` or ``FILE``."""
     for argument in model.inputs:
         if text.startswith(f"{argument.name}="):
             return argument, _regular(Path(text[len(argument.name) + 1 :]))
@@ -96,7 +96,7 @@ def _regular(path: Path) -> Path:
 
 
 def array_of(path: Path, argument: Argument) -> Array:
-    """Return the array of an .npy file, or that of an .npz file with the input's name, or its only array."""
+    """Return the array of an .npy file; of an .npz file, the array with the input's name, or the only one."""
     name, names = argument.name, list[str]()
 
     def listed(known: str, dtype: str, shape: tuple[int, ...]) -> bool:
@@ -116,8 +116,8 @@ FORMS = f"a picture ({', '.join(PICTURES)})"
 
 
 def named_arrays(path: Path, arguments: Mapping[str, Argument]) -> dict[str, Array]:
-    """Return the arrays of these names, each checked against its input before it is read. An .npz file may
-    contain no others."""
+    """Return the named arrays, each checked against its input before it is read. An .npz file must not
+    contain others."""
     unknown = []
 
     def wanted(name: str, dtype: str, shape: tuple[int, ...]) -> bool:
@@ -139,7 +139,7 @@ def named_arrays(path: Path, arguments: Mapping[str, Argument]) -> dict[str, Arr
 
 
 def numbers(random: np.random.Generator, argument: Argument, shape: tuple[int, ...]) -> Array:
-    """Return normal random numbers, or any numbers of an integer type."""
+    """Return normally distributed floats, or random integers for an integer dtype."""
     dtype = np.dtype(argument.dtype)
     if (size := math.prod(shape) * dtype.itemsize) > MOST_RANDOM_BYTES:
         raise ArgumentError(

@@ -32,7 +32,7 @@ _BROKEN = (
 
 @contextlib.contextmanager
 def opened_picture(path: Path) -> Iterator[Any]:
-    """Context manager: give the completely read picture in a file as a Pillow image.
+    """Context manager: yield the picture in a file as a completely read Pillow image.
 
     Raises ArgumentError for another format, a broken file, more than `MOST_PIXELS`, and if Pillow is missing.
     """

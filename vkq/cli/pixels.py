@@ -1,4 +1,4 @@
-"""Pictures as a model's inputs: size, order of colours and axes, numbers."""
+"""Conversion of pictures to a model's inputs: size, order of colours and axes, values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE = 65535  # the largest value of a 16-bit pixel
 
 
 def picture_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for converting pictures to numbers."""
+    """Add the options for converting pictures to arrays."""
     parser.add_argument(
         "--mean", default="0,0,0", metavar="R,G,B",
         help="subtract this from the colours in [0, 1], in the order of --color (default: 0,0,0)",
@@ -43,9 +43,9 @@ def picture_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: argparse.Namespace) -> Array:
-    """Return a picture as a model's input: scaled to its size, (N, C, H, W) or (N, H, W, C). A float input is
-    the picture in [0, 1], from all 16 bits if pixels have them, minus the mean, divided by the standard
-    deviation. An 8-bit input is the pixels; 16 bits are rounded to 8."""
+    """Return a picture as a model's input: scaled to its size, (N, C, H, W) or (N, H, W, C). For a float
+    input, pixels (8 or 16 bits) are scaled to [0, 1], then the mean is subtracted and the result divided by
+    the standard deviation. For an 8-bit input, pixels are unchanged; 16 bits are rounded to 8."""
     first, channels = channels_of(argument, shape, options)
     height, width = shape[2:] if first else shape[1:3]
     whole = argument.dtype in FLOATS
@@ -66,7 +66,7 @@ def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: arg
 
 
 def channels_of(argument: Argument, shape: Any, options: argparse.Namespace) -> tuple[bool, int]:
-    """Return whether channels come before rows, and how many there are. Raises ArgumentError for an input
+    """Return (True if channels are before rows, the number of channels). Raises ArgumentError for an input
     that is not a picture."""
     if len(shape) == 4 and 0 not in shape:
         for first, channels in ((True, shape[1]), (False, shape[3])):
@@ -85,7 +85,7 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def _sized(image: Any, path: Path, size: tuple[int, int], channels: int, how: str, whole: bool) -> Any:
-    """Return (H, W, channels): floats in [0, 1] if *whole*, else bytes."""
+    """Return a resized picture as (H, W, channels): floats in [0, 1] if *whole*, else bytes."""
     from PIL import Image
 
     wide = _sixteen_bits(image, path)
@@ -115,8 +115,8 @@ def _fitted(pillow: Any, image: Any, size: tuple[int, int], how: str) -> Any:
 
 
 def _sixteen_bits(image: Any, path: Path) -> Any:
-    """Return the pixels of a 16-bit picture, (H, W); None for 8 bits, which Pillow handles. Refuses 32-bit
-    and real numbers, whose range is not known."""
+    """Return the pixels (H, W) of a 16-bit picture; None for 8 bits, which Pillow handles. Refuses 32-bit
+    integers and floats, whose range is not known."""
     # The image holds 16-bit values in a wider type.
     whole = image.mode == "I" and image.format in ("PNG", "PPM")
     if image.mode.startswith("I;16") or whole:

@@ -71,7 +71,7 @@ def _title(found: dict[str, object]) -> str:
 
 
 def _groups(rows: object) -> dict[str, dict[str, float]]:
-    """Return network and batch -> what ran it -> milliseconds."""
+    """Return "network and batch" -> library -> milliseconds."""
     groups: dict[str, dict[str, float]] = {}
     for row in rows if isinstance(rows, list) else []:
         known = isinstance(row, dict) and {"batch", "gpu_ms"} <= row.keys()

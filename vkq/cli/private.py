@@ -1,4 +1,4 @@
-"""Removes private data from reports: folders, users, and identifiers of a unit of a device."""
+"""Removes private data from reports: folders, users, and identifiers of a single device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PATH = re.compile(
 
 
 def without_private(value: Any) -> Any:
-    """Return a JSON value without identifiers of a unit, and with only the last part of each absolute
-    path."""
+    """Return a JSON value without identifiers of a single device, and with only the last part of each
+    absolute path."""
     if isinstance(value, dict):
         return {key: without_private(one) for key, one in value.items() if key not in UNITS}
     if isinstance(value, (list, tuple)):

@@ -1,5 +1,5 @@
-"""``vkq quantize``: quantizes a float ONNX model to 8 bits, or only its weights to 8 or 4, and reports how
-close it stays."""
+"""``vkq quantize``: quantizes a float ONNX model to 8 bits, or only its weights to 8 or 4, and reports its
+agreement with the float model."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def percent(text: str) -> float:
-    """The type of an option that is a share in percent, returned as 0 to 1."""
+    """Return the value of a percent option, as 0 to 1."""
     return number(0, 100)(text.removesuffix("%").strip()) / 100
 
 
@@ -165,8 +165,8 @@ def run(options: argparse.Namespace) -> int:
 def quantize_activations(
     options: argparse.Namespace, target: Path, samples: GivenSamples | None
 ) -> tuple[list[str], bool]:
-    """Quantize weights and activations; return lines that say how close the model stays, and False if a
-    target is not reached."""
+    """Quantize weights and activations; return (lines on the agreement with the float model, False if a
+    target is not reached)."""
     from vkq.accuracy import search
     from vkq.accuracy.goal import script
     from vkq.onnx.quantize import quantize
@@ -203,7 +203,7 @@ def quantize_activations(
 
 
 def _check_targets(options: argparse.Namespace) -> None:
-    """Refuse targets that no other option uses."""
+    """Refuse targets without the option that uses them."""
     if options.least is not None and options.target is None:
         raise ArgumentError("--least is the number that a script must print; name the script with --target")
     targets = options.target_db, options.target_agreement, options.target
@@ -212,7 +212,7 @@ def _check_targets(options: argparse.Namespace) -> None:
 
 
 def median_ms(model: Path | bytes, device: Device, feed: dict[str, Array]) -> float:
-    """Return the median time of seven runs, in ms, after one that prepares."""
+    """Return the median time of seven runs in ms, after one warm-up run."""
     from vkq.onnx import InferenceSession
 
     session = InferenceSession(model, device, "onnxruntime")

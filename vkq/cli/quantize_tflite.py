@@ -11,7 +11,7 @@ from vkq.cli.samples import GivenSamples
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 
-# Options of vkq's own search, with their defaults. A .tflite file does not have these options.
+# Options of vkq's own search, with their defaults. They do not apply to .tflite files.
 OWN: dict[str, Any] = {
     "exclude": [], "activations": "int8", "per_tensor": False, "only_weights": [], "target_db": None,
     "target_agreement": None, "target": None, "least": None,
@@ -19,7 +19,7 @@ OWN: dict[str, Any] = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Quantize, and report how close the model stays."""
+    """Quantize, and report the model's agreement with the float model."""
     from vkq.tflite.quantizing import quantize
     from vkq.tflite.reader import read
 

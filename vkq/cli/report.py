@@ -1,5 +1,5 @@
 """``vkq report``: one HTML file about a device to attach to an issue, which also contains the data as JSON.
-Neither names a user, a host, a folder or a unit of the device."""
+Neither identifies a user, a host, a folder or a single device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from vkq.cli.private import without_private
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 
-TIMES = 20  # runs of each operator; in the same time, `vkq doctor` runs each operator more often
+TIMES = 20  # runs of each operator (`vkq doctor` makes more in the same time)
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 body { color: #1f2328; background: #fff }
@@ -87,7 +87,7 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Return exit code 1 if any byte was wrong."""
+    """Return exit code 1 if a result was wrong in any byte."""
     lists = options.list or ["phone"]
     chosen = cases.select(lists)
     found: dict[str, Any] = {

@@ -29,8 +29,8 @@ from vkq.cli.common import (
 from vkq.cli.inputs import feed_of, input_arguments
 from vkq.schemes.base import COMPUTE
 
-BEFORE_NAME = 25  # columns of a profile's line before the node's name
-SHOWN = 5  # number of largest scores that are shown for an output
+BEFORE_NAME = 25  # characters of a profile's line before the node's name
+SHOWN = 5  # how many of the largest scores are shown for an output
 NODES = 20  # most nodes in a profile's table
 REFEREES = ("onnxruntime", "litert")  # the reference library for ONNX files, and the one for .tflite files
 COMPARED = {
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_session(options: argparse.Namespace, session: Any) -> int:
-    """Run a session as the options ask."""
+    """Run a session according to the options."""
     from vkq.tflite.either import referee
 
     feed = feed_of(session.model, options)
@@ -131,7 +131,7 @@ def save(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def summary(array: Any) -> str:
-    """Return the largest elements of scores, else the range."""
+    """Return a text on an output: for scores the largest elements, else the range."""
     if array.ndim == 2 and array.shape[0] == 1 and array.size > 1:
         best = np.argsort(-array[0].astype(np.float64), kind="stable")[:SHOWN]
         return "largest " + ", ".join(f"[{i}] {array[0, i]:.6g}" for i in best)
@@ -145,7 +145,7 @@ def summary(array: Any) -> str:
 def profile(session: Any, feed: dict[str, Any], trace: Path | None, runs: int) -> None:
     """Print each node's time on the device, the median of *runs*, the longest first.
 
-    With *trace* also write them as a file for chrome://tracing.
+    With *trace*, also write the times to a file for chrome://tracing.
     """
     steps = session.profile(feed, runs)
     total = sum(us for _, _, us in steps)
@@ -174,8 +174,8 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None, runs: int) -
 
 def _longest(steps: Sequence[tuple[str, str, float]], total: float, width: int | None) -> Iterator[str]:
     """Yield a line for each of the slowest nodes: its time, name and operator. If the terminal's *width* is
-    too small, the operator is omitted first; a name is shortened, or printed above if another would be
-    shortened to the same text."""
+    too small, the operator is omitted first; a name is shortened, or printed on a line above if its short
+    form is not unique."""
     shown = sorted(steps, key=lambda step: -step[2])[:NODES]
     room = max(20, width - BEFORE_NAME) if width else max(len(source) for source, _, _ in shown)
     names = distinct([source for source, _, _ in shown], room)
@@ -189,7 +189,7 @@ def _longest(steps: Sequence[tuple[str, str, float]], total: float, width: int |
 
 
 def compare(session: Any, feed: dict[str, Any], results: dict[str, Any], what: str) -> int:
-    """Run the same inputs in ONNX Runtime's CPU provider or LiteRT, and compare."""
+    """Run the same inputs in ONNX Runtime's CPU provider or LiteRT, and compare; return the exit code."""
     from vkq.onnx.cpu import unequal
 
     print(folded(f"compare {what}", 8))

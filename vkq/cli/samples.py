@@ -51,7 +51,7 @@ class GivenSamples:
             yield make()
 
     def _checked(self, sample: Any, source: str) -> Sample:
-        """Return a function's sample as inputs by name; it may be the only input's array."""
+        """Return a function's sample as inputs by name; *sample* may be the array of a single input."""
         if not isinstance(sample, Mapping):
             sample = {self.model.inputs[0].name: sample}
         return checked_feed(self.model.inputs, sample, [a.name for a in self.model.inputs])
@@ -78,8 +78,8 @@ class GivenSamples:
         return [lambda row=row: joined(row) for row in rows]  # type: ignore[misc]
 
     def _columns(self, text: str) -> list[tuple[str, list[Callable[[], Sample]]]]:
-        """Return, for each input that a text names ("": for all inputs), its arrays in order of the files'
-        names."""
+        """Return (input's name, or "" for all inputs; functions that read its arrays, in the order of the
+        files' names) for each input that a text names."""
         argument = next((a for a in self.model.inputs if text.startswith(f"{a.name}=")), None)
         path = Path(text[len(argument.name) + 1 :] if argument else text)
         if not path.exists():
@@ -120,8 +120,7 @@ class GivenSamples:
         return picture(file, argument, self._picture_shape(file, argument), self.options)
 
     def _picture_shape(self, file: Path, argument: Argument) -> tuple[int, ...]:
-        """Return the input's shape; open heights and widths are the picture's own, unless --shape gives
-        them."""
+        """Return the input's shape; a variable height or width is the picture's, unless --shape gives it."""
         given = any("=" not in t or t.startswith(f"{argument.name}=") for t in self.options.shape)
         open_ = len(argument.shape) == 4 and any(isinstance(d, str) for d in argument.shape[1:])
         if given or not open_:
@@ -133,7 +132,7 @@ class GivenSamples:
         return (batch, channels, height, width) if first else (batch, height, width, channels)
 
     def told(self) -> str:
-        """Return a line on how pictures become numbers; "" if there are none."""
+        """Return a line on how pictures are converted; "" without pictures."""
         if not self.pictures:
             return ""
         o = self.options
@@ -155,7 +154,8 @@ def _function(text: str) -> tuple[str, str] | None:
 
 
 def _called(function: tuple[str, str], text: str) -> Iterator[Any]:
-    """Yield the function's samples, at most 10,000; modules in the current folder are found."""
+    """Return an iterator over at most 10,000 of the function's samples; modules in the current folder are
+    importable."""
     sys.path.insert(0, "")
     importlib.invalidate_caches()  # Python's list of the folder's files may be older than the module
     try:

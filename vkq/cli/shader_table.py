@@ -14,7 +14,7 @@ from vkq.kernels.auto_programs import auto_programs
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, PipelineExecutable
 
-# The names of one quantity in the drivers RADV, turnip, v3dv and panvk.
+# The names of the instruction count in the drivers RADV, turnip, v3dv and panvk.
 INSTRUCTIONS = ("Instructions", "Instruction Count", "inst")
 REGISTERS = ("VGPRs", "Registers used")
 RUNNING = ("Subgroups per SIMD", "Max Waves Per Core", "Thread Count", "threads")
@@ -31,7 +31,7 @@ LABEL = re.compile(r"^\s*(BB\d+|l\d+):")
 JUMP = re.compile(r"\b(?:s_c?branch\w*\s+(BB\d+)|(?:jump|br\w*)\s.*?#(l\d+))")
 COMPARED = ("instructions", "for_each_mac", "running", "spills")
 MOST_BYTES = 1 << 24  # most bytes of a kept table that is read
-SLACK = 1.02  # a shader is worse if its instructions grow by more than this factor
+SLACK = 1.02  # a shader is worse if its instruction count grows by more than this factor
 
 
 def measure(which: int | str | None) -> dict[str, Any]:
@@ -66,9 +66,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def figures(e: PipelineExecutable, results: int | None = None) -> dict[str, Any]:
-    """Return the instructions, also for each of the *results* that an invocation writes; those of the inner
-    loop for each multiply-add; registers, occupancy, spills, native dot products, and the seconds of the
-    compilation; None if the driver does not report a figure."""
+    """Return statistics of a pipeline: instructions (also per result, if an invocation writes *results*);
+    instructions per multiply-add of the inner loop; registers, occupancy, spills, native dot products, and
+    compile seconds. A figure is None if the driver does not report it."""
     text = list(e.texts.values())[-1] if e.texts else ""
     instructions = _first(e.statistics, INSTRUCTIONS)
     return {
@@ -112,8 +112,8 @@ def loop_cost(text: str) -> float | None:
 
 
 def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) -> list[str]:
-    """Return, in words, which kernels spill, take long to compile, or are worse than in the stored result.
-    Instructions and occupancy are compared only for the same version of a driver."""
+    """Return texts on the kernels that spill, take long to compile, or are worse than in the stored result.
+    Instructions and occupancy are compared only for the same driver version."""
     out, same_driver = [], now["driver"] == kept["driver"]
     for layer, figure in now["kernels"].items():
         old = kept["kernels"].get(layer, {})

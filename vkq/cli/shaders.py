@@ -180,7 +180,7 @@ def shaders_build(options: argparse.Namespace) -> int:
 
 def shaders_check(options: argparse.Namespace) -> int:
     variants = _matching(options.pattern)
-    find_compiler()  # a missing compiler is one error, not one error for each variant
+    find_compiler()  # report a missing compiler once, not for each variant
     problems = check_sources(shaders_folder(), catalog())
     chosen = modules(variants)
     for module in progress(chosen, len(chosen), "checking"):
@@ -248,7 +248,7 @@ def _program(program: PipelineExecutable) -> dict[str, Any]:
 
 
 def _shown(statistics: dict[str, Any]) -> dict[str, Any]:
-    """Remove hashes, and figures for the compiler's authors."""
+    """Return statistics without hashes and compiler-internal figures."""
     return {name: value for name, value in statistics.items() if not _HIDDEN.search(name)}
 
 
@@ -262,7 +262,7 @@ def _matching(pattern: str) -> list[Variant]:
 
 
 def _facts(variant: Variant) -> dict[str, Any]:
-    """Return the YAML's description of a variant as JSON values."""
+    """Return a variant's description (from the YAML) as JSON values."""
     return {
         "name": variant.name,
         "summary": variant.summary,
@@ -280,7 +280,8 @@ def _facts(variant: Variant) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """Print facts as text: a line each, and below it one for every entry of a list or mapping of records."""
+    """Print facts as text: a line for each fact, and below it a line for each entry of a list or mapping of
+    records."""
     for label, value in facts.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             print(f"{label}:", *(_pairs(entry) for entry in value), sep="\n  ")

@@ -1,5 +1,5 @@
-"""``vkq tune``: finds the fastest kernels for given shapes on this device, each verified before it is timed;
-compares the choice with the best; and exports the device's measurements as a file."""
+"""``vkq tune``: finds the fastest kernels for given shapes on this device (verified before timing), compares
+the automatic choice with the fastest, and exports the device's measurements to a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vkq.select.path import PATHS, choose_path
 from vkq.select.tuner import store, stored, subject
 from vkq.tflite.either import SUFFIXES, session_of
 
-SHOWN = 8  # fastest choices of a problem that the table shows; --json has all
+SHOWN = 8  # how many of the fastest choices the table shows; --json has all
 
 
 def register(commands: Parsers) -> None:
@@ -85,7 +85,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _names(device: Device, given: str) -> list[str]:
-    """Return the problems that an argument names: itself, or those of a model's layers."""
+    """Return the problems that an argument names: the argument itself, or the problems of a model's
+    layers."""
     if not given.endswith(SUFFIXES):
         return [given]
     session = session_of(given)(given, device)
@@ -126,8 +127,8 @@ def _tuned(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]
 
 
 def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
-    """Return the regret of the default, and of the choice of `vkq tune`: the best of the first
-    `tuning.CANDIDATES`."""
+    """Return the regret of two choices: the default, and `vkq tune`'s (the best of the first
+    `tuning.CANDIDATES`)."""
     trials = tuning.trials(device, check, path, most=None)
     right = [trial for trial in trials if trial.time_us is not None]
     if not right:
