@@ -14,7 +14,7 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 
 SHARERS, LONG = 64, 256
-# Most bytes of shared memory for a workgroup, also at most two thirds of a device's: a core then runs several.
+# Most bytes of shared memory for a workgroup, at most two thirds of a device's: a core then runs several.
 SHARED = 32768
 NEIGHBOURS = 8  # invocations that together load 32 bytes, the least that a GPU loads
 
