@@ -1,7 +1,7 @@
 """Inverse trigonometric, hyperbolic and inverse hyperbolic functions, in steps that give the same bits on
-every device. Errors are in the units that `exponential` defines.
+every device. Errors are in ulp, which `exponential` defines.
 
-Near zero an odd function is x + x^3 P(x^2); the coefficients of P are from mpmath.chebyfit.
+Near zero, an odd function is computed as x + x^3 P(x^2); the coefficients of P are from mpmath.chebyfit.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ ATANH = (
     0.15806446619031206, 0.018622824573026445, 0.08798372792984532, 0.08954825186679904,
     0.11120033768225845, 0.14285430352854092, 0.20000003412513986, 0.33333333326653686,
 )  # fmt: skip
-LARGE = 2.0**14  # from this number on, sqrt(x^2 + 1) is x within 2^-29
+LARGE = 2.0**14  # from this value on, sqrt(x^2 + 1) is x with a relative error below 2^-29
 
 
 def arctangent(x: Number) -> Number:
-    """atan(x), within 0.75 units: atan(t) plus 0, pi/4 or pi/2, where t is x, (x - 1) / (x + 1) or -1 / x."""
+    """Return atan(x), within 0.75 ulp: atan(t) plus 0, pi/4 or pi/2, with t = x, (x - 1) / (x + 1) or -1 /
+    x."""
     size = clamped(magnitude(x), 0.0, 2.0**58)
     middle, far = size > 0.41421356, size > 2.4142136
     up, down = exact_sum(size, x.of(-1.0)), exact_sum(size, x.of(1.0))
@@ -63,7 +64,7 @@ def arctangent(x: Number) -> Number:
 
 
 def arcsine(x: Number) -> Number:
-    """asin(x), within 0.75 units; NaN if |x| > 1."""
+    """Return asin(x), within 0.75 ulp; NaN if |x| > 1."""
     near, root = _arcs(x)
     high, low = exact_sum(x.of(HALF_PI[0]), root[0] * -2.0)
     far = (high + (low + (HALF_PI[1] - (root[1] + root[1])))) ^ (x.u & SIGN)
@@ -71,7 +72,7 @@ def arcsine(x: Number) -> Number:
 
 
 def arccosine(x: Number) -> Number:
-    """acos(x), within 0.75 units; NaN if |x| > 1."""
+    """Return acos(x), within 0.75 ulp; NaN if |x| > 1."""
     near, root = _arcs(x)
     far, below = magnitude(x) > 0.5, x < 0.0
     turns = far.where(below.where(2.0, 0.0), 1.0)
@@ -82,8 +83,8 @@ def arccosine(x: Number) -> Number:
 
 
 def _arcs(x: Number) -> tuple[Pair, Pair]:
-    """Return two pairs: asin(x), for |x| <= 1/2; and asin(sqrt((1 - |x|) / 2)) = acos(|x|) / 2, for larger
-    |x|."""
+    """Return two pairs: asin(x), valid for |x| <= 1/2; and asin(sqrt((1 - |x|) / 2)) = acos(|x|) / 2, valid
+    for larger |x|."""
     z = clamped((magnitude(x) * -0.5) + 0.5, 0.0, 0.25)
     s = pair_root((z, z.of(0.0)))
     return (x, _tail(x, ASIN)), (s[0], s[1] + _tail(s[0], ASIN))
@@ -94,24 +95,24 @@ def _within_1(x: Number, found: Number) -> Number:
 
 
 def _tail(x: Number, coefficients: Sequence[float]) -> Number:
-    """x^3 P(x^2)."""
+    """Return x^3 P(x^2)."""
     square = x * x
     return (x * square) * polynomial(square, *coefficients)
 
 
 def hyperbolic_sine(x: Number) -> Number:
-    """sinh(x), within 0.75 units."""
+    """Return sinh(x), within 0.75 ulp."""
     far = _half_sum(x, -1.0) ^ (x.u & SIGN)
     return is_nan(x).where(x, (magnitude(x) < 0.5).where(x + _tail(x, SINH), far))
 
 
 def hyperbolic_cosine(x: Number) -> Number:
-    """cosh(x), within 0.75 units."""
+    """Return cosh(x), within 0.75 ulp."""
     return is_nan(x).where(x, _half_sum(x, 1.0))
 
 
 def _half_sum(x: Number, sign: float) -> Number:
-    """(e^|x| + sign * e^-|x|) / 2."""
+    """Return (e^|x| + sign * e^-|x|) / 2."""
     size = clamped(magnitude(x), 0.0, 100.0)
     s, t, n = exp_parts(size)
     other, more, _ = exp_parts(-size)
@@ -121,20 +122,20 @@ def _half_sum(x: Number, sign: float) -> Number:
 
 
 def inverse_hyperbolic_sine(x: Number) -> Number:
-    """asinh(x) = log(|x| + sqrt(x^2 + 1)), within 0.75 units."""
+    """Return asinh(x) = log(|x| + sqrt(x^2 + 1)) with the sign of x, within 0.75 ulp."""
     size = magnitude(x)
     found = (size < 0.5).where(size + _tail(size, ASINH), _log_of_sum(size, 1.0)) ^ (x.u & SIGN)
     return (size.u >= INFINITY).where(x, found)
 
 
 def inverse_hyperbolic_cosine(x: Number) -> Number:
-    """acosh(x) = log(x + sqrt(x^2 - 1)), within 0.75 units; NaN if x < 1."""
+    """Return acosh(x) = log(x + sqrt(x^2 - 1)), within 0.75 ulp; NaN if x < 1."""
     found = (x.u >= INFINITY).where(x, _log_of_sum(magnitude(x), -1.0))
     return (is_nan(x) | (x < 1.0)).where(np.nan, found)
 
 
 def _log_of_sum(x: Number, one: float) -> Number:
-    """log(x + sqrt(x^2 + one)) for x >= 1/2."""
+    """Return log(x + sqrt(x^2 + one)) for x >= 1/2."""
     large = x > LARGE
     product, lost = exact_product(*[clamped(x, 0.5, LARGE)] * 2)
     high, low = exact_sum(product, x.of(one))
@@ -146,8 +147,8 @@ def _log_of_sum(x: Number, one: float) -> Number:
 
 
 def inverse_hyperbolic_tangent(x: Number) -> Number:
-    """atanh(x) = log((1 + |x|) / (1 - |x|)) / 2 with the sign of x, within 0.75 units; infinite if |x| = 1,
-    NaN if |x| > 1."""
+    """Return atanh(x) = log((1 + |x|) / (1 - |x|)) / 2 with the sign of x, within 0.75 ulp; infinite if |x| =
+    1, NaN if |x| > 1."""
     size = clamped(magnitude(x), 0.0, 1.0 - 2.0**-24)
     ratio = pair_quotient(exact_sum(x.of(1.0), size), (x.of(1.0) - size, x.of(0.0)))
     high, low = log_of_pair(ratio, x.of(0, "i"))

@@ -1,12 +1,12 @@
 """Attention without the matrix of scores (online softmax): keys are processed in tiles, one after the other,
-with the largest score so far. NumPy and devices compute the same steps in the same order.
+and the largest score so far is kept. NumPy and devices compute the same steps in the same order.
 
-The order depends only on the sizes (`Tile`). A score is a sum over the head's numbers from first to last.
-Each of a row's lanes adds the weights of every lanes-th key, and the lanes' sums are added as a tree. A
-result adds the values key by key. If a tile has a larger score, the sums so far are first multiplied by
-exp(old - new). Compared with softmax of all scores at once, a result is within (keys + 4 tiles + 2 D + 8)
-2^-24 of the sum of the terms' magnitudes, with D the largest score minus the smallest (at most 104: smaller
-weights are zero). Subnormal numbers may count as zero.
+The order depends only on the sizes (`Tile`). A score is a sum over the elements of a head, from first to
+last. Each row has several lanes (invocations): a lane adds the weights of every lanes-th key, and the sums of
+the lanes are added as a tree. A result adds the values key by key. If a tile has a larger score, the sums so
+far are first multiplied by exp(old - new). Compared with softmax of all scores at once, a result is within
+(keys + 4 tiles + 2 D + 8) 2^-24 of the sum of the terms' magnitudes. D is the largest score minus the
+smallest (at most 104: smaller weights are zero). Subnormal values may count as zero.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from .rational import add, divide, multiply, subtract
 from .steps import INFINITY, Array, Number, computed, is_nan, magnitude
 
 LANES = 128  # invocations of a workgroup
-MOST_WIDTH = 512  # most numbers of a value vector (size of a head)
-# (most numbers of a value vector, most rows of a tile).
+MOST_WIDTH = 512  # most elements of a value vector (size of a head)
+# (most elements of a value vector, most rows of a tile)
 ROWS_OF_WIDTH = ((64, 32), (128, 16), (MOST_WIDTH, 8))
 HIDDEN = -np.inf
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """The rows (queries of heads that share keys) and keys of a workgroup."""
+    """The number of rows (queries of heads that share keys) and keys that a workgroup processes at a time."""
 
     rows: int
     keys: int
 
     @classmethod
     def of(cls, lines: int, width: int) -> Tile:
-        """Return the tile for *lines* rows in all, and values of *width* numbers."""
+        """Return the tile for *lines* rows in total and value vectors of *width* elements."""
         rows = next(most for limit, most in ROWS_OF_WIDTH if width <= limit)
         while rows > 1 and rows >= 2 * lines:
             rows //= 2
@@ -44,21 +44,21 @@ class Tile:
 
     @property
     def lanes(self) -> int:
-        """The invocations that share a row's weights."""
+        """The number of invocations that share the weights of a row."""
         return LANES // self.rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """The keys that a query sees. With ``causal``, query i has position ``start`` + i and sees the keys up to
-    its position; with *window* other than 0 only the last *window* of them."""
+    """The keys that a query attends to. With ``causal``, query i has position ``start`` + i and attends to
+    the keys up to its position; if *window* is not 0, only to the last *window* of these keys."""
 
     causal: bool = False
     start: int = 0
     window: int = 0
 
     def flags(self, queries: int, keys: int) -> Array:
-        """Return flags (queries, keys)."""
+        """Return flags (queries, keys): True if the query attends to the key."""
         place, key = self.start + np.arange(queries)[:, None], np.arange(keys)[None]
         if not self.causal:
             return np.ones((queries, keys), np.bool_)
@@ -67,13 +67,13 @@ class Seen:
 
 
 def score(total: Number, scale: Number, bias: Number | None) -> Number:
-    """Return a score from the sum of a query's and a key's products."""
+    """Return a score from the sum of the products of a query and a key."""
     scaled = multiply(total, scale)
     return scaled if bias is None else add(scaled, bias)
 
 
 def base(largest: Number) -> Number:
-    """Return the number to subtract from scores: 0 if no key was seen yet."""
+    """Return the value to subtract from scores: the largest score, or 0 if there is no score yet."""
     return largest.u.equals(0xFF800000).where(0.0, largest)
 
 
@@ -82,8 +82,8 @@ def weight(score: Number, base: Number) -> Number:
 
 
 def weighed(total: Number, inverse: Number, guarded: bool) -> Number:
-    """Return a result. Zeros are positive, so that hidden keys do not change their sign. If *guarded*, a
-    result whose weights are NaN is 0."""
+    """Return a result. The added 0.0 makes zeros positive, so that hidden keys do not change the sign. If
+    *guarded*, a result with NaN weights is 0."""
     y = multiply(total, inverse) + 0.0
     y = (magnitude(inverse).u >= INFINITY).where(0.0, y) if guarded else y
     return is_nan(y).where(np.nan, y)
@@ -93,9 +93,9 @@ def attention(
     q: Array, k: Array, v: Array, scale: float, seen: Seen | None = None, bias: Array | None = None,
     guarded: bool = False,
 ) -> Array:  # fmt: skip
-    """softmax(q k^T * scale + bias) v in the steps of devices: q (B, H, S, d), k (B, G, T, d), v (B, G, T, e)
-    of float32, H a multiple of G, bias broadcast to (B, H, S, T); the result is (B, H, S, e). guarded: NaN
-    weights, as of queries that see no key, are 0."""
+    """Return softmax(q k^T * scale + bias) v, in the steps of devices. q (B, H, S, d), k (B, G, T, d) and v
+    (B, G, T, e) are float32, H is a multiple of G, and bias is broadcast to (B, H, S, T); the result is (B,
+    H, S, e). guarded: NaN weights, as of a query that attends to no key, are 0."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     flags = (seen or Seen()).flags(queries, keys)

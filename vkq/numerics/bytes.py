@@ -1,8 +1,8 @@
-"""8-bit numbers in steps (`vkq.numerics.steps`): `vkq.numerics.quantize` of one number, bit for bit. Bytes
-are in their stored form (`vkq.numerics.stored`).
+"""Quantization and dequantization of 8-bit values in steps (`vkq.numerics.steps`), with the bits of
+`vkq.numerics.quantize`. Bytes are in their stored form (`vkq.numerics.stored`).
 
-Scales and zero points are numbers of the computation, so that a kernel can take them as push constants and
-serve every layer.
+Scales and zero points are inputs of the steps, so a kernel can read them from push constants and serve every
+layer.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from .rational import divide
 from .steps import HIDDEN, INFINITY, SIGN, Number, is_nan, magnitude
 
 MOST = 512.0  # a larger quotient saturates, whatever the zero point
-LARGE = 100  # scales outside [2^-100, 2^100] are divided by, not multiplied with the reciprocal
+LARGE = 100  # outside [2^-100, 2^100], x is divided by the scale instead of multiplied by its reciprocal
 ONE = 0x3F800000  # the bits of 1.0
 
 
 def dequantized(byte: Number, scale: Number, zero: Number) -> Number:
-    """``(byte - zero) * scale`` of an "i" in [-128, 127], as a float32; zero is a `signed_zero_point`."""
+    """Return ``(byte - zero) * scale`` as float32, for an int32 byte in [-128, 127]; zero is a
+    `signed_zero_point`."""
     return (byte - zero).as_float() * scale
 
 
 def divides(q: QParams) -> bool:
-    """Return whether a `Quantizer` of this scale must divide."""
+    """Return True if a `Quantizer` with this scale must divide."""
     return not 2.0**-LARGE < q.scale < 2.0**LARGE
 
 
@@ -37,14 +38,15 @@ def reciprocal(q: QParams) -> float:
 
 
 class Quantizer:
-    """``saturate(round_half_even(x / scale) + zero)`` of flushed float32 numbers, as an "i" in [-128, 127];
-    NaN gives the smallest. zero: a `signed_zero_point`. *reciprocal* and *divides* are those of the scale."""
+    """``saturate(round_half_even(x / scale) + zero)`` of flushed float32 values, as int32 in [-128, 127]; NaN
+    gives -128. zero: a `signed_zero_point`. *reciprocal*, *divides*: results of the functions of these
+    names."""
 
     def __init__(self, scale: Number, reciprocal: Number, zero: Number, divides: bool):
         self._scale, self._reciprocal, self._zero, self._divides = scale, reciprocal, zero, divides
         self._power = ((scale.of(254, "u") - (scale.u >> 23)) << 23).f  # scale * power is in [1, 2)
         whole = ((scale.u & (HIDDEN - 1)) | ONE).f
-        # The upper 12 bits; a tie has 11 bits, so the product of both is exact.
+        # The upper 12 bits. A tie has 11 bits, so their product is exact.
         self._upper = whole & 0xFFFFF000
         self._lower, self._half_unit = whole - self._upper, whole * 2.0**-24
 
@@ -58,12 +60,12 @@ class Quantizer:
         return minimum(maximum(quotient, x.of(-MOST)), x.of(MOST)).as_int()
 
     def _nearest(self, x: Number) -> Number:
-        """``round_half_even(x / scale)`` within [-512, 512], without a division.
+        """Return ``round_half_even(x / scale)``, clamped to [-512, 512], without a division.
 
         Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and x - (k + 1/2) *
         scale is exact if it is small. The float32 quotient equals the tie if this difference is less than
-        scale times half a unit of the tie's last place. The difference is never equal to that bound, because
-        the product of an odd 25-bit number has more than 24 bits.
+        scale times half an ulp of the tie. The difference is never equal to that bound, because the product
+        of an odd 25-bit integer has more than 24 bits.
         """
         top = self._scale * MOST
         a = (magnitude(x).u < top.u).where(magnitude(x), top) * self._power

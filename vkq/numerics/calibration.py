@@ -1,4 +1,4 @@
-"""Quantization before anything runs: weights, biases, and the ranges of activations."""
+"""Quantization before inference: weights, biases, and the ranges of activations."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ def quantize_weight(
     symmetric: bool = True,
     scale_dtype: str = "float32",
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]] | GroupedWeight:
-    """Quantize a float weight to int8, symmetrically, with a scale for each output channel. The results are
-    the arguments *weight* and *w_scale* of layers. With *bits* and *group* the result is a `GroupedWeight`,
-    which `Linear` takes as *weight*.
+    """Quantize a float weight to int8, symmetrically, with one scale for each output channel. The results are
+    the arguments *weight* and *w_scale* of layers. With *bits* and *group*, the result is a `GroupedWeight`,
+    which `Linear` accepts as *weight*.
 
     weight: float16, float32 or float64 of any shape, finite. axis: the axis of the output channels: 0 for
-    `Linear` and `Conv2d`; None for one scale. For each channel, in float32:
+    `Linear` and `Conv2d`; None for a single scale. For each channel, in float32:
 
         scale = max(|w|) / 127, at least 2**-126; 1 for a channel of zeros
         q = round_half_even(w / scale), which is in [-127, 127]
 
-    onnxruntime.quantization does the same for symmetric int8 weights. Returns (int8 of the weight's shape,
-    float32 of shape (channels,), or of (1,) without an axis).
+    onnxruntime.quantization computes the same for symmetric int8 weights. Returns int8 of the weight's shape,
+    and float32 scales of shape (channels,), or (1,) if axis is None.
 
-    In groups: weight is (N, K); bits 4 or 8; a group is 16, 32, 64 or 128 neighbours along K, and the last
+    In groups: weight is (N, K); bits is 4 or 8; a group is 16, 32, 64 or 128 neighbours along K, and the last
     group may have fewer. For each group, with ``scale`` rounded to *scale_dtype* ("float16" or "float32"),
-    and 1 in place of 0:
+    and a scale of 1 instead of 0:
 
         symmetric: scale = w of the largest |w| / -2**(bits - 1), which keeps that number; zero_point =
                    2**(bits - 1)
         otherwise: scale = (max(0, w) - min(0, w)) / (2**bits - 1); zero_point = saturate(round(-min / scale))
         q = saturate(round_half_even(w / scale) + zero_point)
 
-    This is what ONNX Runtime's quantizer for MatMulNBits does.
+    ONNX Runtime's quantizer for MatMulNBits does the same.
 
-    Raises DTypeError for another dtype; ArgumentError for an axis that does not exist, another size of group,
-    NaN or an infinity.
+    Raises DTypeError for another dtype; ArgumentError for an axis that does not exist, another group size,
+    NaN or infinity.
 
     >>> q, scale = quantize_weight(np.array([[0.5, -1.27], [0.0, 254.0]], np.float32))
     >>> q.tolist(), scale.tolist()
@@ -100,9 +100,9 @@ def rounded_bias(
     bias: npt.NDArray[np.float32], x_scale: float, w_scale: npt.NDArray[np.float32], what: str
 ) -> npt.NDArray[np.int32]:
     """Return a float32 bias as int32 with the scale ``x_scale * w_scale``:
-    ``round_half_even(bias / (x_scale * w_scale))`` in float32, as ONNX Runtime's quantizer.
+    ``round_half_even(bias / (x_scale * w_scale))`` in float32, like ONNX Runtime's quantizer.
 
-    Raises ArgumentError, with the channel, if int32 cannot hold a number; *what* names the tensor in errors.
+    Raises ArgumentError, with the channel, if a result exceeds int32; *what* names the tensor in errors.
 
     >>> rounded_bias(np.float32([0.25, -1.0]), 0.5, np.float32([0.5, 0.25]), "bias").tolist()
     [1, -8]
@@ -122,10 +122,10 @@ def rounded_bias(
 class Calibrator:
     """The range of an activation over sample data, and the `QParams` for it.
 
-    Call ``observe`` with one batch after the other. ``qparams`` returns the parameters for the range seen so
-    far, or for the part of the range that holds *percentile* per cent of the numbers: then a few outliers
-    saturate, and the step for the other numbers is smaller. Of the data only a histogram of 4096 bins is
-    kept, whose width is a power of two. When the range grows, neighbouring bins are merged. So counts are
+    Call ``observe`` with one batch after the other. ``qparams`` returns the parameters for the observed
+    range, or for the part of it that contains *percentile* per cent of the values: then a few outliers
+    saturate, and the other values get a smaller step. The data are kept only as a histogram of 4096 bins,
+    whose width is a power of two. When the range grows, neighbouring bins are merged. Counts are therefore
     exact, and a percentile is exact to one bin.
 
     Whole ONNX models are calibrated by ``vkq quantize`` and onnxruntime.quantization.
@@ -150,10 +150,9 @@ class Calibrator:
 
     @checked
     def observe(self, x: npt.ArrayLike) -> None:
-        """Add a batch: floating point, of any shape, finite.
+        """Add a batch of finite floating-point values of any shape.
 
-        Raises DTypeError for another dtype, ArgumentError for NaN and infinities, which are not numbers to
-        quantize.
+        Raises DTypeError for another dtype, ArgumentError for NaN and infinities, which cannot be quantized.
         """
         given = np.asarray(x)
         if given.dtype.kind != "f":
@@ -169,10 +168,10 @@ class Calibrator:
 
     @checked
     def qparams(self, dtype: QDType = "int8", symmetric: bool = False, percentile: float = 100.0) -> QParams:
-        """Return the parameters for the observed range, by `QParams.from_range`.
+        """Return the parameters for the observed range, computed by `QParams.from_range`.
 
-        percentile: above 50, at most 100. So many per cent of the numbers are below the upper bound of the
-        range, and so many are above the lower bound; 100 means the whole range.
+        percentile: above 50, at most 100. This percentage of the values is below the upper bound of the
+        range, and the same percentage is above the lower bound; 100 means the whole range.
 
         Raises ArgumentError if nothing was observed, and for a percentile out of range.
         """
@@ -195,7 +194,7 @@ class Calibrator:
         return max(self.low, (first - HALF_BINS) * width), min(self.high, (last + 1 - HALF_BINS) * width)
 
     def _grow(self, largest: float) -> None:
-        """Extend the histogram to *largest*; neighbouring bins are merged until the width fits."""
+        """Extend the histogram to *largest*: merge neighbouring bins until the bins span it."""
         while self._reach <= largest:
             merged = self._bins.reshape(-1, 2).sum(axis=1)
             self._bins = np.concatenate([zeros := np.zeros(HALF_BINS // 2, np.int64), merged, zeros])

@@ -1,4 +1,5 @@
-"""Sine, cosine and tangent of any float32, in steps that are the same on every device (`exponential`).
+"""Sine, cosine and tangent of any float32 value, in steps that give the same bits on every device. Errors are
+in ulp, which `exponential` defines.
 
 The argument is divided by pi / 2 in integers: its 24-bit significand times the relevant bits of 2 / pi.
 """
@@ -27,20 +28,20 @@ TANGENT = (
 
 
 def sine(x: Number) -> Number:
-    """sin(x), within 0.94 units; NaN if x is infinite."""
+    """Return sin(x), within 0.94 ulp; NaN if x is infinite."""
     quarter, r = _reduced(x)
     return _finished(x, quarter, r, x.u & SIGN)
 
 
 def cosine(x: Number) -> Number:
-    """cos(x), within 0.94 units; NaN if x is infinite."""
+    """Return cos(x), within 0.94 ulp; NaN if x is infinite."""
     quarter, r = _reduced(x)
     return _finished(x, quarter + 1, r, x.of(0, "u"))
 
 
 def tangent(x: Number) -> Number:
-    """tan(x), within 0.88 units; NaN if x is infinite. With t = tan(r / 2) it is 2 t / (1 - t^2), or in odd
-    quarters -(1 - t^2) / 2 t."""
+    """Return tan(x), within 0.88 ulp; NaN if x is infinite. With t = tan(r / 2), it is 2 t / (1 - t^2), or in
+    odd quarters -(1 - t^2) / (2 t)."""
     quarter, r = _reduced(x)
     below = (r[0].u & SIGN) ^ (quarter & 1).u << 31
     h = magnitude(r[0]) * 0.5, (r[1] ^ (r[0].u & SIGN)) * 0.5
@@ -59,7 +60,7 @@ def tangent(x: Number) -> Number:
 
 
 def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
-    """sin(r + quarter * pi / 2), with a sign."""
+    """Return sin(r + quarter * pi / 2), with a sign."""
     square, lost = exact_product(r[0], r[0])
     small = magnitude(r[0]) < 2.0**-30
     straight = r[0] + (r[1] + (r[0] * square) * polynomial(square, *SINE))
@@ -73,7 +74,7 @@ def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
 
 
 def _reduced(x: Number) -> tuple[Number, Pair]:
-    """k and r with |x| = r + (k mod 4) * pi / 2, r a pair in [-pi / 4, pi / 4]."""
+    """Return k and r with |x| = r + (k mod 4) * pi / 2 modulo 2 pi; r is a pair in [-pi / 4, pi / 4]."""
     exponent = (x.u >> 23) & 255
     # |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS; earlier bits of 2 / pi give only whole turns.
     skip = (exponent < 120).where(0, exponent - 120)
@@ -101,14 +102,14 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
     total, lost = quick_sum(total, lost + (values[2] + values[3]))
     product, rest = exact_product(total, x.of(HALF_PI[0]))
     r = quick_sum(product, rest + (total * HALF_PI[1] + lost * HALF_PI[0]))
-    # Below pi / 4 nothing is subtracted, so small numbers keep all of their bits.
+    # Below pi / 4, nothing is subtracted, so small values keep all of their bits.
     own = magnitude(x) < 0.78539816
     quarter = own.where(0, quarter)
     return quarter, (own.where(magnitude(x), r[0] ^ negative), own.where(0.0, r[1] ^ negative))
 
 
 def _word(index: Number, offset: int) -> Number:
-    """WORDS[index + offset], zero beyond them."""
+    """Return WORDS[index + offset]; zero beyond the end."""
     found = index.of(0)
     for i in range(offset, min(offset + 5, len(WORDS))):
         found = index.equals(i - offset).where(WORDS[i], found)

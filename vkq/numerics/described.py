@@ -1,8 +1,8 @@
-"""Element-wise operators of ONNX on float32, float16, int32 and bool, by ONNX's names: one description for
-NumPy and devices (`vkq.numerics.steps`).
+"""Element-wise operators on float32, float16, int32 and bool, by their ONNX names: one description for NumPy
+and devices (`vkq.numerics.steps`).
 
-float16 numbers are computed as float32, and each operator's result is rounded. int32 wraps; a quotient by
-zero is 0.
+float16 operands are computed in float32, and the result of each operator is rounded to float16. int32 wraps;
+a quotient by zero is 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _plain(f: Callable[..., Number]) -> Function:
 
 
 def _with(f: Callable[..., Number], *names: str) -> Function:
-    """Return a function with attributes of these names, as float32 numbers."""
+    """Return an operator that passes the attributes of these names to f, rounded to float32."""
     return lambda a, x: f(x, **{name: float(np.float32(a[name])) for name in names if name in a})
 
 
@@ -66,7 +66,8 @@ def _gelu(a: Attributes, x: Number) -> Number:
 
 
 def _clip(a: Attributes, x: Number, *bounds: Number) -> Number:
-    """Clip; the operands low and high are optional, and ``bounds`` says which exist."""
+    """Clip x; the operands low and high are optional, and the attribute ``bounds`` lists the operands that
+    exist."""
     for name, bound in zip(a["bounds"], bounds, strict=True):
         x = (e.maximum if name == "min" else e.minimum)(x, bound)
     return x
@@ -92,7 +93,7 @@ REAL: dict[str, Function] = {
     "Floor": _plain(e.floor), "Ceil": _plain(e.ceil), "Round": _plain(e.round_even), "Sign": _plain(e.sign),
     "Abs": _plain(magnitude), "Neg": lambda a, x: -x, "Identity": lambda a, x: x,
 }  # fmt: skip
-TESTS: dict[str, Function] = {  # real numbers -> bool
+TESTS: dict[str, Function] = {  # operators from real numbers to bool
     "Equal": _plain(e.equal), "Less": _plain(e.less), "LessOrEqual": _plain(e.less_or_equal),
     "Greater": lambda a, x, y: e.less(y, x), "GreaterOrEqual": lambda a, x, y: e.less_or_equal(y, x),
     "IsNaN": _plain(is_nan), "IsInf": _is_infinite,
@@ -104,15 +105,15 @@ def _size(x: Number) -> Number:
 
 
 def _quotient(a: Attributes, x: Number, y: Number) -> Number:
-    """The quotient, truncated toward zero."""
+    """Return the quotient, truncated toward zero."""
     size = _size(x).u.divided(y.equals(0).where(1, _size(y)).u).i
     found = ((x ^ y) < 0).where(x.of(0) - size, size)
     return y.equals(0).where(0, found)
 
 
 def _modulo(a: Attributes, x: Number, y: Number) -> Number:
-    """The remainder. With ``fmod`` the quotient is truncated toward zero, else rounded toward minus
-    infinity."""
+    """Return the remainder. With ``fmod``, the quotient is truncated toward zero, else it is rounded toward
+    minus infinity."""
     rest = x - _quotient(a, x, y) * y
     if not a.get("fmod", 0):
         rest = (~rest.equals(0) & ((rest ^ y) < 0)).where(rest + y, rest)
@@ -155,7 +156,7 @@ LOGIC: dict[str, Function] = {
 
 
 def takes(op: str, dtype: str) -> bool:
-    """Return True if an operator is described for operands of this type (of Where, the second operand)."""
+    """Return True if an operator supports operands of this type (for Where: the second operand)."""
     if dtype not in KINDS:
         return False
     if op in ("Where", "Cast"):
@@ -166,7 +167,7 @@ def takes(op: str, dtype: str) -> bool:
 
 
 def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
-    """Apply an operator to operands of a type allowed by `takes`."""
+    """Apply an operator to operands of type *dtype*, for which `takes` is True."""
     if op == "Where":
         return x[0].where(x[1], x[2])
     if op == "Cast":
@@ -181,7 +182,8 @@ def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
 
 
 def cast(x: Number, dtype: str, to: str) -> Number:
-    """Convert a number to another type: truncated toward zero; true if it is not zero."""
+    """Convert x to another type: floats are truncated toward zero to int32, and nonzero values become
+    True."""
     if KINDS[dtype] == "b":
         x = x.where(1, 0, "i")
         dtype = "int32"
@@ -199,14 +201,14 @@ def cast(x: Number, dtype: str, to: str) -> Number:
 
 
 def number_of(array: Array) -> Number:
-    """Return an array as a number: subnormal float32 numbers count as zero."""
+    """Return an array as a `Number`; subnormal float32 values become zero."""
     kind = KINDS[array.dtype.name]
     value = Computed(array.astype(DTYPES[kind]), kind)
     return flushed(value) if array.dtype == np.float32 else value
 
 
 def array_of(value: Number, dtype: str) -> Array:
-    """Return a number as an array of a type; every NaN is the same."""
+    """Return a `Number` as an array of this dtype; every NaN has the same bits."""
     assert isinstance(value, Computed)
     array = value.array
     if KINDS[dtype] == "f":

@@ -1,4 +1,5 @@
-"""Rounding, selection, comparison and conversion of numbers, in steps that are the same on every device."""
+"""Rounding, selection, comparison and conversion of values, in steps that give the same bits on every
+device."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ import numpy as np
 from .rational import add, divide, multiply
 from .steps import HIDDEN, INFINITY, MAGNITUDE, SIGN, Number, is_nan, magnitude, scaled
 
-WHOLE = 0x4B000000  # the bits of 2^23: from this number on, every float is a whole number
+WHOLE = 0x4B000000  # the bits of 2^23: from this value on, every float is an integer
 
 
 def truncated(x: Number) -> Number:
-    """x, truncated toward zero."""
+    """Return x, truncated toward zero."""
     cut = (magnitude(x).as_int().as_float()) | (x.u & SIGN)
     return (magnitude(x).u < WHOLE).where(cut, x)
 
@@ -26,7 +27,7 @@ def ceil(x: Number) -> Number:
 
 
 def round_even(x: Number) -> Number:
-    """The nearest integer, ties to even."""
+    """Return the nearest integer, ties to even."""
     near = ((magnitude(x) + 8388608.0) - 8388608.0) | (x.u & SIGN)
     return (magnitude(x).u < WHOLE).where(near, x)
 
@@ -37,7 +38,7 @@ def sign(x: Number) -> Number:
 
 
 def order(x: Number) -> Number:
-    """Return an "i" with the order of floats; zeros of both signs are equal."""
+    """Return an int32 with the order of floats; zeros of both signs are equal."""
     return (x.u >= SIGN).where(x.of(0, "i") - magnitude(x).i, x.i)
 
 
@@ -54,24 +55,25 @@ def equal(a: Number, b: Number) -> Number:
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """The larger number; NaN if either is NaN; +0 of +0 and -0."""
+    """Return the larger value; NaN if either is NaN; +0 for +0 and -0."""
     first = (a.i ^ _folded(a)) > (b.i ^ _folded(b))
     return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """The smaller number; NaN if either is NaN; -0 of +0 and -0."""
+    """Return the smaller value; NaN if either is NaN; -0 for +0 and -0."""
     first = (a.i ^ _folded(a)) < (b.i ^ _folded(b))
     return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
 
 
 def _folded(x: Number) -> Number:
-    """The mask that turns float bits into integers of the same order."""
+    """Return the mask that turns the bits of a float into an integer of the same order."""
     return (x.i >> 31) & MAGNITUDE
 
 
 def remainder(a: Number, b: Number) -> Number:
-    """fmod: the remainder of a / b with the sign of a; exact, computing 8 bits of the quotient at a time."""
+    """Return fmod(a, b), the remainder of a / b with the sign of a. It is exact: 8 bits of the quotient at a
+    time."""
     x, y = magnitude(a).u, magnitude(b).u
     bits = (x >> 23).i - (y >> 23).i
     rest, divisor = (x & 0x7FFFFF) | HIDDEN, (y & 0x7FFFFF) | HIDDEN
@@ -86,7 +88,7 @@ def remainder(a: Number, b: Number) -> Number:
 
 
 def softsign(x: Number) -> Number:
-    """x / (1 + |x|)."""
+    """Return x / (1 + |x|)."""
     found = divide(x, add(magnitude(x), x.of(1.0)))
     return (magnitude(x).u.equals(INFINITY)).where(x.of(1.0) | (x.u & SIGN), found)
 
@@ -119,7 +121,7 @@ def thresholded_relu(x: Number, alpha: float = 1.0) -> Number:
 
 
 def from_half(h: Number) -> Number:
-    """The float32 of the 16 bits of a float16."""
+    """Return the float32 value of a float16, given as 16 bits."""
     large = ((h & 0x7FFF) << 13) + (112 << 23)
     exponent = (h >> 10) & 31
     small = (h & 0x3FF).i.as_float() * 2.0**-24
@@ -128,7 +130,7 @@ def from_half(h: Number) -> Number:
 
 
 def to_half(x: Number) -> Number:
-    """The 16 bits of the nearest float16, ties to even, subnormal ones included."""
+    """Return the 16 bits of the nearest float16, ties to even; subnormal results are kept."""
     bits = magnitude(x).u
     near = bits - (112 << 23)
     large = (near + 0xFFF + ((near >> 13) & 1)) >> 13
@@ -138,12 +140,12 @@ def to_half(x: Number) -> Number:
 
 
 def halved(x: Number) -> Number:
-    """The nearest float16, as a float32."""
+    """Return the nearest float16 as a float32."""
     return from_half(to_half(x))
 
 
 def from_int(v: Number) -> Number:
-    """The float32 nearest to an "i", ties to even."""
+    """Return the float32 nearest to an int32, ties to even."""
     negative = v < 0
     size = negative.where(v.of(0) - v, v).u
     high, low = (size >> 12).i.as_float() * 4096.0, (size & 0xFFF).i.as_float()
@@ -151,7 +153,7 @@ def from_int(v: Number) -> Number:
 
 
 def to_int(x: Number) -> Number:
-    """The "i" of a float32, truncated toward zero; numbers out of range saturate, NaN is 0."""
+    """Return the int32 of a float32, truncated toward zero; values out of range saturate, NaN gives 0."""
     inside = magnitude(x).u < 0x4F000000
     end = (x.u >= SIGN).where(-(2**31), 2**31 - 1, "i")
     found = inside.where(inside.where(x, 0.0).as_int(), end)

@@ -1,8 +1,8 @@
-"""The arithmetic of element-wise operators and of means over whole images, in NumPy.
+"""Element-wise operators on quantized arrays, and means over whole images, in NumPy.
 
-Every formula is a sequence of float32 steps, each rounded to nearest even. ONNX
-Runtime's CPU provider on x86-64 takes the same steps (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so
-results are the same byte for byte.
+Every formula is a sequence of float32 steps, each rounded to nearest even. ONNX Runtime's CPU provider on
+x86-64 computes the same steps (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so the results are equal
+byte for byte.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ BINARY_OPS: tuple[BinaryOp, ...] = ("add", "sub", "mul")
 
 
 def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Float32:
-    """``float32(a * b + c)`` of float32 numbers, rounded once.
+    """Return ``float32(a * b + c)`` of float32 values, rounded once.
 
-    The product is exact in float64. The sum is rounded to odd there, so that the rounding to float32 sees the
-    whole sum.
+    The product is exact in float64. The float64 sum is rounded to odd, so that the rounding to float32 gives
+    the correctly rounded sum.
 
     >>> float(fused_multiply_add(1 + 2.0**-12, 1 + 2.0**-12, -1.0)) == 2.0**-11 + 2.0**-24
     True
@@ -45,7 +45,8 @@ def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> 
 def scales_of_sum(
     a: QParams, b: QParams, y: QParams, subtract: bool = False
 ) -> tuple[np.float32, np.float32, np.float32]:
-    """(ra, rb, offset) of ``y_q = round(a_q * ra + b_q * rb + offset)``, in ONNX Runtime's order.
+    """Return (ra, rb, offset) of ``y_q = round(a_q * ra + b_q * rb + offset)``, computed in ONNX Runtime's
+    order.
 
     ra = a_scale / y_scale, rb = +-b_scale / y_scale, offset = y_zp - fma(ra, a_zp, rb * b_zp).
     """
@@ -57,7 +58,7 @@ def scales_of_sum(
 
 
 def scale_of_product(a: QParams, b: QParams, y: QParams) -> float:
-    """``(a_scale * b_scale) / y_scale``, each step rounded to float32."""
+    """Return ``(a_scale * b_scale) / y_scale``, with each step rounded to float32."""
     with np.errstate(over="ignore", under="ignore"):
         return float(np.float32(np.float32(a.scale) * np.float32(b.scale)) / np.float32(y.scale))
 
@@ -65,15 +66,15 @@ def scale_of_product(a: QParams, b: QParams, y: QParams) -> float:
 def binary(
     op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams, activation: Activation = None
 ) -> Array:
-    """Add, subtract or multiply two quantized arrays with NumPy's broadcasting, as ONNX Runtime's QLinearAdd
-    and QLinearMul.
+    """Add, subtract or multiply two quantized arrays with NumPy's broadcasting, like ONNX Runtime's
+    QLinearAdd and QLinearMul.
 
         add, sub    y_q = saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))
         mul         y_q = saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))
 
-    ra, rb and offset are `scales_of_sum`, r is `scale_of_product`. The zero point is added before rounding,
-    so a tie goes to the even y_q. Where a alone is broadcast along the innermost axis of the result, the
-    operands of add swap their roles (`swaps`), as they do in ONNX Runtime.
+    ra, rb and offset are from `scales_of_sum`, r from `scale_of_product`. The zero point is added before
+    rounding, so a tie goes to the even y_q. If only a is broadcast along the innermost axis of the result,
+    the operands of add swap roles (`swaps`), as in ONNX Runtime.
 
     >>> q = QParams(0.5)
     >>> binary("add", np.array([1, 100], np.int8), np.array([2, 100], np.int8), q, q, q)
@@ -104,8 +105,8 @@ def _sum(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams
 
 
 def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
-    """Return True if ONNX Runtime uses a as the scalar of its inner loop: a has size 1 along the innermost
-    axis longer than 1."""
+    """Return True if ONNX Runtime uses a as the scalar of its inner loop: along the innermost axis longer
+    than 1, a has size 1."""
     if not a_shape or not b_shape:
         return not a_shape or a_shape[-1] == 1
     for a, b in zip(reversed(a_shape), reversed(b_shape), strict=False):
@@ -115,14 +116,15 @@ def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
 
 
 def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation = None) -> Array:
-    """Every result of `binary` in its unswapped form: (256, 256), row b_q - b_qmin, column a_q - a_qmin."""
+    """Return every result of `binary` without the swap of operands: (256, 256), row b_q - b_qmin, column a_q
+    - a_qmin."""
     a_all, b_all = (np.arange(q.qmin, q.qmax + 1).astype(q.dtype) for q in (a, b))
     return binary(op, a_all[np.newaxis], b_all[:, np.newaxis], a, b, y, activation)
 
 
 def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
-    """``x_scale / (y_scale * pixels)``; 0 in place of a subnormal number, which a device may flush: every
-    result is then y_zp."""
+    """Return ``x_scale / (y_scale * pixels)``, or 0 if this is subnormal, because a device may flush it:
+    every result is then y_zp."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
     if not np.isfinite(m):
@@ -133,9 +135,9 @@ def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
 
 
 def offset_of_mean(pixels: int, xq: QParams, yq: QParams, total: bool = False) -> tuple[float, float]:
-    """Return (m, offset) of LiteRT's mean of numbers x_q, ``round_half_even(sum(x_q) * m + offset)``: ``m =
+    """Return (m, offset) of LiteRT's mean of values x_q, ``round_half_even(sum(x_q) * m + offset)``: ``m =
     (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) * m``, each step rounded to
-    float32. total: of the sum, whose m is ``x_scale / y_scale``."""
+    float32. total: return those of a sum, with ``m = x_scale / y_scale``."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(yq.scale)
         m = m if total else m * (np.float32(1) / np.float32(pixels))

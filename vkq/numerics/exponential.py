@@ -1,7 +1,8 @@
-"""The exponential, the logarithm and functions made of them, in steps that are the same on every device.
+"""The exponential, the logarithm and functions made of them, in steps that give the same bits on every
+device.
 
-Each function states its error in units of the last place of the result (the distance of the two float32
-numbers around it); half a unit is correct rounding. The tests measure it.
+Each function states its error in ulp, units in the last place of the result (the distance between the two
+nearest float32 values); correct rounding is 0.5 ulp. The tests measure the errors.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TANH = (
     0.002679742569846649, -0.008621821062099357, 0.02183908027392791, -0.05396649878175882,
     0.1333332959940025, -0.33333333320386505,
 )  # fmt: skip
-LN2 = (0.693359375, -2.12194440e-4)  # log(2) as a sum of two numbers; the first has 9 significant bits
+LN2 = (0.693359375, -2.12194440e-4)  # log(2) as a sum of two floats; the first has 9 significant bits
 ROOT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
 
 
@@ -45,8 +46,9 @@ def clamped(x: Number, low: float, high: float) -> Number:
 
 
 def exp_parts(x: Number, more: Number | None = None) -> tuple[Number, Number, Number]:
-    """exp(x + more) as (s + t) * 2^n, a pair within 2^-29 of it, s in [0.7, 1.42]; |x| <= 200."""
-    n = (x * 1.4426950408889634 + 12582912.0) - 12582912.0  # the nearest whole number
+    """Return s, t, n with exp(x + more) = (s + t) * 2^n, a pair with an error of at most 2^-29, s in [0.7,
+    1.42]; |x| <= 200."""
+    n = (x * 1.4426950408889634 + 12582912.0) - 12582912.0  # the nearest integer
     high, low = x - n * LN2[0], n * -LN2[1]
     low = low if more is None else low + more
     r = high + low
@@ -56,13 +58,13 @@ def exp_parts(x: Number, more: Number | None = None) -> tuple[Number, Number, Nu
 
 
 def exp(x: Number) -> Number:
-    """e^x, within 0.75 units."""
+    """Return e^x, within 0.75 ulp."""
     s, t, n = exp_parts(clamped(x, -110.0, 100.0))
     return is_nan(x).where(x, scaled(s + t, n))
 
 
 def exp_minus_1(x: Number, more: Number | None = None) -> Pair:
-    """e^(x + more) - 1 for x in [-110, 0], as a pair."""
+    """Return e^(x + more) - 1 as a pair, for x in [-110, 0]."""
     s, t, n = exp_parts(x, more)
     power = ((n < -60).where(-60, n) + 127 << 23).f
     total, lost = exact_sum(s * power, x.of(-1.0))
@@ -70,7 +72,7 @@ def exp_minus_1(x: Number, more: Number | None = None) -> Pair:
 
 
 def log_parts(k: Number, f: Number) -> Pair:
-    """k * log(2) + log(1 + f) as a pair, f in [sqrt(1/2) - 1, sqrt(2) - 1], k an "i"."""
+    """Return k * log(2) + log(1 + f) as a pair; f is in [sqrt(1/2) - 1, sqrt(2) - 1], k is an int32."""
     square, lost = exact_product(f, f)
     total, rest = quick_sum(f, square * -0.5)
     tail = (f * square) * polynomial(f, *LOG) + (rest - lost * 0.5)
@@ -80,13 +82,13 @@ def log_parts(k: Number, f: Number) -> Pair:
 
 
 def split_log(x: Number) -> tuple[Number, Number]:
-    """Return k and f with x = 2^k (1 + f), 1 + f in [sqrt(1/2), sqrt(2)); x positive and normal."""
+    """Return k and f with x = 2^k (1 + f) and 1 + f in [sqrt(1/2), sqrt(2)), for a positive normal x."""
     k = (x.u - ROOT_HALF).i >> 23
     return k, (x.u - (k << 23).u).f - 1.0
 
 
 def log(x: Number) -> Number:
-    """The natural logarithm, within 0.75 units; -inf if x is 0, NaN if x is negative."""
+    """Return the natural logarithm, within 0.75 ulp; -inf if x is 0, NaN if x is negative."""
     high, low = log_parts(*split_log(x))
     found = x.u.equals(INFINITY).where(x, high + low)
     found = magnitude(x).u.equals(0).where(-np.inf, found)
@@ -95,7 +97,8 @@ def log(x: Number) -> Number:
 
 
 def log_of_pair(a: Pair, more: Number) -> Pair:
-    """log(a) + more * log(2) of a normal pair, *more* an "i"; the pair is 1 or at least 2^-12 from it."""
+    """Return log(a) + more * log(2) of a normal pair a; *more* is an int32. a is 1, or differs from 1 by at
+    least 2^-12."""
     k, f = split_log(a[0])
     high, low = log_parts(k + more, f)
     rest = scaled(a[1], k.of(0) - k)
@@ -103,7 +106,7 @@ def log_of_pair(a: Pair, more: Number) -> Pair:
 
 
 def log_1_plus(a: Pair) -> Pair:
-    """log(1 + a) of a pair in [0, 1]."""
+    """Return log(1 + a) of a pair in [0, 1]."""
     large = a[0] > 0.41421356
     half, low = exact_sum(a[0] * 0.5, a[0].of(-0.5))
     f, more = quick_sum(large.where(half, a[0]), large.where(low + a[1] * 0.5, a[1]))
@@ -112,13 +115,13 @@ def log_1_plus(a: Pair) -> Pair:
 
 
 def power_of_2(n: Number) -> Number:
-    """2^n of an "i" in [-60, 120]; 2^-60 below."""
+    """Return 2^n of an int32 n in [-60, 120]; for smaller n, 2^-60."""
     return ((n < -60).where(-60, n) + 127 << 23).f
 
 
 def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
-    """Return (s, t), n and a pair: exp(-|x + more|) = (s + t) * 2^n with n <= 0, and the pair is the same
-    value without an exponent."""
+    """Return (s, t), n, and a pair: exp(-|x + more|) = (s + t) * 2^n with n <= 0, and the same value as a
+    pair without an exponent."""
     negative = x < 0.0
     if more is not None:
         more = (magnitude(x) < 110.0).where(negative.where(more, -more), 0.0)
@@ -128,7 +131,7 @@ def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
 
 
 def logistic(x: Number, more: Number | None = None) -> tuple[Pair, Number]:
-    """q and n with 1 / (1 + exp(-x - more)) = q * 2^n, q a pair in [0.35, 1.42]."""
+    """Return q and n with 1 / (1 + exp(-x - more)) = q * 2^n; q is a pair in [0.35, 1.42]."""
     (s, t), n, a = decay(x, more)
     below = x < 0.0
     high, low = exact_sum(x.of(1.0), a[0])
@@ -137,33 +140,35 @@ def logistic(x: Number, more: Number | None = None) -> tuple[Pair, Number]:
 
 
 def times(x: Number, q: Pair, n: Number) -> Number:
-    """x * q * 2^n, n <= 0; x in [2^-126, 2^126], q in [2^-30, 2]."""
+    """Return x * q * 2^n, for n <= 0, x in [2^-126, 2^126] and q in [2^-30, 2]."""
     m = ((x.u & (FRACTION | SIGN)) | ONE).f
     high, low = exact_product(m, q[0])
     return scaled(high + (low + m * q[1]), n + (magnitude(x).u >> 23).i - 127)
 
 
 def gated(x: Number, q: Pair, n: Number) -> Number:
-    """`times`, also for zeros, infinities and NaN. The result for -inf, and for a gate below 2^-150, is 0."""
+    """Return `times`, extended to zeros, infinities and NaN. For -inf, and for a gate q * 2^n below 2^-150,
+    it is 0."""
     found = (n < -150).where(-0.0, times(x, q, n))
     large = (magnitude(x).u >= INFINITY) & ~x.u.equals(SIGN | INFINITY)
     return (large | magnitude(x).u.equals(0)).where(x, found)
 
 
 def sigmoid(x: Number) -> Number:
-    """1 / (1 + e^-x), within 0.75 units."""
+    """Return 1 / (1 + e^-x), within 0.75 ulp."""
     q, n = logistic(x)
     return is_nan(x).where(x, scaled(q[0] + q[1], n))
 
 
 def swish(x: Number, alpha: float = 1.0) -> Number:
-    """x / (1 + e^(-alpha x)), within 0.75 units."""
+    """Return x / (1 + e^(-alpha x)), within 0.75 ulp."""
     q, n = logistic(*exact_product(clamped(x, -(2.0**100), 2.0**100), x.of(alpha)))
     return gated(x, q, n)
 
 
 def tanh(x: Number) -> Number:
-    """(1 - a) / (1 + a) with a = e^(-2 |x|), near zero x + x^3 P(x^2); within 0.75 units."""
+    """Return tanh(x) = (1 - a) / (1 + a) with a = e^(-2 |x|) and the sign of x, near zero x + x^3 P(x^2);
+    within 0.75 ulp."""
     square = x * x
     near = x + x * square * polynomial(square, *TANH)
     _, _, a = decay(clamped(x, -60.0, 60.0) * 2.0)
@@ -174,7 +179,7 @@ def tanh(x: Number) -> Number:
 
 
 def softplus(x: Number) -> Number:
-    """log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), within 0.75 units."""
+    """Return log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), within 0.75 ulp."""
     (s, t), n, a = decay(x)
     log = log_1_plus(quick_sum(*a))
     high, low = exact_sum((x < 0.0).where(0.0, x), log[0])
@@ -198,7 +203,7 @@ def _either(condition: Number, a: Pair, b: Pair) -> Pair:
 
 
 def mish(x: Number) -> Number:
-    """x tanh(softplus(x)) = x w / (w + 2) with w = e^x (e^x + 2), within 0.75 units."""
+    """Return x tanh(softplus(x)) = x w / (w + 2) with w = e^x (e^x + 2), within 0.75 ulp."""
     raw, n, a = decay(x)
     below = x < 0.0
     twice = a[0] + a[0], a[1] + a[1]
@@ -215,7 +220,7 @@ def mish(x: Number) -> Number:
 
 
 def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope: float) -> Number:
-    """x if it is positive, else factor * (e^(argument + more) - 1), which is slope * x near 0."""
+    """Return x if it is positive, else factor * (e^(argument + more) - 1), computed near 0 as slope * x."""
     high, low = exp_minus_1(clamped(argument, -110.0, 0.0), more)
     product, lost = exact_product(high, x.of(factor))
     found = product + (lost + low * factor)
@@ -224,18 +229,19 @@ def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope
 
 
 def elu(x: Number, alpha: float = 1.0) -> Number:
-    """x above 0, alpha (e^x - 1) below, within 0.9 units."""
+    """Return x above 0 and alpha (e^x - 1) below, within 0.9 ulp."""
     return _bent(x, x, None, alpha, alpha)
 
 
 def selu(x: Number, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Number:
-    """gamma x above 0, gamma alpha (e^x - 1) below; gamma alpha is one float32. Within 0.9 units."""
+    """Return gamma x above 0 and gamma alpha (e^x - 1) below, within 0.9 ulp; gamma alpha is rounded to
+    float32."""
     factor = float(np.float32(alpha) * np.float32(gamma))
     return (x > 0.0).where(multiply(x, x.of(gamma)), _bent(x, x, None, factor, factor))
 
 
 def celu(x: Number, alpha: float = 1.0) -> Number:
-    """x above 0, alpha (e^(x / alpha) - 1) below, within 0.9 units."""
+    """Return x above 0 and alpha (e^(x / alpha) - 1) below, within 0.9 ulp."""
     argument = divide(x, x.of(alpha))
     product, lost = exact_product(argument, x.of(alpha))
     more = ((x - product) - lost) * (1.0 / alpha)

@@ -1,5 +1,5 @@
-"""LiteRT's multiplication by a fixed-point number, in integer steps: LiteRT's own kernels apply it to the
-sums of a layer, where vkq and XNNPACK multiply by a float32 number."""
+"""LiteRT's multiplication by a fixed-point factor, in integer steps. LiteRT's own kernels apply it to the
+sums of a layer; vkq and XNNPACK multiply by a float32 instead."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ LEAST_SHIFT = -31
 
 
 def coded(shift: int, up: bool = False) -> int:
-    """Encode a shift (-31 to 30), and whether ties round up or away from zero, as one number."""
+    """Encode a shift (-31 to 30) and the rounding of ties (*up*: up, else away from zero) as one integer."""
     return 2 * (shift - LEAST_SHIFT) + up
 
 
 def fixed_product(x: Number, whole: Number, code: Number) -> Number:
-    """``x * whole * 2**(shift - 31)`` of "i", rounded twice: the doubling high product, then the shift.
-    *whole* is 0, or has 31 bits; *code* encodes the shift (`coded`)."""
+    """Return ``x * whole * 2**(shift - 31)`` of int32 values, rounded twice: after the doubling high product,
+    and after the shift. *whole* is 0 or has 31 bits; *code* encodes the shift (`coded`)."""
     shift, up = (code >> 1) + LEAST_SHIFT, code & 1
     moved = x << (shift < 0).where(0, shift)
     negative = moved < 0

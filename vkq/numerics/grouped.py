@@ -1,7 +1,8 @@
-"""Weights with a scale for each group of neighbours along K, packed as in ONNX Runtime's MatMulNBits.
+"""Weights with a scale for each group of neighbours along K, packed in the format of ONNX Runtime's
+MatMulNBits.
 
-A code ``q`` of ``bits`` bits stands for ``(q - zero_point) * scale`` of its group; the default zero point is
-the middle, ``2**(bits - 1)``.
+A code ``q`` of ``bits`` bits stands for the value ``(q - zero_point) * scale``, with the scale and zero point
+of its group. The default zero point is the middle of the range, ``2**(bits - 1)``.
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
 """
 
@@ -19,28 +20,28 @@ from vkq.numerics.stored import owned
 
 BITS = (4, 8)
 _ANY_OF_BITS = " or ".join(map(str, BITS))
-GROUPS = (16, 32, 64, 128)  # the sizes that a group can have
-WHOLE = 32  # K must be a multiple of this for every group: kernels read 16 bytes of 4-bit codes
+GROUPS = (16, 32, 64, 128)  # the possible sizes of a group
+WHOLE = 32  # K of kernels is padded to a multiple of this, because they read 16 bytes of 4-bit codes
 SCALES = ("float16", "float32")
 
 
 def largest_group(k: int) -> int:
-    """Return the largest group size that divides K; `WHOLE` if none does."""
+    """Return the largest group size that divides K; `WHOLE` if no size does."""
     return max((group for group in GROUPS if k % group == 0), default=WHOLE)
 
 
 class GroupedWeight:
-    """A weight (N, K) in groups along K: ``packed``, ``scale`` and ``zero_point``, which cannot be changed.
+    """A weight (N, K) in groups along K, with the read-only arrays ``packed``, ``scale`` and ``zero_point``.
 
     Args:
         packed: (N, groups, group * bits / 8), uint8: the codes along K, the first in the lowest bits.
-        scale: (N, groups), or flat; float16 or float32, of any sign. Below 2**-126 it counts as 0.
-        zero_point: None; or (N, ceil(groups * bits / 8)), or flat, uint8: packed along K as the codes; or
-            (N, groups) of the scale's dtype, any finite numbers.
+        scale: (N, groups), or flat; float16 or float32, of any sign. Magnitudes below 2**-126 count as 0.
+        zero_point: None; or uint8 (N, ceil(groups * bits / 8)), or flat, packed along K like the codes; or
+            (N, groups) of the scale's dtype, any finite values.
         bits: 4 or 8.
         k: K, if the last group is not full; codes beyond K are ignored.
 
-    Raises ArgumentError or DTypeError, with the numbers, for what does not fit together.
+    Raises ArgumentError or DTypeError, with the sizes or values, for arguments that do not fit together.
 
     >>> w = GroupedWeight(np.full((2, 3, 16), 0x98, np.uint8), np.full((2, 3), 0.5, np.float16))
     >>> w.shape, w.group, w.dequantize()[0, :4]
@@ -99,22 +100,22 @@ class GroupedWeight:
         return _sized(given, (n, blocks), "zero_point")
 
     def __reduce__(self) -> Any:
-        """Unpickle as a GroupedWeight, because plain pickled arrays could be changed."""
+        """Pickle as constructor arguments: arrays that are unpickled directly would be writable."""
         return GroupedWeight, (self.packed, self.scale, self.zero_point, self.bits, self.shape[1])
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes, scales and zero points."""
+        """The number of bytes of codes, scales and zero points."""
         return sum(a.nbytes for a in (self.packed, self.scale, self.zero_point) if a is not None)
 
     def codes(self) -> npt.NDArray[np.uint8]:
-        """Return the codes, (N, K)."""
+        """Return the codes (N, K)."""
         n, blocks, size = self.packed.shape
         return unpacked(self.packed.reshape(n, blocks * size), self.bits)[:, : self.shape[1]]
 
     def filled(self) -> GroupedWeight:
-        """Return the weight in the kernels' form: itself if groups are full and K is a multiple of 32; else
-        with codes for 0 beyond K, where rows of x are padded with zeros."""
+        """Return a weight with full groups and K a multiple of 32, as kernels need it: itself if it has both,
+        else a copy with codes of value 0 beyond K. Kernels pad rows of x with zeros there."""
         k, blocks = self.shape[1], self.scale.shape[1]
         if k % self.group == 0 and k % WHOLE == 0:
             return self
@@ -128,12 +129,12 @@ class GroupedWeight:
         return GroupedWeight(np.pad(codes, (*more, (0, 0))), scale, stored, self.bits)
 
     def scales(self) -> npt.NDArray[np.float32]:
-        """Return the scales, (N, groups) in float32; scales that a device may flush are 0."""
+        """Return the scales (N, groups) as float32, with 0 for scales that a device may flush."""
         scale = self.scale.astype(np.float32)
         return np.where(np.abs(scale) < np.float32(SMALLEST_SCALE), np.float32(0), scale)
 
     def zero_points(self) -> npt.NDArray[np.float32]:
-        """Return the zero points, (N, groups) in float32."""
+        """Return the zero points (N, groups) as float32."""
         n, blocks = self.scale.shape
         if self.zero_point is None:
             return np.full((n, blocks), 1 << self.bits - 1, np.float32)
@@ -143,12 +144,12 @@ class GroupedWeight:
         return stored.astype(np.float32)
 
     def dequantize(self) -> npt.NDArray[np.float32]:
-        """(N, K) float32: ``(q - zero_point) * scale``, each step rounded."""
+        """Return the weight (N, K) as float32: ``(q - zero_point) * scale``, with each step rounded."""
         points, scales = (self.along_k(each) for each in (self.zero_points(), self.scales()))
         return np.asarray((self.codes() - points) * scales)
 
     def along_k(self, of_groups: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Repeat per-group values for each k: (N, K)."""
+        """Return per-group values (N, groups) repeated for each k: (N, K)."""
         return np.repeat(of_groups, self.group, 1)[:, : self.shape[1]]
 
     def __repr__(self) -> str:
@@ -168,7 +169,7 @@ RULES |= {
 def quantize_groups(
     given: npt.NDArray[np.float32], bits: int, group: int, symmetric: bool, scale_dtype: str
 ) -> GroupedWeight:
-    """`vkq.quantize_weight` in groups, for finite numbers.
+    """Quantize finite values in groups, as `vkq.quantize_weight` describes.
 
     >>> quantize_groups(np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128), 4, 64, True, "float32")
     GroupedWeight(2, 128): 4 bits, group 64, float32
@@ -210,7 +211,7 @@ def quantize_groups(
 
 
 def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """Pack codes along the last axis into bytes, the first in the lowest bits."""
+    """Pack codes along the last axis into bytes, the first code in the lowest bits."""
     if bits == 8:
         return codes
     even = np.concatenate([codes, np.zeros((*codes.shape[:-1], codes.shape[-1] % 2), np.uint8)], -1)
@@ -218,7 +219,7 @@ def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def unpacked(data: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """The inverse of `packed`, also for codes of 2 bits; codes of padding are included."""
+    """Return the codes in packed bytes, also codes of 2 bits; the codes of padding are included."""
     if bits == 8:
         return data
     codes = [data >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]

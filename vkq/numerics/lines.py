@@ -1,5 +1,5 @@
-"""Lines of numbers in order: running sums and products, sort keys, scattered rows. One description for NumPy
-and devices (`vkq.numerics.steps`)."""
+"""Operators on rows of values: running sums and products, sort keys, scattered rows. There is one description
+for NumPy and devices (`vkq.numerics.steps`)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .described import KINDS, REAL, WHOLE, array_of, number_of
 from .elementary import order
 from .steps import Array, Number, computed
 
-# Reduction of a scatter: name of the operator.
+# ONNX operator for each reduction of a scatter.
 REDUCTIONS = {"none": "", "add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
-JOINS = {"add": "Add", "mul": "Mul"}  # of a running sum or product: name of the operator
+JOINS = {"add": "Add", "mul": "Mul"}  # ONNX operator for each kind of running result
 IDENTITY = {"add": 0, "mul": 1}
 
 
 def joined(op: str, kind: str) -> Callable[[Number, Number], Number]:
-    """Return an operator of two numbers of a kind."""
+    """Return an ONNX operator as a function of two `Number`s of a kind."""
     table: Any = REAL if kind == "f" else WHOLE
     return lambda a, b: table[op]({}, a, b)
 
 
 def running(how: str, x: Array, exclusive: bool) -> Array:
-    """Return running sums or products along the last axis; with *exclusive* each number itself is left
-    out."""
+    """Return running sums or products along the last axis; with *exclusive*, each excludes the element at its
+    own index."""
     if x.dtype.name not in KINDS or x.dtype == bool:
         function: Any = np.cumsum if how == "add" else np.cumprod
         found = function(x, -1, dtype=x.dtype)
@@ -46,7 +46,7 @@ def running(how: str, x: Array, exclusive: bool) -> Array:
 
 
 def keys(x: Array) -> Array:
-    """Return integers in the order of these numbers; NaN is the largest, and NaN with a sign bit the
+    """Return integers in the order of these values; NaN is the largest, and NaN with a sign bit the
     smallest."""
     if x.dtype.kind != "f":
         return x
@@ -54,7 +54,7 @@ def keys(x: Array) -> Array:
 
 
 def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
-    """Return the rows of x, each combined with its updates in their order."""
+    """Return x with each row combined, in order, with the updates whose entry in *ids* is the row's index."""
     found: Array = x.copy()
     if reduction == "none":
         for place, row in zip(ids, updates, strict=True):

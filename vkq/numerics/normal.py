@@ -1,4 +1,5 @@
-"""The error function and functions made of it, in steps that are the same on every device (`exponential`)."""
+"""The error function and functions made of it, in steps that give the same bits on every device. Errors are
+in ulp, which `exponential` defines."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ ERF = (
     -0.0007662388980759672, 0.005198567799899659, -0.02686277648107458, 0.11283771087395732,
     -0.37612638445533736, 0.1283791670789938,
 )  # fmt: skip
-# W(z) = exp(z^2) erfc(z), on intervals with these ends. About the middle c of each: W(c) as a pair, and the
-# polynomial (W(c + u) - W(c)) / u.
+# W(z) = exp(z^2) erfc(z), on intervals with these ends. For the middle c of each interval: W(c) as a pair,
+# and the polynomial (W(c + u) - W(c)) / u.
 EDGES = (0.0, 0.5, 1.0, 1.5, 2.25, 3.25, 4.75, 6.75, 9.75)
 MIDDLES = (
     (0.7703465223312378, 2.539975895094799e-08), (0.5069376230239868, 2.7269157989385183e-08),
@@ -57,8 +58,8 @@ TANH_CUBE = (0.07135481387376785, 2.3988324659995897e-09)  # 0.044715 * 2 sqrt(2
 
 
 def erf(x: Number) -> Number:
-    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, within 0.8 units."""
-    small = magnitude(x) < 2.0**-60  # products of smaller numbers would be subnormal
+    """Return erf(x), 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, within 0.8 ulp."""
+    small = magnitude(x) < 2.0**-60  # for smaller values, products would be subnormal
     y = small.where(x * 2.0**60, x)
     near = scaled(y + y * polynomial(x * x, *ERF), small.where(-60, 0, "i"))
     z = clamped(magnitude(x), 0.5, 6.0)
@@ -70,7 +71,7 @@ def erf(x: Number) -> Number:
 
 
 def gelu(x: Number) -> Number:
-    """x (1 + erf(x / sqrt(2))) / 2, within 1.1 units."""
+    """Return x (1 + erf(x / sqrt(2))) / 2, within 1.1 ulp."""
     z = clamped(magnitude(x), 2.0**-30, 16.0)
     high, low = exact_product(z, x.of(ROOT_HALF[0]))
     square, lost = exact_product(z, z)
@@ -84,7 +85,7 @@ def gelu(x: Number) -> Number:
 
 
 def gelu_tanh(x: Number) -> Number:
-    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 = x / (1 + exp(-2 ...)), within 0.8 units."""
+    """Return x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 = x / (1 + exp(-2 ...)), within 0.8 ulp."""
     y = clamped(x, -16.0, 16.0)
     square = exact_product(y, y)
     cube = pair_product(square, (x.of(TANH_CUBE[0]), x.of(TANH_CUBE[1])))
@@ -96,7 +97,7 @@ def gelu_tanh(x: Number) -> Number:
 
 
 def _upper(square: Pair, z: Number, more: Number) -> tuple[Pair, Number]:
-    """Return q and n with erfc(z + more) = q * 2^n, for z in [0, 9.75] and its square."""
+    """Return q and n with erfc(z + more) = q * 2^n, for z in [0, 9.75]. *square*: z^2 as a pair."""
     s, t, n = exp_parts(-square[0], -square[1])
     u = (z - _piece(z, [(a + b) / 2 for a, b in itertools.pairwise(EDGES)])) + more
     slope = _piece(z, [row[0] for row in SLOPES])
@@ -107,7 +108,7 @@ def _upper(square: Pair, z: Number, more: Number) -> tuple[Pair, Number]:
 
 
 def _piece(z: Number, values: Sequence[float]) -> Number:
-    """Select the value of the interval that contains z."""
+    """Return the value of the interval that contains z."""
     found = z.of(values[-1])
     for edge, value in zip(EDGES[-2:0:-1], values[-2::-1], strict=True):
         found = (z < edge).where(value, found)

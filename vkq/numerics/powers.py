@@ -1,4 +1,5 @@
-"""Powers of float32 numbers, in steps that are the same on every device (`exponential`)."""
+"""Powers of float32 values, in steps that give the same bits on every device. Errors are in ulp, which
+`exponential` defines."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ LN2_MORE = (-2.12194440e-4, 1.6465949582897082e-12)  # log(2) - LN2[0] as a pair
 
 
 def power(x: Number, y: Number) -> Number:
-    """x^y as C's pow: within 0.9 units, squares correctly rounded. Negative x has powers for integer y; 1^NaN
-    and x^0 are 1."""
+    """Return x^y like C's pow, within 0.9 ulp; squares are correctly rounded. For finite x < 0, y must be an
+    integer, else the result is NaN. 1^NaN and NaN^0 are 1."""
     size = magnitude(x)
     high, low = _log(size)
     product, lost = exact_product(y, high)
@@ -46,7 +47,7 @@ def power(x: Number, y: Number) -> Number:
 
 
 def _log(x: Number) -> Pair:
-    """log(x) within 2^-38 of it as a pair, by 2 atanh(s) with s = f / (2 + f)."""
+    """Return log(x) as a pair, within 2^-38, computed as 2 atanh(s) with s = f / (2 + f)."""
     k, f = split_log(x)
     s = pair_quotient((f, f.of(0.0)), exact_sum(f.of(2.0), f))
     square = pair_product(s, s)
@@ -65,19 +66,19 @@ def _log(x: Number) -> Pair:
 
 
 def _end(size: Number, y: Number) -> Number:
-    """x^y if x is zero or infinite."""
+    """Return size^y for a size that is zero or infinite."""
     up = size.u.equals(0) ^ (y.u < SIGN)
     return up.where(np.inf, 0.0)
 
 
 def _endless(size: Number, y: Number) -> Number:
-    """x^y if y is infinite."""
+    """Return size^y for an infinite y."""
     up = (size.u > 0x3F800000) ^ (y.u >= SIGN)
     return size.u.equals(0x3F800000).where(1.0, up.where(np.inf, 0.0))
 
 
 def _parity(y: Number) -> tuple[Number, Number]:
-    """Return whether y is an integer, and whether it is odd."""
+    """Return two flags: whether y is an integer, and whether it is odd."""
     large = magnitude(y).u >= 0x4B800000  # from 2^24 on, every float is an even integer
     cut = large.where(0.0, y).as_int()
     whole = large | cut.as_float().equals(large.where(0.0, y)) | magnitude(y).u.equals(0)

@@ -1,7 +1,7 @@
-"""Quantization parameters: an int8 or uint8 number ``q`` means the real number ``(q - zero_point) * scale``.
+"""Quantization parameters: an int8 or uint8 code ``q`` stands for the real ``(q - zero_point) * scale``.
 
 A scale is a float32, as on the device. It is positive and normal, so that no device flushes it to zero and
-its reciprocal is finite. Names and meanings are those of ONNX QuantizeLinear.
+its reciprocal is finite. Names and definitions are those of ONNX QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vkq.errors import ArgumentError, DTypeError
 
 QDType = Literal["int8", "uint8"]
 
-SMALLEST_SCALE = 2.0**-126  # the smallest normal float32: a device may flush a smaller number to zero
+SMALLEST_SCALE = 2.0**-126  # the smallest normal float32: a device may flush smaller values to zero
 _RANGES: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
@@ -26,10 +26,10 @@ class QParams:
     """Per-tensor quantization parameters of an int8 or uint8 tensor.
 
     scale: positive, at least 2**-126; rounded to float32 at construction.
-    zero_point: an integer that ``dtype`` can hold; the number that stands for 0.0.
+    zero_point: an integer in the range of ``dtype``; the code that stands for 0.0.
     dtype: "int8" or "uint8".
 
-    Raises DTypeError for a value of the wrong type, ArgumentError for one out of range.
+    Raises DTypeError for an argument of the wrong type, ArgumentError for a value out of range.
 
     >>> q = QParams(0.1, -3)
     >>> q.scale, q.qmin, q.qmax
@@ -48,19 +48,19 @@ class QParams:
 
     @property
     def qmin(self) -> int:
-        """The smallest number that ``dtype`` holds: -128 or 0."""
+        """The smallest value of ``dtype``: -128 or 0."""
         return _RANGES[self.dtype][0]
 
     @property
     def qmax(self) -> int:
-        """The largest number that ``dtype`` holds: 127 or 255."""
+        """The largest value of ``dtype``: 127 or 255."""
         return _RANGES[self.dtype][1]
 
     @classmethod
     def of(cls, scale: Any, zero_point: Any = 0) -> QParams:
-        """Return the parameters of NumPy scalars or one-element arrays, as ONNX files hold them.
+        """Return the parameters from NumPy scalars or one-element arrays, as in ONNX files.
 
-        The dtype of ``zero_point`` (int8 or uint8) decides ``dtype``; a plain Python int means int8.
+        The dtype of ``zero_point`` (int8 or uint8) sets ``dtype``; a plain Python int means int8.
 
         >>> QParams.of(np.float32(0.5), np.uint8(128))
         QParams(scale=0.5, zero_point=128, dtype='uint8')
@@ -122,9 +122,9 @@ RULES |= {
 def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[np.float32]:
     """Return the per-channel scales of a tensor as float32 of shape (channels,).
 
-    scale: one number, or an array of shape (1,) or (channels,). what: how an error names it ("linear:
+    scale: one number, or an array of shape (1,) or (channels,). what: the name in error messages ("linear:
     w_scale"). Raises DTypeError if the values are not real numbers; ArgumentError, with the channel, for a
-    wrong length or for a scale that, as a float32, is not finite and at least 2**-126.
+    wrong length, or for a scale that is not finite or is below 2**-126 as a float32.
 
     >>> check_scales(0.5, 3, "w_scale")
     array([0.5, 0.5, 0.5], dtype=float32)
@@ -147,11 +147,12 @@ def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[
 def check_zero_points(
     zero_point: npt.ArrayLike | None, channels: int, dtype: npt.DTypeLike, what: str
 ) -> npt.NDArray[np.int32]:
-    """Return the per-channel zero points of a tensor of ``dtype`` (int8 or uint8) as int32 of (channels,).
+    """Return the per-channel zero points of a tensor of ``dtype`` (int8 or uint8) as int32, shape
+    (channels,).
 
     zero_point: an integer, an array of shape (1,) or (channels,), or None for 0. Raises DTypeError if the
-    values are not integers, or are of the other 8-bit type; ArgumentError for a wrong length or a value that
-    ``dtype`` cannot hold.
+    values are not integers or have the other 8-bit dtype; ArgumentError for a wrong length or a value outside
+    the range of ``dtype``.
 
     >>> check_zero_points(-3, 2, np.int8, "w_zero_point")
     array([-3, -3], dtype=int32)
@@ -173,8 +174,8 @@ def check_bias(bias: npt.NDArray[Any], channels: int, float_output: bool, what: 
     """Return the bias of an int8 operation as int32 or float32, in native byte order, of shape (channels,).
 
     An int32 bias has the scale ``x_scale * w_scale`` and zero point 0. A float32 bias must be finite, and is
-    allowed only with float32 output. Raises DTypeError or ArgumentError; ``what`` names the tensor in the
-    message ("linear: bias").
+    allowed only with float32 output. Raises DTypeError or ArgumentError; ``what`` is the name in error
+    messages ("linear: bias").
     """
     allowed: tuple[str, ...] = ("int32", "float32") if float_output else ("int32",)
     if bias.dtype.name not in allowed:
@@ -208,12 +209,12 @@ def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def are_scales(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Return, for each number, whether it can be a scale."""
+    """Return a flag for each value: whether it can be a scale."""
     return np.asarray(np.isfinite(scales) & (scales >= np.float32(SMALLEST_SCALE)))
 
 
 def _single(value: Any, what: str) -> Any:
-    """Return the one element of an array as a NumPy scalar; other values are returned unchanged."""
+    """Return the only element of an array as a NumPy scalar; other values are returned unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     if value.size != 1:
@@ -229,7 +230,7 @@ def _scale(scale: Any) -> float:
         raise DTypeError(f"QParams: scale is {shown(scale)} ({kind}); it must be a real number.")
     try:
         rounded = _as_float32(np.asarray(float(scale)))
-    except OverflowError:  # float64 cannot hold this Python int
+    except OverflowError:  # the Python int is too large for float64
         rounded = np.asarray(np.float32(np.inf))
     if not are_scales(rounded):
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Quantize and dequantize in NumPy, with the bits of ONNX QuantizeLinear and DequantizeLinear."""
+"""Quantization and dequantization in NumPy, with the bits of ONNX QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def quantize(x: npt.ArrayLike, q: QParams) -> Array:
     """Return ``saturate(round_half_even(x / scale) + zero_point)``, of dtype ``q.dtype`` and the shape of x.
 
     x: floats, which are first rounded to float32; the division is a float32 division. Infinities saturate,
-    NaN becomes ``q.qmin``, -0.0 is 0. Raises DTypeError if x is not of a float type. It is ONNX
-    QuantizeLinear; NaN is treated as in ONNX Runtime's CPU provider.
+    NaN becomes ``q.qmin``, -0.0 becomes the zero point. Raises DTypeError if x is not of a float dtype. The
+    formula is that of ONNX QuantizeLinear; NaN is treated as in ONNX Runtime's CPU provider.
 
     >>> quantize([0.25, 0.75, 1e9, float("nan")], QParams(0.5))
     array([   0,    2,  127, -128], dtype=int8)
@@ -35,7 +35,7 @@ def quantize(x: npt.ArrayLike, q: QParams) -> Array:
 
 
 def dequantize(xq: Array, q: QParams) -> Float32:
-    """Return ``float32(xq - zero_point) * scale`` in float32, as ONNX DequantizeLinear; xq has ``q.dtype``.
+    """Return ``float32(xq - zero_point) * scale`` in float32, like ONNX DequantizeLinear; xq has ``q.dtype``.
 
     >>> dequantize(np.array([-2, 0, 3], np.int8), QParams(0.5, 1))
     array([-1.5, -0.5,  1. ], dtype=float32)
@@ -47,7 +47,7 @@ def dequantize(xq: Array, q: QParams) -> Float32:
 
 
 def check_dtype(op: str, what: str, values: Array, q: QParams) -> None:
-    """Raise DTypeError unless the values have the type of their parameters."""
+    """Raise DTypeError unless the values have the dtype of their parameters."""
     if values.dtype.name != q.dtype:
         raise DTypeError(
             f"{op}: {what} has dtype {values.dtype} but its QParams are for {q.dtype}; make them the same."

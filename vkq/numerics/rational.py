@@ -1,8 +1,8 @@
-"""Products, quotients and roots of float32 numbers, rounded to nearest even, in steps that are the same on
-every device (`vkq.numerics.steps`).
+"""Products, quotients and roots of float32 values, rounded to nearest even, in steps that give the same bits
+on every device (`vkq.numerics.steps`).
 
 Operands and results are `flushed`. A product that rounds to 2^-126 also becomes zero, because a device that
-flushes subnormal numbers may return either.
+flushes subnormal values may return either.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ import numpy as np
 from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, flushed, magnitude, quick_sum
 
 FRACTION, ONE = 0x7FFFFF, 0x3F800000
-# An unevaluated sum; the second number is below half a unit in the last place of the first.
+# An unevaluated sum of two floats; the second is below half an ulp of the first.
 Pair = tuple[Number, Number]
 
 
 def add(a: Number, b: Number) -> Number:
-    """a + b, rounded."""
+    """Return a + b, rounded."""
     return flushed(a + b)
 
 
 def subtract(a: Number, b: Number) -> Number:
-    """a - b, rounded."""
+    """Return a - b, rounded."""
     return flushed(a - b)
 
 
 def multiply(a: Number, b: Number) -> Number:
-    """a * b, rounded."""
+    """Return a * b, rounded."""
     product = a * b
     return (magnitude(product).u > HIDDEN).where(product, (a ^ b.u) & SIGN)
 
 
 def inverse(d: Number) -> Number:
-    """1 / d for d in [2^-60, 2^60], with a relative error of 2^-23, by three steps of Newton's method."""
+    """Return 1 / d for d in [2^-60, 2^60] with a relative error of 2^-23, by three steps of Newton's
+    method."""
     r = (d.of(0x7EF311C7, "u") - d.u).f
     for _ in range(3):
         r = r + r * (d.of(1.0) - d * r)
@@ -41,7 +42,7 @@ def inverse(d: Number) -> Number:
 
 
 def pair_quotient(n: Pair, d: Pair) -> Pair:
-    """n / d of pairs, d positive, both in [2^-60, 2^60] in magnitude (n may be zero)."""
+    """Return n / d of pairs. d is positive; d and |n| are in [2^-60, 2^60] (n may also be zero)."""
     r = inverse(d[0])
     q = n[0] * r
     product, lost = exact_product(q, d[0])
@@ -49,7 +50,7 @@ def pair_quotient(n: Pair, d: Pair) -> Pair:
 
 
 def pair_root(a: Pair) -> Pair:
-    """The square root of a pair that is 0 or in [2^-60, 2^60]."""
+    """Return the square root of a pair that is 0 or in [2^-60, 2^60]."""
     guess = (a[0].of(0x5F375A86, "u") - (a[0].u >> 1)).f  # the first estimate of 1 / sqrt(a)
     for _ in range(3):
         guess = guess * (a[0].of(1.5) - ((a[0] * 0.5) * guess) * guess)  # this form is finite for 0 too
@@ -59,7 +60,7 @@ def pair_root(a: Pair) -> Pair:
 
 
 def divide(a: Number, b: Number) -> Number:
-    """a / b, rounded: the quotient of the mantissas as an integer, corrected by the remainder."""
+    """Return a / b, rounded: the quotient of the significands as an integer, corrected by the remainder."""
     x, y = magnitude(a).u, magnitude(b).u
     ma, mb = (x & FRACTION) | HIDDEN, (y & FRACTION) | HIDDEN
     less = ma < mb
@@ -84,7 +85,7 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def square_root(x: Number) -> Number:
-    """The square root of x, rounded; -0 for -0, NaN for other negative numbers."""
+    """Return the square root of x, rounded; -0 for -0, NaN for other negative values."""
     bits = x.u
     even = ((bits >> 23) & 1) ^ 1  # x = m * 4^k, m in [1, 4); m >= 2 if the biased exponent is even
     m = ((bits & FRACTION) | HIDDEN) << even

@@ -1,6 +1,6 @@
-"""Requantization of an int32 accumulator to 8 bits: the multipliers, the bounds of a fused activation, the
-rounding, and the channels whose accumulator could overflow. NumPy, bit for bit as ONNX Runtime's QLinearConv
-and QLinearMatMul.
+"""Requantization of int32 accumulators to 8 bits in NumPy: multipliers, bounds of fused activations,
+rounding, and channels whose accumulator could overflow. The bits are those of ONNX Runtime's QLinearConv and
+QLinearMatMul.
 
     multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
     y             = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)
@@ -23,17 +23,17 @@ OVERFLOW = ("refuse", "wrap")  # what a layer does if an accumulator could excee
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
-# The worst-case zero point of a row: |x_q - zero_point| is at most 255 for every zero point.
+# The worst zero point of a row: |x_q - zero_point| is at most 255 for every zero point.
 WORST_CASE = QParams(1.0, 127)
 
 
 def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = None) -> Float32:
     """Return a float32 multiplier for each output channel: ``(x_scale * w_scale) / y_scale``, in this order.
 
-    Each step is rounded to float32, as in ONNX Runtime. Without ``y_scale`` (float32 output) it is
-    ``x_scale * w_scale``. The result has the shape of w_scale, at least 1-D. Raises ArgumentError, with
-    the channel, if a multiplier is not finite, or, for float32 output, below 2**-126, which a device may
-    flush to zero.
+    Each step is rounded to float32, as in ONNX Runtime. Without ``y_scale`` (float32 output), the multiplier
+    is ``x_scale * w_scale``. The result has the shape of w_scale, at least 1-D. Raises ArgumentError, with
+    the channel, if a multiplier is not finite or, for float32 output, below 2**-126, because a device may
+    flush it to zero.
 
     >>> multipliers(0.5, [0.25, 0.5], 0.125)
     array([1., 2.], dtype=float32)
@@ -55,7 +55,7 @@ def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = 
 
 
 def activation_range(activation: Activation) -> tuple[float, float]:
-    """Return the real bounds of a fused activation: None, "relu", "relu6" or (lo, hi); bounds may be
+    """Return the real bounds (lo, hi) of a fused activation: None, "relu", "relu6" or (lo, hi). Bounds may be
     infinite.
 
     Raises ArgumentError for another name, for lo > hi and for NaN.
@@ -74,8 +74,8 @@ def activation_range(activation: Activation) -> tuple[float, float]:
 
 
 def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
-    """Return the bounds of y_q for a fused activation: (quantize(lo), quantize(hi)). Clamping y_q to them
-    gives the same bits as the separate activation.
+    """Return the bounds of y_q for a fused activation: (quantize(lo), quantize(hi)). Clamping y_q to these
+    bounds gives the same bits as a separate activation.
 
     >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
     ((-20, 127), (-128, 127))
@@ -87,11 +87,11 @@ def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
 def requantize(
     acc: Array, multiplier: npt.ArrayLike, y: QParams, clamp: tuple[int, int] | None = None
 ) -> Array:
-    """``saturate(round_half_even(float32(acc) * multiplier) + y.zero_point)``, an array of dtype ``y.dtype``.
+    """Return ``saturate(round_half_even(float32(acc) * multiplier) + y.zero_point)``, of dtype ``y.dtype``.
 
     acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), the bounds of the
-    result as numbers of y's dtype (`activation_bounds`); None for the dtype's own. The product is rounded
-    once, to float32.
+    result as values of y's dtype (`activation_bounds`); None for the range of the dtype. The product is
+    rounded once, to float32.
 
     >>> requantize(np.array([1, 3, 5, 1000]), np.float32(0.5), QParams(1.0))
     array([  0,   2,   2, 127], dtype=int8)
@@ -109,13 +109,12 @@ def check_accumulator(
     bias: npt.NDArray[Any] | None = None,
     w_zero_point: npt.ArrayLike | None = None,
 ) -> None:
-    """Refuse weights with which the int32 accumulator of a linear layer or a convolution could overflow.
+    """Raise an error if the int32 accumulator of a linear layer or a convolution could overflow.
 
     weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 of shape
-    (channels,).
-    w_zero_point: one integer or one per channel; None is 0. Raises AccumulatorOverflowError, with the worst
-    channel, if ``max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| +
-    |bias[n]| >= 2**31`` for a channel n.
+    (channels,). w_zero_point: one integer, or one per channel; None means 0. Raises AccumulatorOverflowError,
+    with the worst channel, if ``max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] -
+    w_zero_point[n]| + |bias[n]| >= 2**31`` for a channel n.
 
     >>> check_accumulator(np.full((2, 1000), 127, np.int8), QParams(1.0))
     """
@@ -136,7 +135,7 @@ def overflowing(
     bias: npt.NDArray[Any] | None = None,
     w_zero_point: npt.ArrayLike | None = None,
 ) -> list[int]:
-    """Return the output channels that `check_accumulator` refuses.
+    """Return the output channels for which `check_accumulator` raises an error.
 
     >>> overflowing(np.array([[1], [2]], np.int8), QParams(1.0), np.full(2, 2**31 - 200, np.int32))
     [1]
@@ -145,7 +144,7 @@ def overflowing(
 
 
 def wrapped(acc: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return sums modulo 2**32, as in an int32 accumulator."""
+    """Return sums modulo 2**32, as an int32 accumulator wraps them."""
     return acc.astype(np.int32).astype(np.int64)
 
 
@@ -157,7 +156,7 @@ def _reach(x: QParams) -> int:
 def _bounds(
     weight: npt.NDArray[Any], x: QParams, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> npt.NDArray[np.int64]:
-    """Return the bound of each output channel's accumulator; zeros if no weights of this shape could
+    """Return a bound of each output channel's accumulator; zeros if no weights of this shape could
     overflow."""
     length, reach = prod(weight.shape[1:]), _reach(x)
     if weight.size and _cannot_overflow(weight, reach * length, bias, w_zero_point):
@@ -172,8 +171,8 @@ def _bounds(
 def _cannot_overflow(
     weight: npt.NDArray[Any], steps: int, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> bool:
-    """Return True if even the largest weights of the type could not overflow. If so, as nearly always, the
-    weights need not be read."""
+    """Return True if even the largest weights of the dtype could not overflow. This is nearly always the
+    case, and then the weights need not be read."""
     zeros = np.zeros(1, np.int64) if w_zero_point is None else np.asarray(w_zero_point, np.int64)
     low, high = np.iinfo(weight.dtype).min, np.iinfo(weight.dtype).max
     largest = max(abs(w - int(z)) for w in (low, high) for z in (zeros.min(), zeros.max()))

@@ -1,9 +1,9 @@
-"""Functions of rows of float32 numbers (sums, softmax, normalizations): one description for NumPy and devices
+"""Functions of rows of float32 values (sums, softmax, normalizations): one description for NumPy and devices
 (`vkq.numerics.steps`).
 
-The order of a sum depends only on the row's length: each of *lanes* invocations adds every lanes-th number,
-one after the other, and keeps the rounding errors; then the lower half adds the upper half repeatedly. A sum
-is within (2 + log2(lanes)) * 2^-24 of the sum of magnitudes, and rows * 2^-100.
+The order of a sum depends only on the row's length. Each of *lanes* invocations adds every lanes-th element,
+one after the other, and sums the rounding errors; then the lower half of the lanes adds the sums of the upper
+half, repeatedly. A sum is within (2 + log2(lanes)) * 2^-24 of the sum of magnitudes, plus rows * 2^-100.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan
 
 MOST_LANES = 128
 SMALL = 2.0**-100  # rounding errors of smaller sums are dropped, because the errors may be subnormal
-Got = Sequence[Number]  # results of earlier passes: for each pass, one number for each row
+Got = Sequence[Number]  # results of earlier passes: for each pass, one value for each row
 Attributes = Mapping[str, float]
 IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}
 JOIN: dict[str, Callable[[Number, Number], Number]] = {
@@ -33,8 +33,8 @@ JOIN: dict[str, Callable[[Number, Number], Number]] = {
 class RowFunction:
     """A function of rows, computed in passes over a row.
 
-    Each pass reduces a function of the row's numbers and of earlier passes' results, and applies a second
-    function to the reduced number. ``each``: computes the result for each number; None for a reduction.
+    Each pass reduces a function of the row's elements and of earlier passes' results, and applies a second
+    function to the reduced value. ``each``: computes the result for each element; None for a reduction.
     """
 
     passes: tuple[tuple[str, Callable[[Number, Got], Number], Callable[[Number, Attributes], Number]], ...]
@@ -105,12 +105,12 @@ FUNCTIONS: dict[str, RowFunction] = {
 
 
 def lanes_of(length: int) -> int:
-    """Return the invocations that share a row: a power of 2, each with at least four numbers."""
+    """Return how many invocations share a row: a power of 2, so that each has at least four elements."""
     return min(MOST_LANES, 1 << max(0, (length // 4).bit_length() - 1)) if length >= 8 else 1
 
 
 def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, Number]:
-    """Add one number to a reduction and its rounding error."""
+    """Add an element to a reduction, and its rounding error to the sum of errors."""
     total, lost = state
     if op != "sum":
         return JOIN[op](total, x), lost
@@ -120,18 +120,18 @@ def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, 
 
 
 def lane_result(op: str, state: tuple[Number, Number]) -> Number:
-    """Return a lane's result."""
+    """Return the result of one lane."""
     total, lost = state
     return is_nan(lost).where(total, flushed(total + lost)) if op == "sum" else total
 
 
 def finished(got: Got) -> Number:
-    """Return the result of a reduction, with its rounding error added."""
+    """Return the result of a reduction: of its only pass, or the sum of two (ReduceLogSumExp)."""
     return add(got[0], got[1]) if len(got) > 1 else got[0]
 
 
 def computed_rows(name: str, x: Array, attributes: Attributes) -> Array:
-    """Compute a function of each row of (rows, length) in NumPy: (rows, length), or (rows,) for a
+    """Return a function of each row of x (rows, length), computed in NumPy: (rows, length), or (rows,) for a
     reduction."""
     function = FUNCTIONS[name]
     (rows, length), lanes = x.shape, lanes_of(x.shape[1])

@@ -1,12 +1,12 @@
-"""Arithmetic described as steps. NumPy computes the steps at once; `vkq.shader.assembler` writes them as
-SPIR-V for a device.
+"""Arithmetic described as steps. NumPy computes each step immediately; `vkq.shader.assembler` writes the
+steps as SPIR-V for a device.
 
-A function over `Number` is the only description of its computation: the oracle, constant folding and devices
-use its steps, so their bits cannot differ. The steps are those that are the same on every device: float32
-sums and products rounded to nearest even (never fused), comparisons, 32-bit integers.
+A function over `Number` is the only description of its computation. The reference, constant folding and
+devices use the same steps, so their bits cannot differ. Only steps with the same result on every device
+exist: float32 sums and products rounded to nearest even (never fused), comparisons, 32-bit integers.
 
-A float32 below the normal range (2^-126) may count as zero on a device. Functions begin with `flushed`
-operands and end with `flushed` results, and no subnormal intermediate number affects their results.
+A float32 below the normal range (2^-126) may count as zero on a device. Functions therefore begin with
+`flushed` operands and end with `flushed` results, and no subnormal intermediate value affects their results.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ SIGN, MAGNITUDE, INFINITY, HIDDEN, NAN = 0x80000000, 0x7FFFFFFF, 0x7F800000, 0x8
 
 
 class Number(abc.ABC):
-    """A value of a kind, in NumPy or on a device. Each operator is a step.
+    """A value of a `Kind`, in NumPy or on a device. Each operator is a step.
 
-    A Python number as an operand gets the kind of the other operand. ``>>`` keeps the sign of an "i". Numbers
-    "f" that are compared must not be NaN.
+    A Python number as an operand gets the kind of the other operand. ``>>`` of int32 is arithmetic. Floats
+    that are compared must not be NaN.
     """
 
     kind: Kind
 
     @abc.abstractmethod
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """Return the result of a step on operands. The step is a key of `NUMPY`; the result is of this
-        kind."""
+        """Return the result of a step on operands. *op* is a key of `NUMPY`; *kind* is the kind of the
+        result."""
 
     @abc.abstractmethod
     def constant(self, value: float | int | bool, kind: Kind) -> Number:
-        """Return a constant of the same computation."""
+        """Return a constant for the same computation (NumPy or a kernel)."""
 
     def of(self, value: Number | float | int | bool, kind: Kind | None = None) -> Number:
-        """Return a plain number as one of this value's kind."""
+        """Return *value* as a `Number` of this kind, or of *kind*; a `Number` stays unchanged."""
         return value if isinstance(value, Number) else self.constant(value, kind or self.kind)
 
     def _with(self, op: str, other: Any, kind: Kind | None = None) -> Number:
@@ -78,8 +78,8 @@ class Number(abc.ABC):
         return self._bits("xor", other)
 
     def _bits(self, op: str, other: Any) -> Number:
-        """Apply a bitwise operator; with a float as the first operand, its bits are used and the result is a
-        float."""
+        """Apply a bitwise operator. If the first operand is a float, the operator uses its bits, and the
+        result is a float."""
         if self.kind == "b":
             return self._with(op, other)
         if self.kind == "f":
@@ -113,31 +113,31 @@ class Number(abc.ABC):
         return self.of(other)._with("lt", self, "b").inverted
 
     def equals(self, other: Any) -> Number:
-        """True if integers, or the bits of floats, are equal."""
+        """Return whether integers, or the bits of floats, are equal."""
         if self.kind == "f":
             return self.u.equals(self.of(other).u)
         return self._with("eq", other, "b")
 
     def where(self, yes: Any, no: Any, kind: Kind = "f") -> Number:
-        """Select one of two numbers by this condition; *kind* is needed if both are plain."""
+        """Return *yes* where this bool is true, else *no*; *kind* is needed if both are Python numbers."""
         known = next((v for v in (yes, no) if isinstance(v, Number)), None)
         kind = known.kind if known else kind
         return self.emit(f"{kind}select", kind, self, self.of(yes, kind), self.of(no, kind))
 
     def modulo(self, other: Any) -> Number:
-        """The remainder of a division of "u"; the divisor is not 0."""
+        """Return the remainder of a uint32 division; the divisor must not be 0."""
         return self._with("mod", other)
 
     def divided(self, other: Any) -> Number:
-        """The quotient of "u"; the divisor is not 0."""
+        """Return the quotient of uint32 values; the divisor must not be 0."""
         return self._with("div", other)
 
     def high(self, other: Any) -> Number:
-        """The upper 32 bits of a product of "u"."""
+        """Return the upper 32 bits of a product of uint32 values."""
         return self._with("high", other)
 
     def to(self, kind: Kind) -> Number:
-        """The same 32 bits as another kind."""
+        """Return the same 32 bits as another kind."""
         return self if kind == self.kind else self.emit(f"{self.kind}as{kind}", kind, self)
 
     @property
@@ -153,11 +153,11 @@ class Number(abc.ABC):
         return self.to("i")
 
     def as_float(self) -> Number:
-        """The float32 of an "i" below 2^24 in magnitude: exact."""
+        """Return an int32 below 2^24 in magnitude as float32, exactly."""
         return self.emit("itof", "f", self)
 
     def as_int(self) -> Number:
-        """The "i" of a float32 below 2^31 in magnitude, truncated toward zero."""
+        """Return a float32 below 2^31 in magnitude as int32, truncated toward zero."""
         return self.emit("ftoi", "i", self)
 
 
@@ -175,7 +175,7 @@ def _high(a: Array, b: Array) -> Array:
 
 
 def _cut(a: Array) -> Array:
-    """Truncate to int32; values out of range have no defined result."""
+    """Truncate to int32; the result is undefined for values out of range."""
     found: Array = np.clip(np.nan_to_num(a), -(2.0**31), 2147483520)
     return found.astype(np.int32)
 
@@ -200,7 +200,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
 
 
 class Computed(Number):
-    """A value as a NumPy array: each step is computed at once."""
+    """A `Number` as a NumPy array; each step is computed immediately."""
 
     __slots__ = ("array", "kind")
 
@@ -217,7 +217,7 @@ class Computed(Number):
 
 
 def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
-    """Return the results of a function of float32 numbers in NumPy."""
+    """Return the results of a function of float32 values, computed in NumPy."""
     with np.errstate(all="ignore"):
         result = function(*(Computed(array) for array in arrays))
     assert isinstance(result, Computed)
@@ -228,7 +228,7 @@ def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
 
 
 def flushed(x: Number) -> Number:
-    """Return a float with values below the normal range replaced by zero of the same sign."""
+    """Return a float, with a value below the normal range replaced by zero of the same sign."""
     return (x.u & INFINITY).equals(0).where(x ^ (x.u & MAGNITUDE), x)
 
 
@@ -241,7 +241,8 @@ def magnitude(x: Number) -> Number:
 
 
 def scaled(x: Number, exponent: Number) -> Number:
-    """x * 2^exponent of a finite x: zero below the normal range, infinite above, with the sign of x."""
+    """Return x * 2^exponent for a finite x: zero below the normal range, infinite above it, with the sign of
+    x."""
     to = (magnitude(x).u >> 23).i + exponent
     nothing = (magnitude(x).u < HIDDEN) | (to < 1)
     found = (magnitude(x).u + (exponent.u << 23)).f
@@ -249,21 +250,20 @@ def scaled(x: Number, exponent: Number) -> Number:
 
 
 def exact_sum(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return a + b, rounded, and its rounding error (Knuth)."""
+    """Return a + b, rounded, and the rounding error (Knuth)."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
 
 
 def quick_sum(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return a + b, rounded, and its rounding error, if a is 0 or at least as large as b in magnitude
-    (Dekker)."""
+    """Return a + b, rounded, and the rounding error, if a is 0 or |a| >= |b| (Dekker)."""
     total = a + b
     return total, b - (total - a)
 
 
 def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return a * b, rounded, and its rounding error, if no part of that is below the normal range
+    """Return a * b, rounded, and the rounding error, if no part of the error is below the normal range
     (Dekker)."""
     total = a * b
     ah, bh = a & 0xFFFFF000, b & 0xFFFFF000
@@ -272,7 +272,7 @@ def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def polynomial(x: Number, *coefficients: float) -> Number:
-    """Evaluate a polynomial, the highest power first (Horner)."""
+    """Return the value of a polynomial; the coefficient of the highest power is first (Horner)."""
     total = x.of(coefficients[0])
     for coefficient in coefficients[1:]:
         total = total * x + coefficient

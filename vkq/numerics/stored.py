@@ -1,4 +1,4 @@
-"""The stored form of 8-bit numbers, always int8 (128 is subtracted from uint8 and its zero point), and the
+"""The stored form of 8-bit values, always int8 (128 is subtracted from uint8 values and zero points), and the
 ownership of arrays."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ Int8 = npt.NDArray[np.int8]
 
 
 def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array, or a copy if the array or its base is writable. The result is read-only, so that data
-    packed later is the data that was given."""
+    """Return the array, or a copy if the array or its base is writable. The result is read-only, so later
+    writes of the caller do not change data that are packed later."""
     owner: Any = values
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:
         owner = owner.base
@@ -26,19 +26,21 @@ def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def signed(values: npt.NDArray[Any]) -> Int8:
-    """Return int8 unchanged, uint8 less 128: the same real numbers, with the zero point shifted likewise."""
+    """Return int8 values unchanged, and uint8 values minus 128. With the zero point shifted alike, they stand
+    for the same real numbers."""
     if values.dtype == np.uint8:
         values = (values ^ np.uint8(0x80)).view(np.int8)
     return np.asarray(values, np.int8)
 
 
 def signed_zero_point(q: QParams | None) -> int:
-    """Return the zero point of 8-bit data after `signed`; 0 if it is computed by rows at run time (None)."""
+    """Return the zero point of 8-bit data after `signed`; 0 if q is None (each row's zero point is computed
+    at run time)."""
     if q is None:
         return 0
     return q.zero_point - (128 if q.dtype == "uint8" else 0)
 
 
 def shift(dtype: str) -> int:
-    """Return the shift of this type, 0 or 128: stored int8 = number - shift."""
+    """Return the shift of a dtype, 0 or 128: stored int8 = value - shift."""
     return 128 if dtype == "uint8" else 0

@@ -1,4 +1,4 @@
-"""Functions of one 8-bit number as tables of 256 entries, and softmax's table of exponentials."""
+"""Functions of one 8-bit value as tables of 256 entries, and the tables of exponentials for softmax."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ UNARY: dict[str, Function] = {
 
 @checked
 def leaky_relu(alpha: float) -> Function:
-    """Return the function ``x if x >= 0 else alpha * x``, for `table_of` and `unary`; alpha is float32,
-    as in an ONNX file.
+    """Return the function ``x if x >= 0 else alpha * x``, for `table_of` and `unary`. alpha is rounded to
+    float32, its type in ONNX files.
 
     >>> leaky_relu(0.25)(np.array([-2.0, 3.0]))
     array([-0.5,  3. ])
@@ -64,10 +64,10 @@ def clamp(low: float, high: float) -> Function:
 
 
 def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
-    """Return the 256 results of ``quantize(function(dequantize(x_q)))``: entry i is for x_q = ``x.qmin + i``.
+    """Return the 256 results of ``quantize(function(dequantize(x_q)))``; entry i is for x_q = ``x.qmin + i``.
 
-    function: a name in `UNARY`, or a callable that maps a float64 array of 256 real numbers to 256 numbers.
-    Its results are rounded to float32 and quantized. So the table holds the results of the three ONNX
+    function: a name in `UNARY`, or a callable that maps a float64 array of 256 real numbers to 256 numbers,
+    which are rounded to float32 and quantized. The table therefore has the results of the three ONNX
     operators in sequence, with a correctly rounded function. Raises ArgumentError for an unknown name or a
     result of another shape.
 
@@ -93,12 +93,12 @@ def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def exponentials(scale: float) -> npt.NDArray[np.int32]:
-    """Return ``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255, the same on every host.
+    """Return ``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255, with the same bits on every host.
 
     >>> exponentials(1.0)[:2].tolist()
     [1073741824, 395007542]
     """
-    from decimal import Context, Decimal  # imported here, because only softmax needs decimals
+    from decimal import Context, Decimal  # imported here because only softmax needs decimals
 
     context = Context(prec=40, Emin=-999999, Emax=999999)
     steps = [context.multiply(Decimal(-d), Decimal(scale)) for d in range(256)]
@@ -131,15 +131,15 @@ def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True)
 class SoftmaxTerms:
-    """The numbers that softmax_sum.glslh takes: the 256 terms, and ``floor(1 / y_scale)`` for ONNX Runtime's
-    bytes, y_scale for LiteRT's."""
+    """The values that softmax_sum.glslh reads: the 256 terms, and *steps*: ``floor(1 / y_scale)`` for ONNX
+    Runtime's bytes, y_scale for LiteRT's bytes."""
 
     terms: npt.NDArray[np.float32]
     steps: float
 
     @classmethod
     def of(cls, litert: bool, x_scale: float, y_scale: float, count: int) -> SoftmaxTerms:
-        """Return the terms of rows of *count* numbers."""
+        """Return the terms for rows of *count* elements."""
         if litert:
             return cls(exponentials_litert(x_scale), y_scale)
         steps = np.floor(np.float32(1) / np.float32(y_scale))
@@ -151,12 +151,11 @@ class SoftmaxTerms:
         return bool(self.terms.min() >= np.finfo(np.float32).tiny)
 
 
-MEAN_BITS = 29  # the largest number of a fixed-point table is at most 2**29
+MEAN_BITS = 29  # the largest magnitude in a fixed-point table is at most 2**29
 
 
 def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], int]:
-    """Return (integers, exponent): a float32 table times ``2**exponent``, rounded, so that none is above
-    2**29.
+    """Return (integers, exponent): the table times ``2**exponent``, rounded, with no magnitude above 2**29.
 
     >>> numbers, exponent = fixed_point(np.array([0.5, -1.0], np.float32))
     >>> numbers.tolist(), exponent
@@ -170,8 +169,8 @@ def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], 
 
 
 def mean_multiplier(exponent: int, pixels: int, y: QParams) -> float:
-    """Return ``2**-exponent / (pixels * y_scale)`` as float32; 0 in place of a subnormal number: every result
-    is then y_zp."""
+    """Return ``2**-exponent / (pixels * y_scale)`` as float32, or 0 if this is subnormal: every result is
+    then y_zp."""
     exact = math.ldexp(1.0, -exponent) / (pixels * y.scale)
     if exact > float(np.finfo(np.float32).max):
         raise ArgumentError(f"the mean's scale over that of {y} is {exact}, above the largest float32")
