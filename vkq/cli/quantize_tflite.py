@@ -14,7 +14,7 @@ from vkq.runtime.device import Device
 # Options of vkq's own search, with their defaults. They do not apply to .tflite files.
 OWN: dict[str, Any] = {
     "exclude": [], "activations": "int8", "per_tensor": False, "only_weights": [], "target_db": None,
-    "target_agreement": None, "target": None, "least": None,
+    "target_agreement": None, "target": None, "least": None, "fast": False, "seconds": 60.0, "block": 32,
 }  # fmt: skip
 
 

@@ -43,6 +43,8 @@ def quantize_linear(w: Words) -> bool:
 def _shape(w: Words) -> list[int] | None:
     """Return the shape in which the parameters broadcast to x; None if all of them are constant, if each is
     for a block, or if the scale is not float32."""
+    if not (w.node.input(0) and w.node.input(1)):  # the operator itself says which input is missing
+        return None
     spec, scale = w.spec(0), w.spec(1)
     known = w.given(1) is not None and (not w.node.input(2) or w.given(2) is not None)
     if known or scale.dtype != "float32":
