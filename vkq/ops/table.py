@@ -53,8 +53,9 @@ def lookup(
     """``table[x - qmin]``, element by element.
 
     x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind, in the same
-    layout). table: 256 int8 or uint8 numbers, the entry of -128 (of 0 for uint8) first; its dtype is the
-    result's. y_qparams: the quantization parameters of the result, stored if the result is a Tensor.
+    layout).
+    table: 256 int8 or uint8 entries; the entry of -128 (of 0 for uint8) is first. The result has its dtype.
+    y_qparams: the quantization parameters of the result, stored if the result is a Tensor.
 
     Raises DTypeError if x is not 8-bit, ArgumentError if the table does not have 256 8-bit entries.
 

@@ -83,11 +83,13 @@ class FilePlan:
     """A plan for one kind of device. A slot is the number of a buffer or of a part of one: an input, a
     constant, a result or scratch memory.
 
-    kind: the kind's name, such as "this" or "portable". about: a line of text for people. needs: features
-    (1), limits (minimum values), and "=name" for values that must be equal. slots: their number; inputs come
-    first. alignment: of arrays in a buffer, in bytes. results: for each output its slot, or its bytes if they
-    are the same for all inputs. answers: the bytes of each output in the known answer. Each plan has its own,
-    because float sums depend on the kernels. scratch: (slot, offset, bytes); constants: (slot, data)."""
+    kind: the kind's name, such as "this" or "portable". about: a line of text for people.
+    needs: features (1), limits (minimum values), and "=name" for values that must be equal.
+    slots: their number; inputs come first. alignment: of arrays in a buffer, in bytes.
+    results: for each output its slot, or its bytes if they are the same for all inputs.
+    answers: the bytes of each output in the known answer. Each plan has its own answers, because float sums
+    depend on the kernels.
+    scratch: (slot, offset, bytes); constants: (slot, data)."""
 
     kind: str
     about: str
