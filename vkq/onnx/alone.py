@@ -1,5 +1,5 @@
-"""Models of one node: what ONNX Runtime, or onnx's reference, computes and infers for an operator unknown to
-vkq."""
+"""Models of one node, with which ONNX Runtime or onnx's reference implementation computes an operator unknown
+to vkq and infers its results."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..graph.operators.operator import OpenShape
 from .protobuf import package
 
 SECONDS = 20.0  # time limit for the arithmetic of one node on constants
-# Most elements of a constant that may decide a shape; larger constants are described by their shape.
+# Most elements of a constant whose content may decide a shape; of larger constants only the shape is given.
 SMALL = 4096
 TYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's names of types -> NumPy's
-# Parts of its messages about unknown operators.
+# Parts of ONNX Runtime's messages about unknown operators.
 UNKNOWN = "No Op registered", "is not a registered function/op"
 OPSET = 21  # opset of ai.onnx for nodes in their newest form
 
@@ -39,8 +39,8 @@ def _attribute(key: str, value: Any) -> Any:
 
 
 def node_proto(node: Node) -> list[Any]:
-    """Return an unknown node in ONNX's form. Values that its graphs read by name come first under these
-    names."""
+    """Return an unknown node in ONNX's form, after Identity nodes that make the values which its graphs read
+    by name."""
     helper, a = package().helper, node.attributes
     own = node.inputs[: len(node.inputs) - len(a["captured"])]
     renamed = [
@@ -54,12 +54,12 @@ def node_proto(node: Node) -> list[Any]:
 
 
 def type_of(spec: Spec) -> int:
-    """Return ONNX's number of a value's type."""
+    """Return a type's number in TensorProto.DataType."""
     return int(package().helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)))
 
 
 def model_of(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> bytes:
-    """Return a model of this unknown node alone; inputs with an array are its constants."""
+    """Return a model of this unknown node alone; inputs with an array become constants."""
     onnx = package()
     helper, a = onnx.helper, node.attributes
     inputs, constants = {}, {}
@@ -91,8 +91,8 @@ def _session(model: bytes) -> Any:
 
 
 def runtime_specs(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> list[Spec]:
-    """Return ONNX Runtime's specs of a node's results. Raises ModelError if it refuses the node, OpenShape if
-    the shapes are known only at run time or the operator is unknown to it, too."""
+    """Return ONNX Runtime's specs of a node's results. Raises ModelError if ONNX Runtime refuses the node,
+    OpenShape if the shapes are known only at run time or ONNX Runtime does not know the operator."""
     small = [None if array is None or array.size > SMALL else array for array in arrays]
     try:
         session = _session(model_of(node, specs, small))
@@ -116,7 +116,7 @@ def _spec_of(argument: Any) -> Spec:
 
 def computed(node: Node, arrays: Sequence[Array | None]) -> list[Array] | None:
     """Compute an unknown node for constants with ONNX Runtime if it is installed, else with onnx's reference.
-    Return None if neither can, or if it takes longer than `SECONDS`."""
+    Return None if neither can compute the node within `SECONDS`."""
     model = model_of(node, [None] * len(arrays), arrays)
     results: list[Any] | None
     try:
@@ -158,7 +158,7 @@ def _stopped_after(options: Any) -> Iterator[None]:
 
 
 def _referenced(node: Node, model: bytes) -> list[Any] | None:
-    """Compute with onnx's own Python. Loops are not run, because nothing could stop them."""
+    """Compute the node with onnx's reference implementation. Loops are not run: nothing could stop them."""
     if node.attributes["captured"] or any(map(is_graph, node.attributes["attributes"].values())):
         return None
     from onnx.reference import ReferenceEvaluator
@@ -171,5 +171,5 @@ def _referenced(node: Node, model: bytes) -> list[Any] | None:
 
 
 def is_graph(value: Any) -> bool:
-    """Return True if an attribute is a graph, or several."""
+    """Return True if an attribute is a graph, or a list of graphs."""
     return hasattr(value, "node") or (isinstance(value, tuple) and any(hasattr(v, "node") for v in value))

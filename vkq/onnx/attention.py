@@ -1,5 +1,5 @@
-"""com.microsoft's MultiHeadAttention, once its shapes are known, and functions that it shares with the other
-attentions of com.microsoft (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""Rewrites com.microsoft's MultiHeadAttention with known shapes; functions for all attentions of
+com.microsoft (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..graph.graph import Spec
 from .rewriting import Rewriting
 from .scores import Scores, append, attend, heads_first, joined, places
 
-FILTER = -10000.0  # the number that is added to the scores of masked keys
+FILTER = -10000.0  # the value that is added to the scores of masked keys
 KNOWN = {"num_heads", "scale", "mask_filter_value", "unidirectional"}
 IDS = ("int32", "int64")
 
 
 def multi_head_attention(w: Rewriting) -> bool:
-    """Rewrite com.microsoft's MultiHeadAttention: q, k, v (or all in q, or k and v in k), bias, mask, an
-    added bias, past keys and values."""
+    """Rewrite com.microsoft's MultiHeadAttention. Its inputs are q, k, v (or all in q, or k and v in k),
+    bias, mask, an added bias, past keys and values."""
     a, given, heads = w.node.attributes, w.given, w.node.attributes.get("num_heads", 0)
     if not set(a) <= KNOWN or not plain(w, 8, 4, heads) or (6 in given) != (7 in given):
         return False
@@ -35,8 +35,8 @@ def multi_head_attention(w: Rewriting) -> bool:
 
 
 def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
-    """Return True if there are only known inputs; all inputs except *integers* have one float type; and none
-    is empty except the past."""
+    """Return True if the node has only known inputs, all inputs except *integers* have one float type, and no
+    input except the past is empty."""
     given = w.given
     if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
         return False
@@ -51,8 +51,8 @@ def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[
 
 
 def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, int] | None:
-    """Return q, k and v of MultiHeadAttention by head, the numbers of queries and keys, and the width of a
-    head of q."""
+    """Return (q, k and v of MultiHeadAttention split into heads; number of queries; number of keys; width of
+    a head of q)."""
     given, names = w.given, [w.name(i) for i in range(3)]
     x, k = given[0].shape, given.get(1)
     tokens = x[1]
@@ -80,7 +80,7 @@ def _unpacked(w: Rewriting, x: str, shape: tuple[int, ...]) -> list[str]:
 
 
 def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
-    """Add the bias to q, k and v; the first two parts of the bias have this width."""
+    """Add the parts of the bias to q, k and v; the parts for q and k have this width."""
     bias = w.spec(3)
     if bias is None:
         return names
@@ -91,8 +91,8 @@ def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
 def scores_of(
     w: Rewriting, sizes: tuple[int, int, int, int], held: int, width: int, inputs: tuple[int, int]
 ) -> Scores | None:
-    """Return the rules of com.microsoft's attentions; None if the mask has another form. *inputs*: the
-    indices of the mask and the added bias."""
+    """Return the rules of one of com.microsoft's attentions; None if vkq does not know the mask's form.
+    *inputs*: the indices of the mask and the added bias."""
     a, (batch, heads, queries, keys), (mask, added) = w.node.attributes, sizes, inputs
     bias = [w.name(added)] if w.name(added) else []
     spec = w.spec(mask)
@@ -108,8 +108,8 @@ def scores_of(
 
 
 def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: int) -> str:
-    """Return the flags of a mask: (batch, keys), (batch, queries, keys), or the end of each batch, (batch,),
-    possibly followed by its start, (2 * batch,). Return "" for other masks."""
+    """Return a mask as flags; "" for an unknown form. The mask is (batch, keys) or (batch, queries, keys); or
+    it has the end of each batch, (batch,), possibly followed by the starts, (2 * batch,)."""
     shape = spec.shape
     if shape in ((batch, keys), (batch, queries, keys)):
         flags = w.emit("Greater", [mask, w.constant(0, spec.dtype)])

@@ -40,7 +40,8 @@ class Prepared:
         return {"constant_inputs": [argument.name for argument in read(self._given[0]).inputs][1:]}
 
     def _open(self, error: ModelError | None) -> None:
-        """Open the model in the next way that accepts it. Raises *error*, or the error of the last way."""
+        """Open the model in the next of the three ways that accepts it. Raises *error*, or the error of the
+        last way."""
         model, device, options = self._given
         while self._ways:
             try:
@@ -69,7 +70,7 @@ class Prepared:
 
 def prepare(model: Any, device: str | None = None, **options: Any) -> Prepared:
     """Return a model on a device. "VULKAN", "GPU" (`vkq.onnx.get_device`) and "CPU" (ONNX's default) are the
-    default device, "VULKAN:1" is the one with index 1, and anything else is part of a name.
+    default device, "VULKAN:1" is the device with index 1, and any other text is part of a device's name.
 
     If ONNX Runtime is installed, it runs the nodes that the device cannot run, on the CPU and with a
     warning; the option ``fallback=None`` refuses such models. Other options are the session's.
@@ -112,7 +113,7 @@ def supports_device(device: str) -> bool:
 
 
 def _which(device: Any) -> Any:
-    """Return a device in ONNX's words ("VULKAN:1") as a session's argument."""
+    """Convert ONNX's name of a device ("VULKAN:1") to the argument of a session."""
     kind, _, index = str(device or "CPU").partition(":")
     if kind not in ("CPU", "GPU", "VULKAN") or not (index == "" or index.isdecimal()):
         return device

@@ -1,7 +1,7 @@
 """Checks that axis 0 of a model's result is the batch, as `InferenceSession.map` requires.
 
-Every value of the graph is followed from the inputs, with this batch and with one element more. The batch is
-the only axis that grows by one, as long as no node on the way may exchange or mix its elements.
+Two graphs are compared, for this batch and for a batch with one more element. The batch is the only axis of a
+value that grows by one, provided that no node before it may reorder or mix the batch's elements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIXED = -1
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 # Operators that may move the batch to another axis.
 WHEREVER = ("MatMul", "Gemm", "Transpose", "Slice", "Pad", "Concat")
-ALONG = {  # operators that mix or exchange the elements of an axis, with the default axis
+ALONG = {  # operators that mix or reorder the elements of an axis, with the default axis
     "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "TopK": -1, "Gather": 0, "GatherElements": 0,
 }  # fmt: skip
 # Operators whose axis 0 is time and whose axis 1 is the batch.
@@ -37,8 +37,8 @@ NEVER = (
 
 
 class BatchCheck:
-    """Refuses batches whose result has another axis 0, before they run; checks each shape of an input
-    once."""
+    """Refuses batches if axis 0 of a result is not the batch, before they run. Each set of input shapes is
+    checked once."""
 
     def __init__(self, model: Model, output: str, constant: Container[str]):
         self.model, self.output, self.constant = model, output, constant
@@ -110,8 +110,8 @@ def _grown(one: Graph, more: Graph, name: str, count: int) -> int:
 
 
 def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int) -> bool:
-    """Return True if element i of the batch, axis *at* of an input, becomes element i of the result's
-    axis."""
+    """Return True if element i along axis *at* of an input, its batch axis, becomes element i along *axis* of
+    the result."""
     op, shape, made = node.op, graph.specs[name].shape, graph.specs[result].shape
     if op == "foreign":
         op, inner = node.attributes["op"], node.attributes["attributes"]
@@ -128,13 +128,13 @@ def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int)
         return axis_of(node, len(shape), -1) > at
     if op in ("Slice", "Pad"):
         return _whole(graph, node, at, len(shape))
-    # Otherwise the axis is the same, counted from the first axis; or from the last axis, as arrays are
-    # broadcast.
+    # Other operators keep the batch at axis 0, or at its distance from the last axis, as broadcasting does.
     return op in WHEREVER or at == axis == 0 or len(shape) - at == len(made) - axis
 
 
 def _whole(graph: Graph, node: Node, at: int, rank: int) -> bool:
-    """Return True if a Slice or Pad keeps all of an axis, whose size stays, in its order."""
+    """Return True if a Slice or Pad keeps all elements of axis *at* in order, given that its size stays the
+    same."""
     arrays = [graph.constants.get(name) for name in node.inputs[1:]]
     numbers = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]
     numbers += [None] * (4 - len(numbers))

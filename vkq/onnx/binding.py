@@ -27,9 +27,9 @@ class IOBinding:
     """The inputs and outputs of a run (`InferenceSession.io_binding`), as in ONNX Runtime.
 
     An input on the device stays there; an input on the CPU is read at each run. An output goes to the CPU, to
-    the device ("vulkan" or "cuda", the same here) or into a value that you bind. The first two make a new
-    value in each run, the third is overwritten. A bound output may be the value of an input: it is read
-    first.
+    the device ("vulkan" or "cuda", the same here) or into a value that you bind. On the CPU and on the
+    device, each run makes a new value; a bound value is overwritten. The value of an input may also be bound
+    as an output: it is read before it is overwritten.
     """
 
     def __init__(self, session: Session):
@@ -49,12 +49,12 @@ class IOBinding:
 
     @checked
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Read an array, with the content that it has when the binding is run."""
+        """Bind an array to an input. Its content is read when the binding is run."""
         self._input(name, OrtValue(array_of(name, arr_on_cpu)))
 
     @checked
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
-        """Read an OrtValue or a `vkq.Tensor`."""
+        """Bind an OrtValue or a `vkq.Tensor` to an input."""
         self._input(name, _checked(ortvalue))
 
     @checked
@@ -67,7 +67,7 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Read the OrtValue whose ``data_ptr()`` is *buffer_ptr*."""
+        """Bind the OrtValue whose ``data_ptr()`` is *buffer_ptr* to an input."""
         self._input(name, at_address(buffer_ptr, element_type, shape))
 
     @checked
@@ -80,7 +80,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Make the output on the CPU, or leave it on the device; or write it into the OrtValue whose
+        """Return the output on the CPU or leave it on the device; or write it into the OrtValue whose
         ``data_ptr()`` is *buffer_ptr*."""
         if buffer_ptr is not None:
             return self.bind_ortvalue_output(name, at_address(buffer_ptr, element_type, shape or ()))
@@ -113,7 +113,7 @@ class IOBinding:
             device.synchronize()
 
     def get_outputs(self) -> list[OrtValue]:
-        """Return the results of the last run, in the order in which they were bound."""
+        """Return the results of the last run, in the order in which the outputs were bound."""
         return list(self._results)
 
     get_outputs_as_ortvaluevector = get_outputs
@@ -135,7 +135,7 @@ class IOBinding:
             self._results.append(self._made(name, where, result))
 
     def _targets(self) -> Mapping[str, Tensor]:
-        """Return the tensors to be written, each in the memory of one output."""
+        """Return the tensors to write, by output name. No two of them may share memory."""
         found: dict[str, Tensor] = {}
         for name, where in self._outputs.items():
             tensor = where.tensor if isinstance(where, OrtValue) else where
@@ -157,7 +157,7 @@ class IOBinding:
 
 
 def _on_device(where: OrtValue | Tensor | str) -> bool:
-    """Return True if a new output should be on the device."""
+    """Return True if a new output on *where* is to stay on the device."""
     return isinstance(where, str) and where != "cpu"
 
 

@@ -1,5 +1,5 @@
-"""If and Loop whose condition or number of rounds is known once shapes are: replaces them by the nodes that
-would run."""
+"""Replaces each If whose condition, and each Loop whose number of iterations, is known with the shapes by the
+nodes that would run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Read = Callable[[Any], Any]
 def branch(
     node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None], read: Read
 ) -> Body | None:
-    """Return the nodes and constants of the branch that an If takes, or of a Loop's rounds one after the
-    other; None for other nodes, and if run-time numbers decide. *read*: reads a model."""
+    """Return the nodes and constants of the branch that an If takes, or of all iterations of a Loop; None for
+    other nodes, and if run-time values decide. *read*: reads a model."""
     a = node.attributes
     if a["domain"] or a["op"] not in ("If", "Loop"):
         return None
@@ -30,7 +30,7 @@ def branch(
 
 
 class _Inside:
-    """The inlined graphs of a node: ``nodes`` and ``constants`` so far."""
+    """The inlined graphs of a node. ``nodes`` and ``constants``: those that were added so far."""
 
     def __init__(self, node: Node, specs: Sequence[Spec | None], read: Read):
         self.node, self.specs, self.read = node, specs, read
@@ -42,7 +42,7 @@ class _Inside:
         self.constants: dict[str, Array] = {}
 
     def model(self, graph: Any, given: Mapping[str, Spec]) -> Any:
-        """Read a graph, with *given* inputs of these specs."""
+        """Read a graph whose inputs have the specs *given*."""
         onnx, a = package(), self.node.attributes
         specs = {**{old: spec for old, (_, spec) in self.outside.items() if spec is not None}, **given}
         made = {v.name for v in graph.initializer}
@@ -60,8 +60,8 @@ class _Inside:
         return self.read(onnx.helper.make_model(alone, opset_imports=imports, ir_version=10))
 
     def place(self, model: Any, given: Mapping[str, str], number: int = 0) -> list[str]:
-        """Add a model's nodes, with new names; return its results' names. *given*: the names of its
-        inputs."""
+        """Add a model's nodes with new names; return the names of its results. *given*: the names that
+        replace its inputs."""
         known = {"": "", **{old: name for old, (name, _) in self.outside.items()}, **given}
         prefix = f"{self.node.outputs[0] or self.node.source}/{self.node.attributes['op']}/{number}"
 
@@ -79,7 +79,7 @@ class _Inside:
         return output
 
     def finish(self, results: Sequence[str]) -> Body:
-        """Return the body, with these values as the node's results."""
+        """Return the nodes and constants so far, with these values as the node's results."""
         for name, output in zip(results, self.node.outputs, strict=False):
             if output and output != name:
                 self.emit("Identity", [name], output)
@@ -95,7 +95,7 @@ def _chosen(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body
 
 
 def _rounds(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body | None:
-    """Inline the rounds of a Loop whose condition stays true; else return None."""
+    """Inline the iterations of a Loop whose condition stays true; return None for other Loops."""
     graph, count = node.attributes["attributes"]["body"], arrays[0] if arrays else None
     names, first = [v.name for v in graph.input], node.inputs[2 : inside.count]
     if count is None or count.size != 1 or not 0 < (rounds := int(count.item())) <= MOST_ROUNDS:
@@ -131,7 +131,7 @@ def _rounds(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body
 
 
 def _stays_true(graph: Any) -> bool:
-    """Return True if a body's condition is its own again, or a constant that is true."""
+    """Return True if a body returns its condition unchanged, or a constant that is true."""
     name, mine = graph.output[0].name, graph.input[1].name
     makers = {output: one for one in graph.node for output in one.output}
     constants = {v.name: v for v in graph.initializer}

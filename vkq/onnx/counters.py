@@ -14,8 +14,8 @@ class Counters:
     """Integers that only grow; threads may count at the same time.
 
     runs: how many calls of `run` and similar methods, and batches of `map`, returned results.
-    shapes_prepared, cache_hits: how often a set of shapes was prepared, or found prepared. bytes_uploaded,
-    bytes_downloaded: the bytes of inputs and results that were arrays of the host.
+    shapes_prepared, cache_hits: how often a requested set of input shapes had to be prepared, or was already
+    prepared. bytes_uploaded, bytes_downloaded: the bytes of inputs and results that were arrays on the host.
     """
 
     runs: int = 0
@@ -28,7 +28,7 @@ class Counters:
         self._lock = Turns("the counters of a session", again=True)
 
     def prepared(self, hit: bool) -> None:
-        """Count a set of shapes that was asked for; *hit*: it was already prepared."""
+        """Count a request for a set of shapes; *hit*: the set was already prepared."""
         with self._lock:
             self.cache_hits += hit
             self.shapes_prepared += not hit
@@ -41,11 +41,11 @@ class Counters:
             self.bytes_downloaded += downloaded
 
     def as_dict(self) -> dict[str, int]:
-        """Return all counters at one moment."""
+        """Return a consistent snapshot of all counters."""
         with self._lock:
             return dataclasses.asdict(self)
 
 
 def host_bytes(values: Iterable[Any]) -> int:
-    """Return the bytes of values that are arrays of the host: tensors of a device are not copied."""
+    """Return the total bytes of the values that are arrays on the host. Tensors on a device count as 0."""
     return sum(int(x.nbytes) for x in values if hasattr(x, "__array_interface__"))

@@ -1,4 +1,4 @@
-"""ONNX Runtime's CPU provider: the reference of comparisons, and the fallback for nodes that a device cannot
+"""ONNX Runtime's CPU provider: the reference for comparisons, and the fallback for nodes that a device cannot
 run."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy.typing as npt
 from ..errors import ModelError
 from ..graph.graph import Array
 
-# Options for exact integers. The first one: integer arithmetic for int8 activations on x86-64. The second
-# one: on processors without VNNI, products of uint8 and int8 that do not saturate to 16 bits. ONNX Runtime
-# refuses the second option for int8 activations, whose products never saturate.
+# Options for exact integers. The first enables integer arithmetic for int8 activations on x86-64. The second
+# keeps products of uint8 and int8 from saturating to 16 bits on processors without VNNI. ONNX Runtime refuses
+# the second for int8 activations, whose products never saturate.
 EXACT = ("session.qdqisint8allowed", "session.x64quantprecision")
 # This optimizer quantizes float weights to 8 bits per tensor wherever activations are quantized, which
-# changes the model's numbers.
+# changes the model's results.
 CHANGES_NUMBERS = ["WeightBiasQuantization"]
 
 
@@ -28,10 +28,10 @@ def cpu_session(
     threads: int = 0,
     arena: bool = True,
 ) -> Any:
-    """Return a session of ONNX Runtime that computes int8 activations in integers on every machine; without
-    this option, ONNX Runtime would use floats on x86-64. Optimizers that change the model's numbers are off;
-    with *plain* all optimizers are off. threads: the threads of one node; 0 lets ONNX Runtime choose. arena:
-    True if the session keeps its memory between runs.
+    """Return a session of ONNX Runtime that computes int8 activations in integers on every machine; by
+    default it uses floats on x86-64. Optimizers that change the model's results are off; with *plain* all
+    optimizers are off. threads: the number of threads for a node; 0 lets ONNX Runtime choose. arena: True if
+    the session keeps its memory between runs.
 
     Raises ModelError if the package is missing, with the purpose *needed*, and if ONNX Runtime refuses the
     model.
@@ -44,7 +44,7 @@ def cpu_session(
     for entries in (EXACT, EXACT[:1]):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        options.log_severity_level = 4  # a refusal is raised, and the first of two may be no failure
+        options.log_severity_level = 4  # do not log: a refusal is raised, or retried with another option
         options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
         if plain:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -60,5 +60,5 @@ def cpu_session(
 
 
 def unequal(got: Array, want: Array) -> npt.NDArray[np.bool_]:
-    """Return where two results differ; NaN equals NaN."""
+    """Return True for elements that differ; NaN equals NaN."""
     return np.asarray((got != want) & ((got == got) | (want == want)))

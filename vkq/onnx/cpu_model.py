@@ -35,7 +35,7 @@ class CpuModel:
 
     @property
     def note(self) -> str:
-        """The sentence on where it runs, and why."""
+        """A sentence: the model runs on the CPU, and the reason."""
         return f"the whole model runs on the CPU through ONNX Runtime: {self.why}"
 
     def told(self) -> CpuModel:

@@ -21,7 +21,7 @@ Value = Array | Tensor
 
 
 def staying(outputs: str) -> Collection[str] | None:
-    """Return which outputs of `run` stay on the device: all (None) for "device", else none."""
+    """Return the outputs of `run` that stay on the device: all (None) if *outputs* is "device", else ()."""
     if outputs not in ("host", "device", "torch"):
         raise ArgumentError(f"run: outputs is {outputs!r}; it must be 'host', 'device' or 'torch'")
     return None if outputs == "device" else ()
@@ -45,8 +45,8 @@ def run(
     stay: Collection[str],
     targets: Mapping[str, Tensor],
 ) -> Mapping[str, Value]:
-    """Return the results of these names: those that *stay* as tensors (in their tensor of *targets*, if they
-    have one), the others as arrays. Parts on the CPU download inputs, and their results are uploaded."""
+    """Return the results of these names. Results in *stay* are tensors (the tensor in *targets*, if there is
+    one), other results are arrays. Parts on the CPU download their inputs and upload their results."""
     if not stay and not any(isinstance(x, Tensor) for x in values.values()):
         return made.run(values)  # type: ignore[arg-type]
     if isinstance(made, Executable):

@@ -1,5 +1,5 @@
 """The fallback: nodes that the device cannot run are run by ONNX Runtime on the CPU. It must be requested,
-and the number of its nodes is reported."""
+and the number of nodes on the CPU is reported."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from .unknown_operators import unknown
 
 
 class FallbackWarning(UserWarning):
-    """Nodes of a model run on the CPU."""
+    """Warns that nodes of a model run on the CPU."""
 
 
 class Mixed:
     """A graph in parts that run alternately on the device and on the CPU. Used as `Executable`.
 
-    own: the model's constants, which sessions on the CPU hold. These sessions are cached in *layers*, and
-    made once for all shapes.
+    own: the model's constants, which sessions on the CPU contain. These sessions are cached in *layers*: one
+    session serves all shapes.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Mixed:
         return sum(size for size, _ in found), [x for _, residents in found for x in residents]
 
     def start(self, inputs: Mapping[str, Array]) -> None:
-        """Run all parts; each waits for the one before."""
+        """Run all parts; each part waits for the part before it."""
         self.graph.check_bounds(inputs)
         given = {**self.graph.constants, **inputs}
         values = dict(given)
         for _, part, run in self.parts:
             values.update(run({name: _given(values[name], part.specs[name]) for name in part.inputs}))
-        # The caller may change results, so results that are constants or inputs are copied.
+        # Copy results that are constants or inputs, because the caller may write to results.
         self._results = {
             name: values[name].copy() if name in given else values[name] for name in self.graph.outputs
         }
@@ -91,30 +91,31 @@ class Mixed:
         return self._results
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results by name. Threads take turns."""
+        """Return the results by name. Calls from several threads run in turn."""
         with self._lock:
             self.start(inputs)
             return self.finish()
 
 
 def _kind_of(node: Node) -> int:
-    """Return the opset in which a refused node is given to ONNX Runtime, or 1 if it has its own ``part``."""
+    """Return the opset in which a refused node is given to ONNX Runtime, or 1 if the node has the attribute
+    ``part``."""
     return 1 if "part" in node.attributes else opset_of(node)
 
 
 def alone(graph: Graph, node: Node) -> Graph:
-    """Return a node as a graph of its own."""
+    """Return a graph that consists of this node."""
     return _part(graph, [node])
 
 
 def _with_flags(part: Graph) -> Graph:
-    """Return a part for the device that reads flags from the CPU as bytes."""
+    """Return a device part whose inputs that are flags have the type uint8."""
     held = {x: Spec("uint8", part.specs[x].shape) for x in part.inputs if part.specs[x].dtype == "bool"}
     return dataclasses.replace(part, specs=part.specs | held) if held else part
 
 
 def _given(value: Array, spec: Spec) -> Array:
-    """Return a value of another part in the type of this part's input."""
+    """Convert a value of another part to the type of this part's input."""
     return value.view(np.uint8) if value.dtype == np.bool_ and spec.dtype == "uint8" else value
 
 
@@ -139,7 +140,7 @@ def _callers() -> int:
 
 def left_alone(model: Model, refused: RefusedNode) -> Model:
     """Return the model with a refused node replaced by its ONNX form, for ONNX Runtime. Raises *refused* if
-    the node stands for no operator of ONNX."""
+    ONNX has no form of the node."""
 
     def unread(node: Node) -> Node:
         if node.op == "foreign" or node.source != refused.node.source or not in_words(node):
@@ -153,9 +154,9 @@ def left_alone(model: Model, refused: RefusedNode) -> Model:
 
 
 def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Graph]]:
-    """Return (opset, or 0 for the device; part) in an order in which they can run: as many nodes as possible
-    of one kind, then of the next, beginning with the kind that gives the fewest parts. refused: the nodes
-    that do not run on the device, with their opset."""
+    """Return the graph as pairs (kind, part) in an order in which the parts can run. The kind is the opset,
+    or 0 for the device. Each part has as many nodes of one kind as possible; the first kind is the one that
+    gives the fewest parts. refused: the nodes that do not run on the device, with their opset."""
     kinds = [0, *sorted(set(refused.values()))]
     found = [_groups(graph, refused, [*kinds[i:], *kinds[:i]]) for i in range(len(kinds))]
     return [(kind, _part(graph, group)) for kind, group in min(found, key=len)]
@@ -182,7 +183,8 @@ def _groups(graph: Graph, refused: Mapping[int, int], order: Sequence[int]) -> l
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:
-    """Return the nodes as a graph of their own: its results are the values that others read."""
+    """Return a graph of these nodes; its results are the values that other nodes read, or results of the
+    model."""
     made = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name}
     own = {id(node) for node in nodes}

@@ -1,4 +1,4 @@
-"""Operators that are rewritten as others once the shapes of their inputs are known."""
+"""Rewrites operators in terms of other operators, once the shapes of their inputs are known."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RULES: dict[tuple[str, str], Callable[[Rewriting], bool]] = {
 
 
 def written(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """Return the nodes and constants that replace an unknown node; None if there is no rule for it, or for
-    its form. Raises OpenShape if run-time numbers decide the shapes of its results."""
+    """Return the nodes and constants that replace an unknown node; None if there is no rule for the operator
+    or its form. Raises OpenShape if run-time values decide the shapes of the results."""
     a = node.attributes
     rule = RULES.get((a["domain"], a["op"]))
     w = Rewriting(Node(a["op"], node.inputs, node.outputs, a["attributes"], node.source), specs, arrays)

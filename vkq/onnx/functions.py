@@ -1,5 +1,5 @@
-"""Operators that ONNX defines by others (losses, Attention, windows, ...): replaces an unknown node by its
-definition."""
+"""Replaces an unknown node by its operator's definition, for operators that ONNX defines by other operators
+(losses, Attention, windows, ...)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Body = tuple[Sequence[Node], Mapping[str, Array]]
 
 def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -> Body | None:
     """Return the nodes and constants that define an unknown node, for inputs of these specs; None if ONNX has
-    no definition, or one with loops. *read*: reads a model."""
+    no definition, or the definition has loops. *read*: reads a model."""
     a = node.attributes
     if a["domain"] or a["op"] in RANDOM or has_graphs(node) or a["captured"]:
         return None
@@ -35,7 +35,7 @@ def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -
 
 
 def _model(node: Node, specs: Sequence[Spec | None]) -> Any:
-    """Return a model of the node, as a call of its definition; None if there is none."""
+    """Return a model in which the node calls its definition as a function; None if ONNX has no definition."""
     onnx, a = package(), node.attributes
     helper, opset = onnx.helper, a["opset"] or NEWEST
     schema = onnx.defs.get_schema(a["op"], opset, "")

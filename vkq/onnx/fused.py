@@ -1,5 +1,5 @@
-"""Operators of com.microsoft that ONNX Runtime's optimizer fuses from transformers: replaces them by the
-nodes that were fused (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""Replaces operators of com.microsoft, to which ONNX Runtime's optimizer fuses parts of transformers, by the
+original nodes (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _cast(reading: Reading, node: Node, x: str) -> str:
 
 
 def _summed(reading: Reading, node: Node, names: Sequence[str]) -> str:
-    """Add values in float32, from left to right; "" stands for none."""
+    """Add values in float32, from left to right; omitted values ("") are skipped."""
     total, *rest = (_cast(reading, node, name) for name in names if name)
     for one in rest:
         total = reading.emit(node, "Add", [total, one])
@@ -43,7 +43,8 @@ def _unread(reading: Reading, node: Node, why: str) -> None:
 
 
 def skip_normalization(root: bool) -> Spelling:
-    """x + skip (+ bias), normalized; the sum is the fourth result. All in float32, whatever the type of x."""
+    """Return a rule that normalizes x + skip (+ bias) in float32, whatever the type of x. The sum is the
+    fourth result."""
 
     def rule(reading: Reading, node: Node) -> None:
         x, skip, scale = node.inputs[:3]
@@ -61,8 +62,8 @@ def skip_normalization(root: bool) -> Spelling:
 
 
 def embed_normalization(reading: Reading, node: Node) -> None:
-    """The normalized sum of the embeddings of a token, its position and its segment. Further results are the
-    number of tokens that the mask shows, and the sum."""
+    """Normalize the sum of the embeddings of a token, its position and its segment. Further results are the
+    number of unmasked tokens, and the sum."""
     ids, segments, tokens, places, kinds, scale, bias = node.inputs[:7]
     mask, positions, y = node.input(7), node.input(8), node.outputs[0]
     outputs = (*node.outputs, "", "")
@@ -89,7 +90,7 @@ def embed_normalization(reading: Reading, node: Node) -> None:
 
 
 def gelu(approximate: str) -> Spelling:
-    """Gelu of x (+ bias): BiasGelu, FastGelu."""
+    """Return a rule for Gelu of x (+ bias): BiasGelu, FastGelu."""
 
     def rule(reading: Reading, node: Node) -> None:
         x, bias = node.inputs[0], node.input(1)
@@ -106,7 +107,8 @@ def matmul_integer_to_float(reading: Reading, node: Node) -> None:
 
 
 def dynamic_quantize_matmul(reading: Reading, node: Node) -> None:
-    """a, b, the scale and zero point of b, a bias: a is quantized by its own range to uint8."""
+    """Rewrite DynamicQuantizeMatMul: inputs a, b, scale and zero point of b, bias. a is quantized to uint8 by
+    its range."""
     names = tuple(reading.fresh(f"{node.outputs[0]}/{part}") for part in ("quantized", "scale", "zero_point"))
     reading.nodes.append(Node("DynamicQuantizeLinear", node.inputs[:1], names, {}, node.source))
     operands = (names[0], node.inputs[1], names[2], node.input(3))
@@ -125,7 +127,7 @@ def _real_product(
 
 
 def fused_matmul(reading: Reading, node: Node) -> None:
-    """alpha * a @ b, with the last two axes of either swapped on request."""
+    """Rewrite alpha * a @ b; attributes may swap the last two axes of a and of b."""
     a = node.attributes
     if a.get("transBatchA", 0) or a.get("transBatchB", 0):
         _unread(reading, node, "its first axis is not the batch")

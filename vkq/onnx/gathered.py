@@ -50,7 +50,7 @@ def gather_block_quantized(w: Rewriting) -> bool:
 def _codes(
     table: Array, scales: Array, points: Array | None, bits: int, block: int
 ) -> tuple[Array, Array] | None:
-    """Return a code for each element, uint8, and the zero point of each block. None if it is ambiguous
+    """Return the uint8 code of each element, and the zero point of each block; None if it is ambiguous
     whether a byte holds one code or several, or if sizes do not fit."""
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
@@ -75,7 +75,7 @@ def _rows(w: Rewriting, codes: Array) -> str:
 
 
 def _pairs(w: Rewriting, codes: Array, shape: tuple[int, ...]) -> str:
-    """Return rows of codes with two in a byte."""
+    """Return rows of codes, packed as two codes in a byte."""
     both = w.cast(_rows(w, packed(codes, 4)), "int32")
     sixteen = w.constant(16, "int32")
     parts = [w.reshape(w.emit(op, [both, sixteen]), (math.prod(shape), -1, 1)) for op in ("Mod", "Div")]
@@ -83,7 +83,7 @@ def _pairs(w: Rewriting, codes: Array, shape: tuple[int, ...]) -> str:
 
 
 def _along(w: Rewriting, each: str, shape: tuple[int, ...], block: int, width: int) -> str:
-    """Return the index of each element's block, in the rows that are gathered."""
+    """Gather rows of *each*, and repeat each value for all elements of its block."""
     rows = w.reshape(w.emit("Gather", [each, w.name(1)], axis=0), (*shape, 1))
     whole = w.emit("Expand", [rows, w.constant((*shape, block), "int64")])
     line = w.reshape(whole, (*shape[:-1], shape[-1] * block))

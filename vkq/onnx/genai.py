@@ -14,19 +14,19 @@ MOST_BYTES = 1 << 24  # most bytes of a configuration file
 
 @dataclasses.dataclass(frozen=True)
 class Genai:
-    """Names of files, inputs and outputs, and the numbers for a loop over tokens."""
+    """Names of files, inputs and outputs, and the sizes for a loop over tokens."""
 
     model: Path
     context: int  # most tokens, given and generated
     ends: frozenset[int]  # tokens that end the text
     shares: bool  # True if past and present share one buffer of the greatest length
     heads: int  # number of heads of keys and values
-    width: int  # numbers of a head
+    width: int  # elements of a head
     ids: str
     mask: str
     places: str
     logits: str
-    past: tuple[str, ...]  # for each layer the names of keys and values
+    past: tuple[str, ...]  # names of the past keys and values, layer by layer
     present: tuple[str, ...]
 
 

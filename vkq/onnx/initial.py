@@ -1,4 +1,4 @@
-"""Inputs with an initializer, which is their value unless they are fed."""
+"""Inputs with an initializer, which is the input's value unless a run feeds another."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class Initials(Generic[Session]):
         self._sessions: dict[frozenset[str], Session] = {}
 
     def fed(self, feed: Container[str], reread: Callable[[Parse, Sequence[str]], Session]) -> Session | None:
-        """Return the session for the initializers in *feed*; None if there are none. *reread* opens one: with
-        the model read for these inputs, whose values count as constants, as they may be weights."""
+        """Return the session for the initializers that *feed* replaces; None if it replaces none. *reread*
+        opens such a session: it reads the model with these initializers as inputs, whose values count as
+        constants, because they may be weights."""
         names = frozenset(name for name in self._names if name in feed)
         if names and names not in self._sessions:
             self._sessions[names] = reread(functools.partial(read, fed=names), sorted(names))

@@ -8,10 +8,10 @@ from typing import Any
 from ..errors import ModelError
 from .protobuf import package
 
-# The most nodes that a model may have after inlining. A few functions that call each other ten times each
-# would give a model that fills the memory.
+# Most nodes of a model after inlining. Without a limit, a few functions that call each other ten times each
+# would fill the memory.
 MOST_NODES = 100_000
-DEEPEST = 64  # the most levels of functions that call functions
+DEEPEST = 64  # most levels of functions that call functions
 Key = tuple[str, str]
 
 
@@ -42,5 +42,5 @@ def inlined(proto: Any) -> Any:
         raise ModelError(f"the model's functions make {count} nodes; at most {MOST_NODES} are read")
     try:
         return package().inliner.inline_local_functions(proto)
-    except Exception as error:  # errors of onnx's checks are no ValueErrors
+    except Exception as error:  # errors of onnx's checks are not ValueErrors
         raise ModelError(f"the model's functions cannot be inlined: {str(error)[:200]}") from error

@@ -20,7 +20,7 @@ from .pytorch import plain_array
 from .reader import Model
 from .tensors import Argument
 
-# Sizes that are tried for the model's open sizes, to learn its operators.
+# Sizes that are tried for the model's open sizes, to get a graph before the first input.
 TRIAL_SIZES = (224, 256, 64, 32, 512, 1)
 HELD = {"int64": "int32", "bool": "uint8"}  # dtype in the model -> dtype on the device
 _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
@@ -28,8 +28,8 @@ _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
 @dataclasses.dataclass(frozen=True)
 class NodeArg:
-    """An input or output: its name, its type ("tensor(float)"), and its shape, in which a text is a named
-    size that the input decides, and None an unnamed one."""
+    """An input or output: its name, its type ("tensor(float)"), and its shape. In the shape, a text is the
+    name of an open size, and None is an open size without a name."""
 
     name: str
     type: str
@@ -37,15 +37,15 @@ class NodeArg:
 
     @classmethod
     def of(cls, argument: Argument) -> NodeArg:
-        # The names that `argument_of` gives.
+        # Names that `argument_of` gives to unnamed sizes.
         unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]
         shape = [None if d == own else d for d, own in zip(argument.shape, unnamed, strict=True)]
         return cls(argument.name, type_name(argument.dtype), shape)
 
 
 def type_name(dtype: str) -> str:
-    """Return a dtype in ONNX Runtime's terms: tensor(float). Types other than tensors have such a name
-    already (seq(tensor(float)))."""
+    """Return ONNX Runtime's name of a dtype, such as tensor(float). Types other than tensors
+    (seq(tensor(float))) are returned unchanged."""
     return dtype if "(" in dtype else f"tensor({_TYPES.get(dtype, dtype)})"
 
 
@@ -55,9 +55,9 @@ def checked_feed(
     constant: Container[str],
     device: Device | None = None,
 ) -> dict[str, Any]:
-    """Return an array for each input, which has the input's type and an allowed shape. Unless an input is a
-    constant, bool becomes bytes, and int64 becomes int32. Tensors on the session's *device* stay
-    unchanged."""
+    """Check the inputs of a run and return an array for each, of the input's type and an allowed shape. bool
+    becomes uint8 and int64 becomes int32, except for inputs that count as constants. Tensors on the session's
+    *device* stay unchanged."""
     known = [argument.name for argument in inputs]
     if set(feed) != set(known):
         raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")
@@ -78,7 +78,7 @@ def checked_feed(
 
 
 def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
-    """Return a tensor as this input of a session on *device*; raises an error that names the requirement."""
+    """Return a tensor as this input of a session on *device*; raises an error if the tensor does not fit."""
     if value.device is not device:
         raise ArgumentError(
             f"input {argument.name!r} is on {value.device!r}, and the session on {device!r}; they must be on"
@@ -130,8 +130,8 @@ def checked_shapes(
 
 
 def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None = None) -> None:
-    """Refuse a shape that the argument does not allow; *sizes* are those of named axes so far, None if they
-    may differ."""
+    """Refuse a shape that the argument does not allow; *sizes* has the sizes of named axes so far; None: axes
+    of one name may differ."""
 
     def wanted(dim: int | str, size: int) -> int:
         return dim if isinstance(dim, int) else size if sizes is None else sizes.setdefault(dim, size)
@@ -155,7 +155,7 @@ def array_of(name: str, value: npt.ArrayLike) -> Array:
 
 
 def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Return shapes that a model accepts, so that its operators are known before the first input."""
+    """Return input shapes that a model accepts, with which its graph can be built before the first input."""
     few = all(isinstance(d, int) for a in model.inputs for d in a.shape[1:])
     for size in TRIAL_SIZES:
         shapes = {
@@ -176,8 +176,7 @@ def shapes_of(
     model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of each input: the given shape, or the shape of its array, or the shape in the model.
-    Sizes of the model that have the same name get the same number; a name without a given size gets a
-    likely number."""
+    Open sizes with the same name get the same value; a name without a given size gets a likely value."""
     names = [argument.name for argument in model.inputs]
     shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
     for text in given:
@@ -202,8 +201,8 @@ def shapes_of(
 
 
 def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[Array]]:
-    """Return the arrays of a batch for each input, without the batch's axis; an element that is not a mapping
-    is an array of the first input."""
+    """Return for each input the arrays of a batch's elements, without the batch axis. An element that is not
+    a mapping is an array for the first input."""
     rows = [one if isinstance(one, Mapping) else {inputs[0].name: one} for one in group]
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():
@@ -214,7 +213,7 @@ def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[
 
 
 def _element(name: str, value: npt.ArrayLike, rank: int | None) -> Array:
-    """Return one element of a batch, without the batch's axis."""
+    """Return one element of a batch without the batch axis."""
     array = array_of(name, value)
     if array.ndim != rank or not rank:
         return array

@@ -16,14 +16,14 @@ from ..runtime.device import Device
 from .genai import read_genai
 from .session import InferenceSession
 
-LONGEST = 256  # most tokens of a prompt that run at once
-LEAST = 64  # fewest places of a cache; a cache has a power of two of them, so that few lengths are prepared
+LONGEST = 256  # most tokens of a prompt in one run
+LEAST = 64  # least length of a cache; lengths are powers of two, so that few are prepared
 
 
 class LanguageModel:
     """A decoder in a folder in the format of onnxruntime-genai's model builder: ``genai_config.json``, the
-    model that it names, and ``tokenizer.json``, which the package ``tokenizers`` reads when text is asked
-    for.
+    model that it names, and ``tokenizer.json``, which is read by the package ``tokenizers`` when text is
+    needed.
 
     device, fallback: as in `InferenceSession`. Raises ModelError for another folder, or a model with inputs
     unknown to a loop over tokens.
@@ -60,9 +60,9 @@ class LanguageModel:
     ) -> Iterator[int]:
         """Yield up to *count* tokens that follow *prompt*, each as soon as it is known.
 
-        top_k: 1 takes the most likely token; more draws one of the top_k most likely, by the softmax of score
-        / *temperature*; *seed* fixes the draws. stop: tokens that end the text and are not yielded (None: the
-        model's own).
+        top_k: 1 takes the most likely token; a larger number draws one of the top_k most likely tokens, by
+        the softmax of score / *temperature*; *seed* fixes the draws. stop: tokens that end the text and are
+        not yielded (None: those of the model's configuration).
         """
         most = self.config.context
         if not len(prompt) or count < 0 or len(prompt) + count > most:
@@ -134,7 +134,7 @@ class LanguageModel:
 
 class _Cache:
     """Keys and values of the tokens so far, for a text of at most *length* tokens. If past and present share
-    one buffer, it has its full length from the start, so that a token changes no shape."""
+    one buffer, it has its full length from the start, so that shapes never change."""
 
     def __init__(self, model: LanguageModel, length: int):
         self.model, self.config, self.done = model, model.config, 0
@@ -144,7 +144,7 @@ class _Cache:
         self.past: list[Any] = [np.zeros(shape, inputs[name].dtype) for name in self.config.past]
 
     def read(self, tokens: Sequence[int]) -> Any:
-        """Return the scores after each of some more tokens, a Tensor (1, tokens, words)."""
+        """Append *tokens*, and return the scores after each of them, a Tensor (1, tokens, vocabulary)."""
         c, start = self.config, self.done
         self.done += len(tokens)
         mask = np.zeros((1, self.room or self.done), np.int64)
@@ -158,7 +158,7 @@ class _Cache:
 
 
 class _Draw:
-    """Draws a token by its score."""
+    """Chooses the next token by the scores."""
 
     def __init__(self, top_k: int, temperature: float, random: np.random.Generator):
         self.top_k, self.temperature, self.random = top_k, temperature, random

@@ -1,5 +1,5 @@
-"""The functions of ONNX Runtime's module other than sessions and values: information, logging, and settings
-of the process."""
+"""ONNX Runtime's functions and classes other than sessions and values: information, logging, settings of the
+process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def set_default_logger_severity(level: int) -> None:
 
 
 def set_default_logger_verbosity(level: int) -> None:
-    """Do nothing: the logger has no levels below the severity's."""
+    """Do nothing: the logger has only severity levels."""
 
 
 def disable_telemetry_events() -> None:
@@ -76,7 +76,7 @@ class OrtDevice:
 
     @classmethod
     def make(cls, ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """Return "cpu", or for any other name the device with this index."""
+        """Return the CPU for "cpu", and for any other name the device with this index."""
         return cls(str(ort_device_name).lower(), int(device_id))
 
     def device_type(self) -> int:
@@ -88,7 +88,7 @@ class OrtDevice:
         return self.index
 
     def device_mem_type(self) -> int:
-        """Return 0: memory of the device's own kind."""
+        """Return 0, ONNX Runtime's default kind of memory."""
         return 0
 
 

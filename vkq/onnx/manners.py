@@ -35,7 +35,8 @@ Callback = Callable[[Sequence[Array], Any, str], Any]
 
 
 class Manners:
-    """The part of a session that gives information, closes it, or hands a run to another thread."""
+    """The methods of a session that return information, close it, or run it in other forms (`run_async`,
+    IOBinding)."""
 
     model: Model
     device: Device
@@ -79,8 +80,8 @@ class Manners:
         return [NodeArg.of(argument) for argument in self.model.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Return the inputs that have a value in the model, which `run` may replace: each new value prepares
-        the model again."""
+        """Return the inputs that have a value in the model. `run` may replace this value; the model is
+        prepared again for each new value."""
         return [NodeArg.of(argument) for argument in self.model.overridable]
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -109,8 +110,8 @@ class Manners:
     def counters(self) -> dict[str, int]:
         """Return counts since the session was opened: ``runs`` (a batch of `map` is one), ``shapes_prepared``
         and ``cache_hits`` (how often a set of shapes was prepared, or found prepared), ``bytes_uploaded`` and
-        ``bytes_downloaded`` (inputs and results that were arrays; without weights, and without values that
-        cross between nodes with a fallback)."""
+        ``bytes_downloaded`` (inputs and results that were arrays; weights and values between the device and a
+        fallback do not count)."""
         return self._executables.counters.as_dict()
 
     def __repr__(self) -> str:
@@ -125,7 +126,7 @@ class Manners:
         )
 
     def _declared(self, name: str, value: Any) -> Any:
-        """Return a result in its type in the model if a device stores it in another (bool, int64). Tensors
+        """Convert a result to its type in the model if a device stores another type (bool, int64). Tensors
         stay unchanged, as do ONNX Runtime's lists for sequences."""
         if isinstance(value, Tensor) or not hasattr(value, "astype"):
             return value
@@ -153,8 +154,8 @@ class Manners:
         run_options: Any = None,
     ) -> None:
         """Start `run` in another thread, which then calls ``callback(results, user_data, error)``: error is
-        "", or describes the failure, and then there are no results. Errors in the arguments are raised here.
-        The arrays must not change before the callback."""
+        "", or a description of the failure; after a failure, results is empty. Errors in the arguments are
+        raised here. The arrays must not change before the callback."""
         if not callable(callback):
             raise ArgumentError(f"run_async: callback is a {type(callback).__name__}, not a function")
         call = self._call(output_names, input_feed, run_options)
@@ -220,7 +221,7 @@ class Manners:
     disable_fallback = enable_fallback
 
     def _timed(self, call: Callable[[], list[Array]]) -> list[Array]:
-        """Make the call, and record it if profiling is on."""
+        """Make the call; record its time if profiling is on."""
         if self._profiled is None:
             return call()
         begin = time.monotonic_ns()
@@ -229,7 +230,7 @@ class Manners:
         return results
 
     def get_profiling_start_time_ns(self) -> int:
-        """Return when the session was opened, in the units of ``time.monotonic_ns``."""
+        """Return the time at which the session was opened, on the clock of ``time.monotonic_ns``."""
         return self._began
 
     def end_profiling(self) -> str:

@@ -25,10 +25,10 @@ class Mapped:
 
     Args:
         constant: inputs whose values count as constants.
-        checked: returns arrays as a device holds them, or raises.
+        checked: converts arrays to the types that a device stores, or raises.
         executable: returns the prepared model for arrays of these types and shapes.
         declared: converts the result of this name to the type that the model declares.
-        counters: of the session; a batch counts as a run.
+        counters: the session's counters; a batch counts as a run.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Nodes of a model by name."""
+"""Selects nodes of a model by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ..errors import ArgumentError, did_you_mean
 
 
 def chosen(proto: Any, names: Collection[str]) -> list[str]:
-    """Return the nodes of these *names*, and all below them: ``/head`` includes ``/head/conv/Conv``.
+    """Return the names of the nodes with one of these *names* or below one: ``/head`` includes
+    ``/head/conv/Conv``.
 
     Raises ArgumentError for a name that no node has.
     """

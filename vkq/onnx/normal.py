@@ -1,4 +1,4 @@
-"""Normalizations and norms, in the steps of ONNX's definitions."""
+"""Rewrites normalizations and norms as the steps of ONNX's definitions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def norm(square: bool, root: bool) -> Spelling:
 def normal(
     reading: Reading, node: Node, x: str, axis: int, function: str = "normalize", otherwise: float = 1e-5
 ) -> str:
-    """Return x minus its mean, divided by its deviation (normalize_root: by the root of its mean square),
-    along the axes from *axis* on. *otherwise*: epsilon if the model gives none."""
+    """Normalize x along the axes from *axis* on: subtract the mean and divide by the deviation
+    (normalize_root: divide by the root of the mean square). *otherwise*: the default epsilon."""
     epsilon = float(np.float32(node.attributes.get("epsilon", otherwise)))
     return reading.emit(node, "Normalization", [x], function=function, axis=axis, epsilon=epsilon)
 
@@ -59,8 +59,8 @@ def instance_normalization(reading: Reading, node: Node) -> None:
 
 
 def group_normalization(reading: Reading, node: Node) -> None:
-    """Groups of channels are one axis with their pixels; each channel has scale and bias (before opset 21
-    each group)."""
+    """GroupNormalization: a group's channels and pixels become one axis; each channel (before opset 21, each
+    group) has a scale and a bias."""
     groups = int(node.attributes["num_groups"])
     flat = reading.constant(np.array([0, groups, -1]), f"{node.outputs[0]}/flat")
     y = normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)

@@ -1,4 +1,4 @@
-"""ONNX's Attention, once its shapes are known (https://onnx.ai/onnx/operators/onnx__Attention.html)."""
+"""Rewrites ONNX's Attention with known shapes (https://onnx.ai/onnx/operators/onnx__Attention.html)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def onnx_attention(w: Rewriting) -> bool:
 
 
 def _scores(w: Rewriting) -> Scores | None:
-    """Return the rules of the attention; None for a form that is left to ONNX's definition: with the scores
-    as a result, or with a short mask."""
+    """Return the rules of the attention; None if the scores are a result or the mask is short: such a node is
+    replaced by ONNX's definition."""
     a, given = w.node.attributes, w.given
     floats = {spec.dtype for i, spec in given.items() if i not in (3, 6)}
     if not set(a) <= KNOWN or w.result(3) or floats not in ({"float32"}, {"float16"}):

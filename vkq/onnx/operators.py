@@ -45,7 +45,7 @@ def _as_it_is(reading: Reading, node: Node) -> None:
 
 
 def _pad(reading: Reading, node: Node) -> None:
-    """Before opset 11 the margins and the value are attributes."""
+    """Read Pad. Before opset 11 the margins and the value are attributes."""
     a = dict(node.attributes)
     if "pads" in a:
         pads = reading.constant(np.asarray(a.pop("pads"), np.int64), f"{node.outputs[0]}/pads")
@@ -55,7 +55,7 @@ def _pad(reading: Reading, node: Node) -> None:
 
 
 def _softmax(reading: Reading, node: Node) -> None:
-    """Before opset 13 the axes from ``axis`` on count as one."""
+    """Read Softmax. Before opset 13 the axes from ``axis`` on are joined to one."""
     if reading.opset >= 13:
         reading.nodes.append(node)
         return
@@ -66,7 +66,7 @@ def _softmax(reading: Reading, node: Node) -> None:
 
 
 def _resize(reading: Reading, node: Node) -> None:
-    """Opset 10 (and Upsample) has no coordinate modes: asymmetric, and floor for nearest."""
+    """Read Resize. Opset 10 (and Upsample) has no modes: coordinates are asymmetric, and nearest is floor."""
     if len(node.inputs) == 2:
         attributes = {
             "mode": node.attributes.get("mode", "nearest"),
@@ -83,7 +83,7 @@ def _resize(reading: Reading, node: Node) -> None:
 
 
 def _normalization(reading: Reading, node: Node) -> None:
-    """Only the first result exists in inference."""
+    """Keep only the first result; the others exist in training only."""
     reading.nodes.append(Node(node.op, node.inputs, node.outputs[:1], node.attributes, node.source))
 
 
@@ -92,7 +92,7 @@ def _normalization(reading: Reading, node: Node) -> None:
 
 
 def _real(reading: Reading, node: Node, x: str, scale: str, zero: str, **attributes: Any) -> str:
-    # Float16 scales mean the same numbers in float32.
+    # Float16 scales have the same values in float32.
     single = reading.emit(node, "Cast", [scale], to="float32")
     return reading.emit(node, "DequantizeLinear", [x, single, zero], **attributes)
 
@@ -103,7 +103,7 @@ def _stored(reading: Reading, node: Node, x: str, scale: str, zero: str, **attri
 
 
 def _channels_first(rule: Spelling) -> Spelling:
-    """Return a rule for images (N, C, H, W) or lines, with Transposes around it if channels are last."""
+    """Return a rule for images (N, C, H, W) or 1-D data, with Transposes around it if channels are last."""
 
     def both(reading: Reading, node: Node) -> None:
         if not node.attributes.get("channels_last", 0):
@@ -120,7 +120,7 @@ def _channels_first(rule: Spelling) -> Spelling:
 
 
 def _bias(reading: Reading, node: Node, bias: str, x_scale: str, w_scale: str) -> str:
-    """Dequantize an int32 bias, which has the scale x * w."""
+    """Dequantize an int32 bias, whose scale is x_scale * w_scale."""
     scales = [reading.constants.get(name) for name in (x_scale, w_scale)]
     if scales[0] is None or scales[1] is None:
         raise ModelError(f"{node}: with a bias, the scales must be constants")
@@ -140,7 +140,8 @@ def _qlinear_conv(reading: Reading, node: Node) -> None:
 
 def _qlinear_matmul(reading: Reading, node: Node) -> None:
     """Read QLinearMatMul. Scales and zero points that are not scalars belong to the rows of a and y and to
-    the columns of b. Matrices of a constant b with their own parameters become separate products."""
+    the columns of b. If each matrix of a constant b has its own parameters, each becomes a separate
+    product."""
     i = node.inputs
     known = [reading.constants.get(i[k]) for k in (1, 2, 4, 5, 6, 7)]
     if any(array is not None and array.ndim > 1 and array.size > 1 for array in known):
@@ -231,7 +232,7 @@ _ONNX: dict[str, Spelling] = {
     **{
         op: _as_it_is
         for op in (*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS, *scatter.OPERATORS)
-        if op not in ("QuickGelu", "foreign") and not op.islower()  # the others are operators of vkq
+        if op not in ("QuickGelu", "foreign") and not op.islower()  # all other names are operators of vkq
     },
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), _as_it_is),
     **dict.fromkeys((*number.REDUCTIONS, "Squeeze", "Unsqueeze"), _REDUCED),

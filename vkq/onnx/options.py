@@ -1,5 +1,6 @@
-"""ONNX Runtime's arguments for opening a session: options, providers, metadata. Code written for it runs with
-vkq after ``import vkq.onnx as onnxruntime``; each session warns once about arguments without meaning here."""
+"""ONNX Runtime's arguments for opening a session: options, providers, metadata. Code for ONNX Runtime runs
+with vkq after ``import vkq.onnx as onnxruntime``; each session warns once about arguments that vkq
+ignores."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ from .initializers import replaced
 from .pytorch import model_of
 
 VULKAN, CPU = "VulkanExecutionProvider", "CPUExecutionProvider"
-# Options of a session or a run that vkq uses, or that make no difference because every run is the same.
+# Options of a session or a run that vkq uses, or that cannot change the results of vkq.
 HARMLESS = {
     "use_deterministic_compute", "logid", "only_execute_path_to_fetches",
     "enable_profiling", "profile_file_prefix",  # used by `InferenceSession.end_profiling`
 }  # fmt: skip
 
 TAKEN = {"sizes", "initializers", "providers"}  # keywords of vkq itself
-# Further arguments of onnxruntime.InferenceSession: its name for the model, and arguments that make no
-# difference in vkq.
+# Further arguments of onnxruntime.InferenceSession: its name for the argument *model*, and arguments that
+# make no difference in vkq.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
 KNOWN = (
     "device", "fallback", "constant_inputs", "progress", "compute", "sess_options", "providers",
@@ -37,7 +38,7 @@ class IgnoredWarning(UserWarning):
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """ONNX Runtime's levels of optimization. vkq computes the same numbers at every level, and ignores the
+    """ONNX Runtime's levels of optimization. vkq ignores the level; its results are the same at every
     level."""
 
     ORT_DISABLE_ALL = 0
@@ -81,8 +82,8 @@ class Entries:
 class SessionOptions(Entries):
     """The attributes of onnxruntime.SessionOptions with its defaults.
 
-    Sizes fixed by `add_free_dimension_override_by_name` are used; other attributes with a value other than
-    the default are ignored with one `IgnoredWarning` for each session.
+    `add_free_dimension_override_by_name` fixes open sizes. Other attributes with a value other than the
+    default are ignored with one `IgnoredWarning` for each session.
     """
 
     enable_cpu_mem_arena: bool = True
@@ -122,7 +123,7 @@ class SessionOptions(Entries):
         self.initializers[str(name)] = ort_value
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
-        """Replace several initializers; their external data is then not read."""
+        """Replace several initializers, whose external data is then not read."""
         self.initializers |= dict(zip(names, ort_values, strict=True))
 
     def add_provider(self, provider_name: str, options: Mapping[str, Any] | None = None) -> None:
@@ -130,7 +131,7 @@ class SessionOptions(Entries):
         self.providers.append((provider_name, dict(options or {})))
 
     def has_providers(self) -> bool:
-        """Return True if one was added."""
+        """Return True if a provider was added."""
         return bool(self.providers)
 
     def register_custom_ops_library(self, path: str) -> None:
@@ -144,7 +145,7 @@ class SessionOptions(Entries):
 
 @dataclasses.dataclass
 class RunOptions(Entries):
-    """The attributes of onnxruntime.RunOptions with its defaults; others are ignored with a warning."""
+    """The attributes of onnxruntime.RunOptions with its defaults; other values are ignored with a warning."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
@@ -171,7 +172,7 @@ def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
 
 
 def _number(value: Any) -> Any:
-    """Return an enumeration's number; ONNX Runtime's enumerations are classes of their own."""
+    """Return an enumeration's number; ONNX Runtime's enumerations are not Python enums."""
     return getattr(value, "value", value)
 
 
@@ -186,7 +187,7 @@ class Asked:
     path_or_bytes: Any = None
 
     def given(self, model: Any) -> Any:
-        """Return the model, given by either name of the argument, with the initializers of the options."""
+        """Return the model (from *model* or ``path_or_bytes``) with the initializers of the options."""
         if (model is None) == (self.path_or_bytes is None):
             raise DTypeError("InferenceSession takes one model: a path, bytes, or an onnx.ModelProto")
         model = model_of(self.path_or_bytes if model is None else model)
@@ -194,7 +195,7 @@ class Asked:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The sizes of open axes, by name. (Those in ONNX Runtime's own object cannot be read.)"""
+        """The sizes of open axes, by name. (Sizes in an options object of ONNX Runtime cannot be read.)"""
         return getattr(self.options, "sizes", {})
 
 

@@ -23,7 +23,8 @@ from .tensors import NEWEST
 
 
 def _since(op: str, opset: int = NEWEST) -> int:
-    """Return the opset of ai.onnx that introduced an operator's form in *opset*; 0: there is none."""
+    """Return the opset of ai.onnx that introduced an operator's form in *opset*; 0 if *opset* lacks the
+    operator."""
     from onnx import defs
 
     try:
@@ -33,8 +34,8 @@ def _since(op: str, opset: int = NEWEST) -> int:
 
 
 def opset_of(node: Node) -> int:
-    """Return the opset of ai.onnx in which a node is given to ONNX Runtime. An operator unknown to the
-    reader has the model's form, which a newer opset may read otherwise, and some operators came later than
+    """Return the opset of ai.onnx in which a node is given to ONNX Runtime. Usually it is `OPSET`. An
+    operator unknown to the reader has the form of the model's opset, and some operators are newer than
     `OPSET`."""
     op, own = node.op, None
     if op == "foreign":
@@ -67,8 +68,8 @@ class CpuPart:
     def open(
         cls, graph: Graph, nodes: list[Node], layers: dict[Hashable, Any], own: Mapping[str, Array]
     ) -> CpuPart:
-        """Open a session for nodes that read a graph's results, and whose own results have shapes known only
-        at run time."""
+        """Open a session for nodes that read a graph's results. The shapes of the nodes' results are known
+        only at run time."""
         read = {name for node in nodes for name in node.inputs if name}
         made = {name for node in nodes for name in node.outputs if name}
         constants = {name: own[name] for name in read if name in own}
@@ -93,7 +94,8 @@ def onnx_array(array: Array, name: str) -> Any:
 
 
 def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
-    """Return the part as a model without constants; those that are not *held* are inputs."""
+    """Return the part as a model without the content of its constants; constants that are not in *held* are
+    inputs."""
     from onnx import helper
 
     def info(name: str) -> Any:
@@ -116,8 +118,8 @@ def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
 
 
 def _name_once(nodes: list[Any]) -> None:
-    """Name only the first of the nodes that stand for one of the model's: ONNX Runtime accepts each name
-    once, but any number of nodes without one."""
+    """Remove repeated names of nodes, which occur if several nodes replace one of the model's. ONNX Runtime
+    accepts each name once, but any number of nodes without a name."""
     named: set[str] = set()
     for node in nodes:
         if node.name in named:
@@ -125,22 +127,22 @@ def _name_once(nodes: list[Any]) -> None:
         named.add(node.name)
 
 
-MICROSOFTS = ("QuickGelu", "MatMulNBits")  # operators of the graph that belong to Microsoft's domain
+MICROSOFTS = ("QuickGelu", "MatMulNBits")  # operators of the graph in the domain com.microsoft
 LOGIC = ("And", "Or", "Xor", "Not")
 
 
 def domain_of(node: Node) -> str:
-    """Return the domain in which ONNX has an operator of the graph."""
+    """Return the ONNX domain of a graph's operator."""
     return MICROSOFT if node.op in MICROSOFTS else ""
 
 
 def in_words(node: Node) -> bool:
-    """Return True if ONNX has this operator of the graph."""
+    """Return True if the node's operator exists in ONNX."""
     return node.op in MICROSOFTS or bool(_since(node.op))
 
 
 def _taken(part: Graph, node: Node) -> dict[str, str]:
-    """Return the types in which ONNX needs inputs that the graph has in another one."""
+    """Return, by name, the type that ONNX requires for each input whose type in the graph differs."""
     if node.op == "foreign":
         pairs = zip(node.inputs, node.attributes.get("takes", ()), strict=False)
         return {x: to for x, to in pairs if x and x in part.specs and part.specs[x].dtype != to}
@@ -149,7 +151,7 @@ def _taken(part: Graph, node: Node) -> dict[str, str]:
 
 
 def _given(part: Graph, node: Node) -> dict[str, str]:
-    """Return the types in which the graph has results that ONNX gives in another one."""
+    """Return, by name, the type in the graph of each result whose type in ONNX differs."""
     if node.op != "foreign":
         return {}
     pairs = zip(node.outputs, node.attributes.get("gives", ()), strict=False)
@@ -196,8 +198,8 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
 
 
 def split(rest: Rest) -> tuple[list[Node], list[Node]]:
-    """Return the nodes that run on the CPU at once (nodes of one opset whose results' shapes are known only
-    at run time, and unknown ones that read nothing else), and the others."""
+    """Return the nodes that run on the CPU in one part, and the other nodes. The part has the nodes of one
+    opset whose result shapes are known only at run time, and unknown nodes that read nothing else."""
     if not rest.found:
         return [], rest.later
     opset, found, later = opset_of(rest.found[0]), [], []

@@ -32,9 +32,9 @@ from .tensors import Argument
 
 # Types of inputs that a device stores, unchanged or narrowed. Inputs of other types count as constants.
 ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
-# Inputs of these dtypes also count as constants if the device cannot compute what depends on them.
+# Inputs of these dtypes also count as constants if the device cannot run the nodes that depend on them.
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
-KEPT_SHARE = 8  # earlier shapes may take one eighth of the device's memory
+KEPT_SHARE = 8  # earlier shapes may use 1 / KEPT_SHARE of the device's memory
 MOST_KEPT = 4096  # most shapes that are kept, because each one also takes host memory
 
 
@@ -42,8 +42,8 @@ class Executables:
     """The executables of one model: one for each set of shapes and of constants (the values of the inputs
     named in *constant*). They share all weights.
 
-    whole: the fallback for models that cannot run in parts either; it gets the reason. None refuses such
-    models. layers: the layers made of the weights, if other sessions share them.
+    whole: returns the fallback for a model that cannot run in parts either, from the reason; None refuses
+    such models. layers: the cache of layers, if other sessions share the weights.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Executables:
         self.constant = constant  # inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
-        # Most bytes of earlier shapes, besides the weights of the newest shape.
+        # Most bytes of earlier shapes, without the weights that the newest shape uses, too.
         self.limit = heap // KEPT_SHARE
         self._lock = Turns("preparing a model")  # always acquired before the lock of the layers
 
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
-        """Return the executable for these inputs, or inputs like these. lowered: their graph, if it
+        """Return the executable for inputs of these types and shapes. lowered: the graph for them, if it
         exists."""
-        # Checked before any lock is acquired, because a forked child holds none.
+        # Check before any lock is acquired: in a forked child, it might never be released.
         self.device.queue.check_between()
         with self._lock:
             while True:
@@ -83,7 +83,7 @@ class Executables:
                     began = time.monotonic()
                     with self.layers.lock:
                         found = self._made(arrays, lowered)
-                    if found is None:  # more inputs count as constants than in the last iteration
+                    if found is None:  # try again: more inputs count as constants now
                         continue
                     self._count(arrays, time.monotonic() - began)
                     self.kept[key] = found
@@ -97,7 +97,7 @@ class Executables:
         LOG.info("%s prepared for %s in %.3f s", self.model.name or "model", shapes, seconds)
 
     def _forget(self) -> None:
-        """Forget the least recently used shapes while all take more than their share of memory."""
+        """Forget the least recently used shapes while earlier shapes use more than their share of memory."""
         newest = next(reversed(self.kept.values()))
         weights = {id(x) for x in _memory(newest)[1]}  # arrays that the newest shape needs anyway
         known, total, sizes = set(weights), 0, list[int]()
@@ -118,7 +118,7 @@ class Executables:
         return (*shapes, *given)
 
     def _made(self, arrays: Mapping[str, Array], lowered: Graph | None) -> Prepared | None:
-        """Make an executable; None if more inputs have to count as constants."""
+        """Make an executable; return None if more inputs must count as constants first."""
         model = as_constants(self.model, {x: v for x, v in arrays.items() if x in self.constant})
         try:
             while True:
@@ -154,20 +154,20 @@ class Executables:
         """Return the executables of a later stage."""
         more = self.device, self._fallback, constant, self._progress, None, self.layers
         made = Executables(model, *more)
-        # The executables belong to this session, not to a new user of the layers.
+        # The executables belong to this session; they are not another user of the layers.
         self.layers.users.discard(made)
         return made
 
 
 def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
-    """Return the model with these inputs as constants, which have their own types."""
+    """Return the model with these inputs as constants of the arrays' types."""
     types = {argument.name: argument.dtype for argument in model.inputs}
     return fixed(model, {name: np.asarray(x, types[name]) for name, x in given.items()}) if given else model
 
 
 def hosted(model: Model, names: Container[str]) -> list[Node]:
-    """Return the nodes that depend only on these inputs and constants: if the inputs count as constants, the
-    host computes these nodes for each new value."""
+    """Return the nodes that depend only on these inputs and on constants. If the inputs count as constants,
+    the host computes these nodes for each new value."""
     made: set[str] = set()
     found = []
     for node in model.nodes:
@@ -180,8 +180,8 @@ def hosted(model: Model, names: Container[str]) -> list[Node]:
 
 
 def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:
-    """Return the graph of vkq's operators for these shapes, as far as possible, and the rest. Refuses nodes
-    that cannot run on the device, unless there is a fallback."""
+    """Return the graph of vkq's operators for these shapes, as far as it can be planned, and the rest.
+    Refuses nodes that cannot run on the device, unless there is a fallback."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     refuse(model, graph, rest, fallback)
@@ -201,9 +201,8 @@ def refuse(model: Model, graph: Graph, rest: Rest, fallback: bool) -> None:
 
 
 class Staged:
-    """Stages of a model. First runs what can be planned in advance; then, on the CPU, the nodes whose
-    results' shapes are known only at run time; then the rest, which is planned for these shapes. Used as
-    `Executable`."""
+    """A model in stages. The first stage can be planned in advance. Then the CPU runs the nodes whose result
+    shapes are known only at run time. The rest is planned for these shapes. Used as `Executable`."""
 
     def __init__(self, executables: Executables, model: Model, graph: Graph, rest: Rest):
         self.graph, self.rest = graph, rest
@@ -255,7 +254,7 @@ class Staged:
 
     def _rest(self, values: Mapping[str, Any]) -> dict[str, Array]:
         more = {one.name for one in self._model.inputs} & self.rest.needed - self._executables.constant
-        # Otherwise there would be an endless number of stages.
+        # A stage without progress would be followed by an endless number of stages.
         if len(self.later) == len(self._model.nodes) and not more:
             raise ModelError(self.rest.why)
         made = {name for node in self.later for name in node.outputs}
@@ -271,7 +270,7 @@ class Staged:
         return self._then[key].of(given).run(given)
 
     def _following(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Model, set[str]]:
-        """Return the rest as a model of its own, and which of its inputs count as constants."""
+        """Return the rest as a separate model, and the names of its inputs that count as constants."""
         m = self._model
         made = {name for node in self.later for name in node.outputs}
         read = {name for node in self.later for name in node.inputs}
@@ -283,7 +282,7 @@ class Staged:
         return model, numbers
 
     def _argument(self, name: str, value: Array) -> Argument:
-        """Return an argument with an open size for each axis."""
+        """Return the description of a model input with an open size for each axis."""
         flags = name in self.graph.specs and self.graph.specs[name].dtype == "bool"
         declared = next((a.dtype for a in self._model.inputs if a.name == name), value.dtype.name)
         return Argument(name, "bool" if flags else declared, tuple(f"{name}.{i}" for i in range(value.ndim)))
@@ -293,8 +292,8 @@ Prepared = Executable | Mixed | Staged | CpuModel
 
 
 def _memory(made: Prepared) -> tuple[int, list[Resident]]:
-    """Return an executable's own bytes, and the constants that it may share; a later stage's have their own
-    limit."""
+    """Return the bytes that only this executable uses, and the constants that it may share; later stages have
+    a separate limit."""
     if isinstance(made, Staged):
         return _memory(made.first) if made.first else (0, [])
     return (0, []) if isinstance(made, CpuModel) else made.memory_of_its_own()

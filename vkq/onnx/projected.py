@@ -1,4 +1,4 @@
-"""com.microsoft's Attention and QAttention, once their shapes are known: q, k and v are a product of x
+"""Rewrites com.microsoft's Attention and QAttention with known shapes: q, k and v are a product of x
 (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .scores import append, attend, heads_first, joined
 
 
 def projected_attention(w: Rewriting) -> bool:
-    """x, weights, bias, mask, past of keys and values, an added bias."""
+    """Rewrite Attention: inputs x, weights, bias, mask, past keys and values, an added bias."""
     a = w.node.attributes
     widths = _widths(w, a.get("qkv_hidden_sizes"))
     known = set(a) <= {*KNOWN, "qkv_hidden_sizes"} and plain(w, 6, 3, a.get("num_heads", 0))
@@ -24,8 +24,8 @@ def projected_attention(w: Rewriting) -> bool:
 
 
 def quantized_attention(w: Rewriting) -> bool:
-    """8-bit x and weights, bias, their scales, mask, their zero points, past: the exact int32 product times
-    both scales, plus the bias, in float32."""
+    """Rewrite QAttention: inputs 8-bit x and weights, bias, both scales, mask, both zero points, past. q, k
+    and v are the exact int32 product times both scales, plus the bias, in float32."""
     a, widths = w.node.attributes, _widths(w, None)
     if not set(a) <= KNOWN or not plain(w, 9, 5, a.get("num_heads", 0), (0, 1, 6, 7)) or widths is None:
         return False
@@ -48,7 +48,7 @@ class _Rest:
 
 
 def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return the widths of q, k and v; None if they and the heads do not fit the weights."""
+    """Return the widths of q, k and v; None if the widths or the number of heads do not fit the weights."""
     x, weights, heads = w.spec(0), w.spec(1), w.node.attributes.get("num_heads", 0)
     if x is None or weights is None or len(x.shape) != 3 or len(weights.shape) != 2 or heads < 1:
         return None
@@ -58,7 +58,7 @@ def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None
 
 
 def _attended(w: Rewriting, y: str, rest: _Rest) -> bool:
-    """Emit the attention of q, k and v, which are side by side in y."""
+    """Emit the attention of q, k and v, which are columns of y."""
     (batch, tokens, _), heads, widths = w.given[0].shape, w.node.attributes["num_heads"], rest.widths
     past = w.spec(rest.past)
     if past and (len(past.shape) != 5 or widths[0] != widths[2]):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..errors import ModelError
 
-# Numbers from onnx.proto: of TensorProto.DataType, and of the fields of an AttributeProto by its type.
+# Numbers from onnx.proto: TensorProto.DataType, and the types of an AttributeProto with their fields.
 DATA_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
@@ -28,7 +28,7 @@ ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
     11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
 }  # fmt: skip
-# The fields of numbers that are not in raw_data, and their types. All other types use int32_data.
+# The fields for elements that are not in raw_data, and the types of elements. All other types use int32_data.
 _FIELDS = {
     "float32": ("float_data", "float32"), "float64": ("double_data", "float64"),
     "int64": ("int64_data", "int64"), "uint32": ("uint64_data", "uint64"),
@@ -50,7 +50,8 @@ def package() -> Any:
 @functools.cache
 def messages() -> Any:
     """Return the package's message classes: the package itself if it is already imported, else its module
-    with the classes, which protobuf makes once in a process. Raises ModelError if there is none."""
+    with the classes, which protobuf creates once in a process. Raises ModelError if the package is
+    missing."""
     if hasattr(sys.modules.get("onnx"), "ModelProto"):
         return sys.modules["onnx"]
     found = importlib.util.find_spec("onnx")
@@ -68,7 +69,7 @@ def messages() -> Any:
 
 def attribute_of(attribute: Any) -> Any:
     """Return the value of an AttributeProto (a list if there are several values), or None if the value is
-    missing. Raises ValueError if the attribute refers to another one."""
+    missing. Raises ValueError if the attribute refers to an attribute of a function."""
     if attribute.ref_attr_name:
         raise ValueError(f"the attribute {attribute.name!r} refers to an attribute of a function")
     if not attribute.type:
@@ -79,8 +80,8 @@ def attribute_of(attribute: Any) -> Any:
 
 
 def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = None) -> npt.NDArray[Any]:
-    """Return the numbers of a TensorProto of a type of `DATA_TYPES` that are in the file, without a copy if
-    they can be read in place. Raises ValueError if their count is not that of *shape* or its dims."""
+    """Return the elements that a TensorProto (of a type in `DATA_TYPES`) has in the file, without a copy if
+    possible. Raises ValueError if their number does not match *shape* (by default the tensor's dims)."""
     if tensor.HasField("segment"):
         raise ValueError("it is a segment of a larger tensor")
     if tensor.HasField("raw_data"):
@@ -88,6 +89,6 @@ def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = 
     else:
         field, stored = _FIELDS.get(dtype.name, ("int32_data", "int32"))
         data = np.array(getattr(tensor, field), stored)
-        if dtype.name in ("float16", "bool"):  # the numbers are stored as their bits
+        if dtype.name in ("float16", "bool"):  # the elements are stored as integers with the same bits
             data = data.astype(f"uint{8 * dtype.itemsize}").view(dtype)
     return data.astype(dtype, copy=False).reshape(tuple(tensor.dims) if shape is None else shape)

@@ -1,5 +1,5 @@
-"""PyTorch's programs as models, and its tensors as inputs and results. This module never imports PyTorch
-before the caller has."""
+"""PyTorch's programs as models, and its tensors as inputs and results. PyTorch is imported only if the caller
+has already imported it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["as_torch", "given_as", "model_of", "plain_array"]
 
 
 def model_of(model: Any) -> Any:
-    """Return the ONNX model of a `torch.onnx.ONNXProgram` or a `torch.export.ExportedProgram`; others
-    unchanged."""
+    """Return the ONNX model of a `torch.onnx.ONNXProgram` or `torch.export.ExportedProgram`; return other
+    objects unchanged."""
     if is_torch(model, "ExportedProgram"):
         import torch
 
@@ -42,8 +42,8 @@ def given_as(outputs: str, call: Callable[[], list[Any]]) -> Callable[[], list[A
 
 
 def as_torch(session: Any) -> Callable[..., Any]:
-    """Return an `InferenceSession` as a function of torch tensors: inputs in order or by name, the result as
-    a tensor (a tuple, if the model has several) on the CPU.
+    """Return an `InferenceSession` as a function of torch tensors. It accepts inputs in order or by name, and
+    returns a tensor on the CPU (a tuple of tensors if the model has several outputs).
 
     >>> net = vkq.onnx.as_torch(session)  # doctest: +SKIP
     >>> net(torch.zeros(1, 3, 224, 224)).shape  # doctest: +SKIP

@@ -1,5 +1,5 @@
-"""Quantizes a float model with onnxruntime.quantization, with the settings for which it runs entirely on a
-device."""
+"""Quantizes a float model with onnxruntime.quantization, with settings for which the result runs entirely on
+a device."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .names import chosen
 from .protobuf import package
 from .reader import Model, read
 
-# From this number of bytes on, a model's weights lie in a separate file while it is quantized.
+# Least bytes of a model whose weights are stored in a separate file while it is quantized.
 EXTERNAL = 1 << 30
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-FLOAT16 = 10  # its number in TensorProto.DataType
+FLOAT16 = 10  # the number of float16 in TensorProto.DataType
 CHANNELS = 13  # the first opset in which QuantizeLinear has an axis
 
 
@@ -38,8 +38,8 @@ def quantize(
     """Write the quantized model: QDQ form, int8 weights, activations "int8" or "uint8", ranges from the
     samples.
 
-    samples: inputs by name in the model's form; tens of typical ones. exclude: names of nodes, or of modules
-    above them, that stay float.
+    samples: tens of typical inputs, each a mapping of names to arrays. exclude: names of nodes, or of modules
+    that contain them, that stay float.
     """
     quantization = quantizer()
     if activations not in ("int8", "uint8"):
@@ -87,14 +87,15 @@ def refusals_told(what: str = "onnxruntime.quantization cannot quantize the mode
 
 
 def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, remedy: str) -> str:
-    """Return the path of the model in *folder*, prepared for quantization: of opset *least* or newer,
-    constants folded, BatchNormalization fused into convolutions, a name for every node.
+    """Return the path of the model in *folder*, prepared for quantization: it has opset *least* or newer,
+    folded constants, BatchNormalization fused into convolutions, and a name for every node.
 
-    Raises ModelError if onnx cannot convert an older opset: *what* needs it, and the *remedy*.
+    Raises ModelError if onnx cannot convert an older opset; the message has *what*, which needs the newer
+    opset, and *remedy*.
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    _check_weights(read(model))  # raises an error in words if the file is not a model
+    _check_weights(read(model))  # raises a clear error if the file is not a model
     onnx = package()
     first, second = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
     proto = onnx.load(os.fspath(model))
@@ -118,7 +119,8 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
 
 
 def _check_weights(model: Model) -> None:
-    """Raise ModelError for weights that are not finite: no scale fits them, and the file is refused."""
+    """Raise ModelError for weights that are not finite: they have no scale, and the quantized file would be
+    refused."""
     for node in model.nodes:
         for name in node.inputs[1:] if node.op in WEIGHTED else ():
             array = model.constants.get(name)
@@ -128,7 +130,7 @@ def _check_weights(model: Model) -> None:
 
 
 def stored_bytes(path: str | os.PathLike[str]) -> int:
-    """Return the bytes of a model on disk: its file, and each file of external data that it names, once."""
+    """Return a model's size on disk in bytes: its file, and each file of external data, counted once."""
     model = package().load(os.fspath(path), load_external_data=False)
     entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
     beside = {Path(path).parent / entry.value for entry in entries if entry.key == "location"}

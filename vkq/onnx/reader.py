@@ -32,13 +32,13 @@ from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dt
 from .unknown_operators import unknown
 
 LARGEST_FILE = (1 << 31) - 1  # most bytes of a protobuf message
-DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # operators that take constants of 4-bit numbers
+DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # operators that accept 4-bit constants
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model that was read. ``unknown`` are nodes of operators unknown to vkq, with their protobuf text."""
+    """A model that was read. ``unknown``: nodes of operators unknown to vkq, with their protobuf text."""
 
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
@@ -51,11 +51,11 @@ class Model:
 
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         """Return the graph for these shapes of the inputs; every error names the node. Raises OpenShape if
-        run-time numbers decide a shape."""
+        run-time values decide a shape."""
         return fold_constants(self._graph(shapes), _otherwise)  # this also infers the spec of every value
 
     def known(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Graph, Rest]:
-        """Return the part of the graph that can be planned without run-time numbers, and the rest."""
+        """Return the part of the graph that can be planned without run-time values, and the rest."""
         return fold_known(self._graph(shapes), _otherwise)
 
     @functools.cached_property
@@ -83,10 +83,10 @@ def fixed(model: Model, given: Mapping[str, Array]) -> Model:
 
 
 def read(model: Any, fed: Container[str] = ()) -> Model:
-    """Read a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram. *fed*: the
-    initializers that are inputs nevertheless.
+    """Read a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram. *fed*:
+    initializers that are read as inputs.
 
-    Raises ModelError for a file that is no ONNX model or breaks its rules, OSError if it cannot be read.
+    Raises ModelError for a file that is not a valid ONNX model, OSError if it cannot be read.
     """
     proto, folder = _parsed(model_of(model))
     try:
@@ -119,7 +119,7 @@ def _parsed(model: Any) -> tuple[Any, Path | None]:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(bytes(model))
-    except Exception as error:  # the place of protobuf's DecodeError depends on the version
+    except Exception as error:  # the module of protobuf's DecodeError depends on the version
         raise ModelError(f"not an ONNX model: {str(error)[:200]}") from error
     return proto, folder
 
@@ -158,8 +158,8 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
 
 
 def _why(node: Node, domains: Mapping[int, str]) -> str:
-    """Return the reason why an operator cannot be read: vkq knows the operator, but not in this form. The
-    text is empty if vkq does not know the operator."""
+    """Return the reason why an operator that vkq knows cannot be read in this form; "" if vkq does not know
+    the operator."""
     domain = domains[id(node)]
     known = (domain, node.op) in FORMED or (not domain and node.op in REWRITTEN)
     return f"vkq does not support this form of {domain or 'ai.onnx'}.{node.op}" if known else ""
@@ -175,13 +175,13 @@ def _metadata(proto: Any) -> ModelMetadata:
 
 
 def _expanded(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """Return an operator's definition by others, or the graph that it runs."""
+    """Return an operator's definition, or the branch or iterations that it runs."""
     found = written(node, specs, arrays) or branch(node, specs, arrays, read)
     return found or body(node, specs, read)
 
 
 def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
-    """Remove the nodes that no result needs, which may be of any operator."""
+    """Return the nodes on which a result depends. Other nodes may have any operator."""
     needed, kept = {a.name for a in outputs}, []
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
@@ -200,7 +200,7 @@ def captured(node: Node) -> tuple[str, ...]:
 
 
 def _read_outside(graph: Any) -> list[str]:
-    """Return the names that a graph of a node reads and does not make."""
+    """Return the names that a node's graph reads but does not define."""
     onnx = messages()
     kinds = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
     made = {v.name for v in (*graph.input, *graph.initializer)}
@@ -215,7 +215,7 @@ def _read_outside(graph: Any) -> list[str]:
 
 
 def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
-    """Check that constants of 4 bits, which are read as 8-bit numbers, are only dequantized."""
+    """Check that 4-bit constants, which are read as 8-bit arrays, are only dequantized."""
     types = {t.name: NIBBLES[t.data_type][0] for t in graph.initializer if t.data_type in NIBBLES}
     readers = [(str(node), node.inputs) for node, _ in nodes if node.op not in DEQUANTIZE]
     for reader, names in (*readers, ("the model's results", [a.name for a in outputs])):
@@ -240,7 +240,7 @@ def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], readin
 
 
 def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tuple[Node | None, str]:
-    """Return a node in the form of the file; Constant becomes a constant."""
+    """Return (node in the file's form, its domain). A Constant gives None, and is added."""
     onnx = messages()
     source = proto.name or f"#{index} ({proto.op_type})"
     domain = DOMAINS.get(proto.domain, proto.domain)
@@ -274,7 +274,7 @@ def _value(value: Any, folder: Path | None) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, messages().TensorProto):
-        dtype_of(value.data_type, value.name)  # 4-bit numbers occur only as constants
+        dtype_of(value.data_type, value.name)  # 4-bit values are allowed only as constants
         return array_of(value, folder)
     if isinstance(value, (list, tuple)) or (hasattr(value, "__iter__") and not isinstance(value, str)):
         return tuple(_value(v, folder) for v in value)

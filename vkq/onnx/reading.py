@@ -13,7 +13,7 @@ from ..graph.graph import Array, Node, unused
 
 @dataclasses.dataclass
 class Reading:
-    """A model that is being read: nodes and constants so far."""
+    """A model that is being read: its nodes and constants so far."""
 
     opset: int
     constants: dict[str, Array]

@@ -14,12 +14,12 @@ WIDE = (
 )
 DOUBLE = "float64: export the model in float32 (PyTorch: model.float() before the export)"
 WEIGHTED = "Conv", "ConvTranspose", "Gemm", "MatMul"
-MOST_CUT = 8  # most values at a cut that the message names
+MOST_CUT = 8  # most values that the message names for a cut
 
 
 def remedies(model: Model, graph: Graph, refused: Sequence[tuple[Node, str]]) -> list[str]:
-    """Return sentences for these nodes, first those that change the model; the last is the fallback."""
-    fallback = FALLBACK.format("onnxruntime" if model.opset else "litert")  # only an ONNX model has an opset
+    """Return a list of remedies for these nodes: first changes of the model, last the fallback."""
+    fallback = FALLBACK.format("onnxruntime" if model.opset else "litert")  # .tflite models have no opset
     return [*_mended(model, graph, refused), *_cut(model, [node for node, _ in refused]), fallback]
 
 
@@ -46,7 +46,7 @@ def _mended(model: Model, graph: Graph, refused: Sequence[tuple[Node, str]]) -> 
 
 
 def _cut(model: Model, refused: Sequence[Node]) -> Iterator[str]:
-    """Yield how to cut the model before the refused nodes, if something remains."""
+    """Yield a sentence on how to cut the model before the refused nodes, if nodes remain for the device."""
     sources = {node.source for node in refused}
     tainted: set[str] = set()
     kept: list[Node] = []
@@ -72,7 +72,7 @@ def _cut(model: Model, refused: Sequence[Node]) -> Iterator[str]:
 
 
 def _needed(model: Model, nodes: Sequence[Node], ends: dict[str, None]) -> list[str]:
-    """Return the model's inputs that these values depend on."""
+    """Return the model's inputs on which these nodes depend."""
     wanted = set(ends)
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.outputs):

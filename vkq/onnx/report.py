@@ -1,5 +1,5 @@
-"""The report on a model's nodes: what they become, and where they run (`InferenceSession.explain` and ``vkq
-inspect``)."""
+"""The report on a model's nodes: their operators in vkq, and where they run (`InferenceSession.explain` and
+``vkq inspect``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reader import Model
 from .remedies import remedies
 from .shared import Layers
 
-CANNOT = "cannot run"  # what the report gives as the place of a node that cannot run anywhere
+CANNOT = "cannot run"  # in place of a device, for a node that cannot run
 LAYERS = "conv2d", "conv_transpose2d", "linear"
 ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 
@@ -36,7 +36,7 @@ class NodeRow:
     shaders: tuple[str, ...] = ()
 
     def line(self, width: int) -> str:
-        """Return the row as text, with *width* columns for where it runs."""
+        """Return the row as text; the field "where it runs" has *width* characters."""
         line = f"{self.where:{width}} {self.operator:18} {self.result:24} {self.source}"
         details = [*self.shaders, *([self.why] if self.why else [])]
         return "\n".join([line, *(f"          {detail}" for detail in details)])
@@ -86,9 +86,8 @@ def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
 
 
 def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Report:
-    """Report on a model as a session without a fallback would run it: values that a device cannot take may
-    become constants of a run, which the host computes, and parts that need run-time numbers are planned
-    then."""
+    """Report on a model as a session without a fallback would run it: inputs of types that a device cannot
+    compute may count as constants, and parts whose shapes need run-time values are planned at run time."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     plain = inspect(graph, title)
@@ -125,7 +124,7 @@ def host_note(count: int, constant: Iterable[str]) -> str:
 
 def explain(executable: Prepared, layers: Layers, title: str) -> Report:
     """Report on a graph that was recorded on a device: each operator with its shaders, and the reason for
-    them."""
+    their choice."""
     if isinstance(executable, CpuModel):
         return Report(title, (), (executable.note,))
     if isinstance(executable, Staged):
@@ -163,7 +162,7 @@ def explain(executable: Prepared, layers: Layers, title: str) -> Report:
 
 
 def _staged(staged: Staged, layers: Layers, title: str) -> Report:
-    """Report on the planned stages, and on those that wait for their shapes."""
+    """Report on the planned stages, and on the stages whose shapes are not known yet."""
     first = explain(staged.first, layers, title) if staged.first else Report(title, ())
     why = staged.rest.why
     rows = [NodeRow(node.source, str(node.attributes["op"]), "", "CPU", why) for node in staged.found]

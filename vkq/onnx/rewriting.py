@@ -44,7 +44,7 @@ class Rewriting:
         return self.node.outputs[i] if i < len(self.node.outputs) else ""
 
     def number(self, i: int) -> int:
-        """Return the single number of an input that decides a shape."""
+        """Return the value of a constant input with one element, which decides a shape."""
         array = self.arrays[i]
         if array is None:
             why = f"{self.node}: input {i} decides the shapes of its results; it is computed from the inputs"
@@ -65,7 +65,7 @@ class Rewriting:
         return self.emit("Transpose", [x], perm=perm)
 
     def part(self, x: str, axis: int, first: int, end: int) -> str:
-        """Emit elements *first* to *end* along an axis."""
+        """Emit a Slice from *first* to *end* along an axis."""
         return self.emit("Slice", [x, *(self.constant([n], "int64") for n in (first, end, axis))])
 
     def parts(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rotary embeddings: com.microsoft's RotaryEmbedding and ONNX's
+"""Rewrites rotary embeddings: the RotaryEmbedding of com.microsoft and of ONNX
 (https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html)."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def turned(
 
 
 def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) -> tuple[str, str]:
-    """Return cosines and sines at these positions (batch or 1, tokens); the inputs *tables* have a line for
+    """Return cosines and sines at these positions (batch or 1, tokens); the inputs *tables* have a row for
     each position."""
     cos, sin = (
         w.reshape(w.emit("Gather", [w.cast(w.name(i), "float32"), place], axis=0), (0, 0, 1, -1))
@@ -51,12 +51,13 @@ def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) ->
 
 
 def microsoft_rotary(w: Rewriting) -> bool:
-    """x, positions (batch, tokens) or that of the first token, cosines, sines."""
+    """Inputs: x, positions (batch, tokens) or the first token's position, cosines, sines."""
     return {0, 1, 2, 3} == set(w.given) and _rotary(w, 1, (2, 3))
 
 
 def onnx_rotary(w: Rewriting) -> bool:
-    """x, cosines, sines, positions (batch, tokens); without positions cosines and sines for each token."""
+    """Inputs: x, cosines, sines, positions (batch, tokens). Without positions, cosines and sines are for each
+    token."""
     return {0, 1, 2} <= set(w.given) and _rotary(w, 3, (1, 2))
 
 
@@ -88,7 +89,7 @@ def _rotary(w: Rewriting, at: int, tables: tuple[int, int]) -> bool:
 
 
 def _angles(w: Rewriting, at: int, tables: tuple[int, int], shape: tuple[int, ...]) -> tuple[str, str]:
-    """Return the angles by positions, or as given for each token."""
+    """Return each token's cosines and sines, by position or as given."""
     place = w.spec(at)
     if place is None:
         cos, sin = (w.reshape(w.cast(w.name(i), "float32"), (0, 0, 1, -1)) for i in tables)

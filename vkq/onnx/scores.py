@@ -1,4 +1,5 @@
-"""Scaled dot product attention: every attention operator of a model becomes `attend`, its cache `append`."""
+"""Scaled dot product attention: `attend` replaces every attention operator of a model, and `append` its
+cache."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ class Scores:
     """The sizes and rules of one attention. A query of head h reads keys of head h // (heads / kv_heads).
 
     Query s has position ``start + s`` among the keys; ``start`` is a number, or an int32 value of shape
-    (batch,). causal: a query sees keys up to its position; only the last *window* ones, unless that is 0.
-    lengths: an int32 value (batch,): no query sees keys from there on. softcap: scores become softcap *
-    tanh(score / softcap). bias: values added to the scores after that, of shapes that broadcast to (batch,
-    heads, queries, keys). shown: a value of flags with such a shape; other keys are hidden. sink: a value
-    (heads,): the score of one more key, whose value is 0.
+    (batch,). causal: a query sees the keys up to its position; only the last *window* of them, unless window
+    is 0. lengths: an int32 value (batch,); no query sees keys from this position on. softcap: scores become
+    softcap * tanh(score / softcap). bias: values that are then added to the scores; they broadcast to (batch,
+    heads, queries, keys). shown: flags of visible keys, which broadcast likewise. sink: a value (heads,), the
+    score of an additional key whose value is 0.
     """
 
     batch: int
@@ -39,8 +40,8 @@ class Scores:
 
 def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
     """Emit softmax(q k^T * scale ...) v in float32: q (batch, heads, queries, d), k (batch, kv_heads, keys,
-    d), v (batch, kv_heads, keys, e) of any float type, the result (batch, heads, queries, e). Hidden scores
-    are the lowest float32: a query that sees no key gets the mean of all values."""
+    d), v (batch, kv_heads, keys, e) of any float type, the result (batch, heads, queries, e). The score of a
+    hidden key is the lowest float32, so that a query that sees no key gets the mean of all values."""
     q, k, v = (w.cast(x, "float32") for x in (q, k, v))
     lines = at.heads // at.kv_heads * at.queries
     q = w.reshape(q, (at.batch, at.kv_heads, lines, -1))
@@ -109,10 +110,10 @@ def append(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str =
 
 
 def heads_first(w: Rewriting, x: str, heads: int) -> str:
-    """Return (batch, tokens, heads * d) as (batch, heads, tokens, d)."""
+    """Rearrange x (batch, tokens, heads * d) to (batch, heads, tokens, d)."""
     return w.transpose(w.reshape(x, (0, 0, heads, -1)), 0, 2, 1, 3)
 
 
 def joined(w: Rewriting, y: str, dtype: str, output: str) -> None:
-    """Return (batch, heads, tokens, d) as (batch, tokens, heads * d)."""
+    """Rearrange y (batch, heads, tokens, d) to (batch, tokens, heads * d), as *output*."""
     w.cast(w.reshape(w.transpose(y, 0, 2, 1, 3), (0, 0, -1)), dtype, output)

@@ -69,7 +69,7 @@ class InferenceSession(Manners):
     """
 
     FALLBACK = "onnxruntime"
-    _begin: Callable[[], Any] = staticmethod(messages)  # starts the imports that reading a model needs
+    _begin: Callable[[], Any] = staticmethod(messages)  # imports the packages that reading a model needs
     _parse: Callable[[Any], Model] = staticmethod(read)
     _whole: Callable[[Any, ModelError], CpuModel] = CpuModel
 
@@ -119,11 +119,11 @@ class InferenceSession(Manners):
 
     def _try(self) -> None:
         """Refuse a model now, not at the first run; keep its graph until then. A model with open sizes may
-        need other sizes than the tried ones: their errors are raised when shapes are given."""
+        need other sizes than those tried now: its errors are raised when shapes are given."""
         self._trial = None
         if self._constant or self._unread:
             return
-        # Inputs that a device cannot take may become constants of a run, or the fallback may take them.
+        # Inputs that a device cannot compute with may count as constants, or go to the fallback.
         few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
         try:
             shapes = self.trial_shapes()
@@ -156,7 +156,7 @@ class InferenceSession(Manners):
         )
 
     def _reread(self, parse: Callable[[Any], Model], names: Sequence[str]) -> InferenceSession:
-        """Return a session of the same model, read by *parse*, with these inputs as constants, too."""
+        """Return a session of the same model, read by *parse*; the inputs *names* also count as constants."""
         other, sizes = object.__new__(type(self)), self._sizes
         other._parse = lambda model: resized(parse(model), sizes)
         more = self.device, self._fallback, [*self._given, *names]
@@ -200,7 +200,7 @@ class InferenceSession(Manners):
     @checked
     def profile(self, input_feed: Mapping[str, npt.ArrayLike], runs: int = 1) -> list[tuple[str, str, float]]:
         """Return (node of the model, operator, microseconds on the device) for each operator: the median of
-        *runs* runs, after one that warms caches. Raises DeviceError if the device has no timestamps."""
+        *runs* runs, after a run that warms caches. Raises DeviceError if the device has no timestamps."""
         arrays = self._checked(input_feed)
         given = {name: array for name, array in arrays.items() if name in self._constant}
         graph = self.lowered({name: array.shape for name, array in arrays.items()}, given)
@@ -245,8 +245,8 @@ class InferenceSession(Manners):
         stay: Collection[str] | None = (),
         targets: Mapping[str, Tensor] | None = None,
     ) -> Callable[[], list[Any]]:
-        """Return a run with checked arguments; the outputs named in *stay* (all if None) are tensors, in
-        those of *targets*."""
+        """Return a function that runs with checked arguments. Outputs in *stay* (all if None) are tensors,
+        those of *targets* if given."""
         if self._state and (fed := self._initials.fed(feed, self._reread)):
             return fed._call(names, feed, options, stay, targets)
         chosen, values = self._names(names), self._checked(feed)
@@ -286,7 +286,7 @@ class InferenceSession(Manners):
         return lists if output_names is not None else (one for (one,) in lists)
 
     def _checked(self, feed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-        if self._unread:  # ONNX Runtime checks them itself: they may be texts or sequences
+        if self._unread:  # ONNX Runtime checks the inputs: they may be texts or sequences
             given: dict[str, Any] = {x: v if isinstance(v, list) else array_of(x, v) for x, v in feed.items()}
             return given
         return checked_feed(self.model.inputs, feed, self._constant, self.device)

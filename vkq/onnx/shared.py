@@ -1,4 +1,4 @@
-"""Weights on a device that sessions of one model share, as long as one of them is open."""
+"""Weights on a device, which the open sessions of one model share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reader import Model
 
 
 class Layers(dict[Hashable, Any]):
-    """Everything made of a model's weights, by key; *lock* is held while more is made."""
+    """Cache of the objects made from a model's weights, by key. *lock* is held while objects are made."""
 
     def __init__(self, compute: str = COMPUTE[0]) -> None:
         super().__init__({PRODUCTS: check_compute("InferenceSession", compute)})
@@ -33,7 +33,7 @@ _lock = Turns("opening a session")
 
 def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
     """Return the layers of a model on a device, and the model with the layers' arrays. If an open session has
-    equal weights and the same *compute*, its layers are returned, else new ones."""
+    equal weights and the same *compute*, return its layers, else new layers."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:

@@ -1,4 +1,4 @@
-"""vkq's own operators in ONNX's form, for those that a device refuses: DequantizeLinear, the operator,
+"""Rewrites vkq's operators that a device refuses in ONNX's form: DequantizeLinear, the operator,
 QuantizeLinear."""
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ Shape = tuple[int | str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An input or output of a model; a name in its shape is a size that the input decides."""
+    """An input or output of a model; a name in its shape is an open size."""
 
     name: str
     dtype: str
@@ -104,7 +104,7 @@ def _external(
         with path.open("rb") as file:
             file.seek(offset)
             data = np.frombuffer(file.read(size), dtype.newbyteorder("<"))
-    except (OSError, RuntimeError) as error:  # links may lead to themselves, and a name may be too long
+    except (OSError, RuntimeError) as error:  # links may form a cycle, and a name may be too long
         raise ModelError(f"{what} has external data that cannot be read: {str(error)[:200]}") from error
     return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(shape))
 
@@ -123,7 +123,7 @@ def _inside(folder: Path, location: str, what: str) -> Path:
 
 
 def _whole(text: str, what: str) -> int:
-    """Return an offset or a length in bytes."""
+    """Parse an offset or a length in bytes."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise ModelError(f"{what} has external data at the byte {text[:40]!r}; it must be a whole number")
     return int(text)
@@ -138,6 +138,6 @@ def argument_of(value: Any) -> Argument:
     for i, dim in enumerate(tensor.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             shape.append(dim.dim_value)
-        else:  # Paddle writes -1 for one open size, and "?" for each of several
+        else:  # Paddle writes -1 for a single open size, and "?" for each of several
             shape.append(dim.dim_param.replace("?", "") or f"{value.name}.{i}")
     return Argument(value.name, dtype, tuple(shape))

@@ -30,11 +30,11 @@ def unknown(
     versions: Mapping[str, int] | None = None,
     captured: Sequence[str] = (),
 ) -> Node:
-    """Return a node that stays in the graph without its meaning. It has the form of *opset* of ai.onnx, or
-    the newest form.
+    """Return a node of an unknown operator for the graph. It has the form of *opset* of ai.onnx, or the
+    newest form.
 
-    versions: the versions of the model's other domains. captured: values that the node's own graphs (If,
-    Loop, Scan) read by name; here they are further inputs.
+    versions: the versions of the model's other domains. captured: values that the node's graphs (If, Loop,
+    Scan) read by name; they become additional inputs.
     """
     why = why or f"vkq does not know the operator {domain or 'ai.onnx'}.{node.op}"
     domains = {**({domain: 1} if domain else {}), **(versions or {})}
@@ -47,7 +47,7 @@ def unknown(
 
 
 def has_graphs(node: Node) -> bool:
-    """Return True if an unknown node is a branch or a loop."""
+    """Return True if an unknown node has graphs (If, Loop, Scan)."""
     return any(map(is_graph, node.attributes["attributes"].values()))
 
 
@@ -56,14 +56,14 @@ def _foreign_arrays(node: Node, arrays: Sequence[Array | None]) -> list[Array] |
 
 
 def _foreign_specs(x: Inputs) -> list[Spec]:
-    """Infer the results with onnx, which knows most operators' shapes, else with ONNX Runtime."""
+    """Infer the results' specs with onnx, which supports most operators, else with ONNX Runtime."""
     a = x.node.attributes
     if not a["domain"] and a["op"] in LIKE_X:
         return [x.spec(0)]
     refusal = f"{x.node}: {a['why']}"
     try:
         found, why = None if has_graphs(x.node) else _inferred(x), ""
-    except Exception as error:  # onnx's own errors are no ValueErrors
+    except Exception as error:  # onnx's own errors are not ValueErrors
         found, why = None, f", nor does onnx know its results' shapes: {str(error)[:200]}"
     if found is not None:
         return found
@@ -76,7 +76,7 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
 
 
 def _inferred(x: Inputs) -> list[Spec] | None:
-    """Return onnx's inference of the results; None if it does not know their sizes."""
+    """Return the results' specs as onnx infers them; None if onnx does not know their sizes."""
     onnx, a = package(), x.node.attributes
     schema = onnx.defs.get_schema(a["op"], a["opset"] or NEWEST, a["domain"])
     pairs = list(zip(x.node.inputs, x.specs, x.arrays, strict=True))

@@ -24,8 +24,8 @@ class OrtValue:
     """An array on the host ("cpu"), or a `vkq.Tensor` in ``tensor``, as ONNX Runtime's OrtValue.
 
     Every other device type is Vulkan's ("vulkan", also "cuda" and others in code written for them): the
-    default device for *device_id* 0, else the one of that index. A device stores int64 as int32 and bool as
-    uint8; ``data_type`` and ``numpy`` give the original type.
+    default device for *device_id* 0, else the device with that index. A device stores int64 as int32 and bool
+    as uint8; ``data_type`` and ``numpy`` give the original type.
     """
 
     def __init__(self, value: Array | Tensor, dtype: str | None = None):
@@ -37,7 +37,7 @@ class OrtValue:
     @classmethod
     @checked
     def ortvalue_from_numpy(cls, numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """Return a value of an array: the array itself on the CPU; a copy on a device."""
+        """Return an array as an OrtValue: the array itself on the CPU, or a copy on a device."""
         array = array_of("numpy_obj", numpy_obj)
         if device_type.lower() == "cpu":
             return cls(array)
@@ -49,7 +49,7 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """Return memory for an array of this shape and type (NumPy's, or a number of
+        """Return a value with memory for an array of this shape and type (NumPy's, or a number of
         TensorProto.DataType)."""
         dtype = dtype_of(element_type)
         if device_type.lower() == "cpu":
@@ -110,8 +110,8 @@ class OrtValue:
         return math.prod(self.shape()) * int(np.dtype(self._dtype).itemsize)
 
     def data_ptr(self) -> int:
-        """Return the address of an array on the CPU; on a device a number by which only `IOBinding` finds the
-        value."""
+        """Return the address of an array on the CPU; for a value on a device, a number that only `IOBinding`
+        accepts."""
         address = id(self) if self.array is None else int(self.array.ctypes.data)
         _by_address[address] = self
         return address
@@ -132,7 +132,7 @@ class OrtValue:
 
 
 def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValue:
-    """Return the value whose `OrtValue.data_ptr` is this number; raises an error if there is none."""
+    """Return the value whose `OrtValue.data_ptr` is *address*; raises an error if there is no such value."""
     value = _by_address.get(address)
     if value is None:
         raise ArgumentError(

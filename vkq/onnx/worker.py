@@ -27,8 +27,8 @@ class Worker:
             return self._pool.submit(call)
 
     def within(self, call: Callable[[], T], seconds: Any, what: str) -> T:
-        """Return the result of *call*; raise TimedOutError after *seconds*. A call that has begun continues
-        then."""
+        """Return the result of *call*; raise TimedOutError after *seconds*. A call that has begun then
+        continues."""
         if not seconds > 0:
             raise ArgumentError(f"{what}: timeout is {seconds}; it must be above 0 seconds, or None")
         future = self.begin(call)
@@ -44,7 +44,7 @@ class Worker:
             ) from error
 
     def close(self) -> None:
-        """Accept no more calls; a call that has begun finishes by itself."""
+        """Accept no more calls; a call that has begun still finishes."""
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
