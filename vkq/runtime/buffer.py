@@ -1,4 +1,4 @@
-"""Device memory: the buffers and arenas of the extension."""
+"""Device memory: interfaces of the extension's buffers and arenas."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..errors import DeviceError
 
 class Buffer(Protocol):
     """A range of device memory (``vkq._kompute.Buffer``). It returns to its arena when no tensor and no
-    pending recording refers to it."""
+    pending recording uses it."""
 
     @property
     def bytes(self) -> int: ...
     @property
     def offset(self) -> int:
-        """The offset of the buffer in its block of memory, in bytes."""
+        """The offset of the buffer in its memory block, in bytes."""
 
     @property
     def block(self) -> int:
-        """The number of the block of memory that holds the buffer."""
+        """The number of the memory block that contains the buffer."""
 
     @property
     def block_bytes(self) -> int: ...
@@ -32,35 +32,36 @@ class Buffer(Protocol):
 
     @property
     def failure(self) -> DeviceError | None:
-        """The reason why the buffer's content was never computed, or None."""
+        """The error because of which the buffer's content was never computed, or None."""
 
     def check(self) -> None:
         """Raise an error if the submission that computes the content failed."""
 
     def view(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes themselves, if the host can access them."""
+        """Return the bytes as an array on the buffer's memory, without a copy; only if the host can access
+        the memory."""
 
 
 class Arena(Protocol):
-    """Allocates aligned ranges of large blocks of memory (``vkq._kompute.Arena``). Thread-safe."""
+    """An allocator of aligned ranges in large memory blocks (``vkq._kompute.Arena``). Thread-safe."""
 
     @property
     def allocated_bytes(self) -> int:
-        """The bytes of the device's memory that the arena holds, used or free."""
+        """The bytes of device memory in the arena's blocks, used or free."""
 
     @property
     def used_bytes(self) -> int:
-        """The allocated bytes."""
+        """The bytes in use by buffers."""
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes allocated at a time since `reset_peak`."""
+        """The most bytes in use at a time since `reset_peak`."""
 
     def allocate(self, size: int) -> Buffer:
         """Return a buffer of at least *size* bytes (never 0: Vulkan has no empty buffers)."""
 
     def reset_peak(self) -> None:
-        """Restart the measurement of `peak_bytes` from the current allocation."""
+        """Restart the measurement of `peak_bytes` from the bytes in use now."""
 
     def trim(self) -> None:
-        """Free every block without allocations."""
+        """Free every block without buffers."""

@@ -1,4 +1,4 @@
-"""Makes plans (`vkq.runtime.plan`): steps on numbered slots, for a device and its limits."""
+"""The builder of plans (`vkq.runtime.plan`): steps on numbered slots, for a device and its limits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ EVERYWHERE = 4096  # loop iterations of an invocation that every driver allows
 
 
 def lets_loop(device: Device, rounds: int) -> bool:
-    """Return True if the driver lets an invocation's loops make *rounds* iterations
-    (`Variant.iterations`)."""
-    if rounds <= EVERYWHERE:  # beyond this, the probe's result decides
+    """Return True if the driver lets an invocation's loops run *rounds* iterations (`Variant.iterations`)."""
+    if rounds <= EVERYWHERE:  # for longer loops, the probe's result decides
         return True
     limit = device.loop_limit
     return limit is None or rounds <= limit
@@ -28,7 +27,7 @@ def lets_loop(device: Device, rounds: int) -> bool:
 
 @dataclass(frozen=True)
 class Value:
-    """A slot of a plan that is being built, and the spec of its content."""
+    """A slot of a plan under construction, and the spec of its content."""
 
     slot: int
     spec: Spec
@@ -36,7 +35,7 @@ class Value:
 
 
 class Builder:
-    """Makes a plan: inputs first, then steps in order, then `plan`."""
+    """The builder of one plan: add the inputs, then the steps in order, then call `plan`."""
 
     def __init__(self, device: Device):
         self.device = device
@@ -52,40 +51,41 @@ class Builder:
         self._parts: dict[
             int, tuple[int, int]
         ] = {}  # for joined arrays: slot -> (slot of the whole array, offset in it)
-        self._wholes: set[int] = set()  # the slots of the whole arrays
+        self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
 
     def input(self, spec: Spec) -> Value:
-        """Add the next input."""
+        """Add the next input and return its slot."""
         value = self.new(spec)
         self._inputs.append(value)
         self._given.add(value.slot)
         return value
 
     def new(self, spec: Spec) -> Value:
-        """Add a slot for an array that a step will write: a result, or an intermediate value."""
+        """Add a slot for an array that a step will write: a result or an intermediate value."""
         return self._slot(spec, max(spec.nbytes, 1))
 
     def words(self, count: int) -> Value:
-        """Add a slot of *count* words for internal data."""
+        """Add a slot of *count* 32-bit words for internal data."""
         return self.new(Spec((count,), "int32"))
 
     def constant(self, resident: Resident) -> Value:
-        """Return the slot of weights or a table; each has one slot."""
+        """Return the slot of constant data, such as weights or a table; equal data share one slot."""
         if resident not in self._kept:
             value = self._slot(Spec((resident.bytes // 4,), "int32"), resident.bytes)
             self._residents[value.slot], self._kept[resident] = resident, value
         return self._kept[resident]
 
     def made(self, value: Value) -> bool:
-        """Return True if steps of this plan write the value: it is neither an input nor a constant."""
+        """Return True if steps of this plan write the value, that is, it is neither an input nor a
+        constant."""
         return value.slot not in self._residents and value.slot not in self._given
 
     def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
-        """Return the array whose bytes are the concatenation of *parts*: the steps that write the parts write
-        it. Return None if that is not possible: each part must be made by steps of this plan, belong to no
-        other array, and begin at an offset that the device allows. No step may read or write a part as
-        something else, and neither a part nor the array may be a result."""
+        """Return an array whose bytes are the concatenation of *parts*: steps that write a part write the
+        array. Return None if this is impossible: steps of this plan must write each part, no part may belong
+        to another array, and each part must begin at an offset that the device allows. No step may read or
+        write a part with another spec, and neither a part nor the array may be a result."""
         unit = self.device.capabilities.buffer_alignment
         *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
         able = all(self.made(part) and not self.shares(part) for part in parts)
@@ -99,15 +99,15 @@ class Builder:
         return whole
 
     def shares(self, value: Value) -> bool:
-        """Return True if the value is a joined array, or a part of one."""
+        """Return True if the value is a joined array or a part of one."""
         return value.slot in self._parts or value.slot in self._wholes
 
     def view(self, value: Value, spec: Spec) -> Value:
-        """Return the same bytes with another spec."""
+        """Return a value with the same bytes and another spec."""
         return Value(value.slot, spec, value.bytes)
 
     def why(self, topic: str, reason: str) -> None:
-        """Record the reason of a choice."""
+        """Record the reason for a choice."""
         self.reasons[topic] = reason
 
     def dispatch(
@@ -118,8 +118,9 @@ class Builder:
         macs: int = 0,
         in_place: bool = False,
     ) -> None:
-        """Add a dispatch: *slots* in the order of the shader's bindings. *macs* is the work in multiply-adds,
-        needed only if it may be enough to trigger a watchdog. *in_place*: see `step_of`.
+        """Add a dispatch; *slots* are in the order of the shader's bindings. *macs* is the number of
+        multiply-adds, needed only if they may take long enough to trigger a watchdog. *in_place*: see
+        `step_of`.
 
         Raises ArgumentError if an invocation's loops would run longer than the driver allows.
         """
@@ -133,7 +134,7 @@ class Builder:
         self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
 
     def fill(self, value: Value, word: int) -> None:
-        """Add a fill of every word."""
+        """Add a step that sets every word of a value."""
         self._add(Step((value.slot,), (), (value.slot,), value=word))
 
     def _add(self, step: Step) -> None:
@@ -142,8 +143,8 @@ class Builder:
         self._writes.update(step.writes)
 
     def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the result of *make* for a value; it is made once for each key while neither is
-        overwritten."""
+        """Return the result of *make* for a value and a key. It is computed once, and again only after the
+        value or the result is overwritten."""
         key = value.slot, self._writes[value.slot], value.spec, key
         found, writes = self._copies.get(key, (None, 0))
         if found is None or self._writes[found.slot] != writes:
@@ -168,7 +169,8 @@ class Builder:
         )  # fmt: skip
 
     def lifetimes(self, slots: Sequence[int]) -> list[Lifetime]:
-        """Return the lifetime of each slot in step numbers; a joined array lives as long as its parts."""
+        """Return the lifetime of each slot in step numbers. The lifetime of a joined array covers those of
+        all parts."""
         used: dict[int, list[int]] = {}
         for i, step in enumerate(self._steps):
             for slot in step.slots:

@@ -10,12 +10,12 @@ from ..turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-PLANS_KEPT = 1024  # most plans that are kept: of all operators without weights on a device, and of each layer
+PLANS_KEPT = 1024  # most cached plans: of all operators without weights on a device, and of each layer
 
 
 def keep(values: dict[K, V], key: K, value: V) -> V:
-    """Cache the value of a key, and drop all others if there are `PLANS_KEPT`, as for images of ever
-    different sizes. For values that are read too often for a lock."""
+    """Cache a value under a key. If `PLANS_KEPT` values are cached, drop all of them first, which happens if
+    images always have new sizes. For values that are read too often for a lock."""
     if len(values) >= PLANS_KEPT:
         values.clear()
     values[key] = value
@@ -23,7 +23,8 @@ def keep(values: dict[K, V], key: K, value: V) -> V:
 
 
 class LruCache(Generic[V]):
-    """Values by key; if there are more than *most*, the least recently used one is dropped. Thread-safe."""
+    """A cache by key. If it has more than *most* values, the least recently used value is dropped.
+    Thread-safe."""
 
     def __init__(self, most: int):
         self._most = most
@@ -31,8 +32,8 @@ class LruCache(Generic[V]):
         self._lock = Turns("what a device keeps", again=True)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """Return the value of a key, or make it. *make* is not called under the lock: if two threads make
-        one, the first one's is used."""
+        """Return the value of a key; compute it with *make* if there is none. *make* is called without the
+        lock: if two threads call it at the same time, both get the first value."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:

@@ -1,4 +1,4 @@
-"""Opens a device: its choice, its VkDevice, and the extension's context on it."""
+"""The opening of a device: the choice, the VkDevice, and the extension's context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..device.watchdog import LONGEST_S
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
-SUBMISSIONS_IN_FLIGHT = 4  # beyond this number the host waits, because work in flight keeps its memory
+SUBMISSIONS_IN_FLIGHT = 4  # if more are in flight, the host waits, because work in flight keeps its memory
 
 
 class Closes(Protocol):
@@ -25,7 +25,7 @@ class Closes(Protocol):
 
 
 class OfOneProcess:
-    """Base of objects that live on a device, and so can be neither pickled nor copied."""
+    """Base class of objects that belong to a device and therefore can be neither pickled nor copied."""
 
     def __reduce__(self) -> NoReturn:
         raise DTypeError(
@@ -42,8 +42,8 @@ def open_context(
     which: int | str | None, given: Capabilities | None, tune: str
 ) -> tuple[Capabilities, bool, Any]:
     """Open the device for the arguments of `vkq.Device`. Return the capabilities that vkq assumes, whether
-    they differ from Vulkan's (for tests: another process would see another device), and the open context."""
-    extension = native_module()  # imported before anything is opened that a failed import would leave open
+    they differ from Vulkan's (only in tests: another process would see others), and the open context."""
+    extension = native_module()  # imported first: if the import fails, nothing is left open
     physical, found = choose_device(given.index if which is None and given else which)
     if tune not in ("auto", "off"):
         raise ArgumentError(f"Device: tune is {tune!r}; it must be 'auto' or 'off'")
@@ -63,7 +63,7 @@ def open_context(
 
 
 def close_at_exit(device: Closes) -> None:
-    """Close a device that is still open before the interpreter destroys what it uses."""
+    """Close a device that is still open at exit, before the interpreter destroys objects that it uses."""
     _open.add(device)
 
 

@@ -1,4 +1,4 @@
-"""``vkq.Device``: an opened Vulkan device with its memory, its pipelines and its pending work."""
+"""``vkq.Device``: an open Vulkan device with its memory, pipelines and pending work."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .program import Program
 from .programs import Programs
 from .recording import Recording
 
-MOST_MARKS = 1 << 20  # most timestamps of a recording, and most marks
-CONSTANTS_KEPT = 64  # number of tables that operators share; the largest tables have 64 KiB
+MOST_MARKS = 1 << 20  # most timestamps of a recording, and most marks of a recording
+CONSTANTS_KEPT = 64  # most tables that operators share; the largest tables have 64 KiB
 
 P = TypeVar("P")
 
 
-# Returns the probe's findings about a device. The probe needs devices, so vkq.probe sets this function.
+# Return the probe's findings about a device. The probe itself needs devices, so vkq.probe sets this function.
 probed: Callable[[Device], Verdict] = lambda device: Verdict({}, False)  # noqa: E731
 
 
@@ -41,13 +41,13 @@ class Device(OfOneProcess):
     """A Vulkan device, opened with the features that vkq's shaders use.
 
     Args:
-        which: an index, part of a name, or None for the environment's VKQ_DEVICE, else the best: discrete
-            before integrated before virtual before CPU.
-        staging: True copies through host memory even where the device's own memory is visible; None decides
+        which: an index, part of a name, or None for VKQ_DEVICE in the environment, else the best device:
+            discrete before integrated before virtual before CPU.
+        staging: True copies through host memory even if the host can access the device's memory; None decides
             by the device.
         tune: "auto" uses the kernels that were the fastest when this device was probed, if vkq has no timings
             of its kind (`vkq devices` prints them); "off" uses the defaults of its kind. With VKQ_TUNE=off in
-            the environment, vkq neither measures nor uses measurements. Results have the same bits.
+            the environment, vkq neither measures nor uses measurements. All results have the same bits.
         capabilities: for tests: capabilities that replace those reported by Vulkan (features that are false
             are not enabled); their index chooses the device if *which* is None.
 
@@ -55,14 +55,14 @@ class Device(OfOneProcess):
     may share a Device. It is a context manager; ``close`` frees everything and may be called twice.
 
     Raises:
-        NoDeviceError: no loader, no driver, or no device that fits, with what there is.
+        NoDeviceError: no loader, no driver or no suitable device; the message lists the devices found.
 
     >>> with Device() as device:
     ...     device.name != ""
     True
     """
 
-    verdict: Verdict | None = None  # given for a device on which nothing may run, not even the probe
+    verdict: Verdict | None = None  # set for a device on which nothing may run, not even the probe
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Device(OfOneProcess):
         capabilities: Capabilities | None = None,
     ):
         self.capabilities, self.doctored, self.context = open_context(which, capabilities, tune)
-        self.queue = self.context.queue  # the queue records and submits; plans are added to it directly
+        self.queue = self.context.queue  # the queue records and submits; plans are added directly to it
         self._local = threading.local()
         self._constants: LruCache[Resident] = LruCache(CONSTANTS_KEPT)
         self._plans: LruCache[Any] = LruCache(PLANS_KEPT)
@@ -90,12 +90,12 @@ class Device(OfOneProcess):
 
     @property
     def name(self) -> str:
-        """The device's name, as the driver gives it."""
+        """The device's name from the driver."""
         return self.capabilities.name
 
     @property
     def short_name(self) -> str:
-        """`name` without the part in parentheses, for lines that name other things, too."""
+        """`name` without the part in parentheses, for messages that contain other names as well."""
         return self.name.partition(" (")[0]
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class Device(OfOneProcess):
 
     @property
     def shares_processor(self) -> bool:
-        """True if the device is the host's own processor: work on it takes the host's time."""
+        """True if the device is the host's own processor: its work takes the host's time."""
         return self.capabilities.device_type == "cpu"
 
     @property
@@ -112,12 +112,12 @@ class Device(OfOneProcess):
 
     @property
     def memory_used_bytes(self) -> int:
-        """The bytes of device memory allocated for tensors, weights and scratch."""
+        """The bytes of device memory in use for tensors, weights and scratch."""
         return self._memory.arena.used_bytes
 
     @property
     def memory_peak_bytes(self) -> int:
-        """The most bytes of device memory allocated at a time since `reset_memory_peak`."""
+        """The most bytes of device memory in use at a time since `reset_memory_peak`."""
         return self._memory.arena.peak_bytes
 
     def reset_memory_peak(self) -> None:
@@ -127,41 +127,41 @@ class Device(OfOneProcess):
     # ------------------------------------------------------------------------------------------------- memory
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate device memory of at least *size* bytes; its content is undefined."""
+        """Allocate at least *size* bytes of device memory; the content is undefined."""
         return self._memory.allocate(size)
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
-        """Copy a contiguous array to the beginning of *target*, in order with other operations. The array may
-        be changed as soon as this returns.
+        """Copy a contiguous array to the beginning of *target*, in order with other operations. The caller
+        may change the array as soon as this returns.
 
-        Never part of a ``record`` block: running it again does not repeat the copy.
+        A copy is never part of a ``record`` block: running the recording again does not repeat it.
         """
         if data.nbytes == 0:
             return self.check_usable()
         self.queue.upload(target, data.reshape(-1).view(np.uint8))
 
     def constant(self, key: Hashable, size: int, make: Callable[[], npt.NDArray[Any]]) -> Resident:
-        """Return an array of *size* bytes for plans, made and uploaded once for each key at its first use;
-        the latest CONSTANTS_KEPT are cached."""
+        """Return a constant array of *size* bytes for plans. It is computed and uploaded at the first use of
+        its key; the latest CONSTANTS_KEPT arrays are cached."""
         return self._constants.get(key, lambda: Resident(self, size, make))
 
     def plan(self, key: Hashable, make: Callable[[], P]) -> P:
-        """Return what *make* makes, once for each key; the latest PLANS_KEPT are cached. Thread-safe."""
+        """Return the result of *make* for a key; the latest PLANS_KEPT are cached. Thread-safe."""
         self.check_usable()
         found: P = self._plans.get((key, self.soft_float, preference()), make)
         return found
 
     @property
     def soft_float(self) -> bool:
-        """True if shaders round floats with integers on this device (SOFT_FLOAT), because its own rounding
-        differs."""
+        """True if shaders must round floats with integer arithmetic (SOFT_FLOAT), because the device does not
+        round to nearest even."""
         if self._soft_float is None:
             self._soft_float = probed(self).soft_float
         return self._soft_float
 
     @property
     def loop_limit(self) -> int | None:
-        """The rounds after which the driver silently ends the loops of an invocation; None if it does not."""
+        """The iterations after which the driver silently stops an invocation's loops; None: no limit."""
         return probed(self).loop_limit
 
     def download_into(self, source: Buffer, out: npt.NDArray[np.uint8]) -> None:
@@ -171,7 +171,7 @@ class Device(OfOneProcess):
             self.queue.download(source, out)
 
     def check_readable(self) -> None:
-        """Raise an error if the device is not usable, or this thread is in a ``record`` block."""
+        """Raise an error if the device is not usable or this thread is in a ``record`` block."""
         self.check_usable()
         if getattr(self._local, "explicit", None) is not None:
             raise DeviceError(
@@ -186,7 +186,7 @@ class Device(OfOneProcess):
         return out
 
     def empty_pinned(self, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an array in host memory that the device copies from and to itself (`vkq.empty_pinned`)."""
+        """Return an array in host memory that the device can access directly (`vkq.empty_pinned`)."""
         kind = np.dtype(dtype)
         size = kind.itemsize * math.prod(shape)
         data: npt.NDArray[np.uint8] = self.queue.pin(size).view()
@@ -197,8 +197,8 @@ class Device(OfOneProcess):
     def program(
         self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
     ) -> Program:
-        """Return the pipeline of a variant with these specialization constants, made once; raises an error if
-        the device cannot run it."""
+        """Return the pipeline of a variant with these specialization constants, from a cache; raises an error
+        if the device cannot run it."""
         self.check_usable()
         given = dict(constants or {})
         if "SOFT_FLOAT" in variant.specialization and "SOFT_FLOAT" not in given:
@@ -208,7 +208,7 @@ class Device(OfOneProcess):
     # --------------------------------------------------------------------------------------------- submission
 
     def recording(self) -> Recording:
-        """Where operations are recorded: the thread's ``record`` block, else the chain of the next read."""
+        """Return this thread's recording: its ``record`` block, else the chain of the next read."""
         return getattr(self._local, "explicit", None) or Recording(self, chain=self.queue.chain())
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -219,8 +219,8 @@ class Device(OfOneProcess):
         self.queue.add(plan.native, inputs, outputs)
 
     def operation(self) -> contextlib.AbstractContextManager[Recording]:
-        """Context manager: hold the recording for one operation's dispatches in this thread; it is not
-        submitted before the end."""
+        """Context manager: yield the recording for the dispatches of one operation in this thread; it is not
+        submitted before the block ends."""
         operation: contextlib.AbstractContextManager[Recording] = self.queue.operation(self.recording)
         return operation
 
@@ -230,10 +230,9 @@ class Device(OfOneProcess):
         """Context manager: record this thread's operations in the block instead of running them;
         ``recording.run()`` runs them, any number of times.
 
-        Arrays uploaded in the block are not part of it: they are uploaded once, before the first run.
-        *timestamps* is the number of dispatches whose time on the device is measured
-        (``Recording.gpu_times_us``); *marks* is the number of timestamps that the block writes itself
-        (``Recording.mark``).
+        Uploads in the block are not recorded: they run once, before the first run. *timestamps*: the number
+        of dispatches whose time on the device is measured (``Recording.gpu_times_us``). *marks*: the number
+        of timestamps that the block itself writes (``Recording.mark``).
         """
         if not (0 <= timestamps <= MOST_MARKS and 0 <= marks <= MOST_MARKS):
             raise ArgumentError(
@@ -244,8 +243,7 @@ class Device(OfOneProcess):
             yield recording
 
     def immediate(self) -> contextlib.AbstractContextManager[Any]:
-        """Context manager: inside a ``record`` block of this thread, run operations at once, as if there were
-        no such block."""
+        """Context manager: run operations immediately, also inside a ``record`` block of this thread."""
         return self._recording_into(None)
 
     @contextlib.contextmanager
@@ -258,15 +256,15 @@ class Device(OfOneProcess):
             self._local.explicit = previous
 
     def groups_per_dispatch(self, total: int, macs: int, size: int = 0) -> int:
-        """Return how many of *total* workgroups, with so much work in all, may safely be in one dispatch."""
+        """Return how many of *total* workgroups (together *macs* multiply-adds) one dispatch may have."""
         return groups_in_time(self.capabilities, total, macs, size, self.verdict)
 
     def seconds_of(self, macs: int, size: int) -> float:
-        """Estimate the seconds of so much work; 0.0 if no submission is split (`vkq.device.watchdog`)."""
+        """Estimate the seconds of *macs* multiply-adds; 0.0 if no work is split (`vkq.device.watchdog`)."""
         return seconds_of(self.capabilities, macs, size, self.verdict)
 
     def flush(self) -> None:
-        """Submit all pending operations, without waiting."""
+        """Submit all pending operations without waiting for them."""
         self.check_usable()
         self.queue.flush()
 
@@ -276,12 +274,12 @@ class Device(OfOneProcess):
         self.queue.synchronize()
 
     def check_usable(self) -> None:
-        """Raise an error if the device is closed, lost, or was inherited through a fork."""
+        """Raise an error if the device is closed, lost, or inherited through a fork."""
         self.context.check()
 
     def close(self) -> None:
         """Wait for the device, write the pipeline cache, and free everything except the memory of existing
-        arrays (`vkq.empty_pinned`). Further use raises an error; closing again does nothing."""
+        arrays (`vkq.empty_pinned`). Later use raises an error; a second call does nothing."""
         if self.context.forked:
             return  # a forked child owns no objects of the driver
         try:

@@ -1,4 +1,4 @@
-"""Runs a plan on tensors, for the call of an operator."""
+"""The execution of a plan on tensors, for calls of operators."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from .tensor import Tensor
 
 
 def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str = "out") -> Tensor:
-    """Return the plan's result for these inputs, which must match the plan; it is written into *out* if
-    given.
+    """Return a plan's result for these inputs, which must match the plan; write it into *out* if given.
 
     Raises ArgumentError if *out* does not match the plan's result.
     """
@@ -20,13 +19,13 @@ def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str
     if out is not None:
         _check_out(plan, inputs, out, op)
         y = out
-    elif plan.outputs[0] < len(inputs):  # the result is an input with another spec, so nothing runs
+    elif plan.outputs[0] < len(inputs):  # the result is an input with another spec: nothing runs
         return Tensor.of(device, plan.result, buffers[plan.outputs[0]])
     else:
         y = Tensor.of(device, plan.result)
     if plan.steps:
         device.add(plan, buffers, (y.buffer,))
-    if plan.outputs[0] < len(inputs):  # *out* is to receive an input under another spec
+    if plan.outputs[0] < len(inputs):  # copy the input, with another spec, into *out*
         with device.operation() as recording:
             recording.copy(buffers[plan.outputs[0]], y.buffer, y.nbytes)
     return y

@@ -1,4 +1,4 @@
-"""A device's memory: the memory types of tensors and copies, and their arenas."""
+"""A device's memory: the memory types and arenas for tensors and for copies."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..errors import ArgumentError, DeviceError, OutOfMemoryError
 from .buffer import Arena, Buffer
 
 BLOCK_BYTES = 16 << 20
-STAGING_BYTES = 64 << 20  # most host memory for copies to a device whose memory the host cannot access
-STAGING_CHUNK = 16 << 20  # bytes of a chunk: the host fills one chunk while the device empties another
-UNUSED_BYTES = 256 << 20  # most unused memory in large blocks that is kept for reuse
+STAGING_BYTES = 64 << 20  # most host memory for copies to memory that the host cannot access
+STAGING_CHUNK = 16 << 20  # bytes of a chunk: the host fills one chunk while the device reads another
+UNUSED_BYTES = 256 << 20  # most unused memory of large blocks that is kept for reuse
 # Most scratch memory that plans share; larger scratch memory is allocated separately.
 SCRATCH_KEPT_BYTES = 64 << 20
-# Memory types that need a feature, or that serve another use than a storage buffer.
+# Memory types that need a feature, or that are not meant for storage buffers.
 _UNUSABLE = frozenset(
     {"protected", "lazily_allocated", "device_coherent_amd", "device_uncached_amd", "rdma_capable_nv"}
 )
@@ -25,7 +25,7 @@ _UNUSABLE = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class MemoryPlan:
-    """Memory types: ``own`` for tensors (``mapped`` if the host can access it), ``staging`` for copies."""
+    """Memory types: ``own`` for tensors (``mapped``: the host can access it), ``staging`` for copies."""
 
     own: int
     mapped: bool
@@ -33,10 +33,10 @@ class MemoryPlan:
 
 
 def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPlan:
-    """Choose among the types whose bits are set in *allowed*.
+    """Choose memory types from the types whose bits are set in *allowed*.
 
-    If all of the device's memory is the host's, too, and cached, nothing needs to be copied: *staging* None
-    decides by that, True always copies, and False raises ArgumentError if there is no such memory.
+    If the host can access all of the device's memory, and the memory is cached, no copies are needed. With
+    *staging* None, this decides; True always copies; False raises ArgumentError if there is no such memory.
     """
     flags = {i: t.flags for i, t in enumerate(c.memory_types) if allowed >> i & 1 and not t.flags & _UNUSABLE}
     heap = {i: c.memory_types[i].heap_bytes for i in flags}
@@ -52,7 +52,7 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
         raise ArgumentError(
             f"{c.name} has no cached device memory that the host sees, which staging=False needs"
         )
-    # The host reads this memory, and reads of uncached memory are slow.
+    # The host reads this memory, and uncached memory is slow to read.
     copies = max(host, key=lambda i: ("host_cached" in flags[i], "device_local" not in flags[i]))
     if shared and not staging:
         return MemoryPlan(shared[0], True, copies)
@@ -62,7 +62,7 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
 class DeviceMemory:
     """The two memory arenas of an open device: one for tensors, weights and scratch, one for staging copies.
 
-    *context* is the extension's Context; *staging* is described in `plan_memory`.
+    *context* is the extension's Context; `plan_memory` describes *staging*.
     """
 
     def __init__(self, context: Any, c: Capabilities, staging: bool | None):
@@ -74,7 +74,7 @@ class DeviceMemory:
 
         def arena(memory_type: int, mapped: bool, keep: int) -> Arena:
             most, _ = _largest(c, heaps[memory_type])
-            # Block size 1: each buffer gets its own block, and no freed block is used again.
+            # Block size 1: every buffer gets its own block, and no freed block is reused.
             block, kept = (1, 0) if validation.bounds() else (BLOCK_BYTES, keep)
             made: Arena = context.arena(memory_type, mapped, c.buffer_alignment, block, most, kept)
             return made
@@ -85,8 +85,8 @@ class DeviceMemory:
         context.set_arenas(self.arena, SCRATCH_KEPT_BYTES, self.staging, limit, STAGING_CHUNK)
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate at least *size* bytes. If there is no memory, free that of finished work and try again;
-        raises OutOfMemoryError after that."""
+        """Allocate at least *size* bytes. If memory is short, free the memory of finished work and try again;
+        if that fails, raise OutOfMemoryError."""
         if size <= self._largest:
             with contextlib.suppress(OutOfMemoryError):
                 return self.arena.allocate(size)
@@ -109,7 +109,7 @@ class DeviceMemory:
 
 
 def _largest(c: Capabilities, heap_bytes: int) -> tuple[int, str]:
-    """Return the most bytes of one allocation from a heap, and the limit's name."""
+    """Return the most bytes of one allocation from a heap, and the name of the limit."""
     names = ("maxMemoryAllocationSize", "maxBufferSize")
     limits = {f"this device's {name}": c.properties[name] for name in names}
     limits["the size of the memory heap"] = heap_bytes

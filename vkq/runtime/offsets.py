@@ -1,4 +1,4 @@
-"""Memory planning: offsets in one piece of memory from lifetimes."""
+"""Memory planning: offsets of arrays in one memory range, from their lifetimes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALIGNMENT = 256  # at least `Capabilities.buffer_alignment` of every device (Vul
 
 @dataclass(frozen=True)
 class Lifetime:
-    """An array of a number of bytes, in use from step *first* to step *last*, both included."""
+    """The size of an array in bytes, and the steps *first* to *last* (both included) that use it."""
 
     bytes: int
     first: int
@@ -19,8 +19,8 @@ class Lifetime:
 
 
 def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Return (offset of each, total bytes): the largest first, each at the lowest offset that is free during
-    its lifetime.
+    """Return the offset of each array and the total bytes. Arrays are placed by size, the largest first, each
+    at the lowest offset that is free during its lifetime.
 
     >>> place([Lifetime(512, 0, 1), Lifetime(256, 1, 2), Lifetime(512, 2, 3)])
     ([0, 512, 0], 768)
@@ -38,8 +38,8 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 class Meanwhile:
-    """The arrays in use at each step: a segment tree over the steps, which finds the arrays alive at the same
-    time without a scan of all."""
+    """The arrays in use at each step, as a segment tree over the steps. It finds the arrays in use at the
+    same time without a scan of all arrays."""
 
     def __init__(self, steps: int):
         self._size = 1 << (steps - 1).bit_length()
@@ -50,7 +50,7 @@ class Meanwhile:
         self.looked_at = 0
 
     def add(self, i: int, first: int, last: int) -> None:
-        """Add array *i*, in use from step *first* to *last*."""
+        """Add array *i*, in use from step *first* to step *last*."""
         above: set[int] = set()
         for node in self._nodes(first, last):
             self._whole.setdefault(node, []).append(i)
@@ -60,7 +60,7 @@ class Meanwhile:
             self._some.setdefault(node, []).append(i)
 
     def during(self, first: int, last: int) -> set[int]:
-        """Return the arrays in use at any of these steps."""
+        """Return the arrays in use at any step from *first* to *last*."""
         found: set[int] = set()
         above: set[int] = set()
         for node in self._nodes(first, last):
@@ -76,7 +76,7 @@ class Meanwhile:
         found.update(arrays)
 
     def _nodes(self, first: int, last: int) -> Iterator[int]:
-        """Yield the fewest nodes that cover the steps from *first* to *last*."""
+        """Yield the smallest set of nodes that covers the steps from *first* to *last*."""
         low, high = first + self._size, last + 1 + self._size
         while low < high:
             if low & 1:
@@ -89,7 +89,7 @@ class Meanwhile:
 
 
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the most bytes in use at one step: no placement needs less."""
+    """Return the most bytes in use at one step: every placement needs at least as many."""
     changes: dict[int, int] = {}
     for one in lifetimes:
         changes[one.first] = changes.get(one.first, 0) + aligned(one.bytes)

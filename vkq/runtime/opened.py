@@ -1,4 +1,4 @@
-"""The devices that are opened by default, or by an index or a name."""
+"""Devices opened by default, by an index or by a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _default_lock = Turns("opening a device")
 
 
 def default_device() -> Device:
-    """Return the default device of functions: opened at its first use, like ``Device()``."""
+    """Return the default device, which its first use opens, like ``Device()``."""
     global _default
     with _default_lock:
         if _default is None or _default.closed or _default.context.lost:
@@ -24,8 +24,8 @@ _named: dict[int | str, Device] = {}  # devices that `named_device` opened
 
 
 def named_device(which: int | str) -> Device:
-    """Return the device with this index or part of its name, like ``Device(which)``: opened at its first use,
-    and the same one every time. For operators, whose *device* may be such a value."""
+    """Return the device with this index or part of its name, like ``Device(which)``. The first call opens it,
+    and later calls return the same device. For the *device* argument of operators."""
     with _default_lock:
         found = _named.get(which)
         if found is None or found.closed or found.context.lost:
@@ -37,7 +37,7 @@ def named_device(which: int | str) -> Device:
 
 
 def opened(given: Device | int | str | None) -> Device:
-    """Return the device for an operator's *device*: the default one for None."""
+    """Return the device for an operator's *device* argument; None means the default device."""
     if isinstance(given, Device):
         return given
     return default_device() if given is None else named_device(given)

@@ -1,4 +1,4 @@
-"""Packed layouts on the host at memory speed: `vkq.layout.pack`, computed by the extension."""
+"""Packed layouts on the host, at memory speed: `vkq.layout.pack`, computed by the extension."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy.typing as npt
 from ..device.extension import native_module
 from ..layout.pack import Layout
 
-UINT8 = 0x80  # a uint8 number exclusive-or this is the stored int8 number, which is smaller by 128
+UINT8 = 0x80  # uint8 value ^ UINT8 is the stored int8 value: value - 128
 
 
 @functools.lru_cache(maxsize=256)
 def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
-    """Return the extension's form of a layout for arrays of *shape* (``vkq._kompute.Packing``)."""
+    """Return the extension's description of a layout for arrays of *shape* (``vkq._kompute.Packing``)."""
     axes = [np.zeros(size, np.uint32) for size in shape]
     stride = 1
     for part in reversed(layout.order):
@@ -27,7 +27,7 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
         stride *= part.extent(shape)
     lane = layout.lane.dim
     axes[lane] = np.ascontiguousarray(axes[lane][::4])
-    # Move axes of one element to the front, because the extension iterates along the last axis.
+    # Move axes of size 1 to the front, because the extension iterates along the last axis.
     long = [dim for dim in range(len(shape)) if shape[dim] != 1 or dim == lane]
     missing = 4 - len(long)
     tables = tuple([np.zeros(1, np.uint32)] * missing + [axes[dim] for dim in long])
@@ -35,12 +35,12 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
     return native_module().Packing(extent, tables, long.index(lane) + missing, stride)
 
 
-# Native objects that remain when the interpreter exits would count as leaks.
+# Native objects that still exist when the interpreter exits would count as leaks.
 atexit.register(packing.cache_clear)
 
 
 def pack(layout: Layout, array: npt.NDArray[np.int8], fill: int = 0) -> npt.NDArray[np.int32]:
-    """``layout.pack(array, fill)``."""
+    """Return ``layout.pack(array, fill)``."""
     data = np.ascontiguousarray(array, np.int8)
     words = np.empty(layout.words(data.shape), "<i4")
     if data.size:
@@ -53,7 +53,7 @@ def pack(layout: Layout, array: npt.NDArray[np.int8], fill: int = 0) -> npt.NDAr
 
 
 def unpack(layout: Layout, words: npt.NDArray[np.int32], shape: tuple[int, ...]) -> npt.NDArray[np.int8]:
-    """``layout.unpack(words, shape)``."""
+    """Return ``layout.unpack(words, shape)``."""
     array = np.empty(shape, np.int8)
     if array.size:
         data = np.ascontiguousarray(words, "<i4").view(np.uint8)

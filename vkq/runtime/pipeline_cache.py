@@ -15,14 +15,14 @@ _HEADER = struct.Struct("<IIII16s")  # VkPipelineCacheHeaderVersionOne
 
 
 def path(c: Capabilities) -> Path:
-    """Return the file for a device and driver version."""
+    """Return the path of the cache file for a device and driver version."""
     return cache.cache_dir() / "pipelines" / f"{c.key}.bin"
 
 
 def foreign(data: bytes, c: Capabilities) -> str | None:
-    """Return why the data is not of this device and driver, or None.
+    """Return why cache data are not from this device and driver, or None.
 
-    Drivers must ignore foreign data, and some crash on it: the header is compared first.
+    Drivers must ignore foreign data, but some crash on it; therefore the header is checked first.
     """
     if len(data) < _HEADER.size:
         return f"it has {len(data)} bytes and no header"
@@ -32,8 +32,8 @@ def foreign(data: bytes, c: Capabilities) -> str | None:
 
 
 def load(context: Any, c: Capabilities) -> int:
-    """Give the file's data to the driver; return its bytes. Data that cannot be used is ignored with one
-    warning."""
+    """Give the data of the cache file to the driver; return the number of bytes. If the data cannot be used,
+    warn and ignore them."""
     data = cache.read(path(c))
     if data is None:
         return 0
@@ -43,7 +43,7 @@ def load(context: Any, c: Capabilities) -> int:
             context.load_cache(data)
             return len(data)
         except (OutOfMemoryError, DeviceLostError):
-            raise  # the error has another cause than the cache's data
+            raise  # the cause of the error is not the cache
         except DeviceError as error:
             problem = str(error)
     cache.warn(path(c), f"the pipeline cache {path(c)} is ignored and made again: {problem}.")
@@ -51,8 +51,8 @@ def load(context: Any, c: Capabilities) -> int:
 
 
 def save(context: Any, c: Capabilities, loaded_bytes: int) -> None:
-    """Write the cache if it has grown. A device that cannot return it is no error: pipelines are compiled
-    again."""
+    """Write the driver's cache if it has grown. If the driver cannot return it, nothing is written: pipelines
+    are then compiled again."""
     with contextlib.suppress(DeviceError):
         data = context.cache_data()
         if len(data) > loaded_bytes:

@@ -1,8 +1,8 @@
-"""Plans: the steps of an operator on a device, decided once and cached; making a plan runs nothing and needs
-no data.
+"""Plans: the steps of an operator on a device, determined once and cached. Making a plan needs no data and
+runs nothing.
 
-A `vkq.runtime.builder.Builder` makes a plan, which never changes. ``Recording.add`` records it on buffers any
-number of times: for an eager call, inside ``Device.record``, or as a part of a network.
+A `vkq.runtime.builder.Builder` makes a plan, which never changes. ``Recording.add`` records a plan on
+buffers, any number of times: for an eager call, inside ``Device.record``, or as part of a network.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .program import Program
 
 @dataclass(frozen=True)
 class Step:
-    """One dispatch on slots (``program`` set), or a fill of the only slot with the word ``value``.
+    """One dispatch on slots (``program`` is set), or a fill of the only slot with the word ``value``.
 
-    ``push`` are the packed push constants with first_group = 0; ``grids`` the (first workgroup, x, y) of the
-    dispatches that together run all workgroups; ``macs`` the multiply-adds; ``busy_ns`` the estimated time, 0
-    if no submission is split (`vkq.device.watchdog`).
+    ``push``: the packed push constants, with first_group = 0. ``grids``: (first workgroup, x, y) of each
+    dispatch; together they run all workgroups. ``macs``: the multiply-adds. ``busy_ns``: the estimated time;
+    0 if submissions need not be split (`vkq.device.watchdog`).
     """
 
     slots: tuple[int, ...]
@@ -45,14 +45,14 @@ class Step:
 
 
 class Memory(Protocol):
-    """The interface of a device to `Resident`."""
+    """The part of a device's interface that `Resident` uses."""
 
     def allocate(self, size: int) -> Buffer: ...
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None: ...
 
 
 class Facts(Protocol):
-    """The interface of a device to `step_of`."""
+    """The part of a device's interface that `step_of` uses."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -70,9 +70,9 @@ def step_of(
     in_place: bool = False,
 ) -> Step:
     """Return a dispatch of a program on buffers of these *sizes* in bytes, in the order of its bindings.
-    *in_place*: bindings with that mark are read as well as written.
+    *in_place*: the bindings that are marked so are read as well as written.
 
-    Raises ArgumentError if one is larger than the device's maxStorageBufferRange, or has more texels than its
+    Raises ArgumentError if a buffer exceeds the device's maxStorageBufferRange, or has more texels than its
     maxTexelBufferElements.
     """
     variant, limits = program.variant, device.capabilities
@@ -105,8 +105,8 @@ def step_of(
 
 
 class Resident:
-    """Data that a plan reads and that outlives it: packed and uploaded at its first use, and again if its
-    upload was lost."""
+    """Constant data of plans. The data are packed and uploaded at the first use, and again if the upload was
+    lost."""
 
     __slots__ = ("_buffer", "_device", "_make", "bytes")
 
@@ -124,19 +124,19 @@ class Resident:
 
     @property
     def uploaded(self) -> bool:
-        """True if the array is on the device."""
+        """True if the data are on the device."""
         return self._buffer is not None and self._buffer.failure is None
 
     def data(self) -> npt.NDArray[Any]:
-        """Pack the data, and return it for an upload."""
+        """Pack the data and return them for an upload."""
         data = np.ascontiguousarray(self._make())
         if data.nbytes != self.bytes:
             raise RuntimeError(f"{data.nbytes} bytes were packed where {self.bytes} were planned")
         return data
 
     def _upload(self) -> Buffer:
-        # There is no lock, because a thread may arrive here while it holds the device's queue. If two threads
-        # arrive at once, both upload the data.
+        # There is no lock, because a thread may call this while it holds the device's queue. If two threads
+        # call it at the same time, both upload the data.
         data = self.data()
         buffer = self._device.allocate(self.bytes)
         self._device.upload(buffer, data)
@@ -146,11 +146,11 @@ class Resident:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of an operator, or a whole network, for inputs of known `Spec`. Slots: the inputs, then
-    everything else.
+    """The steps of an operator or a whole network, for inputs of known `Spec`. The first slots are the
+    inputs.
 
-    ``inputs``: the spec of each input. ``results``: the specs of the results, each in its slot of ``outputs``
-    (an input's own slot if only its spec changes). ``constants``: slot -> content; a step that writes there
+    ``inputs``: the spec of each input. ``results``: the spec of each result, whose slot is in ``outputs`` (an
+    input's slot if only its spec changes). ``constants``: slot -> content; a step that overwrites a constant
     restores it. ``scratch``: slot -> (offset, bytes) in ``scratch_bytes`` of memory that nothing else uses
     during the run. ``reasons``: why these steps were chosen, by topic ("path", "method", ...).
     """
@@ -167,7 +167,7 @@ class Plan:
 
     @functools.cached_property
     def native(self) -> Any:
-        """The plan in the extension's form, with its constants on the device."""
+        """The extension's object for the plan, with the plan's constants on the device."""
         native = native_plan(
             self.steps, self.slots, len(self.inputs), self.outputs, self.scratch, self.scratch_bytes
         )
@@ -177,34 +177,34 @@ class Plan:
 
     @property
     def result(self) -> Spec:
-        """The only result of an operator."""
+        """The spec of an operator's only result."""
         return self.results[0]
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The shader variants by name, in order of dispatch."""
+        """The names of the shader variants, in order of dispatch."""
         return tuple(step.program.variant.name for step in self.steps if step.program is not None)
 
     @property
     def constant_bytes(self) -> int:
-        """The bytes of everything that the plan reads besides its inputs: weights, scales, tables."""
+        """The bytes of all constants of the plan: weights, scales, tables."""
         return sum(one.bytes for one in dict.fromkeys(self.constants.values()))
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """The bytes of intermediate values that its steps read, and that they write: all of each array, once
-        for each step that uses it."""
+        """The bytes of intermediate values that steps read, and the bytes that steps write. An array counts
+        in full for each step that uses it."""
         size = {slot: size for slot, (_, size) in self.scratch.items()}
         read = sum(size.get(slot, 0) for step in self.steps for slot in step.reads)
         return read, sum(size.get(slot, 0) for step in self.steps for slot in step.writes)
 
     @property
     def macs(self) -> int:
-        """The multiply-adds of all dispatches, padding included."""
+        """The number of multiply-adds of all dispatches, padding included."""
         return sum(step.macs for step in self.steps)
 
 
-READ, WRITE = 1, 2  # the access to a slot, with the extension's numbers
+READ, WRITE = 1, 2  # the access to a slot, as the extension encodes it
 
 
 def native_plan(
@@ -215,7 +215,7 @@ def native_plan(
     scratch: Mapping[int, tuple[int, int]],
     scratch_bytes: int,
 ) -> Any:
-    """Return steps in the extension's form."""
+    """Return the extension's object for steps."""
     return native_module().Plan(
         [
             (
@@ -239,10 +239,10 @@ def native_plan(
 
 
 def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first workgroup, x, y) of the dispatches that together run exactly *total* workgroups.
+    """Yield (first workgroup, x, y) of dispatches that together run exactly *total* workgroups.
 
-    x is at most the device's limit; a larger count is folded into y, and a remainder gets its own dispatch.
-    No dispatch has more than *most* workgroups, so that none triggers a watchdog.
+    x is at most the device's limit; more workgroups are split into x * y, and a remainder gets its own
+    dispatch. No dispatch has more than *most* workgroups, so that none triggers a watchdog.
     """
     most = max(1, min(most, limits[0] * limits[1]))
     first = 0

@@ -1,4 +1,4 @@
-"""A compute pipeline on a device: a shader variant with its specialization constants."""
+"""A compute pipeline on a device: a shader variant with specialization constants."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..turns import FORKED, Turns
 
 
 class Later:
-    """A native pipeline that the driver compiles at its first use: plans that are only explained or compared
-    compile none. *make* compiles it; if that raises, the next caller tries again."""
+    """A native pipeline that the driver compiles at its first use, so plans that never run compile nothing.
+    *make* compiles the pipeline; if it raises, the next caller tries again."""
 
     def __init__(self, what: str, make: Callable[[], Any]):
         self._make, self._turns = make, Turns(what)
@@ -28,13 +28,13 @@ class Later:
         self._begun = False
 
     def begin(self, submit: Callable[[Callable[[], Any]], Any]) -> None:
-        """Start the compilation in another thread through *submit*, unless it was started before."""
+        """Start the compilation in another thread through *submit*, unless it has been started."""
         if not self._begun:
             self._begun = True
             submit(self.result)
 
     def result(self) -> Any:
-        """Return the pipeline; compile it if that was not done. Raises the exceptions of the compilation."""
+        """Return the pipeline, after compiling it if necessary. Raises the exceptions of the compilation."""
         self._begun = True
         if self._made is None:
             with self._turns:
@@ -56,21 +56,21 @@ class Program:
 
     @property
     def native(self) -> Any:
-        """The native pipeline, once it is made; raises an error if it could not be made."""
+        """The native pipeline, when it is compiled; raises an error if it cannot be compiled."""
         if not isinstance(self.pipeline, Future | Later):
             return self.pipeline
-        # The thread that makes the pipeline did not survive the fork.
+        # The thread that compiles the pipeline does not exist after a fork.
         if isinstance(self.pipeline, Future) and self.pid != os.getpid():
             raise DeviceError(FORKED)
         return self.pipeline.result()
 
     def rounds(self, push: Mapping[str, int | float]) -> int:
-        """Return the rounds of an invocation's loops in a dispatch with these push constants
+        """Return how many loop iterations an invocation runs in a dispatch with these push constants
         (`Variant.iterations`)."""
         return self.variant.iterations_of(push, self._integers)
 
     def workgroups(self, push: Mapping[str, int | float]) -> int:
-        """Return the workgroups of a dispatch with these push constants."""
+        """Return the number of workgroups of a dispatch with these push constants."""
         return self.variant.workgroups_of(push, self._integers)
 
     @functools.cached_property
@@ -78,7 +78,7 @@ class Program:
         return self.variant.integers(self.constants)
 
     def if_not_made(self, then: Callable[[], Any]) -> None:
-        """Call *then* if the pipeline turns out not to be possible."""
+        """Call *then* if the compilation of the pipeline fails."""
         if isinstance(self.pipeline, Future):
             self.pipeline.add_done_callback(lambda made: then() if made.exception() else None)
 
@@ -91,10 +91,10 @@ class Program:
 def code(
     variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities
 ) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return a variant as the driver gets it: its SPIR-V, with sizes and choices as literals and with the
-    float controls that the device offers; and (``constant_id``, the 32 bits) of its other specialization
-    constants. If the device's profile says so (`matrix_literals`), shapes and strides of matrices are
-    literals, too."""
+    """Return two values for the driver. The first is the SPIR-V of a variant, with sizes and choices as
+    literals and with the float controls that the device supports. The second is a list of (``constant_id``,
+    32 bits) for the other specialization constants. If the device's profile asks for it (`matrix_literals`),
+    shapes and strides of matrices are also literals."""
     packed = variant.pack_specialization(constants)
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
     literals = literals_of(variant, profile(capabilities).matrix_literals is not None)
@@ -107,10 +107,10 @@ def code(
 
 
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:
-    """Return why the device cannot run the variant with these constants; empty if it can.
+    """Return the reasons why the device cannot run the variant with these constants; empty if it can.
 
-    A driver does not refuse a shader that needs more than it has (one crashes), so this is checked before a
-    pipeline is made.
+    A driver need not refuse a shader that exceeds its limits, and one crashes; therefore limits are checked
+    before a pipeline is made.
     """
     limits = capabilities.properties
     reasons = variant.missing(capabilities.facts)

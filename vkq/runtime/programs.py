@@ -1,4 +1,5 @@
-"""The pipelines of a device: each is compiled once, several in parallel if a block asks for many."""
+"""The pipelines of a device. Each is compiled once; inside a block of `Programs.together`, several are
+compiled in parallel."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ Progress = Callable[[int, int], None]
 
 
 class Together:
-    """A block in which threads compile pipelines (a driver compiles each on one core, without the GIL). At
-    its end all are compiled; the first failure is raised, unless another exception is."""
+    """A block in which threads compile pipelines (a driver compiles each on one core, without the GIL). The
+    end of the block waits for all of them and raises the first failure, unless the block raised another
+    exception."""
 
     def __init__(self, progress: Progress | None = None):
         self._pool = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1), "vkq-pipelines")
@@ -35,7 +37,7 @@ class Together:
         self._progress, self._pid = progress, os.getpid()
 
     def submit(self, make: Callable[[], Any]) -> Future[Any]:
-        """Start one compilation."""
+        """Start one compilation and return its future."""
         future = begun(self._pool, make)
         self._futures.append(future)
         return future
@@ -54,7 +56,7 @@ class Together:
         try:
             if kind is None:
                 for done, future in enumerate(self._futures, 1):
-                    # The process forked during *progress*, and a child has no worker threads.
+                    # The process forked during *progress*; the child has no worker threads.
                     if self._pid != os.getpid():
                         raise DeviceError(FORKED)
                     future.result()
@@ -65,7 +67,7 @@ class Together:
 
 
 class Programs:
-    """A device's pipelines, and the driver's cache, which is stored between processes."""
+    """The pipelines of a device, and the driver's pipeline cache, which is stored between processes."""
 
     def __init__(self, context: Any, capabilities: Capabilities):
         self._context, self._capabilities = context, capabilities
@@ -76,9 +78,9 @@ class Programs:
         self._cached_bytes = pipeline_cache.load(context, capabilities)
 
     def get(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        """Return the pipeline of a variant with all of its specialization constants, made once: by a thread
-        in a block of `together`, else when it is first recorded. Raises PathError if the device cannot run
-        it."""
+        """Return the pipeline of a variant with all of its specialization constants, from a cache. It is
+        compiled by a thread in a block of `together`, else when it is first recorded. Raises PathError if the
+        device cannot run it."""
         key = (variant, tuple(values.items()), subgroup_size)
         found, block = self._made.get(key), self._block
         if found is not None and block and isinstance(found.pipeline, Later):
@@ -86,19 +88,19 @@ class Programs:
         if found is None:
             with self._lock:
                 turn = self._turns.setdefault(key, Turns(variant.name))
-            with turn:  # other threads make other programs meanwhile
+            with turn:  # other threads can make other programs meanwhile
                 found = self._made.get(key)
                 if found is None:
                     require(variant, values, self._capabilities)
                     found = self._made[key] = self._make(variant, values, subgroup_size)
-                    found.if_not_made(lambda: self._made.pop(key, None))  # the next request tries again
+                    found.if_not_made(lambda: self._made.pop(key, None))  # so the next request tries again
         return found
 
     @contextlib.contextmanager
     def together(self, progress: Progress | None = None) -> Iterator[None]:
-        """Context manager: pipelines that this thread asks for in the block are compiled in parallel, while
-        it continues. At the end all are compiled, and the first failure is raised. *progress* is called after
-        each with the number done and the total."""
+        """Context manager: compile the pipelines that this thread requests in the block in parallel, while it
+        continues. The end of the block waits for all of them and raises the first failure. *progress* is
+        called after each pipeline with the number of finished pipelines and the total."""
         began = time.monotonic()
         with Together(progress) as block:
             previous, self._local.block = self._block, block
@@ -111,11 +113,11 @@ class Programs:
 
     @property
     def _block(self) -> Together | None:
-        """The innermost block of `together` in this thread."""
+        """This thread's innermost block of `together`, or None."""
         return getattr(self._local, "block", None)
 
     def save(self) -> None:
-        """Write the driver's cache, if anything was compiled."""
+        """Write the driver's cache if any pipeline was made."""
         if self._made:
             pipeline_cache.save(self._context, self._capabilities, self._cached_bytes)
 
@@ -124,8 +126,8 @@ class Programs:
         self._made.clear()
 
     def _make(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        # The file is read in the calling thread: worker threads would compete with this thread for the
-        # interpreter's lock at each file.
+        # The file is read in the calling thread: worker threads would compete with this thread for the GIL at
+        # each file.
         ready = compiled(variant)
 
         def make() -> Any:

@@ -16,7 +16,7 @@ from .program import Program
 
 
 class Owner(Protocol):
-    """The interface of a device to a recording."""
+    """The part of a device's interface that recordings use."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -28,10 +28,10 @@ class Owner(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """One recorded operation, with what `Recording.again` needs to record it on other buffers: the steps of a
-    plan (``native``), or a copy of ``size`` bytes from the first buffer to the second.
+    """One recorded operation: the steps of a plan (``native``), or a copy of ``size`` bytes from the first
+    buffer to the second. `Recording.again` can record it on other buffers.
 
-    ``buffers`` by slot, None for slots in scratch memory, which is ``scratch``.
+    ``slots``: the buffer of each slot; None for slots in the scratch memory ``scratch``.
     """
 
     slots: tuple[Buffer | None, ...]
@@ -42,7 +42,7 @@ class Recorded:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """Every used buffer."""
+        """All buffers that the operation uses."""
         return tuple(b for b in (*self.slots, self.scratch) if b is not None)
 
     @property
@@ -52,10 +52,11 @@ class Recorded:
 
 
 class Recording:
-    """Operations in order, with a full memory barrier wherever one touches what an earlier one wrote.
+    """Operations in order, with a full memory barrier before each one that accesses data that an earlier one
+    wrote.
 
-    Made by ``Device.record``. ``run`` submits everything at once and waits; it can be called again, and then
-    uses the content that the tensors have at that time.
+    Made by ``Device.record``. ``run`` submits everything at once and waits. It can be called again, and then
+    uses the current content of the tensors.
 
     >>> import numpy as np, vkq
     >>> x = vkq.Tensor.from_numpy(np.array([[1.0, -2.0]], np.float32))
@@ -76,9 +77,9 @@ class Recording:
         self.device = device
         self._queue = device.queue
         if not device.capabilities.timestamp_valid_bits:
-            timestamps = marks = 0  # this queue has no timestamps, and a command for them would be an error
-        # The chain of operations that the next read submits belongs to the queue. Its operations are not
-        # recorded here.
+            timestamps = marks = 0  # this queue has no timestamps, and a timestamp command would be an error
+        # The chain of operations that the next read submits belongs to the queue; its operations are not kept
+        # in `steps`.
         self._native = chain or self._queue.recording(timestamps, marks)
         self._replays = chain is None
         self._running = Turns("Recording.run")  # held while a run is in progress
@@ -97,12 +98,12 @@ class Recording:
 
     @property
     def submissions(self) -> int:
-        """The number of submissions: more than one if a driver's watchdog might end a single one
-        (`vkq.device.watchdog`)."""
+        """The number of submissions: more than one if a driver's watchdog might stop a single
+        submission (`vkq.device.watchdog`)."""
         return int(self._native.submissions)
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-        """Record a plan's steps on the buffers of its inputs and its results."""
+        """Record a plan's steps on the buffers of its inputs and results."""
         slots: list[Buffer | None] = [*inputs, *[None] * (plan.slots - len(inputs))]
         for slot, output in zip(plan.outputs, outputs, strict=True):
             slots[slot] = output
@@ -120,13 +121,13 @@ class Recording:
     ) -> None:
         """Record *program* on *buffers* (in binding order), outside of any plan; ``first_group`` is set here.
 
-        *macs* is the work in multiply-adds, needed only if it may be enough to trigger a watchdog.
+        *macs* is the number of multiply-adds, needed only if they may take long enough to trigger a watchdog.
         """
         slots = tuple(buffers)
         self._step(step_of(self.device, program, [b.bytes for b in slots], push, macs), slots)
 
     def fill(self, target: Buffer, value: int) -> None:
-        """Set every word to *value* (uint32)."""
+        """Record a fill of every word of a buffer with *value* (uint32)."""
         self._step(Step((0,), (), (0,), value=value), (target,))
 
     def _step(self, step: Step, slots: tuple[Buffer, ...]) -> None:
@@ -134,7 +135,7 @@ class Recording:
         self._record(Recorded(slots, (step,), native))
 
     def copy(self, source: Buffer, target: Buffer, size: int) -> None:
-        """Copy the first *size* bytes."""
+        """Record a copy of the first *size* bytes."""
         self._record(Recorded((source, target), size=size))
 
     def _record(self, one: Recorded) -> None:
@@ -147,13 +148,14 @@ class Recording:
             self.steps.append(one)
 
     def again(self, one: Recorded, buffers: Mapping[Buffer, Buffer] | None = None) -> None:
-        """Record a step of this or another recording, on other buffers where *buffers* has them."""
+        """Record an operation of this or another recording again, with each buffer in *buffers* replaced by
+        its value."""
         to: Mapping[Any, Any] = buffers or {}
         slots, scratch = tuple(to.get(b, b) for b in one.slots), to.get(one.scratch, one.scratch)
         self._record(dataclasses.replace(one, slots=slots, scratch=scratch))
 
     def barrier(self) -> None:
-        """End everything recorded before, before anything recorded after begins."""
+        """Record a barrier: all earlier operations end before any later operation begins."""
         self._queue.barrier(self._native)
 
     def mark(self) -> None:
@@ -166,16 +168,16 @@ class Recording:
         return int(self._native.position)
 
     def repeat(self, first: int, times: int) -> None:
-        """Record everything from position *first* on again, *times* more times; begin and end the range with
-        a `barrier`."""
+        """Record the operations from position *first* on again, *times* more times; the range must begin and
+        end with a `barrier`."""
         self._queue.repeat(self._native, first, times)
 
     def submit(self) -> None:
-        """Submit the whole chain after earlier work, and return; nothing more can be recorded."""
+        """Submit the whole chain after earlier work, without waiting; nothing more can be recorded."""
         self._queue.submit(self._native)
 
     def wait(self) -> None:
-        """Wait for the device (Ctrl-C is raised at the end, so that nothing in flight is freed)."""
+        """Wait for the device. Ctrl-C is raised only at the end, so that no memory in use is freed."""
         self._queue.wait(self._native)
 
     def run(self) -> None:
@@ -187,7 +189,7 @@ class Recording:
     def gpu_times_us(self) -> list[float]:
         """Return the duration of each dispatch in the last run in microseconds, from the device's timestamps.
 
-        Raises DeviceError before the first run, and if the device has no timestamps.
+        Raises DeviceError before the first run, or if the device has no timestamps.
         """
         c = self.device.capabilities
         if not c.timestamp_valid_bits:
@@ -198,7 +200,7 @@ class Recording:
         return [self._ticks_us(a, b) for a, b in zip(ticks[::2], ticks[1::2], strict=True)]
 
     def mark_times_us(self) -> list[float]:
-        """Return the time on the device between each mark and the next in the last run, in microseconds."""
+        """Return the time in microseconds on the device between successive marks of the last run."""
         return [self._ticks_us(a, b) for a, b in itertools.pairwise(self._native.timestamps())]
 
     def _ticks_us(self, begin: int, end: int) -> float:

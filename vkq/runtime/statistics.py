@@ -1,8 +1,8 @@
 """A driver's compiler statistics of a variant: registers, spills, occupancy, instructions.
 
-They come from VK_KHR_pipeline_executable_properties, if the device has it. Mesa's driver for Mali does not;
-it prints its figures if ``BIFROST_MESA_DEBUG=shaderdb`` asks for them. Nothing is run and no memory is
-allocated, so drivers that compile for an absent GPU work as well as real ones.
+The statistics come from VK_KHR_pipeline_executable_properties, if the device supports it. Mesa's driver for
+Mali does not; it prints the figures if ``BIFROST_MESA_DEBUG=shaderdb`` is set. Nothing runs and no memory is
+allocated, so drivers that compile for an absent GPU can be used as well.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ PRINTED_SPILLS = re.compile(r"(\d+):(\d+) spills:fills")
 
 @dataclasses.dataclass(frozen=True)
 class PipelineExecutable:
-    """One program of a pipeline. ``statistics`` under the driver's own names; ``texts``: its compiler's
-    representations by name (the last is usually the machine code); ``seconds``: the time of making the
-    pipeline."""
+    """One program of a pipeline. ``statistics``: by the driver's own names. ``texts``: the compiler's
+    representations by name (the last is usually the machine code). ``seconds``: the time of the
+    compilation."""
 
     name: str
     subgroup_size: int
@@ -42,7 +42,7 @@ class PipelineExecutable:
     seconds: float
 
     def value(self, *words: str) -> int | None:
-        """Return the first statistic whose name contains all *words*, in any case; None if there is none."""
+        """Return the first statistic whose name contains all *words*, ignoring case, or None."""
         for name, value in self.statistics.items():
             if all(word in name.lower() for word in words):
                 return int(value)
@@ -50,14 +50,15 @@ class PipelineExecutable:
 
     @property
     def spills(self) -> int | None:
-        """Registers or bytes spilled to memory, under the driver's names for them."""
+        """The registers or bytes spilled to memory, whichever the driver reports; None if it reports
+        neither."""
         counted = ("spill", "scratch", "stp count")
         found = [int(v) for n, v in self.statistics.items() if any(word in n.lower() for word in counted)]
         return max(found) if found else None
 
 
 class Compiler:
-    """A device opened only to compile. It is a context manager.
+    """A device opened only for compilation; a context manager.
 
     Raises:
         NoDeviceError: no loader, no driver, or no device that fits.
@@ -93,7 +94,7 @@ class Compiler:
     ) -> list[PipelineExecutable]:
         """Compile the variant and return its statistics.
 
-        Raises PathError if the driver does not report them, or the device cannot run the variant.
+        Raises PathError if the driver reports no statistics or the device cannot run the variant.
         """
         values = variant.constants(constants or {})
         require(variant, values, self.capabilities)
@@ -104,7 +105,7 @@ class Compiler:
             )
         binary, others = code(variant, spirv(variant), values, self.capabilities)
         began = time.monotonic()
-        with _stderr() as printed:  # the pipeline is made in the same way as by `vkq.Device.program`
+        with _stderr() as printed:  # `vkq.Device.program` makes pipelines in the same way
             made = vulkan.instance().native.compile(
                 self.handle, binary, [binding.texels for binding in variant.bindings],
                 4 * len(variant.push_constants), others, subgroup_size, capture=not self._prints,
@@ -127,8 +128,8 @@ def _text(content: bytes) -> str:
 
 @contextlib.contextmanager
 def _stderr() -> Iterator[Any]:
-    """Context manager: give a function that returns what libraries printed on stderr in the block; it is not
-    shown."""
+    """Context manager: capture the output of libraries on stderr; yield a function that returns the
+    output."""
     with tempfile.TemporaryFile() as file:
         kept = os.dup(2)
         os.dup2(file.fileno(), 2)
@@ -145,7 +146,7 @@ def _stderr() -> Iterator[Any]:
 
 
 def _printed(text: str, seconds: float) -> list[PipelineExecutable]:
-    """Parse the figures of panvk's ``shaderdb`` lines.
+    """Return the statistics from panvk's ``shaderdb`` lines.
 
     >>> _printed("MESA_SHADER_COMPUTE shader: 9 inst, 2 threads, 1:2 spills:fills", 0)[0].statistics
     {'inst': 9, 'threads': 2, 'spills': 1, 'fills': 2}

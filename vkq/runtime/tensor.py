@@ -28,8 +28,8 @@ def _no_operators(x: Tensor, shape: Sequence[int]) -> Tensor:
     raise NotImplementedError
 
 
-# The implementation of `Tensor.reshape`. Operators are above this module in the import order: vkq.ops.repack
-# sets this function.
+# The implementation of `Tensor.reshape`. vkq.ops.repack sets it, because this module must not import
+# operators.
 reshaped: Callable[[Tensor, Sequence[int]], Tensor] = _no_operators
 
 
@@ -37,14 +37,15 @@ class Tensor(OfOneProcess):
     """An array in device memory.
 
     ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16" (which only
-    weight-only layers read and write); ``layout`` is the name of a packed layout for 8-bit data
+    weight-only layers read and write). ``layout`` is the name of a packed layout for 8-bit data
     (kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), kPackedInt8_16C for
-    both, with four axes as an image) and "contiguous" (row-major) for the others. ``qparams`` are the
-    parameters of 8-bit values, if known; a layer refuses an input with other parameters than its own.
+    both, with four axes as an image), or "contiguous" (row-major) for other data. ``qparams`` are the
+    parameters of 8-bit values, if known; a layer refuses an input whose parameters differ from its own.
 
-    uint8 is stored as int8 less 128: x, and x - 128 with the zero point less 128, are the same real number.
+    uint8 is stored as int8 after subtracting 128 from values and zero point: both stand for the same real
+    number.
 
-    Made by ``Tensor.from_numpy`` or as the result of a layer; ``numpy()`` reads it back.
+    Made by ``Tensor.from_numpy`` or as the result of a layer; ``numpy()`` copies the content to the host.
     """
 
     __slots__ = ("buffer", "device", "spec")
@@ -65,7 +66,7 @@ class Tensor(OfOneProcess):
 
     @classmethod
     def of(cls, device: Device, spec: Spec, buffer: Buffer | None = None) -> Tensor:
-        """Return the tensor that a `Spec` describes, on new memory if no buffer is given."""
+        """Return a tensor with this `Spec`, on new memory if no buffer is given."""
         self = object.__new__(cls)
         self.device, self.spec = device, spec
         self.buffer = device.allocate(spec.nbytes) if buffer is None else buffer
@@ -99,10 +100,10 @@ class Tensor(OfOneProcess):
         layout: str | None = None,
         qparams: QParams | None = None,
     ) -> Tensor:
-        """Copy an array (any strides and byte order; never modified) to the given or the default device.
+        """Copy an array (any strides and byte order; never modified) to *device*, or to the default device.
 
         Raises DTypeError for dtypes other than int8, uint8, float32, int32 and float16 (float64 is not
-        narrowed silently).
+        converted silently).
         """
         data = as_array(array, "Tensor.from_numpy")
         name = check_dtype(data, (*BYTES, *NUMBERS))
@@ -122,18 +123,18 @@ class Tensor(OfOneProcess):
 
     @property
     def extent(self) -> Extent:
-        """The shape as the layout's (n, c, h, w): a matrix (..., K) is (1, 1, M, K), in blocks of channels
-        (M, K, 1, 1)."""
+        """The shape as (n, c, h, w) of the layout: (1, 1, M, K) for a matrix (..., K), or (M, K, 1, 1) in
+        kPackedInt8_16C."""
         return self.spec.extent
 
     @property
     def nbytes(self) -> int:
-        """Device bytes of the elements, with the layout's padding."""
+        """The bytes of the elements on the device, including the layout's padding."""
         return self.spec.nbytes
 
     def write(self, array: npt.ArrayLike) -> None:
-        """Replace the content by an array of the same shape and dtype. Earlier operations still read the old
-        content."""
+        """Replace the content with an array of the same shape and dtype. Earlier operations still read the
+        old content."""
         data = as_array(array, "Tensor.write")
         if data.shape != self.shape or data.dtype.newbyteorder("=").name != self.dtype:
             raise ArgumentError(
@@ -144,9 +145,10 @@ class Tensor(OfOneProcess):
 
     def numpy(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Return the content as a new NumPy array, or in *out* (of the same shape and dtype, any strides),
-        after everything that it depends on has run.
+        after all operations on which it depends.
 
-        Raises ArgumentError if *out* is something else or read-only.
+        Raises DTypeError if *out* is not an array, ArgumentError if it has another shape or dtype or is
+        read-only.
         """
         dtype = np.dtype(NUMBERS.get(self.dtype, self.dtype))
         if out is None:
@@ -167,35 +169,36 @@ class Tensor(OfOneProcess):
         return out
 
     def numpy_async(self) -> Future[npt.NDArray[Any]]:
-        """Return a future of `numpy`, for the present content whatever is written later. The device begins at
-        once; ``result()`` waits."""
+        """Return a future of `numpy` for the current content; later writes do not change it. The device
+        begins immediately; ``result()`` waits."""
         now = Tensor.of(self.device, self.spec, snapshot(self.device, self.buffer, self.nbytes))
         self.device.flush()
         return begun(_readers(), now.numpy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """``np.asarray(tensor)``: `numpy`. Raises ValueError for ``copy=False``, which is not possible."""
+        """Return `numpy`, for ``np.asarray(tensor)``. Raises ValueError for ``copy=False``, because the
+        content must be copied."""
         if copy is False:
             raise ValueError("Tensor: its content is on a device and must be copied; leave copy=False out")
         data = self.numpy()
         return data if dtype is None else data.astype(dtype, copy=False)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """`numpy` for other libraries."""
+        """Return `numpy` as a DLPack capsule for other libraries."""
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return host memory, to which the content is copied."""
+        """Return the DLPack device: host memory, to which the content is copied."""
         return (CPU, 0)
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """`vkq.reshape`: the same elements with another shape, given as one sequence or as several
-        integers."""
+        """Return the same elements with another shape, given as one sequence or as several integers
+        (`vkq.reshape`)."""
         dims = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return reshaped(self, dims)  # type: ignore[arg-type]
 
     def flatten(self) -> Tensor:
-        """`vkq.flatten`: (N, ...) as (N, product of the rest), as torch.flatten(x, 1)."""
+        """Return (N, ...) as (N, product of the other sizes), like torch.flatten(x, 1) (`vkq.flatten`)."""
         return reshaped(self, (*self.shape[:1], math.prod(self.shape[1:])))
 
     def __repr__(self) -> str:
@@ -211,7 +214,7 @@ def _device(given: Device | int | str | None) -> Device:
 
 @functools.cache
 def _readers() -> ThreadPoolExecutor:
-    """Threads that wait for the device instead of the caller."""
+    """Return the threads that wait for the device on behalf of callers."""
     return ThreadPoolExecutor(2, "vkq-read")
 
 

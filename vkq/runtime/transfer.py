@@ -1,7 +1,7 @@
-"""Copies arrays to the device and back, in the layout of a tensor.
+"""Copies of arrays to the device and back, in the layout of a tensor.
 
-The host's bytes are copied unchanged; a shader packs and unpacks them. If the device is the host's own
-processor, the extension packs them during the copy, which saves one copy.
+The bytes are copied unchanged, and a shader packs or unpacks them. If the device is the host's own processor,
+the extension packs them during the copy, which saves one copy.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CPU = 1  # kDLCPU
 
 
 def as_array(x: Any, what: str) -> npt.NDArray[Any]:
-    """Return anything that holds numbers in host memory as a NumPy array, without a copy if possible: arrays,
-    ``__array__``, the buffer protocol, DLPack, nested lists.
+    """Return an object with an array in host memory as a NumPy array, without a copy if possible. The object
+    may be an array, a nested list, or support ``__array__``, the buffer protocol or DLPack.
 
-    Raises ArgumentError for memory of another device, DTypeError for values that are not arrays.
+    Raises ArgumentError for the memory of another device, DTypeError for values that are not arrays.
     """
     if isinstance(x, np.ndarray):
         return x
     try:
-        # A Parameter of PyTorch, which must be detached before it gives an array.
+        # A Parameter of PyTorch must be detached before it can be read as an array.
         if getattr(x, "requires_grad", False):
             x = x.detach()
         kind = int(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else None
@@ -44,14 +44,14 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
             return np.asarray(x) if kind is None or hasattr(x, "__array__") else np.from_dlpack(x)
     except MemoryError:
         raise
-    except Exception as error:  # a list may be no array, and an object's own methods may raise anything
+    except Exception as error:  # a list may not be an array, and an object's methods may raise any exception
         raise DTypeError(f"{what}: NumPy cannot read it as an array: {str(error)[:200]}") from error
     raise ArgumentError(f"{what}: the array is on DLPack device type {kind}; it must be in host memory (1)")
 
 
 def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
-    """Return an array in the form of device memory; *spec* gives the layout, by default that of its dtype and
-    rank."""
+    """Return an array as it is stored on the device, in the layout of *spec*, or by default the layout for
+    its dtype and rank."""
     data = np.asarray(array)
     spec = spec or Spec(data.shape, data.dtype.newbyteorder("=").name)
     layout = spec.packed
@@ -64,7 +64,7 @@ def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
 
 
 def put(device: Device, buffer: Buffer, spec: Spec, data: npt.NDArray[Any]) -> None:
-    """Replace the content of *buffer* by an array of the spec's shape and type (any strides and byte
+    """Replace the content of *buffer* with an array of the spec's shape and dtype (any strides and byte
     order)."""
     layout = spec.packed
     if layout is None:
@@ -83,8 +83,8 @@ def put(device: Device, buffer: Buffer, spec: Spec, data: npt.NDArray[Any]) -> N
 
 
 def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> None:
-    """Fill a C-contiguous array of the spec's shape and type with the content of *buffer*, after everything
-    that it depends on has run."""
+    """Fill a C-contiguous array of the spec's shape and dtype with the content of *buffer*, after all
+    operations on which the content depends."""
     layout, flat = spec.packed, out.reshape(-1).view(np.uint8)
     if layout is None or flat.size == 0:
         return device.download_into(buffer, flat)
@@ -106,7 +106,7 @@ def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> No
 
 
 def snapshot(device: Device, buffer: Buffer, size: int) -> Buffer:
-    """Return a copy, on the device, of the first *size* bytes of *buffer* at this moment."""
+    """Return a copy, on the device, of the current first *size* bytes of *buffer*."""
     device.check_readable()
     copy = device.allocate(size)
     if size:
@@ -116,7 +116,7 @@ def snapshot(device: Device, buffer: Buffer, size: int) -> Buffer:
 
 
 def too_large(device: Device, spec: Spec) -> bool:
-    """Return True if an array is too large for the shaders that pack and unpack: the host then does it,
+    """Return True if an array is too large for the shaders that pack and unpack; the host then does both,
     slowly."""
     return max(spec.size, spec.nbytes) > int(device.capabilities.properties["maxStorageBufferRange"])
 
@@ -126,7 +126,7 @@ def _flip(spec: Spec) -> int:
 
 
 def packing_plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) -> Plan:
-    """Return the plan that converts row-major bytes to the spec's layout, or back."""
+    """Return the plan that converts row-major bytes to the spec's layout, or back ("unpack")."""
     bare = Spec(spec.shape, spec.dtype, spec.layout)
 
     def make() -> Plan:
@@ -138,12 +138,12 @@ def packing_plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) ->
 
 
 def dense(spec: Spec) -> Spec:
-    """Return the spec of an 8-bit array's row-major bytes, as words."""
+    """Return the spec of an 8-bit array's row-major bytes, as int32 words."""
     return Spec((math.ceil(spec.size / 4),), "int32")
 
 
 def copied(b: Builder, x: Value, spec: Spec, what: Literal["pack", "unpack"]) -> Value:
-    """Add the step from row-major bytes to an 8-bit array's layout, or back."""
+    """Add a step that converts row-major bytes to an 8-bit array's layout, or back ("unpack")."""
     y = b.new(spec if what == "pack" else dense(spec))
     constants = {"LAYOUT": layout_number(spec.layout), "FLIP": _flip(spec)}
     n, c, h, w = spec.extent
@@ -154,7 +154,8 @@ def copied(b: Builder, x: Value, spec: Spec, what: Literal["pack", "unpack"]) ->
 
 
 def check_dtype(data: npt.NDArray[Any], known: tuple[str, ...]) -> str:
-    """Return the name of an array's type, whatever its byte order. Raises DTypeError if no tensor has it."""
+    """Return the name of an array's dtype without its byte order. Raises DTypeError unless it is in
+    *known*."""
     name: str = data.dtype.newbyteorder("=").name
     if name not in known:
         raise DTypeError(
@@ -168,12 +169,12 @@ def check_dtype(data: npt.NDArray[Any], known: tuple[str, ...]) -> str:
 def empty_pinned(
     shape: Sequence[int], dtype: npt.DTypeLike = np.float32, device: Device | int | str | None = None
 ) -> Any:
-    """Return an array in host memory that the device copies from and to itself.
+    """Return an array in host memory that the device can access directly.
 
-    Uploads (``Tensor.from_numpy``, layers) and downloads (``Tensor.numpy(out=...)``) of it run at the speed
-    of the bus, without a copy on the host. Its content is undefined. It may also be used with other devices,
-    like any array, and after its device is closed: the memory, and what the closed device holds for it, is
-    freed with the last array that uses it.
+    Uploads (``Tensor.from_numpy``, layers) and downloads (``Tensor.numpy(out=...)``) of the array run at the
+    speed of the bus, without a copy on the host. The content is undefined. The array may also be used with
+    other devices, like any array, and after its device is closed. Its memory, and the closed device's data
+    for it, are freed with the last array that uses the memory.
 
     >>> x = empty_pinned((2, 3), np.int8)
     >>> x.shape, x.dtype
