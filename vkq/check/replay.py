@@ -26,7 +26,7 @@ from .works import INPUTS, Work, works
 TIMES = 200
 SECONDS = 30.0  # total seconds; workloads with many workgroups run as often as time allows
 GARBAGE = (0xA5, 0x5C)  # bytes that are written to results and scratch memory before a run, in turn
-LEAST = 2 * INPUTS  # fewest runs of each workload
+LEAST = 2 * INPUTS  # fewest runs of each workload, however slow it is
 POWER_S = 1.0  # seconds of load, and seconds of rest
 POWERED = 2  # number of large workloads that run in each power state
 # Shares of the time: small workloads (some hundred) get the first half; large ones run until three quarters

@@ -43,7 +43,7 @@ from vkq.select.path import choose_path
 from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
 
-ALL, TEXELS = "all", "texels"  # names for works that do not depend on a path of
+ALL, TEXELS = "all", "texels"  # paths of works that use none of `vkq.select.path`
 TEXELS_READ = {  # why layers read texels on the device, and what to do
     "unread": "vkq's layers read none on this device. Report it",
     "measured": "layers read them because that was fastest here. Set VKQ_TUNE=off, and report it",

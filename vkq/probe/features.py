@@ -64,7 +64,7 @@ def _shuffles(device: Device) -> str | None:
 
 
 def _replayed(recording: Recording, x: Tensor, y: Tensor, cases: list[tuple[Array, Array]]) -> str | None:
-    """Return the error of the first run with a wrong result, or None. y is"""
+    """Return the error of the first run with a wrong result, or None. y is overwritten between runs."""
     for run, (values, want) in enumerate(cases, 1):
         x.write(values)
         y.write(np.full(y.shape, -1, want.dtype))
