@@ -12,15 +12,15 @@ from . import emulated
 
 @pytest.fixture(autouse=True)
 def found_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the pretended H200 a passed self-test, because the self-test would run on the device that is
-    really there."""
+    """Give the simulated H200 a passed self-test, because the self-test would run on the device that is
+    present."""
     found = verdict.Verdict({}, soft_float=False)
     monkeypatch.setitem(verdict._reports, reported("nvidia-h200").key, found)
 
 
 @pytest.fixture
 def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """A device with matrix units: its own if it has them, else emulated ones."""
+    """Return a device with matrix units: real ones if it has them, else emulated ones."""
     if lacking(strict_device.capabilities) is not None:
         emulated.emulate(strict_device, monkeypatch)
     return strict_device
@@ -28,6 +28,7 @@ def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
 
 @pytest.fixture
 def costed_matrices(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """The device with an H200's cores and costs, which decide tiles and methods."""
+    """Return a device with matrix units and an H200's core count and costs, which decide tiles and
+    methods."""
     monkeypatch.setattr(matrices, "capabilities", with_h200_costs(matrices.capabilities))
     return matrices

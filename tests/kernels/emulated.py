@@ -1,11 +1,11 @@
-"""Emulated matrix units for a device without any: the shaders are unchanged, with matrices in plain GLSL
+"""Emulated matrix units for devices without them: the shaders are unchanged, and matrices are plain GLSL
 (matrix_units.glsl).
 
-Emulation covers every shape of matrices and every size of subgroups. It cannot show what only hardware does:
-how matrices are distributed over a subgroup, and what the driver makes of the loop.
+Emulation covers every shape of matrices and every subgroup size. It cannot show what depends on hardware: the
+distribution of matrices over a subgroup, and the driver's code for loops.
 
-Mesa 22.3's llvmpipe loses private arrays that live across a barrier if loops index them, so loops are
-unrolled for it, which takes seconds a shader; for other drivers they are not.
+Mesa 22.3's llvmpipe loses private arrays that are live across a barrier if loops index them. So loops are
+unrolled for llvmpipe only, which takes seconds a shader.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ EXTENSIONS = (
     "GL_EXT_shader_explicit_arithmetic_types_int8", "GL_EXT_shader_explicit_arithmetic_types_float16",
     "GL_EXT_shader_explicit_arithmetic_types_int16", "GL_EXT_bfloat16", "GL_EXT_shader_16bit_storage",
 )  # fmt: skip
-IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
+IN_PLACE = (  # expressions -> the macros of matrix_units.glsl
     (r"MatrixAcc (\S+) = matrix_of_zeros\(\);", r"MatrixAcc \1; clear(\1);"),
     (r"(\S+) = matrix_of_zeros\(\);", r"clear(\1);"),
     (r"\S+ = coopMatMulAdd\(matrix_of_ones\(\), (\S+), (\S+)\);", r"add_sums(\2, \1);"),
     (r"\S+ = coopMatMulAdd\((\S+), (\S+), (\S+)\);", r"add_product(\3, \1, \2);"),
 )
 
-# Emulation is slow. Repeated runs on hardware are tested if VKQ_TEST_DEVICE names a GPU.
+# Emulation is slow, so only hardware (if VKQ_TEST_DEVICE names a GPU) gets many repeated runs.
 REPLAYS = 200 if "VKQ_TEST_DEVICE" in os.environ else 4
 
 Wrong = tuple[str, str] | None  # (pattern, replacement)
-NOTHING = (r"add_product\(.*\);", ";")  # products of matrices that are not in a driver's list
+NOTHING = (r"add_product\(.*\);", ";")  # removes products: like matrix shapes that a driver does not list
 
 
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
@@ -100,7 +100,7 @@ def emulate(
 ) -> None:  # fmt: skip
     """Give the device matrix units: see `capabilities`.
 
-    wrong: a rewrite that imitates a faulty driver.
+    *wrong*: a rewrite of the shader that imitates a faulty driver.
     """
     make, dispatch, build = device.program, Recording.dispatch, Builder.dispatch
     made: dict[Any, Program] = {}
@@ -141,7 +141,7 @@ def emulate(
 
 
 def _tile_bytes(program: Program, push: Mapping[str, int | float]) -> int:
-    """Return the bytes of the buffer that replaces the shared memory of a dispatch's workgroups."""
+    """Return the bytes of the buffer that replaces the workgroups' shared memory in a dispatch."""
     if all(binding.name != "tile" for binding in program.variant.bindings):
         return 0
     workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)
@@ -155,13 +155,13 @@ def _program(device: vkq.Device, variant: Variant, values: dict[str, Value], wro
 
 
 def _tile(variant: Variant, values: Mapping[str, Value]) -> int:
-    """Return the uvec4 of a workgroup's shared memory."""
+    """Return the size of a workgroup's shared memory in uvec4."""
     return variant.shared_bytes(values) // 16
 
 
 def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
-    """Replace specialization constants in the text by plain ones, so that the compiler unrolls loops as a
-    driver with matrix units would."""
+    """Return the text with specialization constants replaced by plain constants, so that the compiler unrolls
+    loops as a driver with matrix units would."""
 
     def plain(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]
@@ -183,8 +183,8 @@ def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
 def _source(
     variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, wrong: Wrong
 ) -> str:
-    """Return the variant with emulated matrices, and with its largest array in a buffer: few CPU devices have
-    so much shared memory."""
+    """Return the variant's text with emulated matrices, and with its largest shared array in a buffer,
+    because few CPU devices have enough shared memory."""
     v = dict(values)
     size = _tile(variant, v)
     source = _frozen(text(variant), variant, v)

@@ -37,7 +37,8 @@ def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -
 
 
 def tiled(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
-    """Call `make`; a convolution with several taps keeps its input pixels in tiles in shared memory."""
+    """Return the layer of `make`; a convolution with several taps uses tiles of input pixels in shared
+    memory."""
     p = data.problem
     several = p.name.startswith("conv2d") and ((p.kh, p.kw) != (1, 1) or any(p.padding))
     return make(data, device, y, **({"method": "matrix"} if several else {}), **changes)
@@ -50,7 +51,7 @@ def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) 
 
 
 def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -> None:
-    """Force this tile for products, and so many parts of k."""
+    """Force this tile for products, and this number of parts of k."""
     made = HalfMatrices.__init__
 
     def init(self: HalfMatrices, *args: Any, **options: Any) -> None:
@@ -67,7 +68,7 @@ def known(monkeypatch: pytest.MonkeyPatch, **says: Any) -> None:
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:
-    """Give the device only these matrix units: its own if it has them, else emulated ones."""
+    """Give the device only these matrix units: real ones if it has them, else emulated ones."""
     shape = f"{matrices.m}x{matrices.n}x{matrices.k}"
     if lacking(device.capabilities) is not None:
         emulated.emulate(device, monkeypatch, shape, form=matrices.form, subgroup=matrices.subgroup)

@@ -1,4 +1,4 @@
-"""Programs whose shader text the tests rewrite, for software drivers without the shaders' requirements."""
+"""Programs with rewritten shader text, for software drivers that lack the shaders' requirements."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Emulated 16-bit storage for a device without it: kernels that read and write float16 numbers use words
-instead, and are otherwise unchanged."""
+"""Emulated 16-bit storage for devices without it: kernels that read and write float16 elements use 32-bit
+words instead, and are otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def words() -> str:
 
 
 def check_rows(device: vkq.Device, layer: vkq.Linear, x: npt.NDArray[np.float32], variant: str) -> None:
-    """Check float16 rows in and out of one kernel: the results of float32, rounded once."""
+    """Check that one kernel reads and writes float16 rows, with the results of float32 rounded once."""
     given = vkq.Tensor.from_numpy(x.astype(np.float16), device)
     assert layer.plan(given.spec).variants == (variant,)
     got = layer(given)
     assert got.dtype == "float16"
-    with np.errstate(over="ignore"):  # beyond 65504 infinite
+    with np.errstate(over="ignore"):  # values beyond 65504 become infinite
         want = layer(given.numpy().astype(np.float32)).astype(np.float16)
     np.testing.assert_array_equal(got.numpy(), want)

@@ -1,5 +1,5 @@
-"""Tables and sums as the epilogue of a convolution or a linear layer, in every kernel: the bytes are those of
-the separate operators."""
+"""Tests of tables and sums as the epilogue of convolutions and linear layers, in every kernel: results have
+the bytes of the separate operators."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ MATRIX = [
     "conv2d[N=1,IC=24,H=9,W=11,OC=37,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=300,H=6,W=6,OC=20,KH=1,KW=1]",  # subgroups share k
 ]
-TIES = 2.0  # the scale of a sum over those of its operands: half of all results lie between two numbers
+TIES = 2.0  # ratio of a sum's scale to its operands' scales: half of all results are ties
 
 
 def planned(
     device: vkq.Device, name: str, kind: Kind, method: str, path: str, dtype: Any = "int8",
     first: bool = True, ratio: float = TIES, layout: str | None = None,
 ) -> tuple[Plan, list[Tensor], Any]:  # fmt: skip
-    """Return the plan of a convolution with an epilogue, its inputs, and the oracle's result."""
+    """Return (the plan of a convolution with an epilogue, its inputs, the oracle's result)."""
     p, rng = parse(name), np.random.default_rng(len(name))
     data = random_data(p, rng, dtype, "int8")
     own, other = data.y_q, QParams(data.y_q.scale, 7, dtype)
@@ -77,7 +77,7 @@ def planned(
         return b.plan(layer.build(b, x)), tensors, entries[before.astype(int) - own.qmin]
     layer.finish(sum_after(kind, own, other, yq, (0.0, 9e9), first, p.y_shape))
     tensors.append(Tensor.from_numpy(given, device, layout))
-    # A copy, because the residual is overwritten.
+    # A copy of the residual, because the plan overwrites it.
     copied = table.looked_up(b, b.input(tensors[1].spec), table_of("identity", other, other), None)
     y = layer.build(b, x, copied)
     assert y.slot == copied.slot or layer.input_layout(p.x_shape) != copied.spec.layout
@@ -96,7 +96,7 @@ def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kin
 @pytest.mark.parametrize("kind", ["lookup", "add"])
 @pytest.mark.parametrize(("name", "method", "path"), [*KERNELS[:2], KERNELS[-1]])
 def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
-    """Force words where the device reads texels, and texels where it reads words."""
+    """Results are the same if the device reads words instead of texels, or texels instead of words."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels, "depthwise_lines": True}
     with preferred(flipped):
@@ -108,7 +108,7 @@ def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, pa
 @pytest.mark.parametrize("kind", ["lookup", "add"])
 @pytest.mark.parametrize(("name", "path"), BLOCKS)
 def test_blocks_of_channels(device: vkq.Device, name: str, path: str, kind: Kind) -> None:
-    """Direct kernels also store in kPackedInt8_16C, whose lines have no padding."""
+    """Direct kernels also store in kPackedInt8_16C, whose rows have no padding."""
     plan, tensors, want = planned(device, name, kind, "auto", path, layout=BLOCKED)
     assert plan.result.layout == BLOCKED
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
@@ -134,7 +134,7 @@ def test_sums_on_a_device_that_rounds_otherwise(
 
 
 def test_one_element(any_device: vkq.Device) -> None:
-    """The operands of a sum of single numbers are swapped, as in ONNX Runtime."""
+    """The operands of a sum of single elements are swapped, as in ONNX Runtime."""
     name = "conv2d[N=1,IC=3,H=1,W=1,OC=1,KH=1,KW=1]"
     for first in (True, False):
         plan, tensors, want = planned(any_device, name, "add", "auto", "auto", "int8", first, 1.37)
@@ -176,8 +176,8 @@ Linears = tuple[vkq.Linear, vkq.Linear, np.ndarray]  # (layer without epilogue, 
 
 
 def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, last: Any) -> Linears:
-    """Check a linear layer twice; *last* returns the second one's epilogue for the parameters of y. The
-    activation's bound is between two of their results."""
+    """Return a layer, the same layer with an epilogue, and x, after checking both. *last* returns the
+    epilogue for the parameters of y. The bound of the activation is between two results."""
     p, rng = parse(f"linear[M={rows},K=70,N=37]"), np.random.default_rng(rows)
     data = random_data(p, rng, dtype, "int8")
     options: Any = {"x_qparams": data.x_q, "y_qparams": data.y_q, "bias": data.bias, "method": method}
@@ -188,7 +188,7 @@ def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, l
 
 
 def as_numbers(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
-    """Check a linear layer that stores dequantized results; return its kernel."""
+    """Check a linear layer that stores dequantized results; return the kernel's variant."""
     layer, numbers, x = linears(device, rows, method, dtype, path, lambda q: AS_NUMBERS)
     q = layer.y_qparams
     want = dequantize(layer(x), q)
@@ -211,7 +211,7 @@ def test_numbers_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.
 
 
 def through_tables(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
-    """Check a linear layer with a table for each channel; return its kernel."""
+    """Check a linear layer with a table for each channel; return the kernel's variant."""
     entries = np.random.default_rng(rows).integers(0, 256, (37, 256), np.uint8).view(dtype)
     last = through_table(signed(entries), QParams(0.5, 4, dtype))
     layer, ended, x = linears(device, rows, method, dtype, path, lambda q: last)
@@ -234,8 +234,8 @@ def test_tables_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.M
 
 
 def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
-    """Every kernel with an epilogue has the YAML's mark that it reads what it overwrites: the mark orders a
-    sum after the step that made its other operand."""
+    """The YAML of every kernel with an epilogue marks it as in-place (it reads the array that it overwrites):
+    the mark orders a sum after the step that computed its other operand."""
     for variant in catalog().variants.values():
         marked = [binding.name for binding in variant.bindings if binding.in_place]
         with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))  # for windows

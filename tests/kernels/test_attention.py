@@ -1,5 +1,5 @@
-"""Tests of attention in tiles: the device gives the bits of NumPy's steps, near softmax of all scores at
-once."""
+"""Tests of attention in tiles: the device gives the bits of NumPy's steps, close to a softmax of all scores
+at once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def run(
     device: vkq.Device, sizes: AttentionSizes, given: list[np.ndarray], seen: Seen, bias: np.ndarray | None,
     scale: float, tokens_first: bool = False,
 ) -> Any:  # fmt: skip
-    """Run attention on a device. tokens_first: operands and the result are (batch, tokens, heads,
-    numbers)."""
+    """Run attention on a device. *tokens_first*: operands and result are (batch, tokens, heads, elements)."""
     s = sizes
     shapes = [x.shape for x in given] + [(s.batch, s.heads, s.queries, s.width)]
     steps = [Strides.of(shape) for shape in shapes]
@@ -80,7 +79,7 @@ def test_bits(device: vkq.Device, name: str, dtype: str) -> None:
 
 
 def test_hidden_keys_infinities_and_nan(device: vkq.Device) -> None:
-    """Masks of -inf and of the lowest float hide keys, on the left and in whole rows; infinities and NaN in
+    """Masks of -inf and of the lowest float hide keys, at the left and in whole rows; infinities and NaN in
     the operands give NumPy's bits."""
     sizes = AttentionSizes(1, 6, 6, 3, 70, 8, 12)
     bias, given = np.zeros((1, 6, 1, 70), np.float32), operands(sizes)
@@ -119,8 +118,8 @@ def unfused(given: list[np.ndarray], scale: float, seen: Seen, heads: int) -> tu
 
 @pytest.mark.parametrize("seen", [Seen(), Seen(True, 200, 90)], ids=["all", "window"])
 def test_near_the_real_value(seen: Seen) -> None:
-    """Attention is near the real value. Scores are small integers and so exact: only the later steps need a
-    bound."""
+    """Results are within a bound of the real value. Scores are small integers and so exact: only the later
+    steps need a bound."""
     sizes, r = AttentionSizes(1, 4, 2, 31, 231, 16, 24), np.random.default_rng(5)
     given = operands(sizes)
     given[:2] = [r.integers(-3, 4, x.shape).astype(np.float32) for x in given[:2]]

@@ -1,4 +1,4 @@
-"""The programs shown to compilers are those that layers use."""
+"""Tests that the programs in compiler statistics are the programs that layers use."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
-    """Only a VideoCore computes two rows of a float product; its direct convolution spills no registers with
-    four rows."""
+    """Only a VideoCore computes float products in two rows; its direct convolution does not spill with four
+    rows."""
     c = reported(name)
     found = {each.layer: each.variant for each in auto_programs(c)}
     small = found["float32 linear 49x2048x512"].axes.get("tile") == "2x4"
@@ -54,8 +54,8 @@ def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None:
-    """Phones read weights in groups one word after the other: with two rows a Mali and a VideoCore would
-    spill registers."""
+    """Phones read grouped weights one word at a time: with two rows a Mali and a VideoCore would spill
+    registers."""
     found = {each.layer: each for each in auto_programs(reported(name))}
     few, many = (found[f"float32 linear {shape}, 4 bits"] for shape in ("1x4096x4096", "49x2048x512"))
     small = name.startswith(("mali", "videocore"))
@@ -85,7 +85,8 @@ def test_an_adreno_6xx_with_packed_dot_products_and_lavapipe_read_texels(name: s
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pools_and_transpositions_are_those_of_the_device(name: str) -> None:
-    """Pools read a 3x3 window at once on devices with many registers; transpositions are the same on all."""
+    """Pools read a 3x3 window at once on devices with many registers; transpositions are the same on all
+    devices."""
     found = {each.layer: dict(each.constants) for each in auto_programs(reported(name))}
     known = {"LOCAL_X": 128, "KERNEL": 3, "STRIDE": 2, "ASIDE": 3, "THREADS": 1}
     any_window = {"LOCAL_X": 64, "KERNEL": 0, "STRIDE": 1, "ASIDE": 0, "THREADS": 1}
@@ -104,7 +105,8 @@ def test_no_kernel_has_a_workgroup_that_the_device_avoids(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_columns_of_a_workgroup_of_one_row(name: str) -> None:
-    """For 250 blocks AMD's cache lines need at least four columns, and a CPU does not split the sum."""
+    """With 250 blocks of k and one row, a workgroup has at least four columns on AMD (a cache line), and a
+    CPU does not split the sum."""
     found = {each.layer: each.constants for each in auto_programs(reported(name))}
     known = {"radv": (4, 64), "lavapipe": (16, 1), "swiftshader": (16, 1)}
     one = found["linear 1x1000x2048"]

@@ -1,5 +1,5 @@
 """Tests of every operator on images and matrices in blocks of 16 channels: results have the reference's bits,
-and operators that keep the layout do so."""
+and layout-preserving operators keep the layout."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def table(name: str) -> np.ndarray:
 
 
 def twice(op: str) -> Case:
-    """Return a case that applies an operator to an operand and itself, with equal shapes."""
+    """Return a case that applies a binary operator to one tensor as both operands."""
     return (lambda t: getattr(vkq, op)(t, t, Y), lambda x: binary(op, x, x, Q, Q, Y))  # type: ignore[arg-type]
 
 
 def around(shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return padding of the first and last axis, and of all axes of an image: five padded axes would be
+    """Return padding of the first and last axis, or of all axes of an image: five padded axes would be
     refused."""
     return [(1, 2) if len(shape) == 4 or i in (0, len(shape) - 1) else (0, 0) for i in range(len(shape))]
 

@@ -17,7 +17,7 @@ def convert(device: vkq.Device, x: Any, dtype: str) -> Any:
 
 
 def test_every_float16_is_a_float32(device: vkq.Device) -> None:
-    """Every float16 converts exactly; subnormal ones may be flushed by a device."""
+    """Every float16 converts exactly to float32; a device may flush subnormal values."""
     x = np.arange(65535, dtype=np.uint16).view(np.float16)  # an odd number: half of the last word is unused
     got, want = convert(device, x, "float32"), x.astype(np.float32)
     flushed = (np.abs(want) < 2.0**-14) & (got == 0)
@@ -37,7 +37,7 @@ def test_float32_as_float16(device: vkq.Device, count: int) -> None:
 
 @pytest.mark.parametrize("special", [np.nan, -np.inf, 65520.0, 1e30, -3e38])
 def test_what_is_beyond_float16_leaves_its_neighbour_alone(device: vkq.Device, special: float) -> None:
-    """Numbers beyond float16 do not change the neighbouring half: SwiftShader's packHalf2x16 sets bits
+    """Values beyond float16 do not change the neighbouring half: SwiftShader's packHalf2x16 sets bits
     there."""
     x = np.float32([special, -758.0625, 3.0, special, special, 0.1])
     got = convert(device, x, "float16")
@@ -47,7 +47,7 @@ def test_what_is_beyond_float16_leaves_its_neighbour_alone(device: vkq.Device, s
 
 
 def test_layers_take_and_give_float16(device: vkq.Device) -> None:
-    """A layer with float16 in and out gives the float32 result of the same numbers, rounded."""
+    """A layer with float16 input and output gives the float32 result for the same values, rounded."""
     rng = np.random.default_rng(2)
     image, rows = (
         rng.normal(size=(1, 6, 5, 7)).astype(np.float16),

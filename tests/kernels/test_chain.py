@@ -64,7 +64,7 @@ def compared(device: vkq.Device, chain: Chain, *arrays: np.ndarray) -> None:
 
 @pytest.mark.parametrize("op", [*REAL, *TESTS])
 def test_real(device: vkq.Device, op: str) -> None:
-    """Operators on float32 numbers of all exponents give NumPy's bits, with the attributes' defaults."""
+    """Operators on float32 values of all exponents give NumPy's bits, with the attributes' defaults."""
     result = "bool" if op in TESTS else "float32"
     chain = one(op, "float32", result, CLIP if op == "Clip" else ())
     compared(device, chain, *(reals(i, 1501) for i in range(len(chain.inputs))))
@@ -107,7 +107,7 @@ def test_logic(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("to", ["float32", "float16", "int32", "bool"])
 def test_cast(device: vkq.Device, to: str) -> None:
-    """Casts truncate toward zero and saturate at the type's ends; NaN becomes true as a flag and 0 as an
+    """Casts truncate toward zero and saturate at the type's ends; NaN becomes true as a bool and 0 as an
     integer."""
     chain = Chain(("float32",), (), (Link("Cast", (0,), "float32", to, (("to", to),)),), (1,))
     compared(device, chain, np.append(reals(3, 1001), np.float32([2147483648, -2147483648, 2147483520])))
@@ -118,7 +118,7 @@ def test_cast(device: vkq.Device, to: str) -> None:
 
 
 def gelu_by_hand() -> Chain:
-    """Return x * 0.5 * (1 + erf(x / 1.4142)) + bias where a flag is set, with two results."""
+    """Return the chain x * 0.5 * (1 + erf(x / 1.4142)) + bias, selected by a flag, with two results."""
     f = "float32"
     return Chain(
         (f, f, "bool"), ((f, 1.4142135), (f, 1.0), (f, 0.5)),
@@ -141,7 +141,7 @@ def gelu_by_hand() -> Chain:
     ],
 )
 def test_broadcast(device: vkq.Device, shapes: list[tuple[int, ...]]) -> None:
-    """Any broadcast takes one dispatch; other sizes use the same kernel."""
+    """Any broadcast is right in one dispatch, and other sizes use the same kernel."""
     r = np.random.default_rng(4)
     x, z = (r.normal(0, 2, shape).astype(np.float32) for shape in shapes[:2])
     compared(device, gelu_by_hand(), x, z, r.random(shapes[2]) < 0.5)
@@ -183,8 +183,8 @@ def test_what_is_described() -> None:
 
 
 def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long arrays are read and written in vectors of four: of one type, of several types, and with single
-    numbers as operands."""
+    """Long arrays are read and written in vectors of four: of one type, of several types, and with scalars as
+    operands."""
     monkeypatch.setattr("vkq.kernels.chain.MANY", 64)
     r = np.random.default_rng(4)
     x, one_number = np.resize(reals(3, 1502), (29, 104)), np.float32([0.75])

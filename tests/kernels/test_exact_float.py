@@ -39,11 +39,11 @@ def pairs(seed: int) -> tuple[Bits, Bits]:
     grid = np.stack(np.meshgrid(EDGES, EDGES), axis=-1).reshape(-1, 2)
     anything = rng.integers(0, LARGEST + 1, (100_000, 2), dtype=np.uint32)
     near = rng.integers(0x3F000000, 0x41000000, (50_000, 2), dtype=np.uint32)  # quotients near 1
-    small = rng.integers(0, 0x2000000, (50_000, 2), dtype=np.uint32)  # numbers near the subnormal range
+    small = rng.integers(0, 0x2000000, (50_000, 2), dtype=np.uint32)  # values near the subnormal range
     tiny_quotient = np.stack(
         [rng.integers(1, 0x6000000, 50_000), rng.integers(0x3F000000, 0x4D000000, 50_000)], axis=1
     )
-    # Numbers with few significant bits: their sums and products often end in exactly half an ulp.
+    # Values with few significant bits: their sums and products often end in exactly half an ulp.
     round_ = rng.integers(0, 1 << 13, (50_000, 2), dtype=np.uint32) * np.uint32(1 << 11) + np.uint32(
         0x3F800000
     )
@@ -70,8 +70,8 @@ def test_division_is_correctly_rounded(device):
 
 
 def test_division_by_255_over_every_fraction_of_two_binades(device):
-    """Division by 255 gives a row's scale: all significands, in a normal binade and where the result is
-    subnormal."""
+    """Division by 255, which gives a row's scale, is right for all significands, in a normal binade and where
+    the result is subnormal."""
     fractions = np.arange(1 << 20, dtype=np.uint32) << 3 | np.random.default_rng(2).integers(
         0, 8, 1 << 20, dtype=np.uint32
     )
@@ -121,8 +121,8 @@ def test_quantized_quotient_over_ties(device):
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_integers_become_the_nearest_float(device, soft):
-    """An int32 becomes the nearest float32: ties above 2^24, which go to the even number, their neighbours,
-    and both ends of int32. The other factor of the product is 1."""
+    """An int32 converts to the nearest float32: ties above 2^24 (to the even value), their neighbours, and
+    both ends of int32. The other factor of the product is 1."""
     ties = [
         sign * (2**e + k)
         for e in range(24, 31)

@@ -1,4 +1,4 @@
-"""Tests of squeeze-and-excite in one dispatch: it gives the bytes of the separate operators."""
+"""Tests of squeeze-and-excite in one dispatch: results have the bytes of the separate operators."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ MEAN, HIDDEN = (0.03, -3), (0.06, -20)
 def layers(
     device: vkq.Device, channels: int, hidden: int, path: str, dtype: Any, points: bool
 ) -> tuple[vkq.Conv2d, vkq.Conv2d]:
-    """Return two layers: the second has a table, the first a clamp."""
+    """Return two layers: the first has a clamp, the second a table."""
     rng, moved = np.random.default_rng(channels), 128 if dtype == "uint8" else 0
     mean, between = (QParams(scale, zero + moved, dtype) for scale, zero in (MEAN, HIDDEN))
     made = []
@@ -61,7 +61,7 @@ def test_the_bytes_of_the_operators_apart(
 
 @pytest.mark.parametrize(("layout", "across"), [(IMAGE, 4), (BLOCKED, 1)])
 def test_workgroups_of_large_images(device: vkq.Device, layout: str, across: int) -> None:
-    """Workgroups are as large as those of the means, if the device has shared memory for both."""
+    """Workgroups are as large as for means, if the device has enough shared memory for both."""
     first, second = layers(device, 37, 9, "portable", "int8", True)
     x = np.random.default_rng(4).integers(-128, 128, (2, 37, 64, 63), np.int8)
     with preferred({"mean_invocations": 512}):

@@ -1,4 +1,5 @@
-"""A 1x1 convolution and the depthwise convolution behind it in one dispatch: the bytes of the two apart."""
+"""Tests of a 1x1 convolution and a following depthwise convolution in one dispatch: results have the bytes of
+two dispatches."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from .matrix_layers import SHAPES, name_of, units
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Channels of x and of the expanded image, the image, and the depthwise convolution."""
+    """The channels of x and of the expanded image, the image size, and the options of the depthwise
+    convolution."""
 
     ic: int
     e: int
@@ -40,12 +42,12 @@ class Case:
     padding: Any = 1
     dtype: str = "int8"
     points: bool = False  # weight zero points
-    table: bool = False  # behind both convolutions
+    table: bool = False  # tables after both convolutions
     n: int = 1
 
 
 CASES = {
-    "ragged": Case(5, 22, 7, 9),  # no size a whole block
+    "ragged": Case(5, 22, 7, 9),  # no size is a multiple of a block
     "stride": Case(16, 36, 15, 13, stride=2, n=2),
     "five": Case(33, 20, 9, 14, kernel=5, padding=2, points=True),
     "five by two": Case(12, 17, 14, 22, kernel=5, stride=2, padding=2, table=True),
@@ -80,7 +82,7 @@ def layers(device: vkq.Device, case: Case, path: str = "auto") -> tuple[vkq.Conv
 def expanded(
     first: vkq.Conv2d, second: vkq.Conv2d, x: np.ndarray, layout: str, tile: ExpansionTile
 ) -> np.ndarray:
-    """Return the result of one dispatch in a tile; x is in this layout."""
+    """Return the result of one dispatch with this tile and this layout of x."""
     b, device, q = Builder(first.device), first.device, first.x_qparams
     p = second._problem(first._problem(x.shape).y_shape)
     kernel = second._kernel(second._method(p)[0], p)
@@ -113,8 +115,8 @@ SIGNED = [shape for shape in SHAPES if shape.form == "s8s8" and shape.m in (8, 1
 
 @pytest.mark.parametrize("shape", SIGNED, ids=name_of)
 def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All cases without weight zero points run in the first shape of matrices, and one case in each other
-    shape."""
+    """Results are right on matrix units: all cases without weight zero points for the first shape of
+    matrices, one case for each other shape."""
     able = [case for case in CASES.values() if not case.points]
     cases = [
         (case, *layers(strict_device, case, "dot_s8s8")) for case in able[: 1 if shape != SIGNED[0] else None]
@@ -151,7 +153,7 @@ def test_what_one_dispatch_cannot_compute(device: vkq.Device, changes: dict[str,
 
 @contextlib.contextmanager
 def choices(device: vkq.Device, **says: Any) -> Iterator[None]:
-    """Context manager: the device's profile says this."""
+    """Context manager: override fields of the device's profile."""
     changed = dataclasses.replace(device.capabilities, choices=tuple(says.items()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "capabilities", changed)
@@ -178,7 +180,8 @@ def test_the_profile_bounds_the_image_between(device: vkq.Device, least: int, fo
 
 
 def test_a_tile_fits_the_device_and_fills_it(device: vkq.Device) -> None:
-    """A small device gets large tiles, whose halos cost less; a large one gets tiles for all of its cores."""
+    """A small device gets large tiles, whose halos cost less; a large device gets tiles for all of its
+    cores."""
     first, second, x = layers(device, Case(16, 64, 28, 28), "dot_s8s8")
     counts = []
     for cores in (1, 100):

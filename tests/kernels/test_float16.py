@@ -89,7 +89,7 @@ FEATURES = ("shaderFloat16", "storageBuffer16BitAccess")
 def arithmetic(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[vkq.Device]:
-    """The device with float16 arithmetic."""
+    """Return a device with float16 arithmetic."""
     device = strict_device
     if any(not device.capabilities.features[name] for name in FEATURES):
         provide(device, monkeypatch)
@@ -99,7 +99,7 @@ def arithmetic(
 
 
 def variant_of(device: vkq.Device, y: str = "float32") -> str:
-    """Return the variant of a product in float16 arithmetic."""
+    """Return the name of the variant of float16 products."""
     return (
         f"gemm_f16__tiled:words.{y}"
         if profile(device.capabilities).float16_words
@@ -137,7 +137,7 @@ def layer_of(device: vkq.Device, data: Any, **options: Any) -> Any:
 
 
 def same_steps(rows: npt.NDArray[np.float16], w: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
-    """Return the product of x (pixel, tap, k) and w (output, tap, k), added up in the shader's order."""
+    """Return the product of x (pixel, tap, k) and w (output, tap, k), summed in the shader's order."""
     sums = np.zeros((rows.shape[0], w.shape[0]), np.float32)
     for tap in range(rows.shape[1]):
         for first in range(0, rows.shape[2], K_TOGETHER):
@@ -149,8 +149,8 @@ def same_steps(rows: npt.NDArray[np.float16], w: npt.NDArray[np.float16]) -> npt
 
 
 def oracle(data: Any, x: npt.NDArray[np.float32], scale: float = 0) -> npt.NDArray[np.float32]:
-    """Return the expected results, without a bias. *scale*: of float weights, which are used as they are; 0:
-    the weights are int8, with a scale of 0.5."""
+    """Return the expected results, without a bias. *scale*: the scale of unchanged float weights; 0 means
+    int8 weights with a scale of 0.5."""
     points = 0 if data.w_zero_point is None else data.w_zero_point.reshape(-1, *(1,) * (data.w.ndim - 1))
     w = data.w.astype(np.float16) if scale else ((data.w.astype(np.int32) - points) * UNIT).astype(np.float16)
     factor = np.float32(scale or 0.5 / UNIT)
@@ -247,7 +247,7 @@ def test_the_self_test_sees_wrong_sums(arithmetic: vkq.Device, monkeypatch: pyte
 
 
 def test_who_takes_it() -> None:
-    """Float16 arithmetic is used on phones' GPUs, and on no software driver, where it is more work."""
+    """Float16 arithmetic is used on phones' GPUs, and not on software drivers, where it is slower."""
     names = ("adreno-640", "adreno-650", "adreno-740", "radv-gfx1030")
     assert {float16.lacking(reported(name)) for name in names} == {None}
     assert [profile(reported(name)).float16_words for name in names[1:3]] == [True, False]

@@ -39,7 +39,7 @@ CONVOLUTIONS = (
 )
 
 VECTORS = {"depthwise_lines_float": 0, "depthwise_words_float": 96}  # a profile with these kernels
-SHARING: dict[str, Any] = {  # lanes and lines that share x, without a GPU's preferred kernels
+SHARING: dict[str, Any] = {  # lanes and rows that share x, without a GPU's preferred kernels
     "float_lanes": True, "depthwise_lines_float": 4, "depthwise_words_float": 0, "staged": None,
     "gemv_rows_float": 0,
 }  # fmt: skip
@@ -107,7 +107,7 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
     assert variants == halves if whole else [v.split(":")[1] for v in variants[::2]] == casts
 
 
-@pytest.mark.parametrize("name", [  # images, several outputs of a channel, lines with a remainder
+@pytest.mark.parametrize("name", [  # images, several outputs of a channel, rows with a remainder
     "conv2d[N=2,IC=3,H=9,W=20,OC=6,KH=3,KW=3,padding=1,groups=3]",
     "conv2d[N=1,IC=5,H=11,W=44,OC=5,KH=4,KW=3,padding=2x5x1x3,stride=2x2,dilation=1x2,groups=5]",
     "conv2d[N=1,IC=2,H=5,W=280,OC=2,KH=2,KW=4,padding=0x2x1x1,dilation=2x1,groups=2]",
@@ -138,8 +138,8 @@ def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None
 
 
 def test_lines_that_are_no_whole_vectors(device: vkq.Device) -> None:
-    """The direct kernel computes lines of odd length, of x or of y, and windows with more taps than fit
-    registers."""
+    """The direct kernel computes rows (of x or y) that are not whole vectors, and windows with more taps than
+    fit registers."""
     for size, kernel, padding in (((6, 18), 3, 1), ((6, 20), 3, 0), ((9, 20), 9, 4)):
         w = np.ones((2, 1, kernel, kernel), np.int8)
         with preferred(VECTORS):
@@ -210,7 +210,8 @@ def test_rows_read_ahead_replay_the_same_bytes(
 
 @preferred({"float_lanes": False})
 def test_without_16_bit_storage_float16_rows_are_converted(software_device: vkq.Device) -> None:
-    """float16 rows are converted, also for tiles; quantized results stay float32 until quantized."""
+    """Without 16-bit storage float16 rows are converted first, also for tiles; quantized results stay float32
+    until quantized."""
     facts, w = software_device.capabilities, np.ones((9, 64), np.int8)
     few, many = Spec((1, 64), "float16"), Spec((33, 64), "float16")
     casts = ["float32", "float16"]
@@ -239,8 +240,8 @@ def test_every_tile_in_registers(device: vkq.Device, tile: str) -> None:
 
 
 def shared(device: vkq.Device, name: str, variant: str) -> None:
-    """Check a layer whose lanes or lines share x, in float32 and float16: NaN and infinity reach only the
-    sums they belong to."""
+    """Check a layer whose lanes or rows share x, in float32 and float16; NaN and infinity must reach only
+    their own sums."""
     data, x, want = expected(name, 7)
     made: Any = vkq.Conv2d if name.startswith("conv2d") else vkq.Linear
     with preferred(SHARING):
@@ -266,31 +267,31 @@ def shared(device: vkq.Device, name: str, variant: str) -> None:
     ("m", "k", "x"), [(11, 37, "any"), (3, 76, "four"), (2, 5, "any"), (11, 64, "four"), (1, 132, "four")]
 )
 def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> None:
-    """Lanes share rows of x if the number of blocks of k equals that of the lanes, leaves a remainder, or is
-    smaller."""
+    """Lanes that share rows of x give right results if the blocks of k are as many as the lanes, a few more,
+    or fewer."""
     shared(device, f"linear[M={m},K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
 
 
 @pytest.mark.parametrize(
     ("name", "x"),
     [
-        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),  # channels are not multiples of a step
+        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),  # channels not in whole steps
         ("N=1,IC=16,H=6,W=20,OC=176,KH=2,KW=3,padding=1x2x0x1,groups=2", "texels"),
         ("N=1,IC=8,H=9,W=8,OC=128,KH=3,KW=3,stride=2x1,padding=1,dilation=1x2", "float32"),
         ("N=1,IC=4,H=5,W=12,OC=128,KH=1,KW=8,padding=0x3x0x4", "float32"),  # taps in a loop
-        ("N=2,IC=8,H=6,W=10,OC=88,KH=1,KW=1", "texels"),  # a line is one vector
+        ("N=2,IC=8,H=6,W=10,OC=88,KH=1,KW=1", "texels"),  # a row is one vector
         ("N=2,IC=8,H=5,W=8,OC=88,KH=1,KW=1,stride=2", "float32"),
     ],
 )
 def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
-    """Lanes share pixels of x, with enough channels for subgroups of 32, and with lanes that have no
-    channel."""
+    """Lanes that share pixels of x give right results, with enough channels for subgroups of 32, and with
+    lanes that have no channel."""
     shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
 
 
 @pytest.mark.parametrize(
     ("name", "x"),
-    [  # lines and pixels with a remainder; several outputs of a channel; bytes of two texels
+    [  # rows and pixels with a remainder; several outputs of a channel; bytes of two texels
         ("N=2,IC=5,H=7,W=12,OC=5,KH=3,KW=3,padding=1,groups=5", "texels"),
         ("N=1,IC=6,H=9,W=11,OC=12,KH=5,KW=5,stride=2x1,padding=2x1x0x3,groups=6", "float32"),
         ("N=1,IC=3,H=5,W=16,OC=3,KH=2,KW=7,stride=1x2,padding=0x2x1x3,groups=3", "texels"),
@@ -302,7 +303,7 @@ def test_lines_that_results_share(device: vkq.Device, name: str, x: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "texels", "read", "instead"),
-    [  # the texels of the weights, or of x
+    [  # texels of the weights, or of x
         ("linear[M=11,K=64,N=45]", 192, f"{floats.GEMM_LANES}:four", "gemm_q8csw__tiled"),
         ("conv2d[N=1,IC=8,H=6,W=40,OC=88,KH=1,KW=1]", 480, f"{CONV_LANES}:texels", f"{CONV_LANES}:float32"),
         (

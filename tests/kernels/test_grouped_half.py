@@ -1,5 +1,5 @@
-"""Tests of float16 rows with weights in groups along K on float16 matrix units (matrices in plain GLSL on
-devices without them)."""
+"""Tests of float16 rows with weights quantized in groups along K, on float16 matrix units (matrices in plain
+GLSL on devices without them)."""
 
 import dataclasses
 import itertools
@@ -22,9 +22,10 @@ from vkq.shader.catalog import catalog
 
 from . import emulated, sixteen_bits
 
-# (rows, K, N, bits, group, symmetric, scales, outputs, shape of matrices). Rows: one, those of one workgroup,
-# and one more. K: ends within a block and leaves some subgroups without work, or gives every subgroup several
-# iterations. A group is a part of a step, one step, or several. Columns are not multiples of a matrix.
+# (rows, K, N, bits, group, symmetric, scales, outputs, shape of matrices). Rows: one, as many as one
+# workgroup computes, and one more. K: ends within a block and leaves some subgroups without work, or gives
+# every subgroup several iterations. A group is shorter than a step, one step, or several steps. Columns are
+# not multiples of a matrix.
 FEW = [
     (1, 2208, 35, 4, 32, True, "float16", 32, "16x8x16"),
     (1, 1152, 33, 8, 128, False, "float32", 32, "16x8x16"),
@@ -82,7 +83,7 @@ def test_few_rows(case: Any, strict_device: vkq.Device, monkeypatch: pytest.Monk
 def test_rows_of_a_last_group_that_is_not_full(
     m: int, k: int, bits: int, group: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of a last group that is not full are padded with zeros as float16."""
+    """Rows of a partial last group are padded with float16 zeros."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     w, x = weight(35, k, bits, group, False, "float16"), rows_of(m, k)
@@ -94,8 +95,8 @@ def test_rows_of_a_last_group_that_is_not_full(
 
 
 def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each order of the weight is counted: float32 rows read the packed weight, float16 rows read it as
-    matrices, and both are shared by other shapes. Nothing is on the device before the first call."""
+    """The device memory of each weight order is counted: float32 rows read the packed weight, float16 rows
+    read matrices; other shapes share both. Before the first call, nothing is on the device."""
     device = units(strict_device, monkeypatch, "16x8x16")
     layer = vkq.Linear(weight(35, 640, 4, 128, True, "float16"), device=device)
     x = rows_of(5, 640)
@@ -212,7 +213,7 @@ def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: p
 
 
 def test_elements_hold_codes_16_apart() -> None:
-    """Each code is where the shader reads it, and padding is zero."""
+    """Each code is at the index at which the shader reads it, and padding is zero."""
     for bits, group in ((4, 32), (8, 64)):
         w = weight(19, 3 * group, bits, group, True, "float32")
         k = 256 // bits
@@ -229,8 +230,8 @@ def test_elements_hold_codes_16_apart() -> None:
 def test_replays_infinity_and_nan(
     rows: int, tile: str | None, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200 runs give the same bytes; infinities and NaN stay in their row, and times a weight of 0 give
-    NaN."""
+    """200 runs give the same bytes; infinities and NaN stay in their row, and multiplied by a weight of 0
+    give NaN."""
     device = units(strict_device, monkeypatch, "16x8x16")
     if tile:
         profile_says(monkeypatch, grouped_half, straight_tile_cycles={tile: (1, 1)})
@@ -314,7 +315,7 @@ def test_devices_without_what_it_takes(
     lacks: str, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel is not used on devices without 16-bit storage, without matrices of 16 outputs and 16 k, or
-    without subgroups of 32."""
+    without subgroups of 32 invocations."""
     device, w = software_device, weight(36, 64, 4, 32, True, "float16")
     shape = "16x8x8" if lacks == "shape" else "16x8x16"
     changes = {"subgroup": 64 if lacks == "subgroup" else 32}
@@ -335,7 +336,7 @@ def test_devices_without_what_it_takes(
 def test_what_an_h200_takes(
     rows: int, n: int, want: tuple[str, int], software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On an H200 the choices are those measured in benchmarks/log.md."""
+    """On an H200 the choices are those measured to be fastest (benchmarks/log.md)."""
     facts = emulated.capabilities(software_device, "16x16x16", "16x8x16", form="f16")
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
     codes = np.zeros((n, 4096 // 128, 64), np.uint8)
@@ -349,7 +350,7 @@ def test_what_an_h200_takes(
 def test_a_single_row_is_split_by_columns(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single row is split if it has many weights; more of them are needed with small groups, and none with
+    """A single row is split by columns if it has many weights: more weights with small groups; never with
     zero points."""
     facts = emulated.capabilities(software_device, "16x8x16", form="f16", maxComputeWorkGroupSize_x=1024)
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))

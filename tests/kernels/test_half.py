@@ -57,7 +57,7 @@ def check(device: vkq.Device, name: str) -> None:
 
 
 def check_float16_images(layer: vkq.Conv2d, x: Any) -> None:
-    """Check float16 images: the result equals that of the same float32 numbers, rounded once."""
+    """Check that float16 images give the result of the same values in float32, rounded once."""
     given = vkq.Tensor.from_numpy(x, layer.device)
     assert not any("cast" in name for name in layer.plan(given.spec).variants)
     got = layer(given)
@@ -84,7 +84,7 @@ def test_every_shape_of_matrices(
 
 
 def test_extremes_float16_tensors_and_replays(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Infinities and NaN reach only their own rows, and numbers beyond float16 become infinite; float16
+    """Infinities and NaN reach only their own rows, and values beyond float16 become infinite; float16
     tensors give float16; repeated runs (200 on a real device) give the same bytes."""
     only(monkeypatch, "32x32", 2)
     problem, rng = parse(PRODUCTS[1]), np.random.default_rng(3)
@@ -114,7 +114,7 @@ def test_extremes_float16_tensors_and_replays(units: vkq.Device, monkeypatch: py
 
 
 def test_parts_that_no_tile_has_are_refused(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile of 128x256 never splits k; requesting parts raises an error."""
+    """A tile of 128x256 never splits k; requesting parts of k raises an error."""
     only(monkeypatch, "128x256", 2)
     layer = vkq.Linear(np.ones((64, 32), np.int8), 1.0, compute="float16", device=units)
     with pytest.raises(vkq.PathError, match=r"16 rows x 64 columns x 32 of k \(tile 128x256, 2 parts of k"):

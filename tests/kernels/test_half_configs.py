@@ -23,7 +23,7 @@ TILES = catalog().shaders[STRAIGHT.product].axes["tile"]
 
 @pytest.fixture
 def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """A device whose products load weights directly into matrices."""
+    """Return a device whose products load weights directly into matrices."""
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles=dict.fromkeys(TILES, (1, 1)))
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
@@ -57,8 +57,8 @@ def test_float16_rows(
     straight: vkq.Device, tile: str, k: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """float16 rows are read without a copy unless they are not whole runs; infinities and NaN stay in their
-    row; with the smallest tile repeated runs give the same bytes. Few float32 rows are read without a copy,
-    too, unless tiles of columns would read them too often."""
+    row; with the smallest tile repeated runs give the same bytes. Few float32 rows are also read without a
+    copy, unless tiles of columns would read them too often."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(k)
     w, x = rng.integers(-128, 128, (36, k), np.int8), rng.normal(size=(14, k)).astype(np.float16)
@@ -86,7 +86,7 @@ def test_float16_rows(
     np.testing.assert_array_equal(wide.astype(np.float16), got)
     counts = [len(layer.explain((rows, k)).variants) for rows in (half.MOST_ROWS, half.MOST_ROWS + 1)]
     assert counts == [1 if in_place else 2, 2]
-    monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # limit of what one tile of columns reads
+    monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # limit of reads by one tile of columns
     layer = vkq.Linear(w, 1e-3, compute="float16", device=straight)
     assert layer.explain(x.shape).variants[-1] == f"{shader}:four.{tile}"
     np.testing.assert_array_equal(layer(x.astype(np.float32)), wide)

@@ -43,7 +43,7 @@ def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Dev
 
 
 def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.NDArray[np.float32]]:
-    """Return a layer, its operands for the oracle (the weight as float16, with a scale of 1), and x."""
+    """Return (layer, operands for the oracle with the weight as float16 of scale 1, x)."""
     p, rng = parse(name), np.random.default_rng(len(name))
     w = rng.normal(size=p.weight_shape).astype(dtype)
     halves, ones = w.astype(np.float16).astype(np.float32), np.ones(len(w), np.float32)

@@ -21,7 +21,7 @@ from .matrix_layers import known
 from .test_half import layer_of
 
 # Rows and columns that are not multiples of workgroups and matrices; k leaves some subgroups without work, or
-# gives all several steps.
+# gives all subgroups several steps.
 CASES = [
     (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),
     (29, 328, "16x16x16"), (61, 584, "16x8x16"),
@@ -46,7 +46,7 @@ def test_rows_as_they_are(
     rows: int, k: int, shape: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = units(strict_device, monkeypatch, shape)
-    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)  # as many as workgroups
+    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)  # one workgroup for each
     rng, tall = np.random.default_rng(rows + k), next(most for most in half_gemv.ROWS if rows <= most)
     n = 44 if rows <= 32 else 64
     data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")
@@ -58,7 +58,7 @@ def test_rows_as_they_are(
     got = replayed(layer, x, device, emulated.REPLAYS) if (rows, k) == (8, 264) else layer(x)
     want = data.expected_sum(x.astype(np.float32), None)
     assert (got.dtype, got.shape) == (np.float16, want.y.shape)
-    allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # sums may be truncated; rounded once
+    allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # truncated sums; rounded results
     assert (np.abs(got - want.y) <= allowed).all()
 
 
@@ -69,11 +69,11 @@ def test_rows_as_they_are(
 def test_a_row_of_few_outputs(
     k: int, n: int, signed: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row with few outputs is right with weights of 7 bits, or with zero points to subtract, with bias and
-    activation; repeated runs give the same bytes, and infinities stay in place."""
+    """A row with few outputs is right with 7-bit weights, or with zero points to subtract, with bias and
+    activation; repeated runs give the same bytes, and infinities stay in their row."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, half_gemv, multiprocessors=4, matrix_pairs=True)
-    # Half of it, because the device has at most 256 invocations.
+    # Half of the real limits, because the device has at most 256 invocations.
     monkeypatch.setattr(half_gemv, "ROW_K", {1: 1024, 2: 2048, 4: 4096})
     rng = np.random.default_rng(k)
     w, x = rng.integers(-100, 101, (n, k), np.int8), rng.normal(size=(1, k)).astype(np.float16)
@@ -95,7 +95,7 @@ def test_a_row_of_few_outputs(
 
 
 def test_how_many_rows_and_workgroups_are_worth_it() -> None:
-    """The numbers of rows and workgroups for which the kernel is faster, on a device with 132
+    """The kernel is used for the numbers of rows and workgroups for which it is faster on 132
     multiprocessors; 128 workgroups are 4096 outputs."""
     assert [rows for rows in range(1, 40) if half_gemv.worth(rows, 32, 132, 4096)] == list(range(3, 17))
     assert [rows for rows in range(1, 33) if half_gemv.worth(rows, 128, 132, 4096)] == list(range(2, 33))
@@ -103,7 +103,7 @@ def test_how_many_rows_and_workgroups_are_worth_it() -> None:
 
 
 def test_how_many_workgroups_of_runs_are_worth_it() -> None:
-    """With more than 32 rows the k of a workgroup counts too: 528 workgroups of k = 4096 fill all
+    """With more than 32 rows the choice also depends on a workgroup's k: 528 workgroups of k = 4096 fill all
     multiprocessors."""
 
     def taken(rows: int, k: int) -> list[int]:
@@ -168,8 +168,8 @@ def test_a_row_by_subgroups_of_their_own_chunks() -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """The number of invocations on an H200 is as measured for 4096^2, N=8192, N=11008, K=1024 and 128; 16
-    rows; k that is not whole chunks; and more rows."""
+    """The number of invocations on an H200 is the fastest measured for 4096^2, N=8192, N=11008, K=1024 and
+    128; 16 rows; k that is not whole chunks; and more rows."""
     facts = reported("nvidia-h200")
     words = [half_gemv.invocations(facts, half_gemv.WORDS, tall, w, k) for tall, w, k in (
         (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),
@@ -205,7 +205,7 @@ def test_infinity_and_nan_stay_in_their_rows(
 
 @pytest.mark.parametrize("wrong", [
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # elements of other outputs and rows
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs of elements that are not neighbours
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs of elements that are not adjacent
     (r"(#define further\(q\)) .*", r"\1 0u"),  # both words of the same k
     (r"(#define further_word\(l\) .*) 4u", r"\1 2u"),  # words that are not 8 k apart
 ], ids=["places", "pairs", "further", "runs"])  # fmt: skip

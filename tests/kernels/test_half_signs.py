@@ -33,7 +33,7 @@ TILES = dict.fromkeys(("64x256", "64x128", "64x64"), (1, 1))
 
 @pytest.fixture
 def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """A device that loads weights directly into matrices."""
+    """Return a device that loads weights directly into matrices."""
     sixteen_bits.provide(strict_device, monkeypatch)
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles=TILES)
     profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)
@@ -53,8 +53,8 @@ def test_products_have_the_bits_of_others(
     rows: int, k: int, tile: str | None, parts: int | None, variant: str, straight: vkq.Device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """In every kernel, weights that differ from their zero points by up to 127 give the bits of a device
-    whose matrices lose small numbers."""
+    """In every kernel, weights that differ from their zero points by at most 127 give the same bits as on a
+    device whose matrices lose small values."""
     if tile:
         only(monkeypatch, tile, parts)
     rng = np.random.default_rng(k)
@@ -79,7 +79,7 @@ def test_products_have_the_bits_of_others(
 def test_convolutions_have_the_bits_of_others(
     groups: int, way: str, straight: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions with such weights give the same bits too, with channels beyond a chunk."""
+    """Convolutions with such weights also give the same bits, with more channels than a chunk."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=way == "words")
     rng = np.random.default_rng(groups)
     w = rng.integers(-120, 121, (24, 72, 3, 3), np.int8)

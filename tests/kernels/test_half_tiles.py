@@ -30,22 +30,22 @@ CASES = (
 )
 SHADERS = half_tiles.TILES, half_configs.STRAIGHT_TILES
 TILES, STRAIGHT = (catalog().shaders[name].axes["tile"] for name in SHADERS)
-STRAIGHT_CASES = {  # For each tile: filters whose lines are multiplied together, and
-    # lines of whole vectors; a filter with too many lines.
+STRAIGHT_CASES = {  # For each tile: filters whose rows are multiplied together, and
+    # image rows of whole vectors; a filter with too many rows.
     "4x32x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
         "conv2d[N=1,IC=24,H=4,W=36,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=4,W=34,OC=20,KH=3,KW=3,padding=1]",
     ),
-    # Tiles and outputs beyond the image; dilated lines of taps.
+    # Tiles and outputs beyond the image; dilated rows of taps.
     "4x24x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=11,W=40,OC=24,KH=2,KW=3,padding=1x1x1x1,dilation=2x1]",
         "conv2d[N=1,IC=24,H=4,W=28,OC=136,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=30,OC=20,KH=3,KW=3,padding=0x1x0x1]",
     ),
-    # Halos that begin at any pixel of a vector, a filter of one line; lines of outputs that end in a matrix;
+    # Halos that begin at any pixel of a vector, a filter of one row; rows of outputs that end in a matrix;
     # halos that begin and end in a vector of two.
     "8x8x64_straight": (
         "conv2d[N=1,IC=24,H=9,W=12,OC=20,KH=3,KW=3,padding=1]",
@@ -82,7 +82,7 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tile", "name", "words"),  # each tile with both ways, each case with one; all under VKQ_EVERY_DRIVER=1
+    ("tile", "name", "words"),  # each tile with both values, each case with one; all under
     [
         (tile, name, words)
         for tile in STRAIGHT
@@ -94,7 +94,7 @@ def test_weights_straight_from_memory(
     units: vkq.Device, tile: str, name: str, words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Convolutions that load weights directly from memory give the same results for float16 images as for
-    float32 ones; repeated runs give the same bytes; numbers beyond float16 become infinite."""
+    float32 ones; repeated runs give the same bytes; values beyond float16 become infinite."""
     p, rng = parse(name), np.random.default_rng(len(tile))
     data = random_data(p, rng, "int8", "int8", w_zero_points="channel")
     x = rng.normal(scale=0.1, size=p.x_shape).astype(np.float16)
@@ -163,13 +163,13 @@ def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) ->
     ("N=8,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=2,IC=256,H=64,W=64,OC=256,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=1,IC=128,H=72,W=120,OC=128,KH=5,KW=5,padding=2", "4x24x128_straight"),
-    # At most one tile for each multiprocessor, then two, three and six.
+    # At most one tile for each multiprocessor; then at most two, three and six.
     ("N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=2,IC=64,H=56,W=56,OC=64,KH=7,KW=7,padding=3", "8x8x64_straight"),
     ("N=8,IC=512,H=16,W=16,OC=512,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=4,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=16,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
-    # Lines of four pixels and of two.
+    # Tile rows of four pixels and of two.
     ("N=8,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=32,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=8,IC=256,H=20,W=20,OC=256,KH=3,KW=3,padding=1", "4x24x128_straight"),

@@ -32,7 +32,7 @@ SAYS: dict[str, Any] = {
 def words(
     strict_device: vkq.Device, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> vkq.Device:
-    """A device whose profile says that products of these sizes are faster this way."""
+    """Return a device whose profile chooses this kernel for products of these sizes."""
     known(monkeypatch, **SAYS)
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, request.param, form="f16")
@@ -143,7 +143,7 @@ def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int)
 
 
 def test_the_order_of_words(words: vkq.Device) -> None:
-    """The order of words is 32 contiguous outputs and 32 k, including padding."""
+    """Words are stored in blocks of 32 contiguous outputs and 32 k, including padding."""
     layer = layer_of(words, K)
     matrices = HalfMatrices(layer._gemm, K)
     pairs, found = (

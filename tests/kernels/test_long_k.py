@@ -1,4 +1,4 @@
-"""A k longer than float lanes can sum exactly: the portable form regularly adds to int32."""
+"""Tests of a k that is longer than float lanes can sum exactly: the portable form regularly adds to int32."""
 
 import numpy as np
 import pytest
@@ -6,17 +6,17 @@ import pytest
 import vkq
 from vkq.kernels.gemm import FLOAT_WORDS
 
-EXACT = 4 * FLOAT_WORDS  # exact k at the largest products
+EXACT = 4 * FLOAT_WORDS  # the largest k that is exact for the largest products
 
 
 def extreme(rows: int, k: int, sign: int) -> np.ndarray:
-    """Return rows whose every product with the weights below is as large as possible."""
+    """Return rows whose products with the weights have the largest magnitude."""
     return np.full((rows, k), -128 if sign < 0 else 127, np.int8)
 
 
 @pytest.mark.parametrize("method", ["tiled", "gemv", "staged"])
 @pytest.mark.parametrize("k", [EXACT, EXACT + 1, 3 * EXACT - 3])
-@pytest.mark.parametrize("zero_point", [0, 1])  # 1: the sums of x are needed, and are as long
+@pytest.mark.parametrize("zero_point", [0, 1])  # with 1, sums of x over the same k are needed
 def test_products(any_device: vkq.Device, method: str, k: int, zero_point: int) -> None:
     x, weight = extreme(3, k, -1), np.full((5, k), -127, np.int8)
     layer = vkq.Linear(

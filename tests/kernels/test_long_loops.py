@@ -1,5 +1,6 @@
-"""Work that would loop longer in one invocation than a driver allows: it is shared, or takes several
-dispatches. The limit here is a sixteenth of lavapipe's, for both drivers, so that problems are small."""
+"""Tests of work whose loops in one invocation would exceed a driver's limit: it is shared by invocations, or
+takes several dispatches. Here the limit is a sixteenth of lavapipe's, for both drivers, so that problems are
+small."""
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ ONE = vkq.QParams(1.0, 3)
 
 @pytest.fixture
 def ending(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """A device whose driver ends loops early and whose profile does not share sums over k."""
+    """Return a device whose driver ends loops early and whose profile does not share sums over k."""
     monkeypatch.setattr(type(device), "loop_limit", EVERYWHERE)
     for module in (gemm, floats, gemv, grouped):
         profile_says(
@@ -27,11 +28,11 @@ def ending(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
 
 
 def small(*shape: int) -> npt.NDArray[np.int8]:
-    """Return numbers whose sums float32 holds exactly in any order."""
+    """Return small integers, whose sums are exact in float32 in any order."""
     return RNG.integers(-3, 4, shape).astype(np.int8)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 9])  # few, a block of four, more than one
+@pytest.mark.parametrize("rows", [1, 3, 9])  # rows: one, part of a block of four, more than a block
 @pytest.mark.parametrize("path", ["auto", "portable"])
 def test_linear_of_a_long_k(ending: vkq.Device, rows: int, path: str) -> None:
     x, w = small(rows, 66_001), small(5, 66_001)
@@ -96,7 +97,7 @@ def convolved(x: npt.NDArray[np.int8], w: npt.NDArray[np.int8], groups: int) -> 
 
 @pytest.mark.parametrize("weights", ["int8", "float32"])
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("most", [12, 50, 100])  # rounds: a line of taps, some of a channel, of two channels
+@pytest.mark.parametrize("most", [12, 50, 100])  # a row of taps; a part of a channel; two channels
 def test_float_convolutions_in_several_dispatches(
     device: vkq.Device, weights: str, groups: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +118,7 @@ def test_float_convolutions_in_several_dispatches(
     parts = len(split.explain(x.shape).variants)
     assert parts == {12: 40, 50: 10, 100: 5}[most] // groups + (most == 100 and groups == 2)
     np.testing.assert_allclose(split(x), once, rtol=1e-5, atol=1e-5)
-    if weights == "float32":  # each step is rounded, so that dispatches change nothing
+    if weights == "float32":  # each step is rounded, so several dispatches give the same result
         np.testing.assert_array_equal(split(x), once)
     else:  # sums between dispatches are not rounded to float16
         x = x.astype(np.float16)

@@ -1,5 +1,5 @@
-"""Tests that constructs which compilers of matrix units are known to get wrong are literals, if a device's
-profile says so: shapes, strides, and the trip counts of loops."""
+"""Tests that shapes, strides and trip counts of loops, which some compilers of matrix units get wrong if they
+are not literals, are literals if a device's profile requires it."""
 
 import dataclasses
 
@@ -41,8 +41,8 @@ def of_vendor(device: vkq.Device, vendor: int, *shapes: str, kind: str = "integr
 
 
 def literal(variant: Variant, matrices: Matrices, c: Capabilities) -> tuple[set[int], int, set[int]]:
-    """Return, for a module as the driver gets it: the literal rows and columns of its matrices' types and
-    literal strides of their loads and stores, how many are not literal, and its other constants."""
+    """Return, for a module as the driver gets it: (literal rows and columns of matrix types and literal
+    strides of loads and stores; how many of these are not literal; the module's other constants)."""
     trips = {"TRIPS": 5} if "TRIPS" in variant.specialization else {}
     constants = variant.constants({**matrices.constants(variant), **trips})
     module, given = code(variant, spirv(variant), constants, c)
@@ -58,8 +58,8 @@ def literal(variant: Variant, matrices: Matrices, c: Capabilities) -> tuple[set[
 
 @pytest.mark.parametrize("name", MODULES)
 def test_shapes_and_strides_are_literals(any_device: vkq.Device, name: str) -> None:
-    """Shapes and strides are literals for 8x8x16 and for Adreno's large shapes; an NVIDIA GPU's compiler
-    specializes by itself."""
+    """Shapes and strides are literals for 8x8x16 and for Adreno's large shapes; on NVIDIA they stay
+    specialization constants."""
     for m, n, k, size in ((8, 8, 16, 32), (64, 16, 32, 64)):
         matrices = Matrices(m, n, k, subgroup=size)
         c = of_vendor(any_device, ADRENO, f"{m}x{n}x{k}")
@@ -112,8 +112,8 @@ def test_trip_counts_are_constants(
 def test_no_subgroup_of_32_is_asked_of_an_xclipse(
     any_device: vkq.Device, vendor: int, sizes: tuple[int, int], size: int
 ) -> None:
-    """No subgroup of 32 is requested on an Xclipse: its compiler crashes on int8 matrices with that required
-    size."""
+    """No subgroup size of 32 is required on an Xclipse: its compiler crashes on int8 matrices with that
+    required size."""
     c = of_vendor(any_device, vendor, "16x16x16", "8x8x16")
     ranged = {**c.properties, "minSubgroupSize": sizes[0], "maxSubgroupSize": sizes[1]}
     found = advertised(dataclasses.replace(c, properties=ranged))
@@ -133,8 +133,8 @@ def test_others_have_one_pipeline_for_every_k(
 
 
 def test_loops_that_are_not_counted_stay_off_such_devices(any_device: vkq.Device) -> None:
-    """Matrices of floats and the integer correlation are not used on such devices, because their trip counts
-    are push constants."""
+    """Float matrices and the integer correlation are not used on devices that need constant trip counts,
+    because theirs are push constants."""
     for vendor, able in ((ADRENO, True), (XCLIPSE, False)):
         halves = of_vendor(any_device, vendor, "16x16x16 f16")
         assert (lacking_half(halves) is None) == able

@@ -83,7 +83,7 @@ def test_every_tile(matrices: vkq.Device, tile: str) -> None:
 def test_subgroups_that_share_k(
     strict_device: vkq.Device, matrices: Matrices, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Subgroups share three steps of k and a part of one; loads beyond the end of k do not count."""
+    """Subgroups share three steps of k and a partial step; loads beyond the end of k are ignored."""
     units(strict_device, monkeypatch, matrices)
     data = random_data(parse(name), np.random.default_rng(21))
     for y in (data.y_q, None):
@@ -102,7 +102,8 @@ def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> N
 
 
 def test_one_layer_twice_in_a_recording(matrices: vkq.Device) -> None:
-    """The two dispatches share counters, and so run one after the other."""
+    """A layer that is called twice in a recording is right: the two dispatches share counters, and so run one
+    after the other."""
     data = random_data(parse("linear[M=70,K=300,N=10]"), np.random.default_rng(5))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling("64x64", 2))
     xs = [vkq.Tensor.from_numpy(x, matrices, BLOCKED) for x in (data.x, data.x[::-1].copy())]

@@ -58,7 +58,7 @@ def test_order_of_preference(any_device: vkq.Device) -> None:
         (32, 64, 0x1002, 32),
         (64, 128, 0x5143, 64),
         (16, 16, 0x13B5, 16),
-        (8, 32, 0x8086, 8),  # Intel: as many as the rows of a matrix
+        (8, 32, 0x8086, 8),  # Intel: as many invocations as rows of a matrix
         (16, 32, 0x8086, 16),
         (4, 4, 0x1AE0, None),
     ],
@@ -86,7 +86,7 @@ def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("chunk", [32, 64, 128])
 def test_chunks_of_channels_keep_every_weight(chunk: int) -> None:
-    """Every weight is kept when channels are ordered in chunks, (chunk, kh, kw, channel): any order of k is
+    """Weights ordered in chunks of channels, (chunk, kh, kw, channel), keep every weight: any order of k is
     allowed if x is read in the same order."""
     weight = np.random.default_rng(3).integers(-128, 128, (5, 170, 3, 3), dtype=np.int8)
     chunks, k = -(-170 // chunk), 9 * chunk
@@ -139,7 +139,7 @@ def test_tiles_keep_the_rules_of_the_shaders() -> None:
 @pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
 def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup: int) -> None:
     """Every supported shape has tiles with the least shared memory that Vulkan requires; each subgroup has
-    whole lines of a convolution's tile, or runs of one line."""
+    whole rows of a convolution's tile, or parts of one row."""
     p = parse("conv2d[N=1,IC=32,H=30,W=30,OC=100,KH=3,KW=3]")
     assert isinstance(p, Conv2dProblem)
     for m, n, k in itertools.product((4, 8, 16, 32, 64), (8, 16), (16, 32)):
@@ -178,12 +178,12 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         (100352, 64, 128, 1, "128x64"),  # ResNet-50 at batch 32, with the tiles measured to be the fastest
         (25088, 128, 512, 1, "128x128"),
         (6272, 256, 1024, 1, "64x64_deep"),
-        (6272, 512, 1024, 1, "128x128"),  # as fast as 128x256, which other layers of the network use
+        (6272, 512, 1024, 1, "128x128"),  # as fast as 128x256, the tile of other layers
         (1568, 2048, 512, 1, "128x128"),
         (25088, 512, 256, 1, "128x128"),
         (1568, 512, 2048, 1, "64x64_deep"),
         (196, 256, 1024, 1, "32x32_wide"),  # at batch 1
-        (784, 1024, 512, 1, "64x64_deep"),  # there would be more wide tiles than multiprocessors
+        (784, 1024, 512, 1, "64x64_deep"),  # wide tiles would outnumber the multiprocessors
         (49, 160, 960, 1, "32x32_wide"),  # MobileNetV2
         (196, 576, 96, 1, "64x64"),
         (1568, 512, 256, 1, "64x64"),
@@ -211,7 +211,7 @@ def test_tile_of_a_product_with_a_sum(rows: int, n: int, k: int, tile: str) -> N
 
 
 def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
-    """The input pixels of the preferred tile leave no room for zero points."""
+    """The chosen tile has room for weight zero points; the input pixels of the preferred tile leave none."""
     p = parse("conv2d[N=1,IC=5,H=9,W=10,OC=1,KH=2,KW=5,stride=3x2,padding=1x3x0x0,dilation=1x2]")
     for zero_points in ("none", "channel"):
         data = random_data(p, np.random.default_rng(20), w_zero_points=zero_points)
@@ -358,8 +358,8 @@ def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
 
 
 def test_a_chain_keeps_the_layout(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolution, 1x1 convolution, linear layer: nothing is repacked between them, not even one-pixel images
-    as rows."""
+    """In a chain of convolution, 1x1 convolution and linear layer nothing is repacked, not even one-pixel
+    images to rows."""
     x = np.random.default_rng(9).integers(-128, 128, (40, 24, 3, 3), dtype=np.int8)
     layers = [
         layer_of(matrices, (40, 24, 3, 3)),
@@ -415,7 +415,7 @@ EXACT = [
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", EXACT)
 def test_exact(matrices: vkq.Device, name: str, dtype: Any) -> None:
-    """Cases on matrix units are exact: one dtype with int8 results and the other with float results, in turn
+    """Cases on matrix units are exact: one dtype has int8 results and the other float results, alternating
     from case to case."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(len(name)), dtype)
@@ -445,8 +445,8 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return a fifth of `legal_tiles`, and of each form and tile that these leave out the first shape. Return
-    all of them under VKQ_EVERY_DRIVER=1."""
+    """Return a fifth of `legal_tiles`, and the first shape of each form and tile that is not in this fifth.
+    Return all of them under VKQ_EVERY_DRIVER=1."""
     found = legal_tiles(shader)
     if EVERY:
         return found
@@ -480,7 +480,7 @@ def legal_tiles(shader: str) -> list[tuple[Matrices, str]]:
 def test_what_matrices_compute(
     strict_device: vkq.Device, matrices: Matrices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test finds every shape right, and wrong if it computes nothing."""
+    """The self-test passes for every shape, and fails if the matrices compute nothing."""
     units(strict_device, monkeypatch, matrices)
     assert selftest.stages(strict_device)["matrices"]() is None
 
@@ -493,8 +493,8 @@ def test_matrices_that_compute_nothing_are_found(
 
 
 def sizes_of(shader: str, tile: str) -> tuple[int, int, int]:
-    """Return rows, k and outputs of a product: five rows more than a tile has, and five outputs (of a tile
-    wider than 64, 69 outputs); k is 217, or 37 for tiles without a loop over k."""
+    """Return (rows, k, outputs) of a product: five rows and five outputs more than a tile (for tiles wider
+    than 64, 69 outputs); k is 217, or 37 for tiles without a loop over k."""
     sizes = catalog().shaders[shader].variants
     d = next(variant.sizes for variant in sizes if variant.axes["tile"] == tile)
     return int(d["BM"]) + 5, 37 if Tiling(tile).short else 217, min(int(d["BN"]), 64) + 5
@@ -504,7 +504,8 @@ def sizes_of(shader: str, tile: str) -> tuple[int, int, int]:
 def test_every_tile_and_shape_of_a_product(
     strict_device: vkq.Device, matrices: Matrices, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every form of a tile has both results; further shapes of matrices have int8 results only."""
+    """Every tile and shape is exact: every form of a tile with both results, further shapes with int8 results
+    only."""
     units(strict_device, monkeypatch, matrices)
     m, k, n = sizes_of(coopmat.GEMM, tile)
     data = random_data(parse(f"linear[M={m},K={k},N={n}]"), np.random.default_rng(13))
@@ -559,7 +560,7 @@ def test_rows_quantized_on_the_device_take_tiles_of_their_shader(
 
 @pytest.mark.parametrize("shape", [(2, 40, 37), (33, 16), (1, 5, 7, 130)])
 def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ...]) -> None:
-    """Rows quantized on the device have batch dims, or four axes that are not images."""
+    """Rows quantized on the device are right with batch dims, and with four axes that are not images."""
     rng = np.random.default_rng(18)
     x = rng.standard_normal(shape).astype(np.float32)
     w = rng.integers(-127, 128, (11, shape[-1]), dtype=np.int8)
@@ -578,7 +579,7 @@ def test_every_tile_and_shape_of_a_convolution(
     variant = catalog().find(CONV, out="q8to", dot=matrices.form, tile=tile)
     monkeypatch.setattr(matrix_conv, "conv_shader", lambda p, out, capabilities: (variant, matrices))
     d = {name: int(value) for name, value in variant.sizes.items()}
-    # One line, one column and six channels beyond a tile, and six outputs beyond the least tile.
+    # One row, one column and six channels beyond a tile, and six outputs beyond the smallest tile.
     sizes = f"IC={d['CH'] + 6},H={d['TH'] + 1},W={d['TW']},OC=70,KH=3,KW=2"
     data = random_data(parse(f"conv2d[N=1,{sizes},padding=1]"), np.random.default_rng(14))
     layer = tiled(data, strict_device, data.y_q)
@@ -590,7 +591,8 @@ def test_every_tile_and_shape_of_a_convolution(
     "name", ["linear[M=70,K=37,N=10]", "conv2d[N=1,IC=40,H=9,W=17,OC=20,KH=3,KW=3,padding=1]"]
 )
 def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A convolution takes the least tile, because lavapipe compiles its unrolled loops slowly."""
+    """Results on a second driver are right, for convolutions in the smallest tile, because lavapipe compiles
+    their unrolled loops slowly."""
     units(any_device, monkeypatch, matrices := Matrices(16, 8, 32))
     variant = catalog().find(CONV, out="q8to", dot="s8s8", tile="8x16x64_c32")
     monkeypatch.setattr(matrix_conv, "conv_shader", lambda p, out, capabilities: (variant, matrices))

@@ -1,6 +1,6 @@
-"""Tests of float32 numbers split into three parts (bf16x3) on bfloat16 matrix units. Software drivers have
-none: there the shaders run with matrices in plain GLSL (emulated.py); they run unchanged if VKQ_TEST_DEVICE
-names a GPU."""
+"""Tests of float32 values split into three parts (bf16x3) on bfloat16 matrix units. Software drivers have no
+matrix units: there the shaders run with matrices in plain GLSL (emulated.py); they run unchanged if
+VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
 
@@ -100,8 +100,8 @@ def test_nothing_to_sum(units: vkq.Device) -> None:
 
 @pytest.mark.parametrize("of", ["images", "rows"])
 def test_parts_are_the_number(device: vkq.Device, of: str) -> None:
-    """The three parts of a number add up to it; they are stored as runs of 8 channels of a group or of 8 k of
-    a row, the smallest part first."""
+    """The three parts of a value add up to the value; they are stored as runs of 8 channels of a group or of
+    8 k of a row, the smallest part first."""
     x = (
         np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(np.float32)
     )  # images, groups, channels, pixels

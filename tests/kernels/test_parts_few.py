@@ -82,7 +82,7 @@ def test_rows_of_both_types(units: vkq.Device) -> None:
     (8, 0, -128), (8, -128, -128), (16, 127, -128), (32, 0, -128), (8, 0, -127), (16, 0, -127),
 ])  # fmt: skip
 def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
-    """Infinities and NaN stay in their row and equal those of a sum in float64."""
+    """Infinities and NaN stay in their row and are the same as in a float64 sum."""
     k, rng = 256, np.random.default_rng(rows)
     w = rng.integers(least, 128, (36, k)).astype(np.int8)
     w[0], w[1], w[2, 9] = least, 127, point  # infinity times the last weight is NaN
@@ -101,7 +101,7 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     finite = np.isfinite(want)
     np.testing.assert_array_equal(got[np.isinf(want)], want[np.isinf(want)])
-    # A device may flush parts below 2^-126. Signed weights are stored as 2^-24 of themselves.
+    # A device may flush parts below 2^-126. Signed weights are stored scaled by 2^-24.
     bound = (k + 4) * 2.0**-24 * np.abs(terms).sum(-1) + (2.0**-98 if least == -127 else 2.0**-122)
     assert (np.abs(got[finite] - want[finite]) <= bound[finite]).all()
 
@@ -136,7 +136,7 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
 def test_elements_that_lie_elsewhere_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test detects elements in other places, whatever the profile says; few rows then use other
+    """The self-test detects elements at other positions, whatever the profile says; few rows then use other
     kernels."""
     for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
@@ -154,7 +154,7 @@ def test_elements_that_lie_elsewhere_are_seen(
 def test_elements_that_lose_small_numbers_are_seen(
     wrong: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test detects lost small numbers; few rows then use other kernels."""
+    """The self-test detects that small values are lost; few rows then use other kernels."""
     for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     flushed = (r"(#define brains_of\(two\) upper_halves\(floatBitsToUint\()\(two\).x",
@@ -186,8 +186,8 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 
 def test_rows_that_are_worth_it() -> None:
-    """On an H200 the rows for which the kernel pays depend on the number of workgroups (less than half of the
-    multiprocessors, or more), the chunks of k, and whether the GEMV is faster."""
+    """On an H200 the numbers of rows for which the kernel is used depend on the number of workgroups (less
+    than half of the multiprocessors, or more), the chunks of k, and whether the GEMV is faster."""
 
     def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
         return [m for m in range(65) if half_gemv.worth_parts(m, workgroups, 132, k, form)]

@@ -1,4 +1,5 @@
-"""Tests of functions of rows: the device gives the bits of NumPy's steps, near the real value."""
+"""Tests of functions of rows: the device gives the bits of NumPy's steps, and these are close to the real
+values."""
 
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ def run(device: vkq.Device, name: str, x: np.ndarray, axis: int, count: int = 1,
 
 
 def expected(name: str, x: np.ndarray, axis: int, count: int, **attributes: float) -> np.ndarray:
-    """Return the expected result: move the axes last, as one, and back."""
+    """Return the expected result: the axes are moved last, merged to one, and moved back."""
     shape, axes = x.shape, tuple(range(axis, axis + count))
     kept = [i for i in range(x.ndim) if i not in axes]
     moved = x.transpose(*kept, *axes)
@@ -67,7 +68,7 @@ def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, name:
 
 
 def test_near_the_real_value() -> None:
-    """Sums that nearly cancel, of few and of many numbers, are within (2 + log2(lanes)) 2^-24 of the sum of
+    """Sums that nearly cancel, of few and of many elements, are within (2 + log2(lanes)) 2^-24 of the sum of
     magnitudes; softmax and normalizations are within a few units."""
     for length in (1, 7, 8, 9, 100, 10_007):
         x = values(length, 4, length) * np.float32(1e6)
@@ -92,15 +93,14 @@ def test_lanes() -> None:
 
 
 def scaled() -> tuple[Chain, tuple[int, ...]]:
-    """Return (result * a + b) * c with one number, one for each place in a row, and an array like the
-    rows."""
+    """Return the chain (result * a + b) * c, where a is a scalar, b a row, and c an array of rows."""
     steps = (("Mul", 0, 1), ("Add", 4, 2), ("Mul", 5, 3))
     links = tuple(Link(op, (one, two), "float32", "float32") for op, one, two in steps)
     return Chain(("float32",) * 4, (), links, (6,)), (RESULT, ONE, PLACES, LIKE)
 
 
 def check_bytes(device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int, int] = (0, 0)) -> None:
-    """Compare normalized rows, whose results run through a chain, with NumPy."""
+    """Check that normalized rows with a chain after them equal NumPy's."""
     read, write = (LAYOUTS[i] for i in layouts)
     rng, shape = np.random.default_rng(5), (3, 5, 48 if BLOCKED in (read, write) else 36)
     chain, ways = scaled()
@@ -123,14 +123,14 @@ def check_bytes(device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
 def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: Literal["int8", "uint8"]) -> None:
-    """Quantized rows run through a chain and are quantized again, for each layout of x and y, with row
+    """Quantized rows with a chain after them, quantized again, are right for each layout of x and y, with row
     lengths that are not multiples of four."""
     check_bytes(device, QParams(0.05, 3, dtype), QParams(0.031, 9, dtype), layouts)
 
 
 def test_scales_share_a_kernel(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scales, zero points and types of 8-bit numbers change no kernel, except a scale whose reciprocal would
-    leave float32's range."""
+    """Kernels do not depend on the scales, zero points and types of 8-bit values, except for a scale whose
+    reciprocal would leave float32's range."""
     used, program = [], vkq.Device.program
 
     def seen(*args: Any) -> Any:

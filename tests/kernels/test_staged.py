@@ -21,12 +21,12 @@ from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
-# Each path on one shape: a software driver takes long to compile a pipeline with barriers.
+# One path for each shape, because a software driver takes long to compile a pipeline with barriers.
 PRODUCTS = {
     "linear[M=131,K=37,N=77]": "dot_s8s8",  # three tiles by three, with remainders along every axis
     "linear[M=5,K=1,N=3]": "dot_u8s8",  # one tile, mostly padding
     "linear[M=37,K=64,N=40]": "dot_u8u8",  # whole steps
-    "linear[M=33,K=1300,N=34]": "portable",  # float sums flushed once before the end
+    "linear[M=33,K=1300,N=34]": "portable",  # float sums added to int32 once before the end
 }
 CONVOLUTIONS = {
     "conv2d[N=2,IC=8,H=9,W=7,OC=12,KH=3,KW=3,padding=1]": "dot_s8s8",
@@ -39,8 +39,8 @@ CONVOLUTIONS = {
 
 
 def outputs(data: Data, device: vkq.Device, path: str) -> list[vkq.QParams | None]:
-    """Return the parameters of int8 results and None for float results; on SwiftShader one of them, in
-    turn."""
+    """Return the parameters of int8 results and None (float results); on SwiftShader one of the two,
+    alternating."""
     both = (data.y_q, None)
     return share(both if PATHS.index(path) % 2 else both[::-1], device, 2)
 

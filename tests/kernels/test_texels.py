@@ -1,5 +1,5 @@
-"""Tests of products that read operands as uniform texel buffers, forced on devices that would read words, and
-the reverse."""
+"""Tests of products that read operands as uniform texel buffers on devices that would read words, and the
+reverse."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def texels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
-    """Force words where the device reads texels, and texels where it reads words; return which."""
+    """Make the device read words instead of texels, or texels instead of words; return which."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels}
     profile_says(monkeypatch, gemm, **flipped, tile_unroll=3 - known.tile_unroll, staged=None)
@@ -53,7 +53,7 @@ def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
 
 
 def outputs(device: vkq.Device, form: str) -> list[bool]:
-    """Return whether results are float32: both kinds of results, or on SwiftShader one, in turn."""
+    """Return whether results are float32: [False, True], or on SwiftShader one of the two, alternating."""
     first = TEXELS.axes["dot"].index(form) % 2 == 1
     return share((first, not first), device, 2)
 
@@ -121,7 +121,8 @@ def test_convolutions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
-    """In a replayed chain a dispatch reads as texels what the previous one wrote as words."""
+    """A replayed chain is right when a dispatch reads as texels the data that the previous dispatch wrote as
+    words."""
     first = layer(device, SHAPES["u8s8"], "u8s8")
     q, w = first.layer.y_qparams, np.arange(5 * 21).astype(np.int8).reshape(5, 21)
     second = vkq.Linear(w, 0.1, x_qparams=q, y_qparams=work.Y, path="dot_u8s8", device=device)
@@ -136,7 +137,7 @@ def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
 
 
 def test_more_texel_buffers_than_a_pool_has(device: vkq.Device) -> None:
-    """A recording may have any number of dispatches that read texels."""
+    """A recording may have more dispatches that read texels than a descriptor pool has texel buffers."""
     q, w = vkq.QParams(0.05, 3), np.random.default_rng(5).integers(-9, 10, (21, 21), np.int8)
     one = vkq.Linear(w, 0.05, x_qparams=q, y_qparams=q, path="dot_u8s8", device=device)
     assert TEXELS.name in one.explain((37, 21)).variants[-1]
@@ -151,7 +152,7 @@ def test_more_texel_buffers_than_a_pool_has(device: vkq.Device) -> None:
 
 
 def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
-    """A range is read as texels up to the device's limit and as words beyond it: 37 rows are ten blocks of 18
+    """Ranges are read as texels up to the device's limit, longer ones as words: 37 rows are ten blocks of 18
     texels, 21 columns six."""
     for most, shader in ((180, "texels"), (179, "tiled")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
@@ -163,8 +164,8 @@ def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
 
 
 def test_a_depthwise_convolution_whose_image_is_too_long(device: vkq.Device) -> None:
-    """A depthwise convolution reads texels up to the device's limit and words beyond it: five lines of two
-    vectors each."""
+    """A depthwise convolution reads images as texels up to the device's limit, longer ones as words: five
+    rows of two vectors each."""
     for most, read in ((10, "texels"), (9, "4w4c")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
         with (

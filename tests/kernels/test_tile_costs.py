@@ -1,5 +1,5 @@
-"""Tests of the costs of tiles of matrix units: they are measured with the tiles themselves and decide the
-choice among them."""
+"""Tests of the costs of tiles of matrix units, which are measured with the tiles themselves and decide the
+choice of a tile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TILE = "64x32"
 
 @pytest.fixture
 def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """A device with two cores, and little k."""
+    """Return a device with two cores, for tests with a short k."""
     c = matrices.capabilities
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 2})
     monkeypatch.setattr(matrices, "capabilities", told)

@@ -1,4 +1,4 @@
-"""Modified devices and reports: capabilities and the probe's findings are replaced."""
+"""Modified devices and reports: capabilities and the findings of the probe are replaced."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
     """Return the device's capabilities with features, properties (by Vulkan's names) and fields of
     `vkq.Capabilities` replaced.
 
-    Matrix units are removed unless requested: they would be chosen everywhere. What was measured on the real
-    device says nothing of this one.
+    Matrix units are removed unless requested, because all layers would choose them. Measured choices are
+    removed, because they do not apply to the modified device.
     """
     real = of.capabilities
     changes.setdefault("choices", ())
@@ -50,7 +50,7 @@ def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
 def report(
     monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] | None = None, **failures: str
 ) -> None:
-    """Replace every device's report: rates in TOPS by dot form, failures by test."""
+    """Replace every device's report. *rates*: dot form -> TOPS; *failures*: test -> what is wrong."""
     found = selftest.Verdict(
         failures, False, {form: 1e12 * rate for form, rate in (rates or {}).items()}, "gpu"
     )

@@ -10,7 +10,7 @@ from vkq.problem.linear import LinearProblem
 
 from ..cases import Data
 
-# All int8 paths; each is forced, and all must give the same bits.
+# All int8 paths: tests force each of them, and all must give the same bits.
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 
 

@@ -1,5 +1,5 @@
-"""Tests of layers' functional forms: they have the layer's parameters, check them under their own name, and
-give its bits."""
+"""Tests of layers' functional forms: they have the layer's parameters, name themselves in errors, and give
+the layer's bits."""
 
 import doctest
 import inspect

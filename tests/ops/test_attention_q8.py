@@ -1,4 +1,5 @@
-"""Attention of 8-bit numbers: one dispatch and its four steps have the bytes of the references' steps."""
+"""Tests of 8-bit attention: one dispatch, and four separate steps, give the bytes of the references'
+steps."""
 
 from __future__ import annotations
 
@@ -25,12 +26,13 @@ from vkq.select.path import Choice
 Array = np.ndarray
 TABLE = np.clip(3 * np.arange(-128, 128, dtype=np.int16) + 150, -128, 127).astype(
     np.int8
-)  # of stored numbers
+)  # bounds of stored values
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Matrices of queries x depth, keys x depth and keys x width; with heads side by side, or not."""
+    """Sizes of the operands: queries x depth, keys x depth and keys x width; heads are concatenated or
+    separate."""
 
     batch: int
     heads: int
@@ -44,8 +46,8 @@ class Case:
     layout: str = MATRIX
     mask_first: bool = False
     litert: bool = False
-    table: bool = False  # behind the softmax
-    columns: bool = False  # q, k and v are columns of one value; as many queries as keys
+    table: bool = False  # a table after the softmax
+    columns: bool = False  # q, k and v are columns of one value, with as many queries as keys
 
     @property
     def steps(self) -> AttentionSteps:
@@ -101,7 +103,7 @@ CASES = {
 
 
 def wanted(case: Case) -> Array:
-    """Return the result of the references' steps."""
+    """Return the result of the reference's separate steps."""
     steps, (q, k, v, *mask) = case.steps, case.arrays
 
     def product(a: Array, b: Array, of: Three) -> Array:
@@ -122,7 +124,7 @@ def wanted(case: Case) -> Array:
 
 
 def computed(device: vkq.Device, case: Case) -> tuple[Array, tuple[str, ...], str]:
-    """Return the result, the shaders that ran, and the reason."""
+    """Return (result, shader variants that ran, reason for them)."""
     heads = case.heads if case.together else 1
     parts, columns = [put_together(x, heads) for x in case.arrays[:3]], None
     if case.columns:
@@ -142,7 +144,7 @@ def computed(device: vkq.Device, case: Case) -> tuple[Array, tuple[str, ...], st
 
 
 def one_form(device: vkq.Device, form: str, patch: pytest.MonkeyPatch) -> None:
-    """Give products this dot form, and attention one dispatch wherever that is possible."""
+    """Force this dot form for products, and attention in one dispatch wherever possible."""
     choice = Choice("", form, "asked for")
     patch.setattr("vkq.ops.matmul.without_matrices", lambda device: choice)
     patch.setattr("vkq.kernels.attention_q8.without_matrices", lambda device: choice)

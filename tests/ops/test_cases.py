@@ -1,4 +1,5 @@
-"""Every shape of the list, on every path and driver, with both outputs, equals the reference bit for bit."""
+"""Tests of every listed shape on every path and driver, with both outputs: results equal the reference bit
+for bit."""
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from ..cases import CASES, Case, random_conv2d, random_data, random_linear
 from ..conftest import share
 from .run import PATHS, assert_same_bits, run
 
-# The large shapes take a CPU device seconds for each path; smaller shapes have the same index arithmetic.
+# Large shapes take seconds for each path on a CPU device; smaller shapes have the same index arithmetic.
 LARGE = 40_000_000
 SMALL_CASES = [case for case in CASES if case.problem.macs <= LARGE]
 LARGE_CASES = [case for case in CASES if case.problem.macs > LARGE]
@@ -18,7 +19,8 @@ LARGE_CASES = [case for case in CASES if case.problem.macs > LARGE]
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("case", SMALL_CASES, ids=lambda case: case.name)
 def test_every_path_gives_the_reference_s_bits(case: Case, path: str, device: vkq.Device) -> None:
-    """SwiftShader has one output of each case: both outputs on every path, as cases and paths go in turn."""
+    """Every path gives the reference's bits. SwiftShader computes one output of each case: int8 and float32
+    alternate over cases and paths."""
     data = random_data(case.problem, np.random.default_rng(case.problem.macs))
     second = SMALL_CASES.index(case) // len(PATHS) % 2
     for y in share((None, data.y_q) if second else (data.y_q, None), device, 2):

@@ -9,7 +9,7 @@ from vkq.ops.choose import argmax_of, chosen
 
 ANY = ("int8", "uint8", "float32", "int32")
 # Partial blocks of channels; rows and columns that are not multiples of a vector; more axes than a layout
-# has; one number; and axes that invocations share.
+# has; a single element; and axes that invocations share.
 SHAPES = [(2, 5, 3, 7), (3, 13), (2, 3, 2, 2, 3), (1,)]
 LONG = [(1, 65_546), (257, 3)]
 
@@ -36,8 +36,7 @@ def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("shape", SHAPES + LONG, ids=str)
 def test_argmax(device: vkq.Device, shape: tuple[int, ...], least: bool, last: bool) -> None:
-    """ArgMax and ArgMin are right for few different numbers, many of them equal; the type's extremes are
-    among them."""
+    """ArgMax and ArgMin are right for data with many equal values, including the type's extremes."""
     for dtype in ("int8", "uint8"):
         info = np.iinfo(dtype)
         x = np.random.default_rng(0).choice([info.min, info.min + 1, info.max], shape).astype(dtype)

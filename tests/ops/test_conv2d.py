@@ -56,7 +56,7 @@ def check_blocked(data: Data, device: vkq.Device, **options: Any) -> None:
 
 
 def methods_for(problem: Conv2dProblem) -> list[str]:
-    """Return the methods that the problem's sizes allow, derived independently of the code's own refusals."""
+    """Return the methods that the problem's sizes allow, derived independently of the code's error checks."""
     found = ["im2col"]
     if problem.ic:
         found.append("direct")
@@ -136,7 +136,8 @@ def test_depthwise_on_dot_products(device, name, path):
     """Depthwise convolutions on dot products are right for both kernels and strides, with partial blocks of
     rows, columns and channels; weight zero points need sums of x."""
     with preferred({"depthwise_lines": False}):
-        # Each image has one path without zero points; they do not decide the form of the products.
+        # Each image has one path without zero points, because zero points do not decide the form of the
+        # products.
         without = EVERY or COLUMNS.index(name) % 3 == PATHS.index(path)
         for points in ("none", "channel") if without else ("channel",):
             data = random_data(parse(name), np.random.default_rng(5), w_zero_points=points)
@@ -147,9 +148,9 @@ def test_depthwise_on_dot_products(device, name, path):
 
 @pytest.mark.parametrize("name", [*COLUMNS, LARGE_BIAS])
 def test_depthwise_on_dot_products_of_lines(device, name):
-    """Depthwise convolutions of whole lines are right in both layouts, for every number of lines of an
-    invocation, next to the padding and inside; the bias makes sums large. The first two images have every
-    variant of the shader; the others have every number of lines once, each in another way."""
+    """Depthwise convolutions of whole rows are right in both layouts, for every number of rows of an
+    invocation, at the padding and inside; the bias makes sums large. The first two images have every variant
+    of the shader; the others have every number of rows once, each in another way."""
     strided = parse(name).stride[0] == 2
     for lines, shares in ((2 if strided else 4, ()), (2, ((2, 1 << 20),)), (1, ((1, 1 << 20),))):
         ways = (("channel", IMAGE, True), ("channel", IMAGE, False), ("none", BLOCKED, True))
@@ -319,7 +320,7 @@ def test_memory_of_a_large_convolution(any_device):
     y = layer(x)
     device.synchronize()
     assert device.memory_peak_bytes - before <= y.nbytes + (32 << 20)
-    last = vkq.Tensor(device, (1, 4, 1, 1024), "int8", buffer=y.buffer).numpy()  # the first line
+    last = vkq.Tensor(device, (1, 4, 1, 1024), "int8", buffer=y.buffer).numpy()  # the first row
     np.testing.assert_array_equal(last[0, 0, 0, [0, 1, 1023]], [16, 24, 16])
 
 

@@ -1,4 +1,4 @@
-"""Tests of transposed convolutions, compared with the reference, the definition and ONNX Runtime's float
+"""Tests of transposed convolutions against the reference, the definition and ONNX Runtime's float
 operator."""
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def operands(
 
 
 def scattered(o: Operands) -> npt.NDArray[np.int64]:
-    """Compute the definition: every input pixel is spread over the output."""
+    """Return the accumulators by definition: every input pixel is spread over the output."""
     p = o.problem
     points = np.zeros(p.oc, np.int64) if o.options["w_zero_point"] is None else o.options["w_zero_point"]
     x = o.x.astype(np.int64) - o.options["x"].zero_point
@@ -107,7 +107,7 @@ def test_the_reference_is_the_definition(seed):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_onnx_runtime_agrees_with_the_reference(seed):
-    """ConvTranspose of integers held in float32 is exact below 2**24."""
+    """The reference equals ONNX Runtime's float32 ConvTranspose of integers, which is exact below 2**24."""
     rng = np.random.default_rng([2, seed])
     # ONNX Runtime requires output_padding below the stride.
     problems = iter(lambda: random_transposed(rng), None)

@@ -1,4 +1,4 @@
-"""Tests of activations quantized by rows: the device equals the reference bit for bit, and the reference
+"""Tests of activations quantized per row: the device equals the reference bit for bit, and the reference
 equals ONNX Runtime."""
 
 from typing import Any
@@ -67,8 +67,8 @@ def test_rows_are_quantized_as_the_reference_does(device, monkeypatch, k, layout
 
 @pytest.mark.parametrize("seed", range(12))
 def test_onnx_runtime_agrees_with_the_reference(seed):
-    """DynamicQuantizeLinear of one row gives the same numbers as uint8. Its scale could differ by the order
-    of operations, but does not for these rows."""
+    """DynamicQuantizeLinear of one row gives the same values as uint8. Its scale might differ in rounding,
+    because its order of operations is different, but does not for these rows."""
     rng = np.random.default_rng([2, seed])
     x = (rng.standard_normal((1, 300)) * 10.0 ** rng.uniform(-30, 30) + rng.choice([0, 5, -5])).astype(
         np.float32
@@ -97,7 +97,7 @@ def test_scale_is_raised_to_the_smallest_normal_number():
     ("method", "k", "n"), [("tiled", 64, 32), ("tiled", 29, 19), ("tiled", 1, 1), ("gemv", 300, 5)]
 )
 def test_linear_is_the_reference_bit_for_bit(device, monkeypatch, path, method, k, n):
-    # A GPU has this split.
+    # The split of k on a GPU.
     monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, *_, **__: gemv.shared_split(256, n4, k4))
     rng = np.random.default_rng([3, k, n])
     x = odd_rows(rng, k)

@@ -62,8 +62,8 @@ def test_every_shape(device: vkq.Device, op: BinaryOp, dtype: QDType) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None:
-    """Every pair of bytes is right for exact ties (powers of two), ratios close to ties, and scales so far
-    apart that only the table is exact."""
+    """Every pair of bytes is right with scales that give exact ties (powers of two), with ratios close to
+    ties, and with scales so far apart that only the table is exact."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     tensors = [Tensor.from_numpy(v, device) for v in (a, b)]
@@ -93,8 +93,8 @@ def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None
 def test_every_product_where_ties_are_frequent(
     device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every product is right where one in 28 is a tie; the soft form, which looks these up, is for devices
-    that round differently."""
+    """Every product is right if one in 28 is a tie; the soft form, which reads ties from a table, is for
+    devices that round differently."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     values = np.arange(256, dtype=np.uint8).view(dtype)
@@ -116,8 +116,8 @@ def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Arra
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
-    """Nearly all sums need no table: where the parameters need one, a change of one parameter to a
-    neighbouring float avoids the table."""
+    """Nearly all sums need no table: if parameters need one, changing one parameter to a neighbouring float
+    avoids it."""
     rng, values, moved = np.random.default_rng(3), np.arange(-128, 128), 128 * (dtype == "uint8")
     a, b = (v.astype(np.float32) for v in np.meshgrid(values, values))
     sure = 0
@@ -140,8 +140,8 @@ def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
 def test_the_table_is_asked_only_where_a_sum_may_need_it(
     device: vkq.Device, scales: tuple[float, float, float], sure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table is used only where a sum may need it: with exact ties, near ties that no parameters avoid,
-    and scales so far apart that only the table is exact."""
+    """The table is used only if a sum may need it: with exact ties, with near ties for all neighbouring
+    parameters, and with scales so far apart that only the table is exact."""
     asked = []
     make = device.program
     monkeypatch.setattr(device, "program", lambda v, c, *more: asked.append(c["SURE"]) or make(v, c, *more))
@@ -154,9 +154,9 @@ def test_the_table_is_asked_only_where_a_sum_may_need_it(
 
 
 def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
-    """The device's rounding does not decide a result. The formula alone is wrong near ties, even in float64;
-    the shader uses it only where it is right. In float32 with rounding to nearest even it is nearly always
-    right."""
+    """The device's rounding does not decide a result. The formula alone is wrong near ties, even in float64,
+    so the shader uses it only for sums for which it is right. In float32 with rounding to nearest even it is
+    nearly always right."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     rng = np.random.default_rng(14)
@@ -234,7 +234,8 @@ def test_a_residual_sum_of_a_tensor_with_itself(device: vkq.Device) -> None:
 
 
 def test_tables_made_while_recording_serve_later_calls(any_device: vkq.Device) -> None:
-    """A table is uploaded at once, not as part of the recorded block that first needed it."""
+    """A table made while recording serves later calls, because it is uploaded at once and not as a part of
+    the recording."""
     with vkq.Device(any_device.name, staging=True) as device:
         a = np.arange(-50, 50).astype(np.int8).reshape(4, 25)
         q, y = QParams(0.5), QParams(0.75, 1)

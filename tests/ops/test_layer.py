@@ -1,4 +1,4 @@
-"""Tests of layers from the user's side: inputs and results, errors, explanations."""
+"""Tests of layers as users call them: inputs and results, errors, explanations."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -238,7 +238,7 @@ def test_same_padding(device: vkq.Device) -> None:
 
 
 def in_blocks(b: Builder, x: Value, y: Value, other: str, build: Callable[[Value, Value], None]) -> None:
-    """Run *build* on x and y in a layout other than blocks of channels."""
+    """Run *build* on x and y, repacked to the layout *other* and back."""
     inside = y if y.spec.dtype == "float32" else b.new(Spec(y.spec.shape, "int8", other, y.spec.qparams))
     build(repacked(b, x, other), inside)
     if inside is not y:
@@ -316,7 +316,7 @@ def test_a_chain_keeps_the_layout_and_another_converts(
         repacks.append(sum(name.startswith("repack") for name in layer.plan(y.spec).variants))
         y, want = layer(y), reference.conv2d(want, w, x=Q, w_scale=0.01, y=Q)
     assert_same_bits(y.numpy(), want)
-    # The kernel in blocks of channels repacks from and to blocks itself; the layers add all other repacks.
+    # The blocked kernel itself repacks from and to blocks; the layers add all other repacks.
     assert repacks == [2 + 1, 2 + 0, 0 + 1, 2 + 1]
 
 
@@ -325,7 +325,7 @@ def test_a_chain_keeps_the_layout_and_another_converts(
 def test_a_linear_layer_in_blocks_of_channels(
     device: vkq.Device, lead: tuple[int, ...], y: vkq.QParams | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A linear layer takes a Tensor of four axes in blocks of channels, although this counts as an image."""
+    """A linear layer accepts a 4-D Tensor in blocks of channels, although this layout is for images."""
     for n, k in ((17, 35), (16, 16), (5, 1)):
         w = RNG.integers(-128, 128, (n, k)).astype(np.int8)
         x = RNG.integers(-128, 128, (*lead, k)).astype(np.int8)

@@ -50,7 +50,7 @@ def test_the_shapes_with_a_reason(device, problem):
 
 @pytest.fixture
 def shared(monkeypatch):
-    """Make the tests' CPU devices split k as GPUs do: parts are summed in shared memory."""
+    """Make CPU devices split k as GPUs do: parts are summed in shared memory."""
     monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, *_, **__: gemv.shared_split(256, n4, k4))
 
 
@@ -66,7 +66,7 @@ def test_every_path_on_random_problems(device, path):
 # A software driver takes long to compile a pipeline with barriers, so the paths are distributed over the
 # shapes.
 FEW_ROWS = {
-    "linear[M=1,K=4099,N=9]": PATHS,  # parts of k of unequal length, and a last word of three
+    "linear[M=1,K=4099,N=9]": PATHS,  # parts of k of unequal length, and a last word of three elements
     "linear[M=7,K=96,N=20]": PATHS,  # two blocks of rows
     "linear[M=1,K=1,N=1]": ("portable",),
     "linear[M=2,K=1030,N=70]": ("dot_u8u8",),
@@ -96,8 +96,8 @@ def test_gemv_with_few_rows(device, name, path):
 @pytest.mark.parametrize(("path", "unroll"), [*((path, 4) for path in PATHS), ("portable", 2)])
 @pytest.mark.usefixtures("shared")
 def test_gemv_is_exact_at_the_ends_of_int32(device, path, unroll):
-    """A GEMV is exact at the ends of int32: a thread of the portable form adds more than the 256 words that
-    floats hold exactly, and the total is near 2**31."""
+    """A GEMV is exact at the ends of int32: an invocation of the portable form adds more than the 256 words
+    that floats hold exactly, and the total is near 2**31."""
     k = 66_000
     x, w = np.full((1, k), 127, np.int8), np.full((5, k), 127, np.int8)
     w[1:, ::3] = -128
@@ -176,8 +176,8 @@ def test_weight_only_against_float64(device, method, m, k):
 
 
 def test_weight_only_gemv_does_not_read_beyond_a_row(any_device):
-    """A weight-only GEMV does not read beyond a row: NaN in the three values after K, which are the next
-    row's, does not spread."""
+    """A weight-only GEMV does not read beyond a row: NaN in the three values after the last one of a row does
+    not reach this row's result."""
     x = np.ones((2, 5), np.float32)
     x[1] = np.nan
     got = vkq.Linear(np.ones((3, 5), np.int8), 1.0, method="gemv", device=any_device)(x)

@@ -43,7 +43,7 @@ def test_exact(device: vkq.Device, shapes: tuple[tuple[int, ...], ...], dtype: s
     np.testing.assert_array_equal(real, acc.astype(np.float32) * multipliers(aq.scale, bq.scale)[0])
 
 
-TILES = {  # shapes whose blocks of four rows and columns belong to one matrix, and the reason for each
+TILES = {  # shapes whose blocks of four rows and columns are in one matrix each, and the reason
     ((7, 1), (1, 3)): "one k, rows and columns beyond the last block",
     ((3, 8, 21), (3, 21, 4)): "matrices side by side; k ends in a block",
     ((2, 1, 4, 64), (1, 2, 64, 12)): "operands that are repeated",
@@ -52,7 +52,7 @@ TILES = {  # shapes whose blocks of four rows and columns belong to one matrix, 
 
 
 def variants_of(form: str, patch: pytest.MonkeyPatch) -> list[Variant]:
-    """Give products this dot form; return the list that the variants of programs are added to."""
+    """Force this dot form for products; return a list to which the variants of used programs are appended."""
     patch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", form, "asked for"))
     taken: list[Variant] = []
     program = vkq.Device.program
@@ -116,8 +116,8 @@ def test_onnxruntime(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_a_long_k_wraps(device: vkq.Device, dtype: str) -> None:
-    """Sums over a long K wrap modulo 2**32. lavapipe limits the iterations of a loop; at four elements an
-    iteration, one loop cannot cover this K."""
+    """Sums over a long K wrap modulo 2**32. The K exceeds lavapipe's limit of loop iterations at four
+    elements an iteration."""
     a, b = operands(((2, 262_155), (262_155, 3)), dtype)
     q = vkq.QParams(0.25, 3, dtype)
     got = operand.apply("matmul", multiplied, {"x": a, "z": b}, (None, q, q, "wrap"), device, None, (dtype,))
@@ -151,7 +151,7 @@ def test_refused(any_device: vkq.Device) -> None:
 
 
 HEADS = [(3, 1, 1), (1, 3, 1), (1, 1, 3), (3, 3, 3)]
-SIZES = [(8, 12, 4), (4, 70, 8), (5, 8, 4)]  # (m, k, n): whole blocks; half a block of k; of rows
+SIZES = [(8, 12, 4), (4, 70, 8), (5, 8, 4)]  # whole blocks; a partial block of k; of rows
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -164,8 +164,8 @@ def test_heads_side_by_side(
     sizes: tuple[int, int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Heads may be side by side in operands and result; they are read and written in place if every block of
-    four belongs to one matrix."""
+    """Products with concatenated heads in operands and result are right; heads are read and written in place
+    if every block of four belongs to one matrix."""
     taken = variants_of(form, monkeypatch)
     (m, k, n), q = sizes, vkq.QParams(0.03 + 0.001 * len(form), 3)
     yq = vkq.QParams(2.0, -4)

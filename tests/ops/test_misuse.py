@@ -109,7 +109,8 @@ def soon() -> Iterator[None]:
 
 
 def outcome(call: Callable[..., Any], arguments: dict[str, Any], name: str) -> str:
-    """Return "" for a result or a typed error that names the argument, else the exception."""
+    """Return "" if the call returns or raises a typed error that names the argument, else the exception's
+    text."""
     try:
         with warnings.catch_warnings(), soon():
             warnings.simplefilter("ignore")
@@ -125,7 +126,7 @@ def outcome(call: Callable[..., Any], arguments: dict[str, Any], name: str) -> s
 
 
 def given(name: str, device: vkq.Device) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the callable and its working arguments, on a device."""
+    """Return (callable, valid arguments on a device)."""
     call, arguments = CALLS[name]
     filled = {
         key: Tensor.from_numpy(ROWS, device) if value is Tensor else device if value is vkq.Device else value
@@ -162,8 +163,8 @@ def test_a_wrong_argument_is_named(name: str, any_device: vkq.Device) -> None:
     "name", [name for name in CALLS if "device" in inspect.signature(CALLS[name][0]).parameters]
 )
 def test_a_device_may_be_given_by_index_or_name(name: str, any_device: vkq.Device) -> None:
-    """A device may be given by index or name: 0 is the first device, not the default one, and the same index
-    or name is the same device every time."""
+    """A device may be given by index or name: index 0 is the first device, not the default one, and the same
+    index or name always returns the same device."""
     call, arguments = given(name, any_device)
     if any(isinstance(value, Tensor) for value in arguments.values()):
         return
@@ -192,7 +193,7 @@ def test_a_type_checker_knows_what_a_device_may_be(name: str) -> None:
 
 
 def test_a_tensor_to_write_into_says_where(device: vkq.Device) -> None:
-    """A Tensor in out= decides the device, even if all operands are arrays and another device is the
+    """A Tensor in out= determines the device, even if all operands are arrays and another device is the
     default."""
     out = Tensor(device, (4, 2), "int8")
     assert vkq.transpose(ROWS, out=out) is out

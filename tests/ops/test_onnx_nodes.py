@@ -1,5 +1,5 @@
-"""The ONNX node tests of integer and quantization operators: a small backend runs each on a device, and the
-outputs must be equal.
+"""The ONNX node tests of integer and quantization operators. A small backend runs each on a device; outputs
+must be equal.
 
 The tests of QLinearConv and QLinearMatMul are in test_onnxruntime.py, on every path.
 """
@@ -22,8 +22,8 @@ UNIT = np.float32(1.0)
 def integer_product(
     inputs: list[Array], attributes: dict[str, Any], device: vkq.Device, path: str
 ) -> list[Array]:
-    """Compute ConvInteger or MatMulInteger as an int8 layer with scale 1 and float32 output, exact below
-    2**24."""
+    """Return ConvInteger or MatMulInteger, computed by an int8 layer with scale 1 and float32 output, exact
+    below 2**24."""
     x, w, *zeros = inputs
     x_zero = zeros[0] if zeros else np.zeros((), x.dtype)
     w_zero = zeros[1] if len(zeros) > 1 else None
@@ -41,7 +41,7 @@ def integer_product(
 
 
 def by_block(op: Any, inputs: list[Array], attributes: dict[str, Any], device: vkq.Device) -> list[Array]:
-    """Compute QuantizeLinear or DequantizeLinear with one scale for a tensor, for each index of an axis, or
+    """Return QuantizeLinear or DequantizeLinear with one scale for a tensor, for each index of an axis, or
     for each block along it."""
     x, scales, zeros = inputs
     axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
@@ -58,7 +58,7 @@ def by_block(op: Any, inputs: list[Array], attributes: dict[str, Any], device: v
 
 
 def dynamic(inputs: list[Array], device: vkq.Device) -> list[Array]:
-    """Compute DynamicQuantizeLinear: uint8, with the range extended to contain 0."""
+    """Return the results of DynamicQuantizeLinear: uint8, with the range extended to contain 0."""
     x = inputs[0]
     q = vkq.QParams.from_range(min(0.0, float(x.min())), max(0.0, float(x.max())), "uint8")
     return [

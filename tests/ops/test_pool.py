@@ -67,8 +67,8 @@ POINTS = {"int8": (-128, -5, 127), "uint8": (0, 131, 255)}
 def unrolled(
     request: pytest.FixtureRequest, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Run a test with each form of the kernel: loops or unrolled code for small windows (a device's profile
-    chooses), and windows that invocations share."""
+    """Run a test with each form of the kernel: loops, unrolled code for small windows (as profiles choose),
+    and windows that invocations share."""
     device._plans.clear()
     if request.param == "shared":
         monkeypatch.setattr("vkq.kernels.pooling.sharers", lambda taps: SHARERS)
@@ -93,8 +93,8 @@ def test_max(device: vkq.Device, dtype: QDType) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The maximum of large windows is computed along one axis, then along the other: the two dispatches loop
-    only over lines."""
+    """Maxima of large windows are right. They are computed along one axis, then along the other; each of the
+    two dispatches loops along one axis only."""
     large = (1, 2, 1024, 1025), 1024, 1, 0, 1, False
     device._plans.clear()
     for shape, kernel, stride, padding, dilation, ceil in [large, *WINDOWS, *DILATED]:
@@ -110,8 +110,8 @@ def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: py
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("soft", [False, True])
 def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Average pools are right with equal scales, which give ties; the soft form is for devices that round
-    floats differently."""
+    """Average pools are right with equal scales, which give ties, also in the soft form for devices that
+    round floats differently."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     scales = [(0.5, 0.5), (0.1, 0.1), (0.013, 0.007), (3.0, 3.7)]
@@ -138,8 +138,9 @@ def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pyt
 @pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> None:
-    """Average pools are right with the short formula and without it. The short formula needs that no sum is
-    near a tie: a ninth of a sum never is, a quarter may be. Elements outside the image count as x_zero."""
+    """Average pools are right with the short formula and without it. The short formula requires that no
+    quotient is near a tie: with nine elements none is, with four some are. Elements outside the image count
+    as x_zero."""
     x, q, y = image((2, 18, 9, 14), "int8"), QParams(0.1, 100), QParams(0.1, -5)
     for kernel, padding, expected in ((3, 1, True), (3, (0, 2, 2, 0), True), (2, 0, False)):
         window = Window.of("pool", x.shape, kernel, 2, padding, 1, False)
@@ -149,7 +150,8 @@ def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> Non
 
 
 def test_average_of_extreme_scales(device: vkq.Device) -> None:
-    """With extreme scales, for which the short formula is never certain, every word takes the exact steps."""
+    """With extreme scales, for which the short formula is never certain, results are right: every word takes
+    the exact steps."""
     x = image((1, 3, 6, 6), "int8")
     window = Window.of("pool", x.shape, 3, 1, 0, 1, False)
     for xs, ys in (
@@ -182,8 +184,7 @@ def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDTyp
 def test_litert_rounds_with_the_offset(
     device: vkq.Device, name: str, soft: bool, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LiteRT's means and sums are right, also halfway between two numbers, and with the soft form of
-    floats."""
+    """LiteRT's means and sums are right, also at ties, and with the soft form of floats."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     for dtype in ("int8", "uint8"):
@@ -199,7 +200,7 @@ def test_litert_rounds_with_the_offset(
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
     """Global averages of large images are right with workgroups of 512, which some devices use, for whole
-    vectors and a partial last vector of a line."""
+    vectors and a partial last vector of a row."""
     device._plans.clear()
     q, y = QParams(0.05, 3), QParams(0.002, -5)
     with preferred({"mean_invocations": 512}):
@@ -280,7 +281,7 @@ def test_refusals(device: vkq.Device) -> None:
 @pytest.mark.parametrize("count", [1, 6])
 @pytest.mark.parametrize("size", [(1, 1), (7, 9), (200, 300)], ids=str)
 def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) -> None:
-    """Means of a table's numbers are right for sums of both signs, small and above 2**31, compared with exact
+    """Means of a table's entries are right for sums of both signs, small and above 2**31, compared with exact
     arithmetic."""
     rng = np.random.default_rng(3)
     x = rng.integers(-128, 128, (2, 6, *size)).astype(np.int8)

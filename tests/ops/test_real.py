@@ -24,8 +24,8 @@ def run(device: vkq.Device, op: RealOp, x: np.ndarray, z: np.ndarray) -> Any:
 
 
 def numbers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return numbers whose products and quotients are mostly normal, of all sizes, with zeros and equal
-    numbers among them."""
+    """Return values of all magnitudes whose products and quotients are mostly normal, including zeros and
+    equal values."""
     r = np.random.default_rng(seed)
     x = r.normal(0, 1, shape) * 2.0 ** r.integers(-62, 62, shape)
     return np.where(r.random(shape) < 0.1, r.integers(-1, 2, shape), x).astype(np.float32)
@@ -34,7 +34,7 @@ def numbers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("op", get_args(RealOp))
 def test_exact(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool) -> None:
-    """Results are exact when a row, a number or a whole operand broadcasts, and for nearly equal numbers,
+    """Results are exact when a row, a scalar or a whole operand broadcasts, and for nearly equal values,
     whose differences cancel; subnormal results are exact or zero."""
     monkeypatch.setattr(device, "_soft_float", soft)
     x = numbers(1, (3, 5, 7, 11))
@@ -67,8 +67,8 @@ SUBNORMAL = np.float32([2.0**-149, 3 * 2.0**-130, 2.0**-126 - 2.0**-149])
 def test_zeros_have_signs(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool
 ) -> None:
-    """Zeros have signs: max returns the positive zero of two, min the negative one. Quotients keep subnormal
-    numbers; elsewhere these may count as zeros. Software floats have no infinity."""
+    """Zeros have signs: of two zeros, max returns the positive one and min the negative one. Quotients keep
+    subnormal values; other operators may flush them. Software floats have no infinity."""
     monkeypatch.setattr(device, "_soft_float", soft)
     known = [ZEROS, SUBNORMAL] if op == "div" else [ZEROS]
     edges = np.concatenate([*known, np.float32([] if soft else [np.inf])])
@@ -107,8 +107,8 @@ def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft:
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Infinities of one sign, in any position, give infinity, as does a sum beyond float32; infinities of
-    both signs, and NaN, give NaN, which software floats do not have."""
+    """Sums with infinities of one sign, in any position, are infinite, as are sums beyond float32; sums with
+    infinities of both signs, or NaN, are NaN. Software floats have none of these."""
     monkeypatch.setattr(device, "_soft_float", soft)
     inf, nan = np.inf, np.nan
     rows = [[inf, 1, 2], [1, -inf, -inf], [3, 1, inf], [3e38, 3e38, 0], [inf, 0, -inf], [1, nan, 2]]
@@ -130,7 +130,7 @@ WINDOWS: list[tuple[Any, ...]] = [
 
 
 def by_hand(x: np.ndarray, window: Window, of: str, count_padding: bool, lanes: int) -> np.ndarray:
-    """Compute each window in the order of the kernel."""
+    """Return the pool, computed window by window in the kernel's order."""
     (_, _, h, w), (top, left, bottom, right) = window.x_shape, window.padding
     y = np.zeros(window.y_shape, np.float32)
     for n, c, i, j in np.ndindex(y.shape):

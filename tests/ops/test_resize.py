@@ -27,7 +27,8 @@ NEAREST = get_args(NearestMode)
 
 
 def random_resizes(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
-    """Return (shape, size or scale): up and down, to and from one pixel, exact doubling, the same size."""
+    """Return random (shape, size or scale): up and down, to and from one pixel, exact doubling, the same
+    size."""
     cases: list[tuple[tuple[int, ...], dict[str, Any]]] = [
         ((1, 3, 4, 5), {"scale": 2.0}),
         ((1, 2, 3, 4), {"size": (3, 4)}),
@@ -52,8 +53,8 @@ def onnx_resize(x: np.ndarray, how: dict[str, Any], **attributes: Any) -> np.nda
 
 @functools.cache
 def referee_takes_near_halves_as_halves() -> bool:
-    """Return True if ONNX Runtime treats near halves as halves (1.31 does); one row in 3.4999998 shows it
-    (see vkq.problem.resize.HALF_WITHIN)."""
+    """Return True if ONNX Runtime treats near halves as halves (1.31 does); a row at 3.4999998 shows it (see
+    vkq.problem.resize.HALF_WITHIN)."""
     x = np.arange(7, dtype=np.int8).reshape(1, 1, 7, 1)
     mode = {
         "mode": "nearest",
@@ -69,7 +70,8 @@ def near_halves(how: Resize) -> bool:
 
 
 def test_sizes_in_pairs_equal_onnxruntime() -> None:
-    """Every pair of lengths up to 20 x 30, which includes all near halves, equals ONNX Runtime."""
+    """For every pair of lengths up to 20 x 30, which includes all near halves, results equal ONNX
+    Runtime's."""
     compared = 0
     for coordinates, nearest_mode in itertools.product(COORDINATES, NEAREST[:2]):
         for given in range(1, 20):
@@ -151,8 +153,8 @@ REAL = {  # (shape, size): (parameters of x, parameters of y)
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_between_real_numbers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Linear interpolation between DequantizeLinear and QuantizeLinear gives the result of ONNX Runtime's
-    floats, in both layouts."""
+    """Linear interpolation between DequantizeLinear and QuantizeLinear gives ONNX Runtime's results, in both
+    layouts."""
     monkeypatch.setattr(device, "_soft_float", soft)
     for (shape, size), (xq, yq) in REAL.items():
         for dtype, coordinates in itertools.product(("int8", "uint8"), COORDINATES):
@@ -171,7 +173,7 @@ def test_between_real_numbers(device: vkq.Device, monkeypatch: pytest.MonkeyPatc
 
 
 def onnx_between(x: np.ndarray, how: Resize, xq: QParams, yq: QParams) -> np.ndarray:
-    """Compute the same resize with ONNX Runtime."""
+    """Return the same resize, computed by ONNX Runtime."""
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
         helper.make_node(

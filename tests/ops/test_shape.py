@@ -18,7 +18,7 @@ from ..referees import ort_ops
 
 LAYOUTS = [one.name for one in activation_layouts()]
 MATRICES = [(5,), (3, 6), (4, 8), (2, 5, 7), (1, 1, 9)]
-IMAGES = [(2, 5, 3, 7), (1, 8, 4, 4)]  # no axis is a multiple of a block; all are
+IMAGES = [(2, 5, 3, 7), (1, 8, 4, 4)]  # no axis is a multiple of a block; all axes are
 
 
 def random_bytes(shape: tuple[int, ...], seed: int = 40) -> np.ndarray:
@@ -51,7 +51,8 @@ def test_transpose_of_images(device: vkq.Device, name: str) -> None:
 
 
 def test_channel_shuffle(device: vkq.Device) -> None:
-    """ShuffleNet's reshape, transpose, reshape works: five axes, two of which stay together."""
+    """ShuffleNet's channel shuffle (reshape, transpose, reshape) is right: five axes, two of which stay
+    adjacent."""
     x = random_bytes((1, 12, 5, 7))
     split = vkq.reshape(Tensor.from_numpy(x, device), (1, 3, 4, 5, 7))
     got = vkq.reshape(vkq.transpose(split, (0, 2, 1, 3, 4)), (1, 12, 5, 7))

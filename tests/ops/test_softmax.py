@@ -68,8 +68,8 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
 @pytest.mark.parametrize("x", [random_bytes((9, 1001), "int8"), random_bytes((2, 1001, 1, 5), "int8")])
 @pytest.mark.parametrize("sure", [True, False])
 def test_long_rows(device: vkq.Device, x: np.ndarray, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long rows are right with four rows side by side, in matrices and along channels; also if the short
-    formula is never certain, and if floats are not trusted."""
+    """Long rows are right in every layout: with four rows in a vector, in matrices and along channels; also
+    if the short formula is never certain, and if floats are not trusted."""
     device._plans.clear()
     if not sure:
         monkeypatch.setattr(quantize, "SAFE", -1.0)
@@ -102,8 +102,8 @@ def test_reference_is_near_the_real_softmax(n: int, scale: float) -> None:
 
 
 def test_reference_is_near_onnxruntime() -> None:
-    """The reference is near ONNX Runtime: QLinearSoftmax uses floor(1 / y_scale) and adds floats; with 256
-    steps the two differ by at most one."""
+    """The reference is near ONNX Runtime: with 256 steps the results differ by at most one, because
+    QLinearSoftmax uses floor(1 / y_scale) and adds floats."""
     x, q, yq = random_bytes((50, 33), "uint8"), QParams(0.05, 128, "uint8"), QParams(1 / 256, 0, "uint8")
     inputs = [x, *ort_ops.parameters(q), *ort_ops.parameters(yq)]
     want = ort_ops.run("QLinearSoftmax", inputs, "uint8", axis=-1, opset=13)
@@ -135,8 +135,8 @@ def test_refusals(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
-    """ONNX Runtime's form is right on the device: the order of additions decides its bytes; the reference
-    equals ONNX Runtime, and every device equals the reference."""
+    """ONNX Runtime's form, whose bytes depend on the order of additions, is right: the reference equals ONNX
+    Runtime, and every device equals the reference."""
     low = -128 if dtype == "int8" else 0
     for seed, (shape, reason) in enumerate(SHAPES.items()):
         random = np.random.default_rng(seed)
@@ -154,7 +154,7 @@ def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_l
     device: vkq.Device,
 ) -> None:
     """ONNX Runtime's form is right for rows longer than lavapipe allows loops (65,535 iterations): 16,759
-    numbers for one invocation, 240,000 for 64."""
+    elements for one invocation, 240,000 for 64."""
     xq = QParams(0.01, 0, "uint8")
     for length, scale in ((20_001, 1.5e-4), (262_145, 1.1e-5)):
         x, yq = random_bytes((1, length), "uint8"), QParams(scale, 0, "uint8")

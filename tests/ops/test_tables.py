@@ -1,5 +1,5 @@
-"""Tests of tables for each channel, of tables with float32 results, and of tables of two numbers, compared
-with NumPy's indexing."""
+"""Tests of tables for each channel, of tables with float32 results, and of tables indexed by two values,
+compared with NumPy's indexing."""
 
 import numpy as np
 import pytest

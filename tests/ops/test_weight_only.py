@@ -1,4 +1,4 @@
-"""q8csw: float activations, int8 weights. Compared with float64 by a bound that follows from K.
+"""Tests of q8csw (float activations, int8 weights) against float64, within a bound that depends on K.
 
 Each product of a float32 and an int8 is rounded once and so is each of the K additions and the last two
 steps, so
@@ -73,8 +73,8 @@ def test_what_does_not_go_with_float_activations(any_device: vkq.Device) -> None
 
 
 def test_zero_points_and_uint8_weights(device: vkq.Device) -> None:
-    """Zero points and uint8 weights are within the bound of the centred weight, because (w - w_zero_point) is
-    an integer that float32 holds."""
+    """Results with zero points and uint8 weights are within the bound of the centred weight, because (w -
+    w_zero_point) is an integer that float32 holds."""
     for name in (
         "linear[M=3,K=37,N=9]", "linear[M=11,K=40,N=13]", "conv2d[N=1,IC=5,H=6,W=7,OC=6,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=6,H=6,W=7,OC=6,KH=3,KW=3,stride=2,padding=0x1x2x1,groups=6]",
@@ -110,8 +110,8 @@ def test_an_8_bit_result_is_the_float_result_quantized(device: vkq.Device) -> No
     ],
 )
 def test_extremes_and_replays(device: vkq.Device, name: str, method: str) -> None:
-    """Infinities and NaN reach only their own sums; 1e30 and subnormal numbers are summed like others (a
-    device may flush subnormal ones); 200 repeated runs give the same bytes."""
+    """Infinities and NaN reach only their own sums; 1e30 and subnormal values are summed exactly (a device
+    may flush subnormal values); 200 repeated runs give the same bytes."""
     check = check_of(f"{name}/seed=1,scheme=q8csw,method={method}")
     data = check.data()
     x = check.input(data)
