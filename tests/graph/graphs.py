@@ -1,8 +1,8 @@
 """Random graphs in the form of models: float operators between DequantizeLinear and QuantizeLinear.
 
-Scales are powers of two and numbers small, so that every real result is exact in float32: a graph before and
-after a pass must then give the same bytes, not nearly the same. Zero points are even: ONNX Runtime's (and
-vkq's) sums, products and means add them before rounding, and odd ones would move ties.
+Scales are powers of two and values are small, so that every real result is exact in float32: a graph before
+and after a pass must then give equal bytes, not nearly equal values. Zero points are even: ONNX Runtime's
+(and vkq's) sums, products and means add zero points before rounding, and odd ones would move ties.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Builder:
 
 
 def elementwise(b: Builder, x: str, shape: tuple[int, ...]) -> str:
-    """Add a chain of real functions of one value."""
+    """Add a chain of real functions of one value; return its name."""
     for _ in range(b.draw(st.integers(1, 4))):
         kind = b.draw(st.sampled_from(FUNCTIONS))
         if kind in ("Relu", "Abs", "Neg", "Sigmoid", "HardSwish", "Identity"):
@@ -149,7 +149,8 @@ def movement(b: Builder, x: str, shape: tuple[int, ...]) -> tuple[str, tuple[int
 
 
 def residual(b: Builder, x: str, shape: tuple[int, ...]) -> str:
-    """Add a convolution, and the sum of its result with x, or with another convolution's."""
+    """Add a convolution, and the sum of its result with x or with another convolution's result; return its
+    name."""
     sides = [x]
     for _ in range(b.draw(st.integers(1, 2))):
         y = b.op("Conv", x, b.weight(shape[1], shape[1], 3, 3), pads=(1, 1, 1, 1))

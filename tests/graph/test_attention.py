@@ -1,5 +1,5 @@
-"""Tests of attention written out as separate nodes: it becomes one node, with the bits of its NumPy steps and
-near ONNX Runtime's results."""
+"""Tests of attention that a model writes as separate nodes: it becomes one node, with the bits of its NumPy
+steps and close to ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from vkq.numerics.attention import Seen
 from vkq.onnx.cpu import cpu_session
 
 LOW = np.finfo(np.float32).min
-# Scores of size 8 are within 2 (16 + 8) 2^-24 8 of ONNX Runtime's; weights have that error relative to
-# themselves and to their sum, for values of size 3.
+# Scores of size 8 are within 2 (16 + 8) 2^-24 8 of ONNX Runtime's. Weights have that relative error, as has
+# their sum, for values of size 3.
 BOUND = 1e-4
 
 
@@ -82,8 +82,8 @@ FORMS["rows without a key"] = (  # PyTorch exports it with NaN weights replaced 
 
 
 def compared(device: vkq.Device, data: bytes, fed: dict[str, np.ndarray], bound: float = BOUND) -> Any:
-    """Return the fused node, after checking that the device has the bits of NumPy's steps, near ONNX
-    Runtime's."""
+    """Return the fused node, after checking that the device gives the bits of NumPy's steps, close to ONNX
+    Runtime's results."""
     session = vkq.onnx.InferenceSession(data, device)
     (got,) = session.run(None, fed)
     (want,) = cpu_session(data, "comparing").run(None, fed)
@@ -112,8 +112,8 @@ def test_forms(device: vkq.Device, name: str) -> None:
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_operands_lie_as_they_are(device: vkq.Device, dtype: str) -> None:
-    """Attention reads (batch, tokens, heads, numbers) and writes the same, with keys shared by heads: no
-    Transpose and no repeated keys."""
+    """Attention reads and writes (batch, tokens, heads, elements), with keys shared by heads: there is no
+    Transpose and no repeated key."""
     fed = {"q": values(1, 2, 7, 32), "k": values(2, 2, 7, 16), "v": values(3, 2, 7, 16)}
     fed = {name: x.astype(dtype) for name, x in fed.items()}
     nodes = [op("Reshape", "q qs", "q4"), op("Transpose", "q4", "qt", perm=[0, 2, 1, 3])]
@@ -196,8 +196,8 @@ def test_quantized_attention_keeps_its_bytes(any_device: vkq.Device, tmp_path: P
 
 @pytest.mark.usefixtures("always")
 def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
-    """Products of dequantized numbers are not fused, because other passes may turn them into integer
-    products. ONNX Runtime adds up 8-bit numbers differently here."""
+    """Products of dequantized values are not fused, because other passes may turn them into integer products.
+    ONNX Runtime adds 8-bit values differently in this case."""
     fed = {f"{x}8": (FED[x] * 30).astype(np.int8) for x in "qk"} | {"v": FED["v"]}
     nodes = [op("DequantizeLinear", f"{x}8 c", x) for x in "qk"] + plain([op("Mul", "s0 c", "s")])
     session = vkq.onnx.InferenceSession(model(nodes, fed, {"c": np.float32(0.05)}, "float32"), any_device)

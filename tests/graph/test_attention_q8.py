@@ -1,4 +1,5 @@
-"""The pass that joins the steps of 8-bit attention, in a small BERT of onnxruntime.quantization."""
+"""Tests of the pass that fuses the steps of 8-bit attention, with a small BERT of
+onnxruntime.quantization."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def kinds(session: vkq.onnx.InferenceSession, feed: dict[str, np.ndarray]) -> Co
 def test_the_four_steps_are_one_node(
     any_device: vkq.Device, bert: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node gives ONNX Runtime's bytes, in one dispatch and in separate steps."""
+    """The fused node gives ONNX Runtime's bytes, in one dispatch and in separate steps."""
     feed = text(2, 12, 0)
     want = onnxruntime_results(bert, feed)[0]
     session = vkq.onnx.InferenceSession(bert, any_device)
@@ -42,7 +43,7 @@ def test_the_four_steps_are_one_node(
     np.testing.assert_array_equal(session.run(None, feed)[0], want)
     changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", False),))
     monkeypatch.setattr(any_device, "capabilities", changed)
-    feed = text(2, 16, 1)  # a new plan: sessions of a model share those that they have
+    feed = text(2, 16, 1)  # needs a new plan, because sessions of a model share plans
     np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(bert, feed)[0])
     report = session.explain({name: ids.shape for name, ids in feed.items()})
     assert [row.why for row in report.rows if row.operator == "attention_q8"] == [
@@ -64,7 +65,7 @@ def test_weights_that_are_read_stay(any_device: vkq.Device, bert: bytes) -> None
 
 @pytest.mark.parametrize(("dtype", "joined"), [("int8", True), ("uint8", False)])
 def test_steps_of_two_types_stay(dtype: str, joined: bool) -> None:
-    """A row that computes single steps says which of them no device runs."""
+    """Steps whose operands have different types are not fused if no device runs one of the steps."""
     q, weights = QParams(0.1, 3, "int8"), QParams(1 / 256, -128 if dtype == "int8" else 0, dtype)
     rows = {"rows": True, "heads": (1, 1, 1)}
     nodes = [

@@ -70,7 +70,7 @@ def test_a_gelu_by_hand_is_one_dispatch(device: vkq.Device) -> None:
 
 
 def test_what_reads_between_ends_a_chain(device: vkq.Device) -> None:
-    """A sum of rows ends a chain: its input is stored, and the operators after it are another chain."""
+    """A sum of rows ends a chain: its input is stored, and the operators after the sum are another chain."""
     nodes = [
         op("Exp", "x", "a"), op("ReduceSum", "a axes", "s", keepdims=1), op("Neg", "a", "b"),
         op("Div", "b s", "c"), op("Abs", "c", "y"),
@@ -128,8 +128,8 @@ TWO = ["Add", "Mul", "Sub", "Div", "Max", "Min"]
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs(device: vkq.Device, seed: int) -> None:
-    """Random graphs give the same results. Their operators read any earlier values of three shapes; some have
-    a transposition between."""
+    """Random graphs give the same results. Operators read any earlier values of three shapes, some through a
+    transposition."""
     r = np.random.default_rng(seed)
     shapes = [(3, 5), (1, 5), (3, 1)]
     inputs = {f"v{i}": normal(seed + i, *shapes[i]) for i in range(3)}
@@ -147,7 +147,7 @@ def test_random_graphs(device: vkq.Device, seed: int) -> None:
 
 
 def test_what_is_left_alone() -> None:
-    """Values of 64-bit numbers, and values without elements, are not fused."""
+    """64-bit values, and values without elements, are not fused."""
     x = np.zeros((0, 3), np.float32)
     assert chains(model([op("Exp", "x", "y")], {"x": x}, {"y": FLOAT}), {"x": x}) == [("Exp",)]
     wide = np.zeros((2, 3), np.float64)

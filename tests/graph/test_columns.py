@@ -1,5 +1,5 @@
-"""The pass that takes queries, keys and values from the columns of one product, in a block as timm writes it
-and onnxruntime.quantization prepares it."""
+"""Tests of the pass that lets attention read queries, keys and values as columns of one product, with a block
+in timm's form, prepared by onnxruntime.quantization."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Block:
 
 @pytest.fixture(scope="module", params=[1, 8], ids=["one", "eight"])
 def block(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Any, Any]:
-    """Return the lowered graph, the input and ONNX Runtime's result, of one text or of eight."""
+    """Return (lowered graph, input, ONNX Runtime's result) for a batch of one text or of eight."""
     shape = (request.param, TOKENS, WIDTH)
     model = quantized(Block(shape[0]).model(), "qdq_int8", tmp_path_factory.mktemp("block"), shape)
     feed = {"x": np.random.default_rng(4).normal(0, 1, shape).astype(np.float32)}
@@ -83,7 +83,7 @@ def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
     found = Counter(node.op for node in block[0].nodes)
     assert found["attention_q8"] == 1
     assert not {"Slice", "Transpose", "permute", "matmul", "softmax"} & found.keys()
-    assert found["lookup"] <= 1  # of keys times 0.3; Gelu's is in the kernel of the product before it
+    assert found["lookup"] <= 1  # for keys times 0.3; Gelu's table is in the preceding product's kernel
     (node,) = (node for node in block[0].nodes if node.op == "attention_q8")
     assert [(own.start, own.stop) for own in node.attributes["columns"]] == [
         (0, WIDTH), (WIDTH, 2 * WIDTH), (2 * WIDTH, 3 * WIDTH)
@@ -95,7 +95,7 @@ def test_bytes(
     any_device: vkq.Device, block: tuple[Graph, Any, Any], steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The block gives ONNX Runtime's bytes, in separate steps and in one dispatch. One dispatch needs a batch
-    of one here: in larger batches, blocks of four rows would hold rows of two sequences."""
+    of one in this model: in larger batches, blocks of four rows would contain rows of two sequences."""
     graph, feed, want = block
     changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", steps),))
     monkeypatch.setattr(any_device, "capabilities", changed)

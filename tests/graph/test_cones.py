@@ -17,7 +17,7 @@ X = {"x": np.arange(-128, 128).astype(np.int8).astype(np.float32)}
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the operators that are computed from here on, with an empty cache."""
+    """Empty the cache; return a list to which each operator is appended when it is computed."""
     monkeypatch.setattr(cones, "_kept", {})
     done: list[str] = []
     compute = cones.compute
@@ -49,8 +49,8 @@ def node(op: str, *inputs: str, **attributes: Any) -> list[Node]:
 
 
 def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
-    """A table is computed again if attributes or constants differ (also those that compare equal), the order,
-    or the numbers."""
+    """A table is computed again if attributes or constants differ (even if they compare equal), or the
+    operators' order, or the values of x."""
     zeros = {"c": np.float32([0.0]), "d": np.float32([-0.0])}
     asked = [
         node("LeakyRelu", "x", alpha=0.0), node("LeakyRelu", "x", alpha=-0.0), node("Mul", "x", "c"),

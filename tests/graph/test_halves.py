@@ -1,4 +1,5 @@
-"""Tests of float16 graphs: quantized values equal those of the float32 form; float16 numbers are moved."""
+"""Tests of float16 graphs: quantized values equal those of the float32 graph, and movements keep float16
+values."""
 
 from typing import Any
 
@@ -49,7 +50,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_quantized(device: vkq.Device, name: str) -> None:
-    """The 8-bit numbers equal those of the float32 form, and the same quantized operators compute them."""
+    """The 8-bit values equal those of the float32 graph, and the same quantized operators compute them."""
     x = normal(7, *X).astype(np.float16)
     ops, results = [], []
     for dtype in (np.float16, np.float32):
@@ -82,7 +83,7 @@ def test_a_meeting_with_halves(device: vkq.Device) -> None:
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "MatMul"])
 def test_layers_in_chains(device: vkq.Device, kind: str, groups: int) -> None:
-    """The operators after a layer of float weights read float16 numbers, as in the graph."""
+    """The operators after a layer with float weights read float16 values, as in the graph."""
     x = normal(1, 2, 4, 3, 11).astype(np.float16)
     shape = {"Conv": (4, 4 // groups, 1, 3), "ConvTranspose": (4, 4 // groups, 1, 3), "MatMul": (11, 5)}[kind]
     options = {} if kind == "MatMul" else {"group": groups}
@@ -111,7 +112,7 @@ MOVED = {
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("name", list(MOVED))
 def test_movement(device: vkq.Device, name: str, dtype: str) -> None:
-    """Movements of float16 numbers keep every bit, also with odd numbers of elements."""
+    """Movements of float16 values keep every bit, also with odd numbers of elements."""
     x = normal(9, 1, 4, 3, 5).astype(dtype)
     constants = {
         "starts": np.array([4, 0]), "ends": np.array([-9, 3]), "axes": np.array([3, 1]),

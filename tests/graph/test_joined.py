@@ -37,7 +37,7 @@ def test_normalization_of_bytes(device: vkq.Device, width: int, ops: list[str]) 
 
 
 def test_the_chain_alone(any_device: vkq.Device) -> None:
-    """Float rows with a residual after them are fused; another reader of the rows prevents it."""
+    """Functions of float rows are fused with a residual after them, unless another node reads the rows."""
     nodes = [
         op("Softmax", "x", "n", axis=-1),
         op("Mul", "n gamma", "m"),
@@ -55,8 +55,8 @@ def test_the_chain_alone(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize(("tokens", "width", "movements"), [(8, 24, 1), (8, 18, 4), (5, 24, 4)])
 def test_heads(device: vkq.Device, tokens: int, width: int, movements: int) -> None:
-    """Products read and write heads that are side by side in whole blocks; else each operand and the result
-    is moved once, by words or by bytes. The third operand is transposed."""
+    """Products read and write concatenated heads directly if heads are whole blocks; else each operand and
+    the result is moved once, by words or by bytes. The third operand is transposed."""
     q, k = (0, 2, 1, 3), (0, 2, 3, 1)
     nodes = [
         *(op("Reshape", "x shape", f"x{i}") for i in range(3)),

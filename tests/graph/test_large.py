@@ -1,4 +1,4 @@
-"""Tests of large graphs: planning visits each node a few times, whatever their number."""
+"""Tests of large graphs: planning visits each node only a few times, for any number of nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkq.onnx.reader import read
 from vkq.runtime.builder import Builder
 
 SHAPE = (2, 16, 3, 3)
-BLOCK = 7  # each block of `Long` has at least so many operators of vkq
+BLOCK = 7  # fewest vkq operators in each block of `Long`
 
 
 class Counted(list[Any]):
@@ -67,7 +67,7 @@ class Long:
         return self.op("DequantizeLinear", self.op("QuantizeLinear", x, "s", "z"), "s", "z")
 
     def q(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add an operator on 8-bit numbers."""
+        """Add an operator on 8-bit values; return its result's name."""
         return self.quantized(self.op(kind, *inputs, **attributes))
 
     def conv(self, x: str) -> str:

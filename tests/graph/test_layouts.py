@@ -1,4 +1,5 @@
-"""Tests of layouts in networks: one for each value; the repacks, on simulated devices; shared copies."""
+"""Tests of layouts in networks: the layout of each value, the repacks on simulated devices, and shared
+copies."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def plan_of(graph: Graph, device: vkq.Device) -> Plan:
     return b.plan(*(values[name] for name in graph.outputs))
 
 
-@pytest.mark.parametrize(("batch", "size"), [(1, 32), (40, 16)])  # matrix units are used from 29 rows on
+@pytest.mark.parametrize(("batch", "size"), [(1, 32), (40, 16)])  # matrix units need at least 29 rows
 @pytest.mark.parametrize("kind", ["resnet", "mobilenet_v2", "mobilenet_v3", "efficientnet"])
 @pytest.mark.parametrize("name", ["nvidia-h200", "radv-gfx1030"])
 def test_nothing_is_repacked(
@@ -166,7 +167,7 @@ def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of:
     tensor = Tensor.from_numpy(x, device, of)
     plain, table = Builder(device), Builder(device)
     mean = pool.globally_averaged(plain, plain.input(tensor.spec), Q, QParams(0.1, 5), to)
-    # This kernel reads blocks only in order to write them; rows are (N, C).
+    # This kernel reads blocks only if it also writes blocks; rows are (N, C).
     assert mean.spec.layout == (of if to == BLOCKED else to)
     got = run(plain.plan(mean), [tensor]).numpy()
     want = operators.global_avg_pool(x, QParams(0.1, 5), Q)
@@ -179,7 +180,7 @@ def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of:
 
 
 def branches(net: Net, last: int, result: bool) -> list[str]:
-    """Return parallel branches, one of which is also a residual."""
+    """Add parallel branches, one of which is also a residual; return the outputs."""
     x = net.relu(net.conv("x", 16))
     one, two, three = net.relu(net.conv(x, 32, 1)), net.relu(net.conv(x, 16, 3)), net.conv(x, last, 1)
     both = net.concat(one, two, three)
@@ -263,8 +264,8 @@ def heads(net: Net) -> list[str]:
 
 
 def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_path: Path) -> None:
-    """Attention moves its heads as rows of matrices: v is transposed; products read q and k, and write the
-    result, with heads side by side. Nothing else moves."""
+    """Attention moves heads as rows of matrices: v is transposed; products read q and k, and write the
+    result, with concatenated heads. Nothing else is moved."""
     net = Net(4, (1, 20, 24))
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     graph = lower(read(model).at({"x": net.shape}))

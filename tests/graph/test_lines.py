@@ -23,7 +23,7 @@ POOLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_convolution(device: vkq.Device, dtype: str) -> None:
-    """Convolutions of lines are dilated, grouped and strided, with different padding at both ends as in
+    """1-D convolutions are right with dilation, groups and strides, with different padding at both ends as in
     causal convolutions."""
     x, rng = bytes_of((2, 6, 19), dtype), np.random.default_rng(0)
     constants = q("x", 0.03, 100, dtype) | q("y", 0.1, 120, dtype) | {
@@ -69,7 +69,7 @@ def dequantized(axis: int, scales: tuple[int, ...], **blocks: int) -> tuple[list
 
 @pytest.mark.parametrize("axis", [0, -3])
 def test_scales_along_an_axis_that_counts_from_either_end(any_device: vkq.Device, axis: int) -> None:
-    """Scales along an axis are right whether the axis is counted from the front or the back, because the
+    """Scales along an axis are right whether the axis is counted from the front or the back, although the
     weight gets one more axis."""
     x = bytes_of((2, 6, 19), "uint8")
     nodes, constants = dequantized(axis, (4,))
@@ -92,8 +92,8 @@ def test_scales_of_blocks_are_a_float_weight(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("real", [False, True], ids=["bytes", "numbers"])
 def test_linear_resize(device: vkq.Device, real: bool, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linear resizing gives ONNX Runtime's bytes, of 8-bit and of real numbers, many of them near ties. ONNX
-    Runtime treats lines as volumes, and adds the terms of the last channel and image in another way."""
+    """Linear resizing gives ONNX Runtime's bytes for 8-bit and real values, many of them near ties. ONNX
+    Runtime treats 1-D data as volumes, and adds the terms of the last channel and image in another order."""
     monkeypatch.setattr(device, "_soft_float", soft)
     rng = np.random.default_rng(4)
     sizes = (((2, 3, 7), 19), ((1, 1, 5), 12), ((3, 18, 13), 4), ((2, 5, 1), 3), ((1, 6, 9), 26))

@@ -1,4 +1,5 @@
-"""Expanding and depthwise convolutions of a network in one dispatch, where a device's profile says so."""
+"""Tests of networks whose expanding and depthwise convolutions run in one dispatch, if a device's profile
+says so."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def weights(executable: Executable) -> list[Resident]:
 def test_the_results_are_those_of_two_dispatches(
     device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SwiftShader runs the network with the most pairs."""
+    """Results equal those of two dispatches. SwiftShader runs only the network with the most pairs."""
     changed = dataclasses.replace(device.capabilities, choices=TOGETHER)
     for kind, pairs in share([("mobilenet_v2", 3), ("mobilenet_v3", 1)], device, 2):
         graph = network(kind, tmp_path, 2, 20)
@@ -82,7 +83,7 @@ def test_on_matrix_units(strict_device: vkq.Device, tmp_path: Path, monkeypatch:
 def test_a_value_that_others_read_is_written(
     software_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expanded image that is a result, too, needs its own dispatch."""
+    """An expanded image that is also a result needs a separate dispatch, which writes it."""
     graph = network("mobilenet_v2", tmp_path, 1, 16)
     changed = dataclasses.replace(software_device.capabilities, choices=TOGETHER)
     monkeypatch.setattr(software_device, "capabilities", changed)

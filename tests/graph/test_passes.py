@@ -45,7 +45,7 @@ def test_a_pass_changes_no_result(number: int, graph: Graph) -> None:
 @given(graph=models())
 def test_lowered_graphs_run_whole(graph: Graph) -> None:
     """In a lowered graph no float operator remains between 8-bit values. A second lowering changes only the
-    order of branches, some of which became shorter when tables were fused into convolutions."""
+    order of branches, because some branches became shorter when tables were fused into convolutions."""
     lowered = lower(graph)
     assert refusals(lowered) == []
     again = lower(lowered)
@@ -85,7 +85,8 @@ def test_a_fill_that_no_number_stands_for() -> None:
 
 
 def test_bounds_add_up() -> None:
-    """Relu, and Clip below and above it, become bounds of the layer: the narrowest of each."""
+    """Relu, and Clips with lower and higher bounds, become the layer's bounds: the narrowest lower and upper
+    bound."""
     b, x = by_hand()
     y = b.op("Relu", b.op("Conv", x, b.weight(3, 4, 3, 3)))
     y = b.op("Clip", y, b.constant(np.float32(-1)), b.constant(np.float32(4)))
@@ -137,8 +138,8 @@ def test_transposes_join_in_their_order() -> None:
 
 
 def test_constants_that_make_a_value_larger() -> None:
-    """An operator with a constant that enlarges the value gets no table, because each number of x becomes
-    several."""
+    """An operator whose constant broadcasts x to more elements gets no table, because each element of x
+    becomes several."""
     b, x = by_hand(shape=(2, 4, 1, 6))
     y = b.op("Add", x, b.constant(np.arange(5, dtype=np.float32).reshape(5, 1)))
     lowered = unchanged(b.graph(b.stored(y, 0.5)))
@@ -164,8 +165,8 @@ def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
 
 
 def test_branches_stand_side_by_side() -> None:
-    """Branches are interleaved: the first nodes of both come before the second ones; an omitted operand is no
-    input."""
+    """Branches are interleaved: the first nodes of both branches come before the second nodes; an omitted
+    operand is no input."""
     chain = (("x", "a"), ("a", "b"), ("b", "c"), ("x", "side"))
     nodes = [Node("Identity", (one, ""), (two, "")) for one, two in chain]
     nodes.append(Node("add", ("c", "side"), ("y",)))

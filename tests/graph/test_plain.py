@@ -1,4 +1,5 @@
-"""Tests of operators that are rewritten as others: they have the bits of NumPy and ONNX Runtime's results."""
+"""Tests of operators that are rewritten as other operators: results have NumPy's bits, and equal ONNX
+Runtime's."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +26,8 @@ def checked(
     device: vkq.Device, nodes: Sequence[Any], inputs: dict[str, Any], results: dict[str, int],
     exact: bool = True, **constants: Any,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Run on the device without a fallback, with the oracle's bits; compare with ONNX Runtime exactly or
-    within a bound."""
+    """Check that the device, without a fallback, gives the oracle's bits, and ONNX Runtime's results exactly
+    or within a bound; return the results."""
     data = model(list(nodes), inputs, results, **constants)
     got = compared(device, data, inputs)
     want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
@@ -45,7 +46,7 @@ def ids(seed: int, low: int, high: int, *shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_gathers(device: vkq.Device, known: bool) -> None:
-    """Gathers work with run-time and constant indices, also negative ones."""
+    """Gathers are right with run-time and constant indices, also with negative indices."""
     x = normal(0, 3, 5, 7)
     cases = [
         (op("GatherElements", "x i", "y", axis=1), ids(1, -5, 5, 3, 4, 6)),
@@ -78,7 +79,7 @@ def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
 
 
 def test_a_cache(device: vkq.Device) -> None:
-    """Rows of a cache are written at a run-time position; int64 numbers too."""
+    """ScatterND writes rows of a cache at a run-time position, also for int64."""
     cache, row, at = normal(11, 2, 3, 9, 4), normal(12, 2, 3, 1, 4), np.array([[[[6]]]])
     nodes = [op("Expand", "at shape", "i"), op("ScatterElements", "cache i row", "y", axis=2)]
     inputs = {"cache": cache, "row": row, "at": at}
@@ -96,7 +97,7 @@ def test_one_hot(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_places(device: vkq.Device, dtype: Any) -> None:
-    """ArgMax and ArgMin return the first or last of equal numbers, along any axis; arithmetic and Gather read
+    """ArgMax and ArgMin return the first or last of equal values, along any axis; arithmetic and Gather read
     the result."""
     x = np.round(normal(15, 3, 9, 5)).astype(dtype)
     for kind in ("ArgMax", "ArgMin"):
@@ -113,7 +114,7 @@ def test_places(device: vkq.Device, dtype: Any) -> None:
 
 @pytest.mark.parametrize("largest", [1, 0])
 def test_top_k(device: vkq.Device, largest: int) -> None:
-    """TopK returns the first of equal numbers, handles infinities, and can return all numbers of a line."""
+    """TopK returns the first of equal values, handles infinities, and can return all values along an axis."""
     x = np.round(normal(17, 3, 37, 5))
     x[0, 3], x[1, 5, 2] = np.inf, -np.inf
     for axis, k in ((1, 6), (0, 1), (-1, 5)):
@@ -126,7 +127,7 @@ def test_top_k(device: vkq.Device, largest: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_running_sums(device: vkq.Device, dtype: Any) -> None:
-    """CumSum adds in ONNX Runtime's order; from a mask it makes positions."""
+    """CumSum adds in ONNX Runtime's order, also to compute positions from a mask."""
     x = normal(18, 2, 11, 3) if dtype == np.float32 else ids(18, 0, 2, 2, 11, 3)
     for axis, exclusive, reverse in ((1, 0, 0), (0, 1, 0), (-1, 0, 1), (1, 1, 1)):
         nodes = [op("CumSum", "x axis", "y", exclusive=exclusive, reverse=reverse)]
@@ -161,7 +162,7 @@ def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
 @pytest.mark.parametrize("channels", [False, True])
 def test_parameters_of_the_run(device: vkq.Device, dtype: Any, channels: bool) -> None:
     """Scales and zero points that a run computes, one or one for each channel, give the bits that constants
-    give: ties, numbers out of range, infinities and NaN."""
+    give, for ties, values out of range, infinities and NaN."""
     rng = np.random.default_rng(40)
     scale = rng.uniform(0.05, 0.2, 5 if channels else ()).astype(np.float32)
     zero = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, scale.shape).astype(dtype)
@@ -219,8 +220,9 @@ def transformed(device: vkq.Device, node: Any, x: np.ndarray, opset: int, **cons
 
 
 def test_fourier_transforms(device: vkq.Device) -> None:
-    """DFT of real and complex numbers of lengths that are not powers of two, along each axis, padded, cut,
-    one-sided and inverse, in the forms of opsets 17 and 20; the inverse gives the numbers back."""
+    """DFT is right for real and complex values of lengths that are not powers of two, along each axis,
+    padded, cut, one-sided and inverse, in the forms of opsets 17 and 20; the inverse gives the values
+    back."""
     real, complex_ = normal(36, 2, 7, 10, 1), normal(37, 2, 7, 10, 2)
     for x in (real, complex_):
         for axis in (1, 2):
@@ -244,7 +246,8 @@ def test_fourier_transforms(device: vkq.Device) -> None:
 
 
 def test_spectrograms(device: vkq.Device) -> None:
-    """STFT with and without a window, one-sided and not, of frames that leave samples at the end."""
+    """STFT is right with and without a window, one-sided and two-sided, with frames that leave samples at the
+    end."""
     x, window = normal(38, 2, 61, 1), np.hanning(16).astype(np.float32)
     step, length = np.array(5), np.array(16)
     node = op("STFT", "x step window", "y")
@@ -332,8 +335,8 @@ RESIZES = [
 
 @pytest.mark.parametrize("attributes", RESIZES, ids=lambda a: ".".join(map(str, a.values())))
 def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
-    """Resize enlarges one axis and shrinks another, to sizes that are not multiples; lines and volumes
-    too."""
+    """Resize is right if it enlarges one axis and shrinks another, to sizes that are not multiples; also in
+    1-D and 3-D."""
     x = normal(40, 2, 3, 7, 9)
     nodes = [op("Resize", "x none none sizes", "y", **attributes)]
     data = model(nodes, {"x": x}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=np.array([2, 3, 11, 5]))
@@ -407,7 +410,7 @@ def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 def test_grids(device: vkq.Device, mode: str, padding: str) -> None:
-    """GridSample reads points inside, outside and on the border of images that are not square."""
+    """GridSample is right for points inside, outside and on the border of images that are not square."""
     x, grid = normal(60, 2, 3, 5, 7), normal(61, 2, 4, 9, 2) / 2
     for align in (0, 1):
         nodes = [op("GridSample", "x grid", "y", mode=mode, padding_mode=padding, align_corners=align)]

@@ -36,8 +36,8 @@ def test_mean(device: vkq.Device, axes: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum"])
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_real_results(device: vkq.Device, axes: tuple[int, ...], op: str) -> None:
-    """A real result is an exact sum times one float32 factor: its error is two roundings of 2^-24, and that
-    of the scale."""
+    """A real result is an exact sum times one float32 factor: its error is at most two roundings of 2^-24 and
+    the error of the scale."""
     x = bytes_of((2, 5, 6, 7), "int8")
     constants = q("x", 0.05, 100, "int8") | {"axes": np.array(axes, np.int64)}
     nodes = [

@@ -1,5 +1,5 @@
-"""Tests of parallel batches: each array arrives in its place, whatever memory the device has, and nothing is
-allocated between batches."""
+"""Tests of parallel batches: each array arrives at its position, for all memory types of devices, and nothing
+is allocated between batches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -81,8 +81,8 @@ def test_one_result_of_several_inputs(mine: vkq.Device) -> None:
 
 
 def test_many_rows_are_copied_by_several_threads(mine: vkq.Device) -> None:
-    """Several threads copy more than 2 MiB, with rows that cross the threads' parts, and with one row larger
-    than such a part."""
+    """Copies of more than 2 MiB by several threads are right, with rows that cross the threads' parts, and
+    with one row larger than a part."""
     for shape in ((37, 3, 150, 163), (2, 9, 410, 401)):
         lane = Lane(mine, pooled(mine, shape), [0], deque())
         x = batch(7, shape=shape)

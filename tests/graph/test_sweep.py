@@ -16,7 +16,7 @@ from vkq.onnx import read
 
 
 def counted(patch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Count the nodes that all walks pass, and those that they visit."""
+    """Return counts, updated by all walks, of the nodes that are passed ("nodes") and visited ("visits")."""
     count, walk = {"nodes": 0, "visits": 0}, Sweep.walk
 
     def walked(sweep: Sweep, visit: Any, ops: Container[str] | None = None) -> None:

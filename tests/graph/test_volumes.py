@@ -1,5 +1,5 @@
-"""Tests of operators on volumes, which run as operators on images: the bits of NumPy, ONNX Runtime's results,
-and its bytes in int8."""
+"""Tests of operators on volumes, which run as operators on images: they give NumPy's bits, ONNX Runtime's
+results, and in int8 its bytes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Random graphs of floats, 8-bit numbers, integers and flags, with changing sizes, against ONNX Runtime.
+"""Random graphs of floats, 8-bit values, integers and flags, with changing sizes, compared with ONNX Runtime.
 
 python -m tests.onnx.islands 5000          so many graphs, on the default device
 python -m tests.onnx.islands 5000 20000    the same, from this seed on
@@ -36,7 +36,7 @@ ELEMENTS = [
     ("Sigmoid", [FLOATS], FLOATS), ("LpPool", [FLOATS], FLOATS), ("Tanh", [FLOATS], FLOATS),
     ("Atan", [FLOATS], FLOATS), ("Asinh", [FLOATS], FLOATS), ("Softsign", [FLOATS], FLOATS),
 ]  # fmt: skip
-OF_THE_CPU = {"LpPool": {"kernel_shape": [1]}}  # an operator that vkq does not know; it computes magnitudes
+OF_THE_CPU = {"LpPool": {"kernel_shape": [1]}}  # an operator that vkq does not support; it returns |x|
 ROUNDED = {
     "Sigmoid",
     "Tanh",
@@ -74,7 +74,7 @@ class Island:
         return name
 
     def _pick(self, kind: str) -> str:
-        """Return a value, or sometimes a constant that broadcasts."""
+        """Return the name of a value, or sometimes of a constant that broadcasts."""
         if self.random.random() < 0.25 and kind != FLAGS:
             shape = [(), (K,), (1, 1, K)][self.random.integers(3)]
             numbers = self.random.integers(-4, 5, shape)
@@ -86,7 +86,7 @@ class Island:
         if how < 0.6:
             op, kinds, result = ELEMENTS[self.random.integers(len(ELEMENTS))]
             operands = [self._pick(kind) for kind in kinds]
-            operands[0] = str(self.random.choice(self.values[kinds[0]][-4:]))  # one has the whole shape
+            operands[0] = str(self.random.choice(self.values[kinds[0]][-4:]))  # one has the full shape
             self._new(op, operands, result, **OF_THE_CPU.get(op, {}))
         elif how < 0.66:
             source, to = self.random.choice([INTS, FLAGS]), self.random.choice([FLOATS, INTS])
@@ -103,7 +103,7 @@ class Island:
             self._chosen()
 
     def _quantized(self) -> None:
-        """Quantize to 8 bits, and add there."""
+        """Add a sum of 8-bit values between QuantizeLinear and DequantizeLinear."""
         scale, zero = self._constant(np.float32(0.05)), self._constant(np.int8(self.random.integers(-9, 9)))
         x = self._pick(FLOATS)
         x = self._new("Add", [x, "x"]) if x in self.constants else x
@@ -197,7 +197,8 @@ def feed(seed: int, n: int, length: int) -> dict[str, np.ndarray]:
 
 
 def attempt(device: vkq.Device, seed: int) -> str:
-    """Compare a graph's results for three sizes; return where it ran."""
+    """Compare a graph's results with ONNX Runtime's for three sizes; return where it ran ("staged", or the
+    executable's class)."""
     island = Island(seed)
     data = island.model()
     with warnings.catch_warnings():
@@ -208,7 +209,7 @@ def attempt(device: vkq.Device, seed: int) -> str:
             got = session.run(None, given)
             for name, a, b in zip(island.values, got, onnxruntime_results(data, given), strict=True):
                 assert (a.dtype, a.shape) == (b.dtype, b.shape), (seed, name)
-                if name == FLOATS:  # one 8-bit step, where libraries round a tie differently
+                if name == FLOATS:  # allow one 8-bit step, because libraries round ties differently
                     bound = 0.05001 * 4 + 1e-4 * np.abs(b[np.isfinite(b)]).max(initial=0)
                     np.testing.assert_allclose(a, b, rtol=1e-4, atol=bound, err_msg=str(seed))
                 elif not _floats_decide(island):

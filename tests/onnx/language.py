@@ -65,7 +65,7 @@ class _Net:
         return self.op("MatMulNBits", inputs, f"{name}/output_0", MICROSOFT, **a)
 
     def norm(self, x: str, skip: str, name: str, last: bool = False) -> tuple[str, str]:
-        """Add a normalization; return its result and the sum before it."""
+        """Add a normalization; return (its result, the sum of x and *skip*)."""
         scale = self.constant(f"{name}.weight", self.random.normal(1, 0.2, self.sizes.hidden))
         if not skip:
             a = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
@@ -76,7 +76,8 @@ class _Net:
 
 
 def _reformatted(net: _Net) -> tuple[str, str]:
-    """Compute the positions of last tokens and a total length from the attention mask."""
+    """Add nodes that compute, from the attention mask, the last tokens' positions and the total length;
+    return both."""
     axis, one = net.constant("axis", np.array([1])), net.constant("one", np.array([1]))
     sums = net.op("ReduceSum", ["attention_mask", axis], "mask/ReduceSum", keepdims=1)
     last = net.op("Cast", [net.op("Sub", [sums, one], "mask/Sub")], "seqlens_k", to=TensorProto.INT32)

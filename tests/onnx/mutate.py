@@ -1,4 +1,5 @@
-"""Broken models made from good ones: flipped bytes, and changed, dropped and swapped fields of the protobuf.
+"""Broken models made from valid models: flipped bytes, and changed, dropped and swapped fields of the
+protobuf.
 
 python -m tests.onnx.mutate 100000      tries so many; prints those that were neither accepted nor refused
                                         by a ModelError
@@ -25,7 +26,7 @@ NUMBERS = [-(2**63), -(2**31), -129, -2, -1, 0, 1, 2, 3, 7, 255, 2**31 - 1, 2**3
 
 
 def sources() -> list[Any]:
-    """Return small good models of several kinds, quantized and float."""
+    """Return small valid models of several kinds, quantized and float."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for kind, form in (

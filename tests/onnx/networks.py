@@ -1,4 +1,4 @@
-"""Small networks of known kinds with random weights, quantized by ONNX Runtime's own tool."""
+"""Small networks of well-known kinds with random weights, quantized by ONNX Runtime's own tool."""
 
 from __future__ import annotations
 
@@ -248,5 +248,5 @@ def quantized(model: Any, form: str, folder: Path, shape: Sequence[int], per_op:
 
 
 def onnxruntime_results(model: bytes, feed: dict[str, Any], names: Sequence[str] | None = None) -> list[Any]:
-    """Return the results of ONNX Runtime's CPU provider, with int8 activations fused as on other machines."""
+    """Return the results of ONNX Runtime's CPU provider, with int8 operators fused as on every machine."""
     return list(cpu_session(model, "comparing").run(names, feed))

@@ -15,8 +15,8 @@ from tests.onnx.test_operators import MICROSOFT, model
 from vkq.onnx.cpu import cpu_session
 
 MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # padded to the right
-# Scores of size 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's, and so are weights, relative to
-# themselves; they multiply values of size 3, which are added.
+# Scores of size 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's, which is also the relative error
+# of weights; these multiply values of size 3, which are added.
 BOUND = 1e-4
 
 
@@ -46,8 +46,8 @@ def test_multi_head_attention(device: vkq.Device, names: str) -> None:
 
 @pytest.mark.parametrize("unidirectional", [0, 1])
 def test_padding_to_the_left(device: vkq.Device, unidirectional: int) -> None:
-    """Results stay near if the first tokens see only hidden keys. Then -10000 + score is rounded to 2^-10,
-    and weights have that relative error."""
+    """Results are close to ONNX Runtime's if the first tokens see only hidden keys. Then -10000 + score is
+    rounded to 2^-10, and weights have that relative error."""
     fed, a = {"x": normal(2, 5, 19), "m": MASK[:, ::-1].copy()}, {"unidirectional": unidirectional}
     constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
     ((y, want),) = both(device, "Attention", fed, constants, "xwbm", num_heads=2, **a)
@@ -62,7 +62,8 @@ def test_causal_multi_head_attention(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("form", ["ends", "ends and starts", "queries", "widths"])
 def test_masks_and_widths(device: vkq.Device, form: str) -> None:
-    """Masks may be lengths, or given for each query; values may have another width than keys."""
+    """Results are within the bound with masks as lengths or for each query, and with values of another width
+    than keys."""
     masks = {
         "ends": np.int32([5, 3]),
         "ends and starts": np.int32([5, 4, 0, 2]),
@@ -109,8 +110,8 @@ def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None
 
 @pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
 def test_float16(device: vkq.Device, op: str) -> None:
-    """float16 results are near ONNX Runtime's float32 results for the same numbers, because its CPU provider
-    has no float16 here. q, k and v of size 4 are rounded to 2^-9, which adds up over the 13 terms of a score;
+    """float16 results are near ONNX Runtime's float32 results for the same values: its CPU provider has no
+    float16 Attention. q, k and v of size 4 are rounded to 2^-9, which adds up over the 13 terms of a score;
     results are rounded once."""
     fed = (
         {"x": normal(2, 5, 19)}
@@ -151,8 +152,8 @@ def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("case", ["rotary", "heads", "megatron"])
 def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str) -> None:
-    """The fallback runs other forms: rotary embeddings inside, numbers of heads that do not divide the width,
-    a mask of four axes."""
+    """The fallback runs other forms: built-in rotary embeddings, numbers of heads that do not divide the
+    width, a mask of four axes."""
     fed: dict[str, Any] = {"x": normal(2, 5, 19)}
     constants: dict[str, Any] = {"w": normal(19, 96), "b": normal(96), "m": np.ones((2, 1, 8, 8), np.int32)}
     a = {"num_heads": 5 if case == "heads" else 2, "do_rotary": int(case == "rotary")}
@@ -163,7 +164,7 @@ def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str)
 
 
 def fused_encoder(width: int = 64) -> bytes:
-    """Return two layers as ONNX Runtime's optimizer writes them, for any batch and length."""
+    """Return an encoder of two layers as ONNX Runtime's optimizer writes it, for any batch and length."""
     random, constants, nodes = np.random.default_rng(0), dict[str, np.ndarray](), list[Any]()
 
     def c(name: str, *shape: int) -> str:

@@ -20,8 +20,9 @@ HEADS, WIDTH = 2, 5
 
 
 def decoder() -> onnx.ModelProto:
-    """Return one decoding step: a token's key is appended to the past keys; y has a number for each of them.
-    `same` is an alias of an input; `flags` and `next` have types that a device stores differently."""
+    """Return a model of one decoding step: a token's key is appended to the past keys; y has an element for
+    each key. `same` is an alias of an input; `flags` and `next` have types that a device stores
+    differently."""
     nodes = [
         node("Concat", ["past", "key"], ["present"], axis=2),
         node("Transpose", ["present"], ["keys"], perm=[0, 1, 3, 2]),
@@ -98,7 +99,7 @@ def test_a_cache_that_grows_never_crosses(device: vkq.Device, crossings: Counter
 
 
 def test_results_have_memory_of_their_own(device: vkq.Device) -> None:
-    """Returned results do not change, whether they are aliases of inputs or later runs write."""
+    """Returned results do not change, even if they are aliases of inputs, or later runs write results."""
     session = vkq.onnx.InferenceSession(MODEL, device)
     first, second = feed(3, 0), feed(3, 1)
     past = vkq.Tensor.from_numpy(first["past"], device)
@@ -151,8 +152,8 @@ def test_wrong_tensors_are_refused(device: vkq.Device) -> None:
 
 
 def test_bound_memory(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bound memory works in a loop as ONNX Runtime's users write it: one bound value is read and overwritten,
-    another is made in each run."""
+    """Bound memory works in a typical ONNX Runtime loop: one bound value is read and overwritten, another is
+    newly allocated in each run."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     session, referee = vkq.onnx.InferenceSession(MODEL), onnxruntime.InferenceSession(MODEL)
     given = feed(3, 4)

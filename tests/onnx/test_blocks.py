@@ -1,4 +1,4 @@
-"""Tests of constants of 4 bits, and of products with weights from DequantizeLinear in blocks: vkq and ONNX
+"""Tests of 4-bit constants, and of products with weights from DequantizeLinear in blocks: vkq and ONNX
 Runtime's CPU provider are both within the bound around float64."""
 
 from pathlib import Path
@@ -44,7 +44,7 @@ def onnxruntime(data: bytes, x: np.ndarray) -> Any:
 def product(
     op: str, x: np.ndarray, n: int, dtype: str, block: int, points: bool, axis: int, **options: Any
 ) -> tuple[bytes, np.ndarray, np.ndarray | None]:
-    """Return the model, its weight (N, K) in float64, and its bias."""
+    """Return (the model, its weight (N, K) in float64, its bias)."""
     k, transposed = x.shape[-1], bool(options.get("transB", 0))
     shape = (n, k) if transposed else (k, n)
     blocks = tuple(-(-d // block) if i == axis else d for i, d in enumerate(shape))
@@ -175,8 +175,8 @@ def test_blocks_that_no_group_has_are_float_weights(
 
 @pytest.mark.parametrize("options", [{"transA": 1}, {"alpha": 2.0}, {"beta": 0.5}, {}])
 def test_gemm_in_another_form(options: dict[str, Any], device: vkq.Device) -> None:
-    """Options of Gemm that the product does not have become nodes before and after it; a bias of one number
-    is added to all columns."""
+    """Options of Gemm that vkq's product lacks become nodes before and after it; a bias of one element is
+    added to all columns."""
     x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
     constants = {
         "w": codes("int4", (64, 32)),
@@ -208,7 +208,7 @@ def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4), (0, 3), ()])
 def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_path: Path) -> None:
-    """Numbers of 4 bits are read completely; an odd count leaves half a byte."""
+    """4-bit constants are read completely, also an odd count, which leaves half a byte."""
     want = np.resize(np.arange(*RANGES[dtype]), shape).astype(codes(dtype, (1,)).dtype)
     tensor = numpy_helper.from_array(want, "w")
     if stored == "as int32":
@@ -225,7 +225,7 @@ def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("op", ["Conv", "MatMul"])
 def test_quantized_activations_take_them_as_8_bits(op: str, dtype: str, device: vkq.Device) -> None:
-    """Operators with quantized activations read 4-bit constants as 8-bit numbers and return ONNX Runtime's
+    """Operators with quantized activations read 4-bit constants as 8-bit values and return ONNX Runtime's
     bytes."""
     rng = np.random.default_rng(1)
     shape, axis, n = ((1, 8, 9, 9), 0, 6) if op == "Conv" else ((5, 40), 1, 12)
@@ -251,7 +251,7 @@ def test_quantized_activations_take_them_as_8_bits(op: str, dtype: str, device: 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_nothing_else_takes_them(dtype: str, any_device: vkq.Device) -> None:
-    """Other uses of 4-bit numbers are refused, because they would be read as 8-bit numbers: movement, a
+    """Other uses of 4-bit constants are refused, because they would be read as 8-bit values: movement, a
     result, a zero point that defines the type."""
     x, w = np.ones((2, 3), np.float32), codes(dtype, (2, 3))
     moved = model([helper.make_node("Transpose", ["w"], ["y"], "t")], x, {"w": w})

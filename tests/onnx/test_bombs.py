@@ -1,4 +1,4 @@
-"""Tests of small models that ask for much memory: they are refused by their sizes, before memory is
+"""Tests of small models that request much memory: they are refused by their sizes, before memory is
 allocated."""
 
 import tracemalloc

@@ -57,7 +57,8 @@ def test_a_constant_decides(device: vkq.Device, flag: bool) -> None:
 
 def test_a_shape_decides(device: vkq.Device) -> None:
     """A branch decided by a shape is inlined: PyTorch's squeeze(1), which removes an axis with one element.
-    Also results with several names, one of them an outer value; an initializer inside; a nested If."""
+    Branches may have results with several names, one of them an outer value, an initializer, and a nested
+    If."""
     squeezed = helper.make_graph(
         [node("Squeeze", "r axis", "s"), node("Identity", "r", "q")], "then", [],
         [info("s", FLOAT, None), info("q", FLOAT, None)],
@@ -80,7 +81,7 @@ def test_a_shape_decides(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("condition", ["none", "given", "constant"])
 def test_rounds(device: vkq.Device, condition: str) -> None:
-    """A loop is unrolled, with a growing value, a sum of every iteration, an If by the iteration's number,
+    """A loop is unrolled, with a growing value, a sum in every iteration, an If on the iteration's number,
     and an outer value."""
     add = helper.make_graph([node("Add", "a0 r", "t")], "then", [], [info("t", FLOAT)])
     keep = helper.make_graph([node("Mul", "a0 r", "e")], "else", [], [info("e", FLOAT)])
@@ -111,8 +112,8 @@ def test_rounds(device: vkq.Device, condition: str) -> None:
 def test_what_numbers_decide_is_the_fallbacks(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """Branches and loops decided by run-time numbers go to the fallback: an If, a loop that may stop early,
-    one of no iterations and one of too many."""
+    """Branches and loops decided by run-time values go to the fallback: an If, a loop that may stop early, a
+    loop without iterations and one with too many."""
     if form == "data":
         choice = {"then_branch": branch("Neg", "t"), "else_branch": branch("Abs", "e")}
         nodes = [node("ReduceSum", "x", "s", keepdims=0), node("Less", "zero s", "c"), node("Relu", "x", "r")]

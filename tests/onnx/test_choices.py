@@ -26,14 +26,14 @@ def flags(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def operands(dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return a and b with different parameters, and the parameters of y."""
+    """Return (inputs a and b, quantization parameters of a, b and y, all different)."""
     inputs = {"a": bytes_of(SHAPE, dtype), "b": bytes_of(SHAPE, dtype, 1)}
     return inputs, q("a", 0.03, 100, dtype) | q("b", 0.07, 140, dtype) | q("y", 0.1, 120, dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_quantized_where(device: vkq.Device, dtype: str) -> None:
-    """Where selects 8-bit numbers by flags that are an input and broadcast; another input uses the same
+    """Where selects 8-bit values by flags that are an input and broadcast; another input uses the same
     executable."""
     inputs, constants = operands(dtype)
     names = ["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"]
@@ -64,8 +64,8 @@ def test_where(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_where_by_a_comparison(device: vkq.Device, dtype: str) -> None:
-    """A comparison a > b selects between floats, with and without a QuantizeLinear after it; the flags are a
-    result too."""
+    """A comparison a > b selects between floats, with and without a QuantizeLinear after the selection; the
+    flags are also a result."""
     inputs, constants = operands(dtype)
     nodes = [*REAL, helper.make_node("Greater", ["ra", "rb"], ["c"]), helper.make_node("Not", ["c"], ["n"])]
     chosen = helper.make_node("Where", ["n", "ra", "rb"], ["r"])
@@ -123,7 +123,8 @@ def test_integer_product_by_rows(device: vkq.Device) -> None:
 
 
 def test_flags_of_both(any_device: vkq.Device) -> None:
-    """Comparisons of quantized numbers and of floats give flags; one compares a result of the CPU."""
+    """Comparisons of quantized values and of floats give ONNX Runtime's flags; one compares a result of the
+    CPU."""
     inputs, constants = operands("uint8")
     feed = inputs | {"x": np.random.default_rng(0).normal(0, 1, SHAPE).astype(np.float32)}
     nodes = [

@@ -64,7 +64,7 @@ def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> N
 @pytest.mark.parametrize(("name", "bound"), [("unet", 0), ("inception", 2**-22), ("densenet", 2**-22)])
 def test_known_networks(any_device: vkq.Device, tmp_path: Path, name: str, bound: float) -> None:
     """Known networks are within the bound: pools, movement and BatchNormalization between products, and
-    means, which ONNX Runtime adds in another order."""
+    means, whose terms ONNX Runtime adds in another order."""
     net = Net(seed=7)
     model = net.model(*KINDS[name](net))
     quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8, per_channel=True)
@@ -103,8 +103,8 @@ def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
 
 
 def test_product_of_two(device: vkq.Device) -> None:
-    """A product of two activations, as in attention, quantizes both in each run; the sums are ONNX
-    Runtime's."""
+    """A product of two activations, as in attention, quantizes both in each run and gives ONNX Runtime's
+    sums."""
     feed = {
         "x": bytes_of((2, 5, 9), "int8").astype(np.float32),
         "v": bytes_of((2, 9, 6), "int8", 1) / np.float32(3),
@@ -128,8 +128,8 @@ FAR = [np.inf, -np.inf, 3.4e38, -3.4e38, 2e38, np.finfo(np.float32).max, -1e-45]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ranges_that_are_infinite(device: vkq.Device, seed: int) -> None:
-    """Infinite ranges are treated as by ONNX Runtime, whose scale is infinite if the difference of two large
-    numbers is."""
+    """Infinite ranges are treated as by ONNX Runtime, whose scale is infinite if the difference of max and
+    min overflows."""
     outputs = [("y", TensorProto.UINT8), ("s", TensorProto.FLOAT), ("z", TensorProto.UINT8)]
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])
     graph = helper.make_graph(

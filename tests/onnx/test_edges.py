@@ -101,7 +101,7 @@ def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size:
 
 def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> None:
     """16-bit activations keep float weights in the fallback, where an optimizer of ONNX Runtime would
-    quantize them per tensor, even weights that were dequantized before."""
+    quantize them per tensor, even weights that a DequantizeLinear produced."""
     rng = np.random.default_rng(0)
     x, scales = rng.standard_normal((1, 3, 8, 8)).astype(np.float32), np.array([1e-3, 1e-4, 5e-3, 3e-5])
     constants = {
@@ -187,7 +187,7 @@ BATCHED = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])  # dtype of the weight
 @pytest.mark.parametrize("columns", [1, 7])  # one scale for each matrix, or one for each column
-@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 6, 5)])  # the second is one matrix for all of a batch
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 6, 5)])  # the second has one matrix for the whole batch
 def test_scales_of_each_matrix_of_a_batch(
     any_device: vkq.Device, shape: tuple[int, ...], columns: int, dtype: str
 ) -> None:
@@ -252,7 +252,7 @@ def test_a_dead_node_may_be_anything(any_device: vkq.Device) -> None:
 
 
 def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:
-    """The scales of a and y belong to rows, as in ONNX, even if there are as many columns."""
+    """The scales of a and y apply to rows, as in ONNX, even if there are as many columns as rows."""
     a, b = bytes_of((4, 4), "uint8"), bytes_of((4, 4), "uint8", 1)
     scales, points = np.array([0.1, 0.2, 0.4, 0.8], np.float32), np.array([3, 120, 200, 90], np.uint8)
     constants = {
@@ -303,8 +303,8 @@ def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("size", [(5, 4), (9,)], ids=["image", "line"])
 @pytest.mark.parametrize("strides", [1, 3])
 def test_averages_of_the_image(any_device: vkq.Device, size: tuple[int, ...], strides: int) -> None:
-    """Average pools with a kernel of the image's size use ONNX Runtime's other formula for them: bytes differ
-    at ties."""
+    """Average pools with a kernel of the image's size use ONNX Runtime's separate formula for this case:
+    bytes differ at ties."""
     x = bytes_of((2, 300, *size), "uint8")
     how = {"kernel_shape": size, "strides": [strides] * len(size)}
     constants = q("x", 1 / 16, 128, "uint8") | q("y", 1 / 60, 83, "uint8")

@@ -1,4 +1,4 @@
-"""Tests of the parts of a model that ONNX Runtime runs: nodes in the model's form, with acceptable names."""
+"""Tests of the parts of a model that ONNX Runtime runs: their nodes have the model's form and valid names."""
 
 import dataclasses
 import warnings
@@ -43,7 +43,7 @@ def check(device: vkq.Device, data: bytes, feed: dict[str, np.ndarray]) -> None:
 def test_operators_are_as_the_opset_of_the_model_has_them(
     any_device: vkq.Device, op: str, opset: int, attributes: dict[str, Any], more: dict[str, np.ndarray]
 ) -> None:
-    """Operators go to the fallback in the opset of the model; the nodes around them are written in their
+    """Operators go to the fallback in the opset of the model; vkq writes the nodes around them in their
     newest form."""
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     nodes = [
@@ -64,8 +64,8 @@ def test_nodes_that_stand_for_one_have_names_of_their_own(any_device: vkq.Device
 
 @pytest.mark.parametrize("between", [False, True], ids=["int8", "float32"])
 def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None:
-    """A Clip with a computed bound runs: it is not a function of two numbers with a table, since a bound is
-    one number for all elements."""
+    """A Clip with a computed bound runs: it must not become a table of two values, because a bound is one
+    value for all elements."""
     feed = {"x": bytes_of((3, 4), "int8"), "low": np.array(-5, np.int8)}
     clip = [helper.make_node("Clip", ["x", "low"], ["y"])]
     constants: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None
     data = model(clip, feed, constants, "int8")
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)  # a warning about int8 numbers
+        warnings.simplefilter("ignore", FallbackWarning)  # a warning about int8 values
         (got,) = session.run(None, feed)
     np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
 
@@ -118,7 +118,8 @@ def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("between", ["quantized", "float32"])
 def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
-    """Guards that PyTorch writes around attention are removed: a softmax of 8-bit numbers is never NaN."""
+    """Guards against NaN that PyTorch writes around attention are removed, because a softmax of 8-bit values
+    is never NaN."""
     x = bytes_of((2, 3, 5), "int8")
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["d"]),
@@ -184,8 +185,8 @@ def test_what_a_device_refuses_runs_alone(
 
 
 def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
-    """A softmax of 400,000 numbers, whose loop a driver may end, runs alone; its bytes are the same wherever
-    it runs."""
+    """A softmax of 400,000 elements, whose loop a driver may end, runs in the fallback alone; its bytes are
+    the same on the device and the CPU."""
     x = np.random.default_rng(4).standard_normal((1, 400_000)).astype(np.float32)
     x *= np.float32(5e-6)
     data = model(between_bytes("Softmax", axis=-1), {"x": x}, q("q", 1e-7, 100, "int8"), "int8")
@@ -203,8 +204,8 @@ def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
 def test_a_form_of_resize_leaves_the_others_on_the_device(
     any_device: vkq.Device, rank: int, dtype: str
 ) -> None:
-    """An unsupported form of Resize leaves the other nodes on the device, also for lines (N, C, L), which are
-    reshaped to images."""
+    """An unsupported form of Resize leaves the other nodes on the device, also for 1-D data (N, C, L), which
+    is reshaped to images."""
     x = bytes_of((1, 2, 3, 5)[-rank:], "uint8").astype(dtype)
     symmetric = {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}
     nodes = [
@@ -223,7 +224,7 @@ def test_a_form_of_resize_leaves_the_others_on_the_device(
 
 
 def test_a_bias_of_int32_that_is_computed(any_device: vkq.Device) -> None:
-    """A computed int32 bias is not read as 8-bit numbers, although its zero point is omitted."""
+    """A computed int32 bias is not read as 8-bit values, although its zero point is omitted."""
     x, bias = bytes_of((1, 3, 4, 5), "uint8"), np.array([700, -900], np.int32)
     constants = q("x", 0.02, 100, "uint8") | q("w", 0.03, 90, "uint8") | q("y", 0.1, 120, "uint8")
     constants["w"] = bytes_of((2, 3, 3, 3), "uint8")

@@ -1,4 +1,4 @@
-"""Tests of operators that ONNX defines by other operators: the definitions run on the device, with ONNX
+"""Tests of operators that ONNX defines by other operators: their definitions run on the device, with ONNX
 Runtime's results."""
 
 from typing import Any

@@ -44,8 +44,8 @@ def both(
 @pytest.mark.parametrize("names", ["xsgbc", "xsgb", "xsg-c", "xtg"])
 @pytest.mark.parametrize("results", ["y", "y--z"])
 def test_skip_layer_normalization(device: vkq.Device, names: str, results: str) -> None:
-    """SkipLayerNormalization is within 2e-6 for numbers of size 1, as LayerNormalization; its sum has at most
-    two additions. t is the same for the whole batch."""
+    """SkipLayerNormalization is within 2e-6 for values of size 1, like LayerNormalization; the sum before it
+    has at most two additions. t is the same for the whole batch."""
     fed = {"x": normal(2, 5, 37), **{k: normal(2, 5, 37, seed=1) for k in "s" if k in names}}
     fed |= {k: normal(1, 5, 37, seed=1) for k in "t" if k in names}
     constants = {name: normal(37, seed=i) for i, name in enumerate("gbc", 2)}
@@ -94,8 +94,8 @@ def test_embed_layer_normalization(device: vkq.Device, names: str) -> None:
 
 
 def test_skip_normalization_of_halves(device: vkq.Device) -> None:
-    """SkipLayerNormalization of float16 is computed in float32: results differ by at most one half float
-    step, or by 8e-6 near a tie."""
+    """SkipLayerNormalization of float16 is computed in float32: results differ by at most one float16 step,
+    or by 8e-6 near a tie."""
     fed = {"x": normal(2, 5, 37).astype(np.float16), "s": normal(2, 5, 37, seed=1).astype(np.float16)}
     constants = {name: normal(37, seed=i).astype(np.float16) for i, name in enumerate("gbc", 2)}
     node = helper.make_node("SkipLayerNormalization", list("xsgbc"), ["y"], domain=MICROSOFT)

@@ -1,4 +1,4 @@
-"""Tests of com.microsoft's GatherBlockQuantized on the device: it gives ONNX Runtime's numbers, with ids as
+"""Tests of com.microsoft's GatherBlockQuantized on the device: it gives ONNX Runtime's values, with ids as
 data."""
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
     prepares anything."""
     want, scores = by_onnx_runtime(path, PROMPT, 64)
     gaps = [float(np.diff(np.sort(one)[-2:])[0]) for one in scores]
-    assert min(gaps) > 1e-3  # much more than another order of additions changes
+    assert min(gaps) > 1e-3  # much more than the effect of another order of additions
     with vkq.onnx.LanguageModel(path, device) as model:
         found = []
         for token in model.generate(PROMPT, 64, stop=[]):
@@ -77,7 +77,7 @@ def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) ->
 
 
 def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:
-    """The seed decides the tokens; each is among the most likely."""
+    """The seed determines the sampled tokens; each of them is among the most likely ones."""
     model = vkq.onnx.LanguageModel(path, any_device)
 
     def drawn(seed: int, **a: Any) -> list[int]:
@@ -95,11 +95,11 @@ def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:
 def test_text(
     any_device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The package tokenizers makes text of tokens; a token may be a part of a character, which is returned
+    """The package tokenizers converts tokens to text; a token may be a part of a character, which is returned
     when it is complete."""
 
     class Bytes:
-        """A stand-in for a tokenizer: tokens are bytes of UTF-8, and the model's tokens are set to a two-byte
+        """A fake tokenizer: tokens are bytes of UTF-8, and the model's tokens are set to a two-byte
         character."""
 
         def encode(self, text: str) -> Any:

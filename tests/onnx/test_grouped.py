@@ -25,7 +25,7 @@ HALF_BOUND = 2.0**-8
 def compared(
     device: vkq.Device, node: Any, fed: Arrays, constants: Arrays, opset: int = 21
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return pairs of vkq's and ONNX Runtime's results of one node, of its first input's type."""
+    """Return pairs of vkq's and ONNX Runtime's results of one node, in the type of the node's first input."""
     kind = helper.np_dtype_to_tensor_dtype(fed[node.input[0]].dtype)
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
@@ -51,8 +51,8 @@ def grouped(
     device: vkq.Device, tokens: int, held: int, lengths: list[int], *, packed: bool = False,
     dtype: Any = np.float32, rotary: bool = True, more: Arrays | None = None, **a: Any,
 ) -> None:  # fmt: skip
-    """Compare *tokens* new tokens for each batch, which then has these lengths, after a cache with *held*
-    places."""
+    """Compare results for *tokens* new tokens in each batch, after a cache with room for *held*; *lengths*:
+    the length of each batch afterwards."""
     batch, total = len(lengths), max(lengths)
     widths = (HEADS + 2 * KV_HEADS,) if packed else (HEADS, KV_HEADS, KV_HEADS)
     fed = {

@@ -112,8 +112,8 @@ def test_float16_beside_others(any_device: vkq.Device) -> None:
 
 
 def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
-    """A float16 input that a device cannot take counts as a constant of each run: here the host quantizes it,
-    and its 8-bit numbers go to the device."""
+    """A float16 input that a device does not support counts as a constant in each run: in this model the host
+    quantizes it, and its 8-bit values go to the device."""
     x, constants = np.linspace(-6, 6, 64).astype(np.float16), {"s": np.float16(0.05), "z": np.int8(3)}
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
     nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
@@ -133,7 +133,7 @@ def test_blocks_beyond_the_largest_group(
     """Blocks larger than the largest group become groups of 128 that share scales and zero points; an odd
     number leaves half a byte of zero points; groups beyond K are removed."""
     rng, n = np.random.default_rng(block), 9
-    w = weight(n, 32 * blocks, bits, 32, points == "none")  # several of its groups become one block
+    w = weight(n, 32 * blocks, bits, 32, points == "none")  # several of these groups become one block
     packed = rng.integers(0, 256, (n, blocks, block * bits // 8), np.uint8)
     given = inputs_of(w) | {"b": packed}
     zeros = w.zero_points()
@@ -158,7 +158,7 @@ def test_blocks_beyond_the_largest_group(
 @pytest.mark.parametrize(("k", "block"), [(160, 32), (200, 128), (300, 256), (48, 16)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Device) -> None:
-    """Weights of two bits become four bits on the device, with the same numbers."""
+    """Weights of two bits become four bits on the device, with the same values."""
     rng, n, blocks = np.random.default_rng(k), 9, -(-k // block)
     b = rng.integers(0, 256, (n, blocks, block // 4), np.uint8)
     scales = rng.uniform(0.5, 1, (n, blocks)).astype(dtype)
@@ -184,7 +184,7 @@ def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Devic
 
 
 def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) -> None:
-    """Zero points are used with g_idx too; ONNX Runtime 1.32's CPU provider uses 8 in their place then."""
+    """Zero points are used also with g_idx, for which ONNX Runtime 1.32's CPU provider uses 8 instead."""
     w, x = weight(5, 160, 4, 32, False), np.random.default_rng(1).standard_normal((3, 160), np.float32)
     found = []
     for more in ({}, {"groups": np.arange(160, dtype=np.int32) // 32}):

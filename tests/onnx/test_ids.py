@@ -94,7 +94,8 @@ def test_rows_of_a_quantized_table_stay_in_8_bits(any_device: vkq.Device) -> Non
 
 
 def integers(*nodes: Node, **constants: Any) -> Graph:
-    """Return a graph of these nodes from x to y, with every value int64, before any pass changes types."""
+    """Return a graph of these nodes from x to y in which every value is int64, before any pass changes
+    types."""
     arrays = {name: np.asarray(v, np.int64) for name, v in constants.items()}
     specs = {"x": Spec("int64", (2, 3))} | {name: Spec.of(v) for name, v in arrays.items()}
     specs |= {name: Spec("int64", (2, 3)) for one in nodes for name in one.outputs}
@@ -254,8 +255,8 @@ def test_masks(device: vkq.Device, nodes: list[Any]) -> None:
 
 @pytest.mark.parametrize("inputs", ["b f", "f g", "g f b", "b k", "g k", "k f"])
 def test_flags_one_after_the_other(device: vkq.Device, inputs: str) -> None:
-    """Flags are concatenated in their order: an input, a table of it, a comparison of floats, constants; also
-    if a selection reads them."""
+    """Concatenations of flags keep their order: an input, a table of it, a comparison of floats, constants;
+    also if a selection reads them."""
     feed = {"b": np.array([[1, 0, 1], [0, 0, 1]], bool), "x": np.float32([[1, -1, 0], [2, 3, -4]])}
     count = len(inputs.split())
     nodes = [

@@ -20,7 +20,7 @@ FORMS = {
     "float16": Sizes(dtype="float16"),
 }
 
-# Bounds for scores of size 16: in each library a product of 96 numbers is within 100 * 2^-24 of its terms'
+# Bounds for scores of size 16: in each library a product of 96 elements is within 100 * 2^-24 of its terms'
 # size, and norms divide by the size of their input. float16: eight roundings of 2^-11.
 BOUND = {"float32": 2 * 16 * 100 * 2.0**-24, "float16": 16 * 8 * 2.0**-11}
 

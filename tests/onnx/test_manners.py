@@ -1,5 +1,5 @@
-"""Tests of code written for ONNX Runtime, run with both libraries; of a session's information, and of its
-end."""
+"""Tests of scripts written for ONNX Runtime, run with both libraries; of a session's information; and of
+closing a session."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def test_errors_of_asynchronous_runs(
 
 def test_close(any_device: vkq.Device, path: str) -> None:
     """Closing a session frees its memory at once; the device stays open, and later calls raise an error."""
-    for _ in range(2):  # the first session leaves tables that the device keeps for all sessions
+    for _ in range(2):  # the first session creates tables that the device keeps for all sessions
         before = any_device.memory_used_bytes
         opened_and_closed(any_device, path)
     assert any_device.memory_used_bytes <= before

@@ -1,5 +1,5 @@
-"""Tests of the module functions of ONNX Runtime's API page and examples, run with both libraries, and of
-those that vkq refuses or ignores."""
+"""Tests of the module functions in ONNX Runtime's API page and examples, run with both libraries, and of the
+functions that vkq refuses or ignores."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ def model(op: str) -> bytes:
 
 
 def state(device: vkq.Device) -> tuple[int, int, int]:
-    """Return the numbers of bytes on the device, of threads, and of open files."""
+    """Return (bytes on the device, number of threads, number of open files)."""
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name.startswith(WORKER):  # a thread that was told to end
+        if thread.name.startswith(WORKER):  # a thread that was asked to end
             thread.join(10)
     return device.memory_used_bytes, threading.active_count(), len(os.listdir("/proc/self/fd"))
 

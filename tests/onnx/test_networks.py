@@ -14,7 +14,7 @@ from vkq.runtime.offsets import lower_bound
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
-    """Return all models, each quantized once."""
+    """Return the cache of quantized models, filled by the tests."""
     return {}
 
 
@@ -45,7 +45,8 @@ def test_equal_to_onnxruntime(device: vkq.Device, models, tmp_path, kind: str, f
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_oracle_agrees(models, tmp_path, kind: str) -> None:
-    """The lowered graph in NumPy gives the same bytes, so that a difference on a device is the device's."""
+    """The lowered graph in NumPy gives the same bytes as ONNX Runtime, so a difference on a device is the
+    device's error."""
     model = model_of(models, kind, "qdq_int8", tmp_path)
     graph, _ = known(vkq.onnx.read(model), {"x": (1, 3, 16, 16)}, fallback=False)
     feed = feed_of()

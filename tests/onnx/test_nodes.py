@@ -1,4 +1,4 @@
-"""ONNX's own tests of single nodes, through the backend on a device, and through the oracle.
+"""ONNX's own tests of single nodes, run by the backend on a device, and by the NumPy oracle.
 
 Tests of quantized operators, and of movement of 8-bit numbers, must pass by name. Of the other tests that vkq
 accepts, none may be wrong; the totals are stated (the first also in docs/models.md).
@@ -61,7 +61,7 @@ QUANTIZED = [
     "clip_default_int8_max",
     "clip_default_int8_inbounds",
 ]
-TAKEN = 1165  # at least so many of ONNX 1.22.0's tests run on a device; and so many in NumPy:
+TAKEN = 1165  # at least this many of ONNX 1.22.0's tests run on a device, and this many in NumPy:
 COMPUTED = 590
 
 

@@ -68,8 +68,8 @@ def test_float16(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("causal", [0, 1])
 def test_lengths(device: vkq.Device, causal: int) -> None:
-    """Attention of opset 24 takes lengths: other nodes write a cache, and each batch uses as many of its keys
-    as its length says."""
+    """Attention of opset 24 accepts lengths: other nodes write a cache, and each batch uses as many of its
+    keys as its length."""
     fed = {"q": normal(2, 6, 3, 8), "k": normal(2, 2, 9, 8, seed=1), "v": normal(2, 2, 9, 8, seed=2)}
     fed["n"] = np.int64([4, 9])
     node = helper.make_node("Attention", ["q", "k", "v", "", "", "", "n"], ["o"], is_causal=causal)
@@ -91,7 +91,7 @@ def test_the_scores_as_a_result(any_device: vkq.Device, mode: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_rms_normalization(device: vkq.Device, dtype: Any, axis: int) -> None:
-    """RMSNormalization is within the bound of LayerNormalization: 2e-6 for numbers of size 1; float16 is
+    """RMSNormalization is within the bound of LayerNormalization: 2e-6 for values of size 1; float16 is
     rounded before and after the scale."""
     x = normal(2, 5, 37).astype(dtype)
     scale = normal(*x.shape[axis:], seed=1).astype(dtype)

@@ -46,7 +46,7 @@ def model(
 
 
 def check(device: vkq.Device, data: bytes, inputs: dict[str, np.ndarray]) -> None:
-    """Check for the same bytes as ONNX Runtime's."""
+    """Check that results have the same bytes as ONNX Runtime's."""
     want = cpu_session(data, "comparing").run(None, inputs)[0]
     got = vkq.onnx.InferenceSession(data, device).run(None, inputs)[0]
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
@@ -181,7 +181,7 @@ def test_functions_of_two(device: vkq.Device, op: str) -> None:
 
 
 def test_square(any_device: vkq.Device) -> None:
-    """A square is a table of floats, not the integer product of a number with itself, which may round
+    """A square is a table of floats, not the integer product of a value with itself, which may round
     differently."""
     x = np.arange(256).astype(np.uint8)
     constants = q("x", 0.0371, 117, "uint8") | q("y", 0.0113, 3, "uint8") | {"two": np.float32(2)}
@@ -233,8 +233,8 @@ def test_older_opsets(any_device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("mode", ["edge", "reflect"])
 def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str) -> None:
-    """A margin that repeats the image needs no value. If a value is given nevertheless, it need not be an
-    8-bit number."""
+    """Padding that repeats the image needs no fill value. If one is given nevertheless, it need not be an
+    8-bit value."""
     x = bytes_of((1, 3, 4, 5), "uint8")
     node = helper.make_node("Pad", ["a", "pads", "value"], ["b"], mode=mode)
     more = {"pads": np.array([0, 0, 1, 2, 0, 0, 0, 1], np.int64), "value": np.float32(0.37)}
@@ -244,7 +244,7 @@ def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str)
 
 @pytest.mark.parametrize("include", [0, 1])
 def test_dilated_means(device: vkq.Device, include: int) -> None:
-    """Dilated means are right; when it optimizes, ONNX Runtime turns them into QLinearAveragePool, which has
+    """Dilated means are right. With optimizations, ONNX Runtime turns them into QLinearAveragePool, which has
     no dilations."""
     x = bytes_of((1, 2, 7, 8), "int8")
     window = {"kernel_shape": [2, 3], "dilations": [2, 1], "pads": [1, 0, 1, 1]}
@@ -351,7 +351,7 @@ def test_shapes_computed_by_the_model(any_device: vkq.Device) -> None:
 
 
 def test_every_rule_is_an_operator_that_onnx_runtime_knows() -> None:
-    """No name is misspelt."""
+    """Every operator with a rule is known to ONNX Runtime, so no name is misspelt."""
     known = {(schema.domain, schema.name) for schema in onnxruntime_pybind11_state.get_all_operator_schema()}
     assert set(RULES) <= known
 

@@ -1,5 +1,5 @@
-"""Tests of what ONNX Runtime's transformer optimizer makes of BERT, ViT and GPT-2 (`written_out`): it runs
-entirely on the device, and so do the originals."""
+"""Tests of BERT, ViT and GPT-2 (`written_out`) after ONNX Runtime's transformer optimizer: the optimized
+models and the originals run entirely on the device."""
 
 from __future__ import annotations
 

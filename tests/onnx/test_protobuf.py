@@ -1,4 +1,4 @@
-"""Tests of numbers and attributes read from ONNX files, compared with the package onnx."""
+"""Tests of constants and attributes read from ONNX files, compared with the package onnx."""
 
 import subprocess
 import sys

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own warnings
 
 
 class _Fake:
-    """A class that claims to be one of torch's."""
+    """A class that pretends to be a class of torch."""
 
 
 def fake(name: str, **methods: Any) -> Any:

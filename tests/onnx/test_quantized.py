@@ -1,4 +1,4 @@
-"""Tests that vkq runs the models that `quantize` writes, also with dead channels, and with numbers too small
+"""Tests that vkq runs the models that `quantize` writes, also with dead channels, and with values too small
 or too large for a scale."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def saved(path: Path, nodes: list[Any], constants: dict[str, Any]) -> Path:
 
 
 def loads(source: Path, device: vkq.Device, activations: str, per_channel: bool) -> None:
-    """Quantize a model and run it without the fallback: the bytes are ONNX Runtime's."""
+    """Quantize a model, run it without the fallback, and check that the bytes are ONNX Runtime's."""
     target = source.with_name("quantized.onnx")
     quantize(source, target, [{"x": X * k} for k in (1, 0.5, 2)], activations, per_channel)
     (got,) = vkq.onnx.InferenceSession(target, device).run(None, {"x": X})

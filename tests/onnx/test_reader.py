@@ -159,7 +159,7 @@ def test_shapes_are_refused_with_the_node() -> None:
 
 
 def external(folder: Path, location: str, **entries: str):
-    """Write a model whose constant is in an external file."""
+    """Write a model whose constant is in an external file; return (the model's path, the data's path)."""
     tensor = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3), "w")
     data = tensor.raw_data
     tensor.ClearField("raw_data")

@@ -46,7 +46,7 @@ def test_instance_normalization(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 def test_pools_of_float16(device: vkq.Device, op: str) -> None:
     """Pools between a convolution and an addition, as in a float16 ResNet, return the maximum of rounded
-    numbers, or the mean rounded once."""
+    values, or the mean rounded once."""
     random = np.random.default_rng(7)
     x = random.normal(0, 2, (2, 3, 9, 11)).astype(np.float16)
     w = random.normal(0, 0.2, (5, 3, 3, 3)).astype(np.float16)
@@ -73,7 +73,7 @@ def test_norms(any_device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("ops", [["Reciprocal"], ["Abs", "Reciprocal"], ["Sqrt", "Reciprocal"]], ids=str)
 def test_what_divides_by_zeros_and_subnormal_numbers(device: vkq.Device, ops: list[str]) -> None:
-    """Divisions by zero give infinities with ONNX Runtime's signs; subnormal numbers count as zeros."""
+    """Divisions by zero give infinities with ONNX Runtime's signs; subnormal values count as zeros."""
     x = np.float32([0.0, -0.0, 1e-38, -6e-39, 3.0])
     zeros = np.float32([0.0, -0.0, 0.0, -0.0, 3.0])
     names = ["x", "t", "y"] if len(ops) > 1 else ["x", "y"]
@@ -83,7 +83,8 @@ def test_what_divides_by_zeros_and_subnormal_numbers(device: vkq.Device, ops: li
 
 @pytest.mark.parametrize("form", ["qdq_int8", "qoperator_uint8"])
 def test_a_transformer_block(device: vkq.Device, tmp_path, form: str) -> None:
-    """ConvNeXt's block runs: a depthwise convolution, LayerNormalization, products, GELU, a residual sum."""
+    """ConvNeXt's block gives ONNX Runtime's results: a depthwise convolution, LayerNormalization, products,
+    GELU, a residual sum."""
     net = Net(seed=11, shape=(1, 8, 6, 6))
     x = net.conv("x", 8, 3, groups=8)
     last = net.op("Transpose", x, perm=[0, 2, 3, 1])
@@ -115,7 +116,7 @@ WINDOWS = {
 @pytest.mark.parametrize("options", WINDOWS.values(), ids=WINDOWS.keys())
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool with margins"])
 def test_pools(device: vkq.Device, op: str, options: dict[str, Any]) -> None:
-    """Pools give ONNX Runtime's numbers, also for windows beyond the margins, and windows that read no row or
+    """Pools give ONNX Runtime's values, also for windows beyond the margins, and windows that read no row or
     column."""
     x = np.random.default_rng(8).normal(-3, 1, (2, 3, 9, 32)).astype(np.float32)
     more: dict[str, Any] = {"count_include_pad": 1} if op.endswith("margins") else {}
@@ -125,7 +126,7 @@ def test_pools(device: vkq.Device, op: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 5, 3, 7), (4, 5)])
 def test_batch_normalization(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """BatchNormalization gives ONNX Runtime's numbers."""
+    """BatchNormalization gives ONNX Runtime's values."""
     r = np.random.default_rng(9)
     numbers = (r.normal(1, 0.2, 5), r.normal(0, 1, 5), r.normal(0, 1, 5), r.uniform(0.5, 2, 5))
     constants = {name: array.astype(np.float32) for name, array in zip("sbmv", numbers, strict=True)}

@@ -56,8 +56,8 @@ def runtime_weight() -> Any:
 
 
 def detector() -> Any:
-    """Return a model with boxes and scores made of an image's rows, NonMaxSuppression, and a Cast of its
-    result."""
+    """Return a model with boxes and scores computed from an image's rows, NonMaxSuppression, and a Cast of
+    its result."""
     nodes = [
         node("MatMul", "x w", "boxes"),
         node("MatMul", "x ones", "sums"),

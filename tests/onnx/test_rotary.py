@@ -25,7 +25,7 @@ def tables(width: int, dtype: Any) -> dict[str, Any]:
 
 def check(device: vkq.Device, node: Any, fed: dict[str, Any], constants: dict[str, Any], opset: int) -> None:
     ((y, want),) = compared(device, node, fed, constants, opset)
-    bound = BOUND if y.dtype == np.float32 else 2.0**-8  # the step of float16 for numbers of size 4
+    bound = BOUND if y.dtype == np.float32 else 2.0**-8  # the step of float16 for values of size 4
     np.testing.assert_allclose(y.astype(np.float32), want.astype(np.float32), rtol=0, atol=bound)
 
 

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def resnet(folder: Path) -> bytes:
-    """Return a model with an open batch."""
+    """Return a quantized residual network with a variable batch size."""
     net = Net(seed=3)
     results = KINDS["resnet"](net)
     return quantized(net.model(*results, batch="N"), "qdq_int8", folder, net.shape)
@@ -36,7 +36,7 @@ def resnet(folder: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def filter_(folder: Path) -> bytes:
-    """Return a fully convolutional model with open sizes."""
+    """Return a quantized fully convolutional model with variable sizes."""
     net = Net(seed=4)
     result = net.conv(net.relu(net.conv("x", 6)), 3)
     proto = net.model(result)
@@ -263,7 +263,7 @@ def test_explain(any_device: vkq.Device, resnet: bytes) -> None:
 
 
 def partly(folder: Path) -> bytes:
-    """Return a network with two operators in the middle that vkq does not know."""
+    """Return a network with two operators in the middle that vkq does not support."""
     net = Net(seed=5)
     x = net.relu(net.conv("x", 8, 3, 2))
     x = net.op("LpPool", net.conv(net.op("LpPool", x, kernel_shape=[1, 1]), 4, 3), kernel_shape=[1, 1])
@@ -293,7 +293,7 @@ def test_arguments_are_told_as_by_onnxruntime(any_device: vkq.Device) -> None:
 
 
 def steps(inputs: str, outputs: str, given: str = "x") -> bytes:
-    """Return a model that quantizes and dequantizes with the scale 1/2."""
+    """Return a model that quantizes and dequantizes with a scale of 1/2."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => ({outputs})
       <float s = {{0.5}}, int8 z = {{0}}, float[3] c = {{1, 2, 3}}>
       {{ q = QuantizeLinear({given}, s, z) y = DequantizeLinear(q, s, z) }}"""
@@ -327,8 +327,8 @@ def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
 
 
 def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
-    """Arrays that count as constants may be changed: data made in the first run is cached by their
-    numbers."""
+    """Input arrays that count as constants may be changed: data computed in the first run is cached by the
+    arrays' values."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (int64[2] k) => (int64[2, 1] y)
         <int64[1] axis = {1}> { y = Unsqueeze(k, axis) }"""
@@ -371,7 +371,7 @@ def test_nodes_refused_for_one_reason_are_told_together(any_device: vkq.Device) 
 
 
 def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:
-    """A batch that an exporter leaves open, but writes as a size into a Reshape, is reported."""
+    """A variable batch whose size an exporter nevertheless writes into a Reshape is reported."""
     net = Net(seed=6, shape=(1, 2, 4, 4))
     proto = net.model(net.op("Reshape", "x", net.constant(np.array([3, 8, 4], np.int64))))
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
@@ -407,8 +407,8 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
 
 
 def test_forms_that_the_graph_has_not_fall_back(any_device: vkq.Device) -> None:
-    """A pool with indices, which is valid ONNX but which vkq's graph does not have, is listed in the
-    refusals, and runs in the fallback if that is allowed."""
+    """A pool with indices, which is valid ONNX but not supported by vkq's graph, is listed in the refusals,
+    and runs in the fallback if that is allowed."""
     net = Net(seed=6, shape=(1, 2, 4, 4))
     proto = net.model(net.op("MaxPool", net.op("Neg", "x"), kernel_shape=[2, 2]))
     next(node for node in proto.graph.node if node.op_type == "MaxPool").output.append("indices")

@@ -24,7 +24,7 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> list[Resident]:
 
 
 def stored(**changes: int) -> bytes:
-    """Return the model's bytes, with these bytes of the weight changed."""
+    """Return the model's bytes, with some bytes of the weight changed."""
     proto = model()
     (weight,) = (t for t in proto.graph.initializer if t.name == "w")
     data = bytearray(weight.raw_data)
@@ -57,8 +57,8 @@ def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) 
 
 
 def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
-    """`explain` states the bytes of the weights: a session with its own weights takes as many more bytes than
-    one that shares them."""
+    """`explain` states the bytes of the weights: a session that shares its weights needs fewer device bytes
+    by this number."""
     taken, sessions = [], []
     for data in (stored(b11=2), stored(b11=2), stored(b12=2)):
         before = device.memory_used_bytes
@@ -77,7 +77,7 @@ def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
 
 
 def test_other_weights_are_not_shared(any_device: vkq.Device, uploads: list[Resident]) -> None:
-    """Weights are not shared if one bit of one weight differs, or the device does."""
+    """Weights are not shared if one bit of a weight differs, or if the device differs."""
     feed = {"x": images(1)}
     first = vkq.onnx.InferenceSession(stored(), any_device)
     want = first.run(None, feed)[0]

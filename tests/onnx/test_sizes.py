@@ -1,5 +1,5 @@
-"""Tests of values that depend on an input's sizes and are made for each size: padding, constants that hold a
-size."""
+"""Tests of values that depend on an input's sizes and are computed for each size: padding, constants that
+hold a size."""
 
 from typing import Any
 

@@ -48,7 +48,7 @@ def check(device: vkq.Device, data: bytes, *feeds: dict[str, np.ndarray]) -> Any
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_branch_that_an_input_decides(any_device: vkq.Device, flag: bool) -> None:
-    """A branch decided by an input runs; its graphs read a value made on the device."""
+    """A branch decided by an input runs; its graphs read a value computed on the device."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
@@ -97,7 +97,7 @@ def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device)
 
 
 def test_a_length_that_the_device_counts(any_device: vkq.Device) -> None:
-    """A length computed on the device is used without a CPU: Range takes a number from an earlier stage."""
+    """A length computed on the device is used without a CPU: Range reads a value from an earlier stage."""
     nodes = [
         node("Max", "x zero", "m"),
         node("ReduceSum", "m", "s", keepdims=0),
@@ -206,7 +206,7 @@ def test_sessions_on_the_cpu_serve_all_shapes(
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     for x in (X, X[:1], X[:, :2]):
         np.testing.assert_allclose(session.run(None, {"x": x})[0], np.maximum(x, 0).reshape(-1, 5), rtol=0)
-    assert len(made) == 2  # two in all, not two for each shape
+    assert len(made) == 2  # two in total, not two for each shape
 
 
 def test_half_precision_normalization(any_device: vkq.Device) -> None:
@@ -252,7 +252,7 @@ def test_what_neither_can_run_is_told(any_device: vkq.Device) -> None:
 
 
 def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
-    """As a last resort the fallback runs the whole model: here a later stage reads a sequence."""
+    """As a last resort the fallback runs the whole model: in this model a later stage reads a sequence."""
     nodes = [
         node("NonZero", "x", "i"),
         node("SplitToSequence", "i one", "s", axis=1),

@@ -76,7 +76,7 @@ class Weighted:
 
     def real(self, magnitude: bool = False) -> np.ndarray:
         """Return the layer's result in float64 (*magnitude*: the sum of the magnitudes of its terms), without
-        the operators behind the layer."""
+        the operators after the layer."""
         size = np.abs if magnitude else np.asarray
         wide = {"s": np.ones(()), **{n: a.astype(np.float64) for n, a in self.data.items() if n in "swz"}}
         axis = next((a.i for a in self.nodes[0].attribute if a.name == "axis"), 0)

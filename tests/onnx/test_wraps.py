@@ -1,6 +1,6 @@
 """Tests of sums that exceed int32, as with a trained network's dead channels: onnxruntime.quantization raises
-the bias of a channel without weights to 2**31 / 1.0001. ONNX Runtime's integer kernels wrap, its float
-kernels do not."""
+the bias of a channel without weights to 2**31 / 1.0001. ONNX Runtime's integer kernels wrap these sums, its
+float kernels do not."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SCALES = np.array([2e-3, 1e-3, 3e-3, 4e-3, 1e-3, 2e-3], np.float32)
 
 
 def layer(op: str, shape: tuple[int, ...], w: np.ndarray, behind: str, dtype: str, **options: Any) -> Any:
-    """Return (model, feed): DequantizeLinear, the layer with biases at both ends of int32, and the operators
-    *behind* it."""
+    """Return (model, feed) of DequantizeLinear, the layer with biases at both ends of int32, and the
+    operators *behind* after the layer."""
     x, axis = bytes_of(shape, dtype), 1 if op in ("ConvTranspose", "Gemm") else 0
     scales = np.resize(SCALES, w.shape[axis])
     bias = np.resize(np.array([FAR, -FAR, 700, 2**31 - 1, -(2**31), -900]), len(scales)).astype(np.int32)
@@ -102,7 +102,8 @@ def test_layers_that_onnxruntime_computes_in_floats_do_not(
 
 @pytest.mark.parametrize("behind", ["", "quantize"])
 def test_transposed_convolutions_do_not(device: vkq.Device, behind: str) -> None:
-    """Transposed convolutions do not wrap, because ONNX Runtime has no integer form of them."""
+    """Sums of transposed convolutions do not wrap, because ONNX Runtime has no integer form of these
+    operators."""
     data, feed = layer("ConvTranspose", (1, 8, 3, 5), weight(8, 6, 4, 3), behind, "int8", strides=[2, 1])
     (got,), (want,) = vkq.onnx.InferenceSession(data, device).run(None, feed), onnxruntime_results(data, feed)
     if behind:

@@ -1,5 +1,5 @@
-"""Transformers in the form of torch's exporter, every step a node, with random weights: the input of ONNX
-Runtime's transformer optimizer."""
+"""Transformers as torch's exporter writes them (a node for every step), with random weights: the input of
+ONNX Runtime's transformer optimizer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Net:
 
 
 def bert() -> onnx.ModelProto:
-    """Return two layers with norms after them and a padding mask."""
+    """Return a model of two layers with norms after them and a padding mask."""
     net = Net()
     mask = net.op("Unsqueeze", net.op("Unsqueeze", "attention_mask", net.constant([1])), net.constant([2]))
     mask = net.op("Sub", net.number(1), net.op("Cast", mask, to=TensorProto.FLOAT))
@@ -93,7 +93,7 @@ def bert() -> onnx.ModelProto:
 
 
 def vit() -> onnx.ModelProto:
-    """Return two layers with norms before them, nine patches and a class token."""
+    """Return a model of two layers with norms before them, nine patches and a class token."""
     net = Net()
     kernel, bias = net.weight(WIDTH, 3, 4, 4, size=0.1), net.weight(WIDTH, size=0.1)
     x = net.op("Conv", "pixel_values", kernel, bias, kernel_shape=[4, 4], strides=[4, 4])
@@ -113,7 +113,7 @@ class Gpt2(Net):
     """A network with norms before each part; keys and values of a layer are one input and one result."""
 
     def gemm(self, x: str, k: int, n: int) -> str:
-        """Multiply rows by a weight, as transformers' Conv1D."""
+        """Add a product of rows and a weight, like transformers' Conv1D; return its result's name."""
         lead = self.op("Slice", self.op("Shape", x), self.constant([0]), self.constant([2]))
         y = self.op("Gemm", self.reshape(x, -1, k), self.weight(k, n), self.weight(n, size=0.1))
         return self.op("Reshape", y, self.op("Concat", lead, self.constant([n]), axis=0))
@@ -129,7 +129,7 @@ class Gpt2(Net):
         return self.op("Squeeze", self.op("Slice", self.op("Shape", x), *ends), self.constant([0]))
 
     def causal(self, scores: str) -> str:
-        """Return the part of a table of flags for these queries and keys."""
+        """Add a slice of a table of flags for these queries and keys; return its name."""
         keys, queries = (self.size(scores, axis) for axis in (3, 2))
         zero = self.constant([0])
         first = self.op("Unsqueeze", self.op("Sub", keys, queries), zero)
@@ -160,7 +160,7 @@ class Gpt2(Net):
 
 
 def gpt2() -> onnx.ModelProto:
-    """Return two layers with a cache and a padding mask."""
+    """Return a model of two layers with a cache and a padding mask."""
     net = Gpt2()
     mask = net.op("Unsqueeze", net.op("Unsqueeze", "attention_mask", net.constant([1])), net.constant([2]))
     mask = net.op("Mul", net.op("Sub", net.number(1), mask), net.number(-10000))
@@ -182,7 +182,7 @@ def gpt2() -> onnx.ModelProto:
 
 
 def main() -> None:
-    """Optimize each model by ONNX Runtime's transformer optimizer, and write the results to
+    """Optimize each model with ONNX Runtime's transformer optimizer, and write the results to
     tests/onnx/optimized: python -m tests.onnx.written_out (needs sympy)."""
     from onnxruntime.transformers.optimizer import optimize_model
 
