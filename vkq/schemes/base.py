@@ -30,7 +30,7 @@ COMPUTE = ("float32", "float16")  # the arithmetic of products of float activati
 
 
 def check_compute(who: str, compute: str) -> str:
-    """Return *compute*. Raises ArgumentError in the name of *who* if it is not in `COMPUTE`."""
+    """Return *compute*. Raises ArgumentError, whose message names *who*, if it is not in `COMPUTE`."""
     if compute not in COMPUTE:
         raise ArgumentError(f"{who}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
     return compute
@@ -41,10 +41,10 @@ XParams = QParams | Literal["dynamic"] | None
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """The operands of a layer, each checked on its own: the weight, its scale and zero point of every output
-    channel (a `GroupedWeight` has its own), a bias (int32 or float32) or None, the parameters of x and y, an
-    activation, the requested path, the arithmetic of products (`COMPUTE`), and what happens if accumulators
-    could leave int32 (`OVERFLOW`)."""
+    """The operands of a layer, each checked separately: the weight; the scale and zero point of each output
+    channel (a `GroupedWeight` contains both); a bias (int32 or float32) or None; the parameters of x and y;
+    an activation; the requested path; the arithmetic of products (`COMPUTE`); and the behaviour if
+    accumulators could exceed int32 (`OVERFLOW`)."""
 
     op: str
     weight: Any
@@ -60,7 +60,7 @@ class Operands:
 
     @property
     def stored_weight(self) -> Int8:
-        """The weight as int8; 128 is subtracted from uint8, floats stay unchanged."""
+        """The weight as int8: 128 is subtracted from uint8 values. Float weights are unchanged."""
         w: npt.NDArray[Any] = self.weight
         return w if w.dtype != np.uint8 else (w ^ np.uint8(0x80)).view(np.int8)
 
@@ -71,34 +71,33 @@ class Operands:
 
 
 Weight = npt.ArrayLike | GroupedWeight
-Given = npt.ArrayLike | None  # scales or zero points as a layer gets them
-Checked = tuple[Any, npt.NDArray[Any], Int32]  # a weight, its scales, its zero points: as `Operands`
+Given = npt.ArrayLike | None  # scales or zero points as given to a layer
+Checked = tuple[Any, npt.NDArray[Any], Int32]  # a weight, its scales and zero points, for `Operands`
 
 
 class Product(Protocol):
     """The product of rows with a weight."""
 
-    kernel: str  # "auto", or one by name
+    kernel: str  # "auto", or the name of a kernel
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Add the product to a plan. extra: the other values that a scheme computes from x
-        (`Scheme.take`)."""
+        """Add the product to a plan. extra: further values that a scheme computes from x (`Scheme.take`)."""
 
 
 class Scheme(ABC):
-    """The computation of a layer's numbers. Made of `Operands`; raises an error if they do not go
+    """The computation of a layer. The constructor takes `Operands`, and raises an error if they do not fit
     together."""
 
     name: str
-    integer: bool  # sums of integers: every path and method has the same bits
+    integer: bool  # sums of integers: every path and method gives the same bits
     inputs: tuple[str, ...]  # the dtypes that x may have
     after: After = NOTHING  # the epilogue of 8-bit results
-    # Why ``compute`` cannot be chosen, and the remedy; {x!r} is x_qparams. "": it can.
+    # Why ``compute`` cannot be chosen, and the remedy; {x!r} stands for x_qparams. "": it can be chosen.
     one_compute = ""
 
     @property
     def overflowing(self) -> list[int]:
-        """Return the output channels whose int32 accumulators could overflow, and wrap."""
+        """The output channels whose int32 accumulators could overflow, and then wrap."""
         return []
 
     def __init__(self, operands: Operands):
@@ -107,11 +106,13 @@ class Scheme(ABC):
     @classmethod
     @abstractmethod
     def check_weight(cls, op: str, rank: int, weight: Weight, scale: Given, zero_point: Given) -> Checked:
-        """Check a weight of *rank* axes as given to a layer; raises an error if the scheme cannot use it."""
+        """Return a weight of *rank* axes, as given to a layer, after checks; raises an error if the scheme
+        cannot use it."""
 
     @classmethod
     def check_result(cls, op: str, y: QParams | None) -> None:
-        """Raise an error if an 8-bit result is asked for (y: its parameters) and the scheme has none."""
+        """Raise an error if an 8-bit result is requested (y: its parameters) and the scheme has no 8-bit
+        results."""
         return
 
     @abstractmethod
@@ -120,21 +121,20 @@ class Scheme(ABC):
 
     @abstractmethod
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
-        """Return x in the kernels' form, and the other values that they read with it; raises an error if x
-        does not fit the scheme."""
+        """Return x in the form that kernels read, and further values that they read with it; raises an error
+        if the scheme does not support x."""
 
     @abstractmethod
     def result(self, shape: Sequence[int], layout: str) -> Spec:
-        """Return the spec of a kernel's result; *layout*: what a kernel with an 8-bit
-        result writes."""
+        """Return the spec of a kernel's result; *layout* applies if the result has 8 bits."""
 
     def finished(self, b: Builder, x: Value, y: Value) -> Value:
-        """Return the layer's result, from the input and a kernel's result."""
+        """Return the layer's result, given its input x and a kernel's result y."""
         return y
 
     @abstractmethod
     def linear(self, device: Device, form: str) -> Product:
-        """Return the product of a linear layer in one dot form."""
+        """Return the product of a linear layer in a dot form."""
 
 
 class ChannelScheme(Scheme):
@@ -164,7 +164,7 @@ class ChannelScheme(Scheme):
 
     @abstractmethod
     def product(self, device: Device, weight: GemmWeight, form: str) -> Int8Gemm | FloatGemm:
-        """Return the matrix product with a weight."""
+        """Return the matrix product with a weight in a dot form."""
 
     @abstractmethod
     def direct(

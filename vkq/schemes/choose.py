@@ -38,10 +38,10 @@ def scheme_of(
     compute: str = COMPUTE[0],
     overflow: str = OVERFLOW[0],
 ) -> Scheme:
-    """Return the scheme of a layer, with its operands checked. weight: output channels first, of *rank* axes.
-    by_rows: whether the operator can quantize x by rows (x_qparams="dynamic").
+    """Return the scheme of a layer after checks of its operands. weight: output channels first, *rank* axes.
+    by_rows: True if the operator can quantize x by rows (x_qparams="dynamic").
 
-    Raises ArgumentError, DTypeError or AccumulatorOverflowError, naming the operand.
+    Raises ArgumentError, DTypeError or AccumulatorOverflowError; the message names the operand.
     """
     kind = _kind(op, weight, x_qparams, by_rows)
     if overflow not in OVERFLOW:
@@ -66,8 +66,8 @@ def _bias(
     y: QParams | None,
     what: str,
 ) -> npt.NDArray[Any]:
-    """Return the bias as int32, or as float32 if the result is. A float32 bias is rounded to int32 for an
-    8-bit result. The scheme itself refuses a bias other than float32 with float activations."""
+    """Return the bias as int32, or as float32 for a float32 result. A float32 bias is rounded to int32 for an
+    8-bit result. With float activations, the scheme itself refuses a bias that is not float32."""
     if not isinstance(x, QParams) and bias.dtype != np.float32:
         return bias
     if y is None or bias.dtype != np.float32 or not isinstance(x, QParams):

@@ -1,5 +1,5 @@
-"""dq8ca_q8csw: float32 activations, quantized on the device; each row has the scale and zero point of its own
-values."""
+"""dq8ca_q8csw: float32 activations, quantized on the device with a scale and zero point for each row,
+computed from the row's values."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .int8 import Int8Scheme
 
 
 class Dq8caQ8csw(Int8Scheme):
-    """q8ta_q8csw for each row with its own parameters; the result is float32."""
+    """The formula of q8ta_q8csw with separate parameters for each row of x; the result is float32."""
 
     name = family = "dq8ca_q8csw"
     inputs = ("float32",)
-    axes: Mapping[str, str] = {}  # its kernels have one kind of result
+    axes: Mapping[str, str] = {}  # the kernels have only float32 results
 
     def __init__(self, operands: Operands):
         super().__init__(operands)
@@ -55,9 +55,9 @@ class Dq8caQ8csw(Int8Scheme):
         return packed, (parameters,)
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """[block][step, weight zero point, weight scale, bias][4].
+        """Return [block][step, weight zero point, weight scale, bias][4].
 
-        The step is the change of an accumulator for one unit of a row's zero point: K wz' - sum w'.
+        The step is the change of an accumulator when a row's zero point grows by one: K wz' - sum w'.
         """
         groups, n_padded, k_padded = blocked.shape
         n = zero_point.shape[1]

@@ -1,4 +1,4 @@
-"""f32, f16: float activations, float32 or float16 weights, float32 sums with the same bits on every
+"""f32, f16: float activations, float32 or float16 weights, and float32 sums with the same bits on every
 device."""
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ FLOATS = ("float32", "float16")
 
 
 class F32(Scheme):
-    """y = sum_k x w + bias in float32: each product and sum rounded to nearest even, k in one order for each
-    size (`vkq.kernels.float_product`, `vkq.kernels.float_direct`). With compute="float16" the weight is
-    float16, on float16 matrix units (`vkq.kernels.half`) or in float16 arithmetic (`vkq.kernels.float16`)."""
+    """y = sum_k x w + bias in float32. Each product and sum is rounded to nearest even, and each size has a
+    fixed order of k (`vkq.kernels.float_product`, `vkq.kernels.float_direct`). With compute="float16", the
+    weight is float16, for float16 matrix units (`vkq.kernels.half`) or float16 arithmetic
+    (`vkq.kernels.float16`)."""
 
     integer = False
     inputs = FLOATS
@@ -64,7 +65,7 @@ class F32(Scheme):
 
     @classmethod
     def takes(cls, weight: Weight) -> bool:
-        """Return True if the weight is one of this scheme."""
+        """Return True if this scheme supports the weight's dtype."""
         return not isinstance(weight, GroupedWeight) and np.asarray(weight).dtype.name in FLOATS
 
     @classmethod
@@ -101,7 +102,7 @@ class F32(Scheme):
 
     @property
     def affine(self) -> Affine:
-        """The epilogue of a convolution's sums: times 1, plus the bias."""
+        """The epilogue of a convolution's sums: scale 1, plus the bias."""
         o = self.operands
         return Affine(o.w_scale, self._bias, activation_range(o.activation))
 
@@ -120,7 +121,7 @@ class F32(Scheme):
         return HalfProduct(device, o.weight, self._bias, bounds, kind(gemm, weight.shape[1], floats=weight))
 
     def product(self, device: Device, weight: GemmWeight, form: str) -> None:
-        """Convolutions of this scheme have no matrix product."""
+        """Return None: convolutions of this scheme use no matrix product."""
 
     def direct(self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int) -> FloatDirect:
         """Return a direct convolution with a float weight (OC, IC/groups, KH, KW)."""
@@ -128,7 +129,7 @@ class F32(Scheme):
 
 
 def _check_range(op: str, weight: npt.NDArray[Any]) -> None:
-    """Refuse numbers outside float16's range."""
+    """Raise an error if a weight exceeds float16's range."""
     with np.errstate(over="ignore"):
         beyond = np.isinf(weight.astype(np.float16)) & np.isfinite(weight)
     if beyond.any():

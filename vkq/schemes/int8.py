@@ -1,4 +1,4 @@
-"""The base of schemes with integer activations: int32 sums of products, on every path."""
+"""Base class of schemes with integer activations: int32 sums of products on every path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from .base import ChannelScheme
 
 
 class Int8Scheme(ChannelScheme):
-    """Integer activations; implements `vkq.kernels.weights.Arithmetic` except for the folding of weights."""
+    """A scheme with integer activations. It implements `vkq.kernels.weights.Arithmetic` except for
+    `channel_parameters`."""
 
     integer = True
     one_compute = (
@@ -35,12 +36,12 @@ class Int8Scheme(ChannelScheme):
 
     @property
     def y(self) -> QParams | None:
-        """The parameters of an 8-bit result; None for float32."""
+        """The parameters of an 8-bit result; None for a float32 result."""
         return self.operands.y
 
     @property
     def out(self) -> str:
-        """``q8to`` (8-bit results) or ``f32``, as in the names of variants and problems."""
+        """The output in names of variants and problems: ``q8to`` (8-bit results) or ``f32``."""
         return "f32" if self.y is None or self.after.kind == DEQUANTIZED else "q8to"
 
     @cached_property
@@ -50,21 +51,22 @@ class Int8Scheme(ChannelScheme):
 
     @cached_property
     def largest_bias(self) -> int:
-        """The bound of every int32 bias's magnitude."""
+        """A bound of the magnitude of every int32 bias."""
         bias = self.operands.bias
         whole = bias is not None and bias.dtype == np.int32 and bias.size
         return int(np.abs(bias.astype(np.int64)).max()) if bias is not None and whole else 0
 
     @cached_property
     def epilogue(self) -> Mapping[str, int | float]:
-        """y's zero point and the activation's bounds, for both kinds of result."""
+        """The zero point of y and the bounds of the activation, as push constants for both kinds of
+        result."""
         low, high = activation_range(self.operands.activation)
         if self.y is None:
             return {"y_zero_point": 0, "y_min": 0, "y_max": 0, "y_low": low, "y_high": high}
         q_low, q_high = activation_bounds(self.operands.activation, self.y)
         zero = signed_zero_point(self.y)
         moved = self.y.zero_point - zero
-        if self.out == "f32":  # bounded before they become numbers
+        if self.out == "f32":  # the bounds were applied before dequantization
             low, high = -math.inf, math.inf
         return {
             "y_zero_point": zero, "y_min": q_low - moved, "y_max": q_high - moved, "y_low": low,
@@ -87,6 +89,6 @@ class Int8Scheme(ChannelScheme):
         return Direct(device, weight, zero_point, self, form, groups)
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return the epilogue's parameters of each block of four channels:
-        `vkq.kernels.weights.Arithmetic`."""
+        """Return the parameters of the epilogue for each block of four channels
+        (`vkq.kernels.weights.Arithmetic`)."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""q8csw: float activations, int8 weights that become floats in the shader, float32 sums."""
+"""q8csw: float activations, int8 weights that the shader converts to float, and float32 sums."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from .base import COMPUTE, ChannelScheme, Operands
 
 
 class Q8csw(ChannelScheme):
-    """y = (sum_k x (w - w_zero_point)) * w_scale + bias in float32, summed in an order that the method
-    decides; with y_qparams the result is quantized."""
+    """y = (sum_k x (w - w_zero_point)) * w_scale + bias in float32; the method decides the order of the sum.
+    With y_qparams, the result is quantized."""
 
     integer = False
     inputs = ("float32", "float16")
@@ -51,7 +51,8 @@ class Q8csw(ChannelScheme):
         return half_choice(device)
 
     def _float32(self, device: Device) -> Choice:
-        """Use bfloat16 matrices, if the device has them, to multiply float32 in three parts."""
+        """Return the path for compute="float32": three products of bfloat16 matrices if the device supports
+        them, else float32."""
         if self.operands.path == "portable" or half_refusal(device, BRAIN):
             return Choice("float", "float", "float activations: products and sums in float32")
         shape = advertised_half(device.capabilities, BRAIN)[0]
@@ -72,12 +73,12 @@ class Q8csw(ChannelScheme):
         return Spec(shape, "float32")
 
     def finished(self, b: Builder, x: Value, y: Value) -> Value:
-        """Return the result quantized if y_qparams are given, else in the type of x."""
+        """Return the result: quantized if y_qparams are given, else in the dtype of x."""
         return converted(b, y, x.spec.dtype) if self.operands.y is None else quantized(b, y, self.operands.y)
 
     @cached_property
     def affine(self) -> Affine:
-        """The epilogue of the sums."""
+        """The epilogue of the sums: scale, bias and activation."""
         o = self.operands
         bias = np.zeros(len(o.w_scale), np.float32) if o.bias is None else o.bias
         return Affine(o.w_scale, bias, activation_range(o.activation))

@@ -1,4 +1,4 @@
-"""q8ta_q8csw: activations quantized per tensor; results float32, or 8-bit (q8ta_q8csw_q8to)."""
+"""q8ta_q8csw: activations quantized per tensor; results are float32, or 8-bit (q8ta_q8csw_q8to)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .int8 import Int8Scheme
 
 
 class Q8taQ8csw(Int8Scheme):
-    """acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32, then one float32 multiplier a
-    channel."""
+    """acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32, then one float32 multiplier for each
+    output channel."""
 
     family = "q8ta_q8csw"
 
@@ -35,7 +35,7 @@ class Q8taQ8csw(Int8Scheme):
         self._whole_bias = bias if bias is not None and bias.dtype == np.int32 else None
         if operands.overflow == "refuse":
             check_accumulator(operands.weight, x, self._whole_bias, operands.w_zero_point)
-        # Refuse multipliers that float32 cannot hold.
+        # Raise an error for multipliers out of float32's range.
         self._multipliers = multipliers(x.scale, operands.w_scale, self.y.scale if self.y else None)
 
     @cached_property
@@ -70,12 +70,12 @@ class Q8taQ8csw(Int8Scheme):
         return repacked(b, x, layout), ()
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """[block][offset, weight zero point, multiplier, bias][4].
+        """Return [block][offset, weight zero point, multiplier, bias][4].
 
-        With x' = x + a and w' = w + b as the dot form takes them (a, b = 0 or 128) and all zero points moved
-        alike,
+        The dot form reads x' = x + a and w' = w + b (a, b = 0 or 128). With zero points shifted by the same
+        amounts,
             sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
-        and the offset is the bracket plus the int32 bias, modulo 2^32, as the accumulator is.
+        and the offset is the bracket plus the int32 bias, modulo 2^32, like the accumulator.
         """
         groups, n_padded, k_padded = blocked.shape
         n = zero_point.shape[1]
@@ -84,7 +84,7 @@ class Q8taQ8csw(Int8Scheme):
         w_zero = np.zeros((groups, n_padded), np.int64)
         w_zero[:, :n] = zero_point
         w_zero += shift_w
-        # int32 sums, modulo 2^32: NumPy adds them in half the time of int64.
+        # int32 sums, modulo 2^32: NumPy computes them in half the time of int64 sums.
         w_sums = blocked.sum(axis=2, dtype=np.int32).astype(np.int64) + shift_w * k_padded
         offset = k_padded * x_zero * w_zero - x_zero * w_sums
         scale = self._multipliers

@@ -1,8 +1,8 @@
-"""The path of an int8 operation on a device, and the reason for it.
+"""The path of an int8 operation on a device, and the reason for the choice.
 
-A path is a form of the inner product (shaders/common/dot4x8.glslh). All give the same bits; they differ in
-speed and in what they need. Which is fastest is measured (rates.py), because the drivers' flags of
-acceleration are wrong in both directions.
+A path is a form of the inner product (shaders/common/dot4x8.glslh). All paths give the same bits; they differ
+in speed and in the features that they need. The fastest path is measured (rates.py), because the drivers'
+acceleration flags are wrong in both directions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from ..probe.float16 import FLOAT16
 from ..probe.matrices import HALF, advertised, advertised_half, lacking, lacking_half
 from ..runtime.device import Device
 
-# A path other than the portable one is chosen if its rate is at least this multiple of the portable one's.
+# Another path than the portable one is chosen only if its rate is at least this multiple of the portable
+# rate.
 WORTH = 1.1
-# Rates closer than this are equal: then the order of the table decides, which is by the forms' extra cost
-# (the mixed form shifts x, the unsigned one shifts both operands and adds row sums).
+# Rates whose ratio is below this count as equal. Then the order of the table decides, by the extra cost of
+# the forms (the mixed form shifts x; the unsigned form shifts both operands and adds row sums).
 SAME = 1.05
 
 
@@ -31,8 +32,8 @@ class Path:
     """A path: one row of `TABLE`.
 
     ``form``: its name in the shaders, the self-test and the rates. ``needs``: the Vulkan feature that it
-    requires. ``flag``: the feature or property that says it is fast, used only if its rate is not measured.
-    ``refusal``: any other reason why a device cannot run it, or None.
+    requires. ``flag``: the feature or property by which the driver claims that it is fast, used only if its
+    rate is not measured. ``refusal``: returns any other reason why a device cannot run it, or None.
     """
 
     name: str
@@ -52,14 +53,14 @@ TABLE = (
     Path("portable", "float"),
 )
 FORMS = {path.name: path.form for path in TABLE}
-COOPMAT = "coopmat"  # matrix units for large products; the form is for everything that they do not take
-_logged: set[str] = set()  # devices whose refused paths the log has
+COOPMAT = "coopmat"  # matrix units for large products; smaller products use a dot form
+_logged: set[str] = set()  # devices whose refused paths have been logged
 PATHS = ("auto", "dot", *FORMS, COOPMAT)
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A path by name, its form in the shaders, and the reason in words."""
+    """The name of a path, its form in the shaders, and the reason as text."""
 
     path: str
     form: str
@@ -71,8 +72,8 @@ def _row(name: str) -> Path:
 
 
 def refusal(device: Device, path: str) -> str | None:
-    """Return why the device cannot use a path: the missing feature under its Vulkan name, or the self-test's
-    finding. None: it can."""
+    """Return why the device cannot use a path: the missing feature by its Vulkan name, or the self-test's
+    finding. None if it can."""
     if path == COOPMAT:
         return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
@@ -84,21 +85,21 @@ def refusal(device: Device, path: str) -> str | None:
 
 
 def half_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return why the device cannot multiply float16 (or another form's) matrices: what it lacks, or the
-    self-test's finding. None: it can."""
+    """Return why the device cannot multiply float16 matrices (or matrices of another form): the missing
+    features, or the self-test's finding. None if it can."""
     test = next(name for name, tested in selftest.HALVES.items() if tested == form)
     return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
 
 
 def float16_refusal(device: Device) -> str | None:
-    """Return why float16 products should not use float16 arithmetic: what the device lacks, that it is no
-    faster, or the self-test's finding. None: they should."""
+    """Return why float16 products should not use float16 arithmetic: features that the device lacks, the lack
+    of a speedup, or the self-test's finding. None if they should."""
     missing = float16.lacking(device.capabilities)
     return missing or _failed(device, selftest.OPENING, FLOAT16)
 
 
 def half_choice(device: Device) -> Choice:
-    """Return the path of products of float activations with compute="float16"."""
+    """Return the path for products of float activations with compute="float16"."""
     if why := half_refusal(device):
         if other := float16_refusal(device):
             said = f"compute='float16' uses float32 on this device: {why}; {other}"
@@ -109,22 +110,22 @@ def half_choice(device: Device) -> Choice:
 
 
 def float_sums(device: Device, compute: str) -> str:
-    """Return the arithmetic of sums for products of float activations with *compute*: "float32", "float16"
-    products in float32, or "float16 sums" of 16."""
+    """Return the arithmetic for products of float activations with *compute*: "float32"; "float16" (products
+    of float16, sums in float32); or "float16 sums" (sums of 16 products in float16)."""
     if compute == "float32" or half_refusal(device) is None:
         return compute
     return "float16 sums" if float16_refusal(device) is None else "float32"
 
 
 def pairs_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the self-test's finding about float16 (or another form's) matrices assembled from pairs of
-    elements, or None."""
+    """Return the self-test's finding about float16 matrices (or matrices of another form) that are assembled
+    from pairs of elements, or None."""
     return _failed(device, selftest.PAIRS[form])
 
 
 def signs_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the self-test's finding about products of float16's smallest numbers, or of their values in
-    another form, or None."""
+    """Return the self-test's finding about products of float16's smallest values (or of such values in
+    another form), or None."""
     return _failed(device, selftest.SMALLS[form])
 
 
@@ -135,16 +136,16 @@ def _failed(device: Device, *tests: str) -> str | None:
 
 
 def choose_path(device: Device, path: str = "auto") -> Choice:
-    """Return the path for this device.
+    """Return the path for this device, with the reason.
 
-    Of the paths that pass the self-test, ``auto`` chooses the one that the device's profile names, else the
-    one with the highest measured rate, or the portable one if no other is at least 1.1 times as fast. ``dot``
-    chooses the fastest dot product even if the portable path is faster. A path by its full name is used or
-    refused.
+    ``auto`` considers the paths that pass the self-test. It chooses the path in the device's profile, else
+    the path with the highest measured rate, or the portable path if no other is at least 1.1 times as fast.
+    ``dot`` chooses the fastest dot product even if the portable path is faster. A path requested by its full
+    name is used or refused.
 
     Raises:
         ArgumentError: an unknown path.
-        PathError: the device cannot take it; the message names the missing feature or the failed test.
+        PathError: the device cannot use the path; the message has the missing feature or the failed test.
     """
     if path not in PATHS:
         raise ArgumentError(f"path is {path!r}; it must be one of {', '.join(PATHS)}")
@@ -164,7 +165,7 @@ def choose_path(device: Device, path: str = "auto") -> Choice:
 
 
 def _log(device: Device) -> None:
-    """Log once which paths a device cannot use, and why."""
+    """Log once which paths a device cannot use, and the reasons."""
     _logged.add(device.capabilities.key)
     for path in (*FORMS, COOPMAT):
         if reason := refusal(device, path):
@@ -172,7 +173,7 @@ def _log(device: Device) -> None:
 
 
 def without_matrices(device: Device, path: str = "auto") -> Choice:
-    """Return `choose_path` for products that matrix units do not compute: "auto" or "dot"."""
+    """Return the choice of `choose_path` ("auto" or "dot") for products that matrix units do not compute."""
     refused = {row.name: refusal(device, row.name) for row in TABLE}
     able = [row for row in TABLE if refused[row.name] is None and row.name != "portable"]
     if path == "dot":
@@ -192,7 +193,7 @@ def without_matrices(device: Device, path: str = "auto") -> Choice:
 
 
 def _rate(device: Device, row: Path) -> float:
-    """Return TOPS, 0 if not measured."""
+    """Return the measured rate in TOPS, or 0 if it is not measured."""
     return selftest.report(device).rates.get(row.form, 0.0) / 1e12
 
 
@@ -201,7 +202,7 @@ def _claimed(device: Device, row: Path) -> bool:
 
 
 def _fastest(device: Device, rows: list[Path]) -> Path:
-    """Return the first in the table's order of those within `SAME` of the fastest."""
+    """Return the first row, in the table's order, whose rate is within `SAME` of the highest rate."""
     best = max(_rate(device, row) for row in rows)
     return next(row for row in rows if _rate(device, row) * SAME >= best)
 
@@ -225,7 +226,7 @@ def _faster_than_portable(device: Device, able: list[Path]) -> Choice | None:
 
 
 def _measured(device: Device, row: Path) -> str:
-    """``97.1 TOPS measured, 3.9x portable``"""
+    """Return the rate as text: ``97.1 TOPS measured, 3.9x portable``."""
     rate, portable = _rate(device, row), _rate(device, _row("portable"))
     compared = f", {rate / portable:.3g}x portable" if portable and row.name != "portable" else ""
     return f"{rate:.3g} TOPS measured{compared}"

@@ -1,5 +1,5 @@
-"""The tile and workgroup size of the int8 matrix product in registers. Each choice is a `Setting`; all give
-the same bits."""
+"""The choice of tile and workgroup size for the int8 matrix product in registers. Each choice is a `Setting`;
+all settings give the same bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tuner import is_asked, ranked
 
 SHADER, FLOAT_SHADER = "gemm_q8ta_q8csw__tiled", "gemm_q8csw__tiled"
 KIND = "tile in registers"
-# Invocations of a workgroup by default: every device has so many, and most schedule them well.
+# Default invocations of a workgroup: every device supports 64, and most schedule 64 well.
 INVOCATIONS = 64
 FLOATS = "q8csw"  # the form of a product of float activations
 _forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_forced_setting", default=None)
@@ -26,7 +26,8 @@ _forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_fo
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A tile (rows x columns of results of one invocation) and the workgroup's invocations in x and y."""
+    """A tile (rows x columns of results that one invocation computes), and the workgroup's invocations in x
+    and y."""
 
     tile: str
     local_x: int
@@ -34,7 +35,7 @@ class Setting:
 
     @property
     def local(self) -> dict[str, Value]:
-        """The specialization constants."""
+        """The specialization constants for the workgroup size."""
         return {"LOCAL_X": self.local_x, "LOCAL_Y": self.local_y}
 
     def __str__(self) -> str:
@@ -43,7 +44,8 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class ProductShape:
-    """A matrix product in blocks of four, with its dot form (or `FLOATS`) and output ("q8to" or "f32")."""
+    """The size of a matrix product in blocks of four, with its dot form (or `FLOATS`) and output ("q8to" or
+    "f32")."""
 
     form: str
     out: str
@@ -54,7 +56,7 @@ class ProductShape:
 
 
 def choose_setting(device: Device, shape: ProductShape) -> Setting:
-    """Return the setting for a product on a device: the forced or tuned one, or the default."""
+    """Return the setting for a product on a device: the forced or tuned setting, or the default."""
     if (setting := _forced.get()) is not None:
         return setting
     c = device.capabilities
@@ -66,8 +68,8 @@ def choose_setting(device: Device, shape: ProductShape) -> Setting:
 
 
 def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
-    """Return the default setting: the one with the lowest estimate, padding included, of the tiles up to the
-    vendor's widest and the workgroups that it does not avoid."""
+    """Return the setting with the lowest estimated time, padding included. Candidates are tiles up to the
+    widest in the device's profile, and workgroups that the profile does not avoid."""
     known = profile(capabilities)
     tiles = list(known.register_tile_percent)
     shader, widest = (FLOAT_SHADER, known.tile_float) if shape.form == FLOATS else (SHADER, known.tile)
@@ -84,7 +86,7 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
 
 
 def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
-    """Estimate the time of a product's workgroups, in results times 10,000."""
+    """Estimate the time of a product in results (padding included) times 10,000."""
     rows, columns = (int(size) for size in setting.tile.split("x"))
     rows, columns = rows * setting.local_y, columns * setting.local_x
     results = -(-4 * shape.m4 // rows) * rows * -(-4 * shape.n4 // columns) * columns
@@ -108,7 +110,7 @@ def candidates(capabilities: Capabilities) -> list[Setting]:
 
 @contextlib.contextmanager
 def forced(setting: Setting) -> Iterator[None]:
-    """Context manager: use this setting for every product in the block, even if it is not a candidate."""
+    """Context manager: use this setting for every product in the block, even if it is not in `candidates`."""
     token = _forced.set(setting)
     try:
         with preferred({**dict(preference() or ()), PICKS: ((KIND, str(setting)),)}):
@@ -118,5 +120,5 @@ def forced(setting: Setting) -> Iterator[None]:
 
 
 def is_forced() -> bool:
-    """Return True if a setting is forced here: other kernels are then not considered."""
+    """Return True if a setting is forced in this context: then other kernels are not considered."""
     return KIND in picks()

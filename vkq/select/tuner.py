@@ -1,10 +1,10 @@
-"""The kernels of one problem on a device: the possible choices, the fastest one found by `vkq tune`, and
-where it is stored.
+"""The kernels for one problem on a device: the possible choices, and the fastest choice, which `vkq tune`
+finds and stores.
 
-A choice names a kernel for a kind of kernels: a candidate of a family in profiles.yaml (``candidates``,
-``tuned``), or one of the options that kernels rank themselves (`ranked`: tiles in registers, of matrix
-units). Choices change speed and never a result: `vkq tune` stores only choices that it has compared with the
-reference on that device. Measurements of a device as a whole are in `vkq.device.measured`.
+A choice maps a kind of kernel to a name: a candidate of a family in profiles.yaml (``candidates``,
+``tuned``), or one of the options that kernels rank themselves (`ranked`: tiles in registers or of matrix
+units). Choices change the speed and never a result: `vkq tune` stores only choices whose results it has
+compared with the reference on that device. Measurements of a device as a whole are in `vkq.device.measured`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import PICKS, picks, preference, preferred, tuned_families
 from ..turns import Turns
 
-Choice = Mapping[str, str]  # a name by kind of kernel
+Choice = Mapping[str, str]  # kind of kernel -> name
 Rankings = dict[str, list[str]]
 T = TypeVar("T")
 
 _rankings: contextvars.ContextVar[Rankings | None] = contextvars.ContextVar("vkq_rankings", default=None)
-_tuned: dict[str, dict[str, Choice]] = {}  # by device, then subject
+_tuned: dict[str, dict[str, Choice]] = {}  # device -> problem and scheme -> choice
 _lock = Turns("what was tuned", again=True)
 
 
 def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:
-    """Return a kernel's ranked options, the best first; an option picked by name here goes before them.
-    Unknown names are ignored."""
+    """Return a kernel's options, which are ranked with the best first. An option that is picked by name in
+    this context comes first; unknown names are ignored."""
     seen, picked = _rankings.get(), picks().get(kind)
     if seen is not None:
         seen.setdefault(kind, [name(one) for one in options])
@@ -44,13 +44,14 @@ def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> S
 
 
 def is_asked(kind: str) -> bool:
-    """Return True if a kind is watched or picked here; otherwise only its best option is needed."""
+    """Return True if rankings of this kind are recorded or picked in this context. Otherwise, only the best
+    option is needed."""
     return _rankings.get() is not None or kind in picks()
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[Rankings]:
-    """Context manager: record the kernels' rankings in the block: names by kind, the best first."""
+    """Context manager: record the rankings of kernels in the block as kind -> names, the best first."""
     found: Rankings = {}
     token = _rankings.set(found)
     try:
@@ -60,8 +61,8 @@ def watched() -> Iterator[Rankings]:
 
 
 def legal(rankings: Rankings) -> Iterator[Choice]:
-    """Yield every choice, the default first: in turn the next best of each kind, and the next of each
-    family."""
+    """Yield every choice, the default first: then, in turn, the next name of each kind and the next candidate
+    of each family."""
     yield {}
     kinds = [[{kind: name} for name in names[1:]] for kind, names in rankings.items()]
     kinds += [[{family.name: name} for name in family.candidates] for family in tuned_families()]
@@ -70,7 +71,7 @@ def legal(rankings: Rankings) -> Iterator[Choice]:
 
 
 def says(choice: Choice) -> dict[str, Any]:
-    """Return a choice's profile overrides and its picks; unknown candidates are ignored."""
+    """Return the profile overrides and picks of a choice; unknown candidates are ignored."""
     found: dict[str, Any] = {}
     families = {family.name: family for family in tuned_families()}
     for kind, name in choice.items():
@@ -82,19 +83,19 @@ def says(choice: Choice) -> dict[str, Any]:
 
 
 def tuned(capabilities: Capabilities, problem: str, scheme: str) -> contextlib.AbstractContextManager[None]:
-    """Context manager: use the problem's tuned kernels in the block, if there are any; while a choice is
-    being measured, that choice stays."""
+    """Context manager: use the problem's tuned choice in the block, if there is one and no other choice is
+    active (as during a measurement)."""
     choice = stored(capabilities).get(subject(problem, scheme))
     return preferred(says(choice)) if choice and preference() is None else contextlib.nullcontext()
 
 
 def subject(problem: str, scheme: str) -> str:
-    """Return the key of a choice: ``linear[M=1,K=64,N=32] q8csw``."""
+    """Return the key of a choice, like ``linear[M=1,K=64,N=32] q8csw``."""
     return f"{problem} {scheme}"
 
 
 def stored(capabilities: Capabilities) -> Mapping[str, Choice]:
-    """Return the choices of a device by key."""
+    """Return the stored choices of a device by key."""
     with _lock:
         found = _tuned.get(capabilities.key)
         if found is None:
@@ -103,8 +104,8 @@ def stored(capabilities: Capabilities) -> Mapping[str, Choice]:
 
 
 def store(capabilities: Capabilities, problem: str, scheme: str, choice: Choice) -> None:
-    """Store a choice for this device, driver and version of vkq, together with those tuned before or by other
-    processes meanwhile. An empty choice, the default, removes the stored one."""
+    """Store a choice for this device, driver and version of vkq, and keep the choices stored earlier or by
+    other processes meanwhile. An empty choice, the default, removes the stored choice."""
     before, kept = stored(capabilities), cache.read_json(_path(capabilities), _parse) or {}
     found = {**before, **kept, subject(problem, scheme): dict(choice)}
     found = {name: one for name, one in found.items() if one}
@@ -120,7 +121,7 @@ def _path(capabilities: Capabilities) -> Path:
 
 
 def _parse(value: Any) -> dict[str, Choice]:
-    """Return the choices in the value of a JSON text; raises ValueError for another form."""
+    """Return the choices in a JSON value. Raises ValueError if its structure is wrong."""
     good = isinstance(value, dict) and all(
         isinstance(choice, dict) and all(isinstance(name, str) for name in choice.values())
         for choice in value.values()
