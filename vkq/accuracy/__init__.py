@@ -1,5 +1,5 @@
-"""Quantization of models that preserves accuracy: which values become 8 or 4 bits, and how close the model
-stays."""
+"""Quantization of models that preserves accuracy: choice of the values that become 8 or 4 bits, and measures
+of how close the quantized model is."""
 
 from .keep import KeptLayer
 from .layers import compare_layers

@@ -1,4 +1,4 @@
-"""The goal that a quantized model must reach: numbers against the float model, or a user's own judgement."""
+"""The goal that a quantized model must reach: closeness to the float model, or a user's own judgement."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..errors import ArgumentError
 from ..onnx.protobuf import package
 from .trial import Found
 
-SHARE = 0.995  # default target: the part of the float model's score that must remain
+SHARE = 0.995  # default target: the share of the float model's score that must remain
 SHOWN = 500  # characters of a failed script's output that an error repeats
 
 Judge = Callable[[Path], "float | bool"]
 
 
 class Goal:
-    """Call it with a candidate: True if the candidate is good enough.
+    """Call the goal with a candidate: it returns True if the candidate is good enough.
 
-    least_db, least_same: bounds for the worst output. judge: gets the path of the candidate's ONNX file and
-    returns a score, or True for a good model. A score must be at least *least*, by default 99.5 % of the
-    score of the float model.
+    least_db, least_same: bounds for the worst output. judge: called with the path of the candidate's ONNX
+    file; it returns a score, or True for a good model. A score must be at least *least*, by default 99.5 % of
+    the score of the float model.
 
     Raises ArgumentError if the judge rejects the float model itself.
     """
@@ -74,10 +74,10 @@ class Goal:
 
 
 def script(path: str | os.PathLike[str]) -> Judge:
-    """Make a judge of a program that is called with a candidate's path: a Python file, or an executable.
+    """Make a judge from a program (a Python file, or an executable) that is called with a candidate's path.
 
     If the last line that it prints is a number, this is the score, and the exit code must be 0. Without a
-    number, exit code 0 is True and every other one is False.
+    number, exit code 0 means True and any other exit code False.
     """
     file = Path(path).absolute()
     if not file.is_file():

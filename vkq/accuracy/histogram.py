@@ -1,4 +1,5 @@
-"""The distribution of a tensor's numbers over many samples: a growing histogram, and the noise of a scale."""
+"""The distribution of a tensor's elements over many samples: a growing histogram, and the noise of a
+scale."""
 
 from __future__ import annotations
 
@@ -6,17 +7,18 @@ import numpy as np
 
 from ..graph.graph import Array
 
-# Bins over [-limit, limit]. If a one-sided range fills a quarter of them, each of 256 steps still has 8 bins.
+# Bins over [-limit, limit]. If a one-sided range covers a quarter of the bins, each of 256 steps still has 8
+# bins.
 BINS = 8192
 
 
-CHUNK = 1 << 20  # numbers that are counted at a time, so that copies of large arrays stay small
+CHUNK = 1 << 20  # elements that are counted at a time, so that copies of large arrays stay small
 
 
 class Histogram:
-    """Counts of a tensor's numbers over ``[-limit, limit]``, whose limit doubles when a number lies outside.
+    """Counts of a tensor's elements over ``[-limit, limit]``. The limit doubles when an element is outside.
 
-    NaN and infinities are ignored. ``low`` and ``high`` are the smallest and the largest number.
+    NaN and infinities are ignored. ``low`` and ``high`` are the smallest and the largest element.
 
     >>> histogram = Histogram()
     >>> histogram.add(np.float32([-1, 0, 3]))
@@ -51,7 +53,7 @@ class Histogram:
 
     @property
     def centres(self) -> Array:
-        """The number in the middle of each bin, (BINS,)."""
+        """The middle of each bin, (BINS,)."""
         return np.asarray((np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit)
 
     def noise(self, scale: float, zero_point: int, qmin: int, qmax: int) -> float:
@@ -60,18 +62,18 @@ class Histogram:
         if not used.size:
             return 0.0
         x, counts = self.centres[used], self.counts[used]
-        x = np.where(used == BINS // 2, 0.0, x)  # zeros lie at the lower end of the middle bin
+        x = np.where(used == BINS // 2, 0.0, x)  # zeros are at the lower end of the middle bin
         near = (np.clip(np.rint(x / scale) + zero_point, qmin, qmax) - zero_point) * scale
         return float(np.square(near - x) @ counts / counts.sum())
 
     def clipped(self, low: float, high: float) -> float:
-        """Return the share of numbers outside a range, to a bin's precision."""
+        """Return the share of elements outside a range, to the precision of a bin."""
         step = 2 * self.limit / BINS
         outside = (self.centres < low - step) | (self.centres > high + step)
         return float(self.counts[outside].sum() / max(self.counts.sum(), 1))
 
     def quantile(self, share: float) -> float:
-        """Return the number below which this share of all numbers is."""
+        """Return the value below which this share of all elements is."""
         total = np.cumsum(self.counts)
         at = int(np.searchsorted(total, share * total[-1]))
         return float(np.clip(self.centres[min(at, BINS - 1)], self.low, self.high))

@@ -1,4 +1,5 @@
-"""Chooses the layers that leave int8, so that the fewest multiply-adds do and a target is reached."""
+"""Chooses layers that do not become int8, so that a target is reached with the fewest multiply-adds outside
+int8."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from .observe import Observed
 from .place import blocks, elementwise
 from .trial import Found, HeldOut
 
-# Gain in dB from which element-wise operators become float, which moves four times as many bytes.
+# Least gain in dB for which element-wise operators become float, which moves four times as many bytes.
 ELEMENTWISE_GAIN = 0.5
 
 
@@ -32,8 +33,9 @@ def kept_layers(
     trial: HeldOut, found: Found, seen: Observed, reached: Callable[[Found], bool],
     progress: Callable[[str], None],
 ) -> tuple[Found, tuple[KeptLayer, ...], bool]:  # fmt: skip
-    """Take layers out of int8 until `reached` is True of the plan, with the fewest multiply-adds. Return the
-    plan, the layers out of int8, and whether the goal is reached; if it is not, the plan is the best found.
+    """Take layers out of int8, with the fewest multiply-adds, until `reached` returns True for the plan.
+    Return the plan, the layers out of int8, and True if the goal is reached. If it is not, the plan is the
+    best found.
 
     1. Element-wise operators become float if that helps. They have no multiply-adds, and a chain of them then
        rounds once.
@@ -73,8 +75,8 @@ def kept_layers(
 def _without_multiplying(
     trial: HeldOut, found: Found, seen: Observed, progress: Callable[[str], None]
 ) -> tuple[Found, tuple[KeptLayer, ...]]:
-    """Make element-wise operators float, then give the channels behind them equal ranges, each if it
-    helps."""
+    """Make element-wise operators float, then equalize the ranges of the channels behind them; keep each step
+    only if it helps."""
     rest = elementwise(found.proto)
     floats = found.plan.floats | set(rest)
     new = trial(found.proto, dataclasses.replace(found.plan, floats=floats))
@@ -99,7 +101,7 @@ class _Chooser:
         self.blocks = {name: nodes for name, nodes in every.items() if name not in found.plan.floats}
 
     def without(self, names: Sequence[str], weights: bool) -> Found:
-        """Return the plan with these blocks out of int8: with int8 *weights*, or in float."""
+        """Return the plan with these blocks out of int8: weight-only int8 if *weights*, else float."""
         plan = self.found.plan
         nodes = {node for name in names for node in self.blocks[name]}
         only = plan.only_weights | (set(names) if weights else set())
@@ -107,7 +109,7 @@ class _Chooser:
         return self.trial(self.found.proto, new)
 
     def order(self, progress: Callable[[str], None]) -> list[str]:
-        """Return layers by the noise that each one's leaving removes for a multiply-add."""
+        """Return the layers, those first that remove the most noise per multiply-add when they leave int8."""
         gains = {}
         before = 10 ** (-self.found.snr_db / 10)
         for i, name in enumerate(self.blocks, 1):

@@ -34,12 +34,12 @@ def compare_layers(
     quantized: str | os.PathLike[str],
     samples: Iterable[Mapping[str, Array]],
 ) -> LayerReport:
-    """Compare each layer of a *quantized* model with the float *model* that it was made of: a row for each
-    value that both have, in the order of the graph.
+    """Compare each layer of a *quantized* model with the float *model* from which it was made. Return a row
+    for each value that both models have, in the order of the graph.
 
     Both models run node by node through ONNX Runtime's CPU provider, so only the values of one layer, and
     those that later layers read, take memory. If `quantize` scaled channels, the float model is scaled
-    likewise, from the quantized one's metadata. samples: inputs by name.
+    likewise, by the quantized model's metadata. samples: each maps the inputs' names to arrays.
 
     Raises ModelError if the models have no values in common or a model cannot be read.
     """
@@ -58,9 +58,9 @@ def compare_layers(
 
 @dataclasses.dataclass
 class Site:
-    """A value of both models: the float value to compare with (``real``), its place in the quantized model,
-    the nodes of its own layer in order, their inputs in the float model (by the quantized model's names), and
-    its DequantizeLinear."""
+    """A value of both models: the float value to compare with (``real``), its name in the quantized model,
+    the nodes of its layer in order, their inputs in the float model (by the quantized model's names), and its
+    DequantizeLinear."""
 
     name: str
     real: str
@@ -91,7 +91,7 @@ class LayerComparison:
         if name not in walk.maker and name not in walk.inputs:
             return None
         real = self._activated(name)
-        if real != name and real in walk.maker:  # the row of the activation itself has the pair
+        if real != name and real in walk.maker:  # the row of the activation has this pair
             return None
         there, dequantize = self._quantized(name)
         nodes, reads, seen, ahead = [], dict[str, str](), set[str](), [there]
@@ -116,7 +116,7 @@ class LayerComparison:
         return Site(name, real, there, nodes, reads, dequantize)
 
     def _quantized(self, name: str) -> tuple[str, Any]:
-        """Return where a float value is in the quantized model after its quantization, and its
+        """Return the name that a float value has in the quantized model after its quantization, and its
         DequantizeLinear."""
         walk = self.quantized
         made = walk.maker.get(name)
@@ -129,16 +129,15 @@ class LayerComparison:
         return (found.output[0], found) if found is not None else (name, None)
 
     def _activated(self, name: str) -> str:
-        """Return the float value that corresponds to a quantized one. If a Relu or Clip is the only reader of
-        the float value, it is that operator's result, because the range of the quantized value may replace
-        the operator."""
+        """Return the float value that corresponds to a quantized value. If a Relu or Clip is its only reader,
+        return that operator's result, because the range of the quantized value may replace the operator."""
         readers = self.real.readers[name]
         alone = len(readers) == 1 and readers[0].op_type in ("Relu", "Clip") and name not in self.real.outputs
         return str(readers[0].output[0]) if alone else name
 
     def _read_of_float(self, at: str) -> str | None:
-        """Return the float value for a value of the quantized model: its own, or that after the
-        DequantizeLinear of its QuantizeLinear."""
+        """Return the float value for a value of the quantized model: of the same name, or of the name after
+        its QuantizeLinear and DequantizeLinear."""
         node = self.quantized.maker.get(at)
         if node is not None and node.op_type == DQ:
             before = self.quantized.maker.get(node.input[0])
@@ -218,8 +217,8 @@ class LayerComparison:
         )
 
     def _weight_loss(self, site: Site) -> float:
-        """Return the largest loss of a constant weight's scales against those of its own range, over the
-        channels."""
+        """Return the largest loss, over the channels, of a constant weight's scales against scales of the
+        weight's range."""
         most = 0.0
         for node in site.nodes:
             source = next(
@@ -237,14 +236,14 @@ class LayerComparison:
                 ):
                     continue
                 noise = float(np.square(w.astype(np.float64) - other).sum())
-                # The largest step of a good scale: one scale for the whole tensor.
+                # The largest scale to compare with: one scale for the whole tensor.
                 step = float(np.abs(other).max()) / 127
                 best = max(step * step / 12 * other.size, 1e-300)
                 most = max(most, decibels(noise, best)) if noise else most
         return most
 
     def _float_weight(self, node: Any, index: int) -> Array | None:
-        """Return the constant input of the float layer, through activations that are fused into it."""
+        """Return the constant input of the float layer; activations fused into the layer are skipped."""
         while node is not None and node.op_type in ("Relu", "Clip"):
             node = self.real.maker.get(node.input[0])
         if node is None or index >= len(node.input):
@@ -254,7 +253,7 @@ class LayerComparison:
 
 def _with_floats(proto: Any) -> Any:
     """Dequantize each value that the QOperator form has only as ``NAME_quantized``, and quantize it again for
-    its readers: the numbers stay the same, and a layer can be given the float model's values."""
+    its readers: the values stay the same, and the float model's values can be fed to a layer."""
     onnx = package()
     made = {name for node in proto.graph.node for name in node.output} | {v.name for v in proto.graph.input}
     known = {tensor.name for tensor in proto.graph.initializer}

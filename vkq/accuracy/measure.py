@@ -14,10 +14,10 @@ from .shown import decibels
 
 @dataclasses.dataclass(frozen=True)
 class OutputRow:
-    """One output over all samples. snr_db: signal to noise. even_db: with the channels (axis 1) counted
-    alike, -20 log10 of the mean over them of sqrt(noise / signal), at most 1 each, so that boxes of 0 to 320
-    do not hide scores of 0 to 1. channel, channel_db: the worst channel and its signal to noise. same: the
-    share of rows (or pixels) with the same largest channel."""
+    """One output over all samples. snr_db: signal to noise. even_db: -20 log10 of the mean over the channels
+    (axis 1) of sqrt(noise / signal), at most 1 for each. Channels count alike, so that boxes of 0 to 320 do
+    not hide scores of 0 to 1. channel, channel_db: the worst channel and its signal to noise. same: the share
+    of rows (or pixels) with the same largest channel."""
 
     name: str
     snr_db: float
@@ -35,7 +35,7 @@ class OutputRow:
 
 
 class Agreement:
-    """Sums over samples of any shapes; ``rows()`` returns an `OutputRow` for each output of real numbers.
+    """Sums over samples of any shapes; ``rows()`` returns an `OutputRow` for each float output.
 
     >>> agreement = Agreement(["y"])
     >>> agreement.add([np.float32([[1, 8]])], [np.float32([[1.1, 8]])])
@@ -61,7 +61,7 @@ class Agreement:
             same = x.reshape(rows).argmax(1) == y.reshape(rows).argmax(1)
             new = [np.square(x).sum(axes), np.square(x - y).sum(axes), same.sum(), same.size]
             old = self.sums.get(name)
-            # The shapes differ because an axis is open: treat all numbers as one channel.
+            # The shapes differ because an axis is open: treat all elements as one channel.
             if old is not None and old[0].shape != new[0].shape:
                 old[:2], new[:2] = ([np.atleast_1d(v.sum()) for v in each[:2]] for each in (old, new))
             self.sums[name] = new if old is None else [p + q for p, q in zip(old, new, strict=True)]
@@ -77,8 +77,8 @@ class Agreement:
         return found
 
     def worst(self) -> float:
-        """Return the signal to noise of the worst output in dB: of all its numbers, or of its channels
-        counted alike if that is lower."""
+        """Return the signal to noise of the worst output in dB: the smaller of its ``snr_db`` and
+        ``even_db``."""
         return min((min(row.snr_db, row.even_db) for row in self.rows()), default=float("inf"))
 
 

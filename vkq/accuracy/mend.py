@@ -21,14 +21,14 @@ LIMIT = 1024.0  # largest factor, and largest divisor, of a channel
 
 
 def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
-    """Return the model in which neighbouring convolutions share their channels' ranges, and the number of
+    """Return the model in which neighbouring convolutions have equal ranges of channels, and the number of
     such pairs.
 
     A pair is a convolution, an optional Relu, and a convolution that is its only reader. Each channel between
-    them is divided by s, and the second one's weight multiplied: the function stays the same. With a_c the
-    channel's largest magnitude and w_c that of the second one's weights for it, ``s_c = sqrt(a_c / w_c)`` up
-    to a common factor; before a depthwise convolution, whose channels each have a scale, ``s_c = a_c``.
-    (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
+    the two is divided by s, and the second weight is multiplied by s, so the function stays the same. a_c is
+    the largest magnitude of the channel, and w_c of the second weight's elements for it: ``s_c = sqrt(a_c /
+    w_c)`` up to a common factor. Before a depthwise convolution, whose channels each have a scale, ``s_c =
+    a_c``. (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
@@ -59,8 +59,8 @@ def _share(editor: _Editor, first: Any, second: Any, s: Array) -> None:
 
 def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, dict[str, Range], list[str]]:
     """Return the model in which convolutions behind float operators read channels of equal ranges: a Mul
-    divides each by s, and the weight is multiplied, as in `equalized`. Also return the ranges of the Muls'
-    results, and their nodes. floats: the nodes that stay float. (Xiao et al. 2022,
+    divides each channel by s, and the weight is multiplied by s, as in `equalized`. Also return the ranges of
+    the Muls' results, and the names of the Muls. floats: the nodes that stay float. (Xiao et al. 2022,
     https://arxiv.org/abs/2211.10438.)"""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
@@ -82,7 +82,7 @@ def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, 
 
 
 def _divide(editor: _Editor, node: Any, s: Array) -> str:
-    """Put a Mul before a convolution that divides its channels by s; return its name and its result's."""
+    """Insert a Mul that divides the channels by s before a convolution. Return the name of its result."""
     helper = package().helper
     name, weight = f"{node.name}/smooth", editor.array(node.input[1])
     by = (1 / s).astype(np.float32).reshape(1, -1, *(1 for _ in weight.shape[2:]))
@@ -124,13 +124,14 @@ def _note(proto: Any, key: str, value: Any) -> None:
 
 
 def _across(weight: Array, channels: int) -> tuple[int, ...]:
-    """Return the shape of factors for each channel that a weight reads."""
+    """Return the shape in which one factor for each input channel broadcasts to a weight."""
     rest = (1,) * (weight.ndim - 2)
     return (-1, 1, *rest) if weight.shape[1] == 1 and len(weight) == channels else (1, -1, *rest)
 
 
 def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
-    """Return the divisors of the channels that a Conv reads; None for groups other than depthwise ones."""
+    """Return the divisors of the channels that a Conv reads; None for grouped convolutions that are not
+    depthwise."""
     groups = next((a.i for a in node.attribute if a.name == "group"), 1)
     depthwise = groups == len(weight) == len(peaks) and weight.shape[1] == 1
     if not (depthwise or (groups == 1 and weight.shape[1] == len(peaks))):
@@ -148,8 +149,9 @@ def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
 
 
 def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
-    """Return the float model with biases that compensate the mean error of rounded weights, and their number:
-    ``b += (W - W_q) E[x]``, with the mean of each input channel, for Conv and Gemm. (Nagel et al. 2019.)"""
+    """Return the float model with biases that compensate the mean error of rounded weights, and the number of
+    changed biases: ``b += (W - W_q) E[x]``, with the mean of each input channel, for Conv and Gemm. (Nagel et
+    al. 2019.)"""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor, made = _Editor(copy), Walk(quantized)
     rounded = {n.name: made.constants.get(n.input[1]) for n in made.nodes if n.op_type in ("Conv", "Gemm")}
@@ -185,7 +187,7 @@ def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
 
 
 class _Editor:
-    """The constants of a model that may be changed: those with a single reader."""
+    """Changes constants of a model that have a single reader."""
 
     def __init__(self, proto: Any):
         self.proto = proto
@@ -208,7 +210,8 @@ class _Editor:
         self.tensors[name].CopyFrom(package().numpy_helper.from_array(array.astype(dtype), name))
 
     def convolution_before(self, node: Any) -> Any:
-        """Return the Conv whose only reader this Conv is, through an equivariant activation or none."""
+        """Return the Conv before this Conv, directly or before an equivariant activation, if its result has
+        no other reader."""
         if node.op_type != "Conv" or not self.own(node.input[1]):
             return None
         name = node.input[0]

@@ -15,8 +15,8 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 class Observed:
-    """For each float value its histogram, and for each channel of layers' inputs the mean, the smallest and
-    the largest number. ``work``: multiply-adds of each layer, by node name, for one sample."""
+    """For each float value a histogram; for each channel of a layer's input the mean, the smallest and the
+    largest element. ``work``: multiply-adds of each layer, by node name, for one sample."""
 
     def __init__(self, proto: Any, samples: Iterable[Mapping[str, Array]]):
         self.walk = Walk(proto)
@@ -39,7 +39,8 @@ class Observed:
         self.means = {name: mean / max(count, 1) for name, mean in self.means.items()}
 
     def peaks(self, name: str) -> Array | None:
-        """Return the largest magnitude of each channel of a value that a layer reads; None for others."""
+        """Return the largest magnitude of each channel of a value that a layer reads; None for other
+        values."""
         return np.maximum(-self.lows[name], self.highs[name]) if name in self.lows else None
 
     def _add(self, name: str, array: Any) -> None:

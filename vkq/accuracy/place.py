@@ -27,7 +27,7 @@ Q, DQ = "QuantizeLinear", "DequantizeLinear"
 @dataclasses.dataclass(frozen=True)
 class QuantPlan:
     """A quantization. ranges: the range of each value, by name. floats: nodes that stay float. only_weights:
-    nodes among them whose weights become int8."""
+    the nodes in *floats* whose weights become int8."""
 
     ranges: Mapping[str, Range]
     floats: frozenset[str] = frozenset()
@@ -67,8 +67,8 @@ def placed(proto: Any, plan: QuantPlan) -> Any:
 
 
 def tail(proto: Any) -> list[str]:
-    """Return the nodes that make outputs from the last layers' results: those with a path to an output
-    without a convolution or product."""
+    """Return the nodes that compute outputs from the last layers' results: nodes with a path to an output on
+    which there is no convolution or product."""
     maker = {name: node for node in proto.graph.node for name in node.output}
     found: dict[str, None] = {}
     ahead = [value.name for value in proto.graph.output]
@@ -81,14 +81,13 @@ def tail(proto: Any) -> list[str]:
 
 
 def elementwise(proto: Any) -> list[str]:
-    """Return the nodes of arithmetic and functions that belong to no layer and are not bounds of a layer's
-    result."""
+    """Return the element-wise nodes that are outside all layers and are not bounds of a layer's result."""
     return [node.name for node in proto.graph.node if node.op_type in ELEMENTWISE]
 
 
 def blocks(proto: Any) -> dict[str, list[str]]:
-    """Return for each layer with a weight its node and the nodes behind it up to the next layers: they become
-    float together. A node of several branches belongs to the last of their layers."""
+    """Return, for each layer with a weight, its node and the nodes after it up to the next layers. They
+    become float together. A node after several layers belongs to the last of these layers."""
     constants = {tensor.name for tensor in proto.graph.initializer}
     owner: dict[str, str] = {}
     order: dict[str, int] = {}
@@ -106,7 +105,7 @@ def blocks(proto: Any) -> dict[str, list[str]]:
 
 
 def _float_outputs(model: Any, floats: Collection[str]) -> None:
-    """Remove the quantization of outputs; their readers still get 8 bits."""
+    """Remove the quantization of outputs; nodes that read an output still read its 8-bit form."""
     maker = {name: node for node in model.graph.node for name in node.output}
     for value in model.graph.output:
         last = maker.get(value.name)
@@ -127,8 +126,8 @@ def _float_outputs(model: Any, floats: Collection[str]) -> None:
 
 
 def _read_floats(model: Any, floats: Collection[str], before: Mapping[str, Any]) -> None:
-    """Let nodes that stay float read values before their quantization, after a Relu or Clip that a range
-    replaced. before: the float model's nodes by their results."""
+    """Let nodes that stay float read values from before their quantization; a Relu or Clip that a range
+    replaced is inserted again. before: the float model's nodes by their results."""
     maker = {name: node for node in model.graph.node for name in node.output}
     names = {node.name for node in model.graph.node}
     again: dict[str, str] = {}
@@ -154,7 +153,7 @@ def _read_floats(model: Any, floats: Collection[str], before: Mapping[str, Any])
 
 
 def _drop_unread(model: Any) -> None:
-    """Remove quantization without readers, and its constants."""
+    """Remove quantization nodes without readers, and their constants."""
     kept = {value.name for value in model.graph.output}
     while True:
         read: dict[str, int] = defaultdict(int)

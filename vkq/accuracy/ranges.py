@@ -1,4 +1,4 @@
-"""The range of a tensor that becomes 8 bits, by six rules, all from its histogram."""
+"""Six rules that choose the range of an 8-bit tensor from its histogram."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as fractions of the whole ran
 
 
 def full_range(found: Histogram) -> Range:
-    """Return the minimum and the maximum of the values and 0."""
+    """Return the range of all values, extended to contain 0."""
     return min(found.low, 0.0), max(found.high, 0.0)
 
 
 def percentile(share: float) -> Callable[[Histogram], Range]:
-    """Return a rule that drops *share* of the numbers, half of these at each end."""
+    """Return a rule that drops *share* of the elements, half at each end of the range."""
 
     def rule(found: Histogram) -> Range:
         low, high = full_range(found)
@@ -32,7 +32,8 @@ def percentile(share: float) -> Callable[[Histogram], Range]:
 
 
 def least_squares(found: Histogram) -> Range:
-    """Return the range with the smallest mean squared error: both ends together first, then each alone."""
+    """Return the range with the smallest mean squared error: both ends are scaled together first, then each
+    end alone."""
     low, high = full_range(found)
     best = min(((low * f, high * f) for f in FACTORS), key=lambda r: _error(found, r))
     best = min(((best[0], high * f) for f in FACTORS if high), key=lambda r: _error(found, r), default=best)
@@ -40,7 +41,7 @@ def least_squares(found: Histogram) -> Range:
 
 
 def entropy(found: Histogram) -> Range:
-    """Return the range whose 256 levels have the smallest Kullback-Leibler divergence to the numbers, as in
+    """Return the range whose 256 levels have the smallest Kullback-Leibler divergence to the histogram, as in
     TensorRT's calibrator."""
     low, high = full_range(found)
     return min(((low * f, high * f) for f in FACTORS), key=lambda r: _divergence(found, r))
@@ -85,6 +86,6 @@ def _divergence(found: Histogram, span: Range) -> float:
     many = np.bincount(level, filled, LEVELS)
     q = np.where(filled, (sums / np.maximum(many, 1))[level], 0)
     some = (p > 0) & (q > 0)
-    lost = p[(p > 0) & (q == 0)].sum()  # the share of numbers for which there is no level
+    lost = p[(p > 0) & (q == 0)].sum()  # the share of elements for which there is no level
     a, b = p[some] / p.sum(), q[some] / max(q.sum(), 1e-300)
     return float((a * np.log(a / b)).sum() + 10 * lost / p.sum())

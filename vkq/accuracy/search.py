@@ -1,4 +1,4 @@
-"""Quantizes a model as well as a given time allows, and keeps parts in float for a target."""
+"""Quantizes a model as well as a given time allows, and keeps parts in float if a target requires it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ HELD = 3  # every third sample is used for the comparison, not for the calibrati
 
 @dataclasses.dataclass(frozen=True)
 class QuantizedReport:
-    """The result of a search. *steps* have their gains. *outputs* are measured on *held_out* samples, which
-    were not used for ranges. *kept* are the layers that are not int8. *reached*: whether the target was
-    reached (None without a target). *before*: the model before layers left int8 to reach the target."""
+    """The result of a search. *steps*: the changes tried, with their gains. *outputs* are measured on
+    *held_out* samples, which were not used for ranges. *kept*: the layers that are not int8. *reached*: True
+    if the target was reached (None without a target). *before*: the model before layers left int8 to reach
+    the target."""
 
     steps: tuple[SearchStep, ...]
     outputs: tuple[OutputRow, ...]
@@ -74,19 +75,19 @@ def quantize(
     least: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> QuantizedReport:
-    """Write the quantized *model*, QDQ form in one file: for each value the best of six ranges, biases
-    corrected, neighbouring convolutions equalized, each where it helps on samples held out of the
-    calibration.
+    """Write the quantized *model*, QDQ form in one file. For each value the best of six ranges is chosen,
+    biases are corrected, and neighbouring convolutions are equalized; each change is kept if it helps on
+    samples held out of the calibration.
 
     samples: inputs by name, a sequence, or a function that yields them at each call; every third is held out
-    (with a single sample everything is measured on it). seconds: after this time no further change is tried;
-    the first choices are always made. exclude: nodes, or names above them, that stay float; only_weights:
-    nodes with int8 weights and float activations. Outputs, and the operators that make them from the last
-    layers' results, stay float. target_db, target_agreement (0 to 1), target_judge: layers leave int8, fewest
-    multiply-adds first, until the worst output reaches these numbers (in dB ``snr_db`` and ``even_db`` of
-    `OutputRow`) and the judge accepts the model. The judge gets the path of a candidate and returns True, or
-    a score of at least *least* (by default 99.5 % of the float model's score). progress: called with each
-    step.
+    (a single sample is used for both). seconds: after this time no further change is tried; the first choices
+    are always made. exclude: nodes, or modules that contain them, that stay float. only_weights: nodes with
+    int8 weights and float activations. Outputs, and the operators that compute them from the last layers'
+    results, stay float. target_db, target_agreement (0 to 1), target_judge: layers leave int8, fewest
+    multiply-adds first, until the worst output reaches these values (in dB ``snr_db`` and ``even_db`` of
+    `OutputRow`) and the judge accepts the model. The judge is called with the path of a candidate and returns
+    True, or a score of at least *least* (by default 99.5 % of the float model's score). progress: called with
+    each step.
 
     Raises ArgumentError for invalid options, ModelError for a model that cannot be quantized.
     """
@@ -115,7 +116,7 @@ def quantize(
 
 
 class Search:
-    """The steps, each measured; the best plan so far is kept."""
+    """The steps of a search. Each is measured; the best plan so far is kept."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class Search:
         return found
 
     def _equalize(self, found: Found) -> Found:
-        """Equalize the channels of layers, and find their ranges again."""
+        """Equalize the channels of layers, and choose the ranges of the changed values again."""
         proto, count = equalized(self.proto, self.seen)
         if not count or time.monotonic() > self.until:
             return found
@@ -181,7 +182,7 @@ class Search:
         return new
 
     def _values(self, found: Found) -> Found:
-        """Choose for each value the rule that helps, first for values whose range loses most."""
+        """Choose the best rule for each value, first for the values whose range loses most."""
         before, changed = found, 0
         for name in self._by_loss(found):
             histogram = self.seen.histograms[name]
@@ -206,7 +207,7 @@ class Search:
         return found if changed else before
 
     def _by_loss(self, found: Found) -> list[str]:
-        """Return the quantized values, those first whose least-squares range would gain most."""
+        """Return the quantized values, in descending order of the gain of a least-squares range."""
         made = {node.input[0] for node in found.model().graph.node if node.op_type == "QuantizeLinear"}
 
         def loss(name: str) -> float:

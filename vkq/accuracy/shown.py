@@ -1,4 +1,4 @@
-"""Reports on layers: a table, numbers for JSON, and a plot."""
+"""Reports on layers: a table, data for JSON, and a plot."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import html
 import math
 from typing import Any
 
-SPOILT = 6.0  # a scale that loses more dB than this is named
+SPOILT = 6.0  # a scale that loses more dB than this is reported
 WORST = 5  # most layers that are named under the table
-WIDE = 100  # width in characters from which the table shows all columns
-CLEAN = 60.0  # dB at which the bar of the picture is full
+WIDE = 100  # least width in characters with which the table shows all columns
+CLEAN = 60.0  # dB at which a bar of the plot is full
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerRow:
     """How close one value of the quantized model is to the float model's, over all samples.
 
-    snr_db: signal to noise, including the noise of earlier layers. own_db: of this layer alone, given the
-    float model's values. cosine: of both. clipped: the share of float values outside the range. used: the
-    share of the range that float values fill. scale_loss_db: the loss of the result's or the weight's scale
-    against one from the range of its numbers. channel, channel_db: the worst channel (axis 1) and its signal
-    to noise.
+    snr_db: signal to noise, including the noise of earlier layers. own_db: signal to noise of this layer
+    alone, fed with the float model's values. cosine: the cosine similarity of both values. clipped: the share
+    of float elements outside the range. used: the share of the range that float elements cover.
+    scale_loss_db: the loss of the result's or the weight's scale against a scale from the actual range.
+    channel, channel_db: the worst channel (axis 1) and its signal to noise.
     """
 
     layer: str
@@ -37,7 +37,7 @@ class LayerRow:
     channel_db: float
 
     def why(self) -> str:
-        """The reason to look at this layer, in words."""
+        """The reason to look at this layer, as text."""
         if self.scale_loss_db > SPOILT and self.clipped > 0.001:
             return f"{self.clipped:.1%} of its numbers are clipped: its range is too small"
         if self.scale_loss_db > SPOILT:
@@ -53,8 +53,8 @@ class LayerReport:
     samples: int
 
     def worst(self, count: int = WORST) -> list[LayerRow]:
-        """Return the layers to look at: those whose scales lose most, then those with the lowest own signal
-        to noise."""
+        """Return the layers to look at: first by the largest loss of their scales, then by the lowest
+        ``own_db``."""
         spoilt = [row for row in self.rows if row.scale_loss_db > SPOILT]
         spoilt.sort(key=lambda row: -row.scale_loss_db)
         rest = sorted((row for row in self.rows if row not in spoilt), key=lambda row: row.own_db)
@@ -64,9 +64,9 @@ class LayerReport:
         return self.table()
 
     def table(self, columns: int | None = None) -> str:
-        """Return a row for each layer, of at most *columns* columns (80 or more). Names and operators are
-        shortened at the front, since their ends tell more, and cosine and used are omitted if there is no
-        room."""
+        """Return a row for each layer, of at most *columns* columns (80 or more). If there is no room, cosine
+        and used are omitted, and names and operators are shortened at the front, because their ends tell
+        more."""
         narrow = columns is not None and columns < WIDE
         kind = min(max([len(row.op) for row in self.rows] + [8]), 17 if narrow else 40)
         most = 40 if columns is None else max(columns - (43 if narrow else 59) - kind, 5)
@@ -86,7 +86,7 @@ class LayerReport:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: infinities are null."""
+        """Return JSON data; infinities become None."""
         rows = [
             {
                 k: None if isinstance(v, float) and math.isinf(v) else v
@@ -97,7 +97,7 @@ class LayerReport:
         return {"samples": self.samples, "layers": rows, "worst": [row.layer for row in self.worst()]}
 
     def svg(self) -> str:
-        """Return a plot: for each layer, in order, a bar of its signal to noise and a mark of its own; the
+        """Return a plot as SVG: for each layer, in order, a bar for ``snr_db`` and a mark for ``own_db``; the
         worst layers are named."""
         step, height, left, top = 14, 12, 260, 46
         worst = {row.output for row in self.worst()}
@@ -131,7 +131,7 @@ class LayerReport:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Signal to noise in dB: infinite without noise, -infinite without signal."""
+    """Return the signal to noise in dB: infinity without noise, -infinity without signal."""
     if not noise > 0:
         return math.inf
     return float(10 * math.log10(signal / noise)) if signal > 0 else -math.inf

@@ -11,8 +11,8 @@ from .histogram import CHUNK, Histogram
 
 
 class Tally:
-    """Sums of a value over the samples: signal, noise, and both by channel; for samples of other channels
-    (axis 1 is open), of all channels as one."""
+    """Sums of a value over the samples: signal, noise, and both by channel. If the number of channels differs
+    between samples (axis 1 is open), all channels count as one."""
 
     def __init__(self) -> None:
         self.signal: Any = 0.0
@@ -40,5 +40,5 @@ class Tally:
 
 
 def _by_channel(array: Array) -> Array:
-    """Return (channels, rest); an array of fewer than two axes is one channel."""
+    """Return an array as (channels, other elements); an array of fewer than two axes is one channel."""
     return np.moveaxis(array, 1, 0).reshape(array.shape[1], -1) if array.ndim > 1 else array.reshape(1, -1)

@@ -14,7 +14,7 @@ BEST = 5
 
 @dataclasses.dataclass
 class Top:
-    """Counts over samples; of equal scores the lower class ranks higher.
+    """Counts over samples. Of classes with equal scores, the lower index ranks higher.
 
     >>> top = Top()
     >>> for label in (2, 1):
@@ -26,11 +26,11 @@ class Top:
     first: int = 0
     best: int = 0
     count: int = 0
-    chosen: list[int] = dataclasses.field(default_factory=list)  # the class of each sample
+    chosen: list[int] = dataclasses.field(default_factory=list)  # the class found for each sample
 
     def add(self, scores: Array, label: int) -> None:
-        """Add the scores of one sample, one for each class, with its class. Raises ArgumentError for a class
-        that the model does not have."""
+        """Add the scores of one sample, one for each class, and the index of its true class. Raises
+        ArgumentError for an index that the model does not have."""
         flat = scores.reshape(-1)
         if not 0 <= label < flat.size:
             raise ArgumentError(

@@ -1,4 +1,4 @@
-"""A PyTorch module and typical inputs become an int8 session in one call."""
+"""Converts a PyTorch module to an int8 session, with typical inputs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def quantize_torch(
     **options: Any,
 ) -> tuple[InferenceSession, QuantizedReport]:
     """Export a float torch.nn.Module (or torch.export.ExportedProgram), quantize it to int8, and open it.
-    Return the session, and the report of how close it stays.
+    Return the session, and the report on its accuracy.
 
     samples: typical inputs, each for one call of the module: a tensor, or a tuple of tensors in the order of
-    its arguments. The first one is the example for torch.export.export, which fixes the sizes that
-    *dynamic_shapes* does not leave open. The module is exported in ``eval()`` mode, and is not changed.
+    the module's arguments. The first sample is the example for torch.export.export, which fixes the sizes
+    that *dynamic_shapes* does not leave open. The module is exported in ``eval()`` mode, and is not changed.
     target: the file for the int8 .onnx model (default: none). options: those of `quantize`, such as
     ``seconds=``, ``target_db=``, ``exclude=``.
 
@@ -83,7 +83,8 @@ def _program(module: Any, example: tuple[Any, ...], dynamic_shapes: Any) -> Any:
 
 @contextlib.contextmanager
 def _as_in_use(module: Any) -> Iterator[None]:
-    """Context manager: ``eval()`` mode inside; afterwards each part has its own mode again."""
+    """Context manager: the module is in ``eval()`` mode inside; afterwards each submodule has its previous
+    mode."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

@@ -13,7 +13,7 @@ from .measure import Agreement
 from .place import QuantPlan, placed
 
 Feed = Mapping[str, Array]
-Samples = Callable[[], Iterable[Feed]]  # each call starts again at the first sample
+Samples = Callable[[], Iterable[Feed]]  # each call iterates from the first sample
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class SearchStep:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A plan, its float model, and how close its quantized model is."""
+    """A plan, its float model, and the measured closeness of its quantized model."""
 
     proto: Any
     plan: QuantPlan
@@ -46,7 +46,7 @@ class Found:
 
     @property
     def same(self) -> float:
-        """The smallest share over the outputs."""
+        """The smallest ``same`` of the outputs."""
         return min((row.same for row in self.agreement.rows()), default=1.0)
 
     def model(self) -> Any:

@@ -14,16 +14,16 @@ from ..onnx.cpu import cpu_session
 from ..onnx.protobuf import package
 
 HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # nodes that run faster with several threads
-# Most numbers of a constant that is part of the node's own model; larger constants are inputs of each run.
+# Most elements of a constant that is part of a node's model; larger constants are inputs of each run.
 EMBEDDED = 1024
 
-LARGE = 1 << 20  # after a value of this number of bytes, freed memory is returned to the system
+LARGE = 1 << 20  # least bytes of a dropped value after which freed memory is returned to the system
 
 
 class Walk:
-    """A model whose nodes are separate sessions, shared by nodes that differ only in their numbers.
+    """A model whose nodes are separate sessions; nodes that differ only in their constants share one.
 
-    Values that depend only on constants are computed once, when the walk is made.
+    Values that depend only on constants are computed once, in the constructor.
     """
 
     def __init__(self, proto: Any):
@@ -40,8 +40,8 @@ class Walk:
         self.constants: dict[str, Array] = {
             name: package().numpy_helper.to_array(tensor) for name, tensor in self.tensors.items()
         }
-        self._sessions: dict[Any, Any] = {}  # the key is the node's operation with its small constants
-        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # the key is the node
+        self._sessions: dict[Any, Any] = {}  # by the node's operation with its small constants
+        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # by the identity of the node
         for node in self.nodes:
             if node.op_type == "Constant" or all(name in self.constants for name in read_by(node)):
                 self.constants.update(self.apply(node, self.constants))
@@ -52,12 +52,13 @@ class Walk:
         }
 
     def held(self, name: str) -> str:
-        """Return the value that a run stores in place of this one: for the result of a DequantizeLinear its
-        integers, which take a quarter of the memory; each reader dequantizes them again."""
+        """Return the name of the value that a run stores instead of *name*: for the result of a
+        DequantizeLinear its integers, which take a quarter of the memory. Each reader dequantizes them
+        again."""
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:
-        """Return the stored values that this node reads, without repeats."""
+        """Return the names of the stored values that this node reads, without repeats."""
         return list(dict.fromkeys(self.held(n) for n in read_by(node) if n not in self.constants))
 
     def apply(self, node: Any, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -71,7 +72,7 @@ class Walk:
         return dict(zip(results, found, strict=True))
 
     def _prepare(self, node: Any, values: Mapping[str, Array]) -> tuple[Any, dict[str, str], list[str]]:
-        """Return a node's session, its inputs (its own name to the model's), and its results."""
+        """Return a node's session, its inputs (the session's names to the model's), and its results."""
         names = list(dict.fromkeys(read_by(node)))
         arrays = {name: values[name] if name in values else self.constants[name] for name in names}
         results = [name for name in node.output if name]
@@ -116,14 +117,14 @@ class Walk:
             raise ModelError(f"{what}: {error}") from error
 
     def run(self, feed: Mapping[str, Array], wanted: Iterable[str] | None = None) -> Run:
-        """Begin a run with these inputs. *wanted*: the values that will be taken, each as often as it is
-        named (by default the outputs)."""
+        """Begin a run with these inputs. *wanted*: names of the values that `Run.take` will return, one name
+        for each call (by default the outputs)."""
         return Run(self, feed, self.outputs if wanted is None else wanted)
 
 
 class Run:
-    """The run of one sample through a model. A value is computed when it is taken, and dropped after its last
-    reader."""
+    """The run of one sample through a model. A value is computed when it is first needed, and dropped after
+    its last reader."""
 
     def __init__(self, walk: Walk, feed: Mapping[str, Array], wanted: Iterable[str]):
         self.walk = walk
@@ -139,7 +140,7 @@ class Run:
                 ahead += names
 
     def take(self, name: str) -> Array:
-        """Return a value, as one of its readers."""
+        """Return a value; this counts as one of its readers."""
         if name in self.walk.constants:
             return self.walk.constants[name]
         ahead = [self.walk.held(name)]
@@ -175,8 +176,8 @@ class Run:
 
 
 def give_back() -> None:
-    """Return freed memory to the system if the C library is glibc: it keeps arrays of up to 32 MB, and arrays
-    of several sizes then leave gaps of many times the memory in use."""
+    """Return freed memory to the system if the C library is glibc. glibc keeps freed arrays of up to 32 MB;
+    with arrays of several sizes, the gaps can take many times the memory in use."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -200,19 +201,19 @@ def in_order(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _is_integer(node: Any) -> bool:
-    """Return True if ONNX Runtime computes with 8-bit weights: its sums are exact on every processor only if
-    an optimizer sees these as constants."""
+    """Return True if ONNX Runtime computes the node with 8-bit weights. Its sums are exact on every processor
+    only if the weights are constants that an optimizer sees."""
     return (node.op_type.startswith("Q") and node.op_type != "QuantizeLinear") or "Integer" in node.op_type
 
 
 def _is_embedded(array: Array) -> bool:
-    """Return True if a constant is embedded in a node's own model: small ones, and types that cannot be fed
+    """Return True if a constant is embedded in a node's model, because it is small or its type cannot be fed
     to a run."""
     return array.size <= EMBEDDED or array.dtype.kind not in "fiub"
 
 
 def read_by(node: Any) -> list[str]:
-    """Return the values that a node reads, also inside its branches."""
+    """Return the names that a node reads, also in its branches."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):

@@ -20,17 +20,18 @@ from ..onnx.names import chosen
 from ..onnx.protobuf import package
 from ..onnx.quantize import prepared, quantizer, refusals_told
 
-# The first opsets in which DequantizeLinear has an axis, float16 scales, and blocks.
+# The first opsets in which DequantizeLinear supports an axis, float16 scales, and blocks.
 CHANNELS, HALVES, BLOCKS = 13, 19, 21
-FLOATS = {1: np.float32, 10: np.float16}  # by number of TensorProto.DataType
+FLOATS = {1: np.float32, 10: np.float16}  # by the number in TensorProto.DataType
 INT4 = 22
 LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightRow:
-    """The result for one layer's weight. ``block``: numbers that share a scale, 0 for a scale for each output
-    channel. ``snr_db``: signal to noise of the weight. ``why``: the reason if it stays float."""
+    """The result for one layer's weight. ``block``: number of elements that share a scale; 0: one scale for
+    each output channel. ``snr_db``: signal to noise of the weight. ``why``: the reason if the weight stays
+    float."""
 
     node: str
     op: str
@@ -47,15 +48,15 @@ def quantize_weights(
     block: int = 32,
     exclude: Collection[str] = (),
 ) -> list[WeightRow]:
-    """Write the float *model* with weights of 8 or 4 bits, one file, and return a row for each layer.
+    """Write the float *model* with weights of 8 or 4 bits to one file, and return a row for each layer.
 
     Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel (``max|w|
-    / 127``, symmetric). With ``bits=4`` those of MatMul and Gemm become int4 with a scale for each *block*
-    (16, 32, 64 or 128) of numbers along K; convolutions stay at 8 bits. DequantizeLinear converts them to
-    floats, so the model runs as q8csw and q4gsw on a device. Biases and activations stay float: no samples
-    are needed.
+    / 127``, symmetric). With ``bits=4`` weights of MatMul and Gemm become int4 with a scale for each *block*
+    (16, 32, 64 or 128) of elements along K; weights of convolutions become int8. DequantizeLinear converts
+    them to floats, so the model runs as q8csw and q4gsw on a device. Biases and activations stay float: no
+    samples are needed.
 
-    exclude: names of nodes, or of modules above them, whose weights stay floats.
+    exclude: names of nodes, or of modules that contain them, whose weights stay float.
 
     Raises ArgumentError for invalid options, ModelError for a model that cannot be read.
     """
@@ -109,7 +110,7 @@ class WeightReplacement:
         return [row for row in rows if row]
 
     def _layer(self, node: Any) -> WeightRow | None:
-        """Quantize the weight of one layer; None for one without a constant weight."""
+        """Quantize the weight of one layer and return its row; None for a layer without a constant weight."""
         left = node.op_type in ("MatMul", "Gemm") and node.input[0] in self.floats
         name = node.input[0 if left else 1]
         if name not in self.floats or (left and node.input[1] in self.floats):
@@ -134,8 +135,8 @@ class WeightReplacement:
         return WeightRow(node.name, node.op_type, 4 if block else 8, block, snr)
 
     def _dequantized(self, name: str, axis: int, block: int) -> tuple[str, float]:
-        """Add a DequantizeLinear for a weight; return its result's name and the weight's signal-to-noise
-        ratio."""
+        """Add a DequantizeLinear for a weight; return the name of its result and the weight's signal to
+        noise."""
         onnx, tensor = package(), self.floats[name]
         dtype, w = FLOATS[tensor.data_type], onnx.numpy_helper.to_array(tensor)
         codes, scale, real = _in_blocks(w, axis, block, dtype) if block else _in_channels(w, axis, dtype)
@@ -156,8 +157,8 @@ class WeightReplacement:
 
 
 def _channels(node: Any, left: bool) -> tuple[int, bool]:
-    """Return the axis of a weight's output channels, and whether blocks along the other axis are possible:
-    for a right operand that is a matrix."""
+    """Return the axis of a weight's output channels, and True if blocks along the other axis are possible (if
+    the weight is a matrix and the right operand)."""
     if node.op_type == "Conv":
         return 0, False
     if node.op_type == "ConvTranspose":
@@ -167,7 +168,7 @@ def _channels(node: Any, left: bool) -> tuple[int, bool]:
 
 
 def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return codes, scales of *dtype*, and the numbers they stand for in float64."""
+    """Return codes, scales of *dtype*, and the dequantized values in float64."""
     codes, scale = quantize_weight(w, axis)
     stored = scale.astype(dtype)
     if dtype == np.float16:  # the codes are computed again with the rounded scale
@@ -181,7 +182,8 @@ def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
 
 
 def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return int4 codes in blocks along the other axis of a matrix, with their scales and numbers."""
+    """Return int4 codes in blocks along the other axis of a matrix, with their scales and dequantized
+    values."""
     rows = w if axis == 0 else w.T
     weight = quantize_weight(rows, bits=4, group=block, scale_dtype=np.dtype(dtype).name)
     codes, scale, real = weight.codes().astype(np.int8) - np.int8(8), weight.scale, weight.dequantize()
@@ -191,7 +193,7 @@ def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Arra
 
 
 def _outer(attribute: Any) -> list[str]:
-    """Return the outer names that a branch or a loop's body reads."""
+    """Return the names from outside that a branch or a loop's body reads."""
     graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
     return [
         name

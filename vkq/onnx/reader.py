@@ -240,7 +240,7 @@ def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], readin
 
 
 def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tuple[Node | None, str]:
-    """Return (node in the file's form, its domain). A Constant gives None, and is added."""
+    """Return (node in the file's form, its domain). For a Constant, add its value and return None."""
     onnx = messages()
     source = proto.name or f"#{index} ({proto.op_type})"
     domain = DOMAINS.get(proto.domain, proto.domain)

@@ -27,8 +27,8 @@ class Worker:
             return self._pool.submit(call)
 
     def within(self, call: Callable[[], T], seconds: Any, what: str) -> T:
-        """Return the result of *call*; raise TimedOutError after *seconds*. A call that has begun then
-        continues."""
+        """Return the result of *call*; raise TimedOutError after *seconds*. After a timeout, a call that has
+        begun continues."""
         if not seconds > 0:
             raise ArgumentError(f"{what}: timeout is {seconds}; it must be above 0 seconds, or None")
         future = self.begin(call)

@@ -1,5 +1,5 @@
-"""The referee's arithmetic on 8-bit numbers, in NumPy: XNNPACK's for operators that LiteRT delegates to it,
-else that of LiteRT's own kernels. Both are public; each function says which it follows."""
+"""The reference arithmetic on 8-bit values, in NumPy. It is XNNPACK's for operators that LiteRT delegates to
+XNNPACK, else that of LiteRT's own kernels. Both are public; each function names the one that it follows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..numerics.qparams import QParams, are_scales
 
 Array = npt.NDArray[Any]
-SUM_BITS = 20  # bits of the larger multiplier of a sum
+SUM_BITS = 20  # bits of the larger of a sum's two multipliers
 
 
 def every(q: QParams) -> npt.NDArray[np.int64]:
@@ -23,13 +23,13 @@ def every(q: QParams) -> npt.NDArray[np.int64]:
 
 
 def stored(values: Array, q: QParams) -> Array:
-    """Convert integers to the type of *q*; values out of its range saturate."""
+    """Convert integers to the type of *q*; values outside the type's range saturate."""
     return np.asarray(np.clip(values, q.qmin, q.qmax).astype(q.dtype))
 
 
 def bounds_of(limits: tuple[float, float], y: QParams) -> tuple[float, float] | None:
-    """Return a fused activation as real bounds whose quantized form is the referee's, ``round_half_even(limit
-    / y_scale + y_zp)``; None if neither clips anything."""
+    """Return a fused activation as real bounds whose quantized form is the reference's,
+    ``round_half_even(limit / y_scale + y_zp)``; None if no bound clips anything."""
     if limits == (-math.inf, math.inf):
         return None
     whole = []
@@ -69,8 +69,8 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
 
 
 def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Yield parameters with which a float sum may equal the table: the file's, or XNNPACK's multipliers,
-    slightly larger or smaller, which moves ties to XNNPACK's side."""
+    """Yield parameters with which a float sum may equal XNNPACK's table: first the file's, then XNNPACK's
+    multipliers made slightly larger or smaller, so that ties are rounded as in XNNPACK."""
     yield a, b, y
     ma, mb, shift = sum_factors(a, b, y)
     for step in (0, 1, 2, -1, -2, 4, -4, 8):
@@ -93,8 +93,9 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def product_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Yield parameters with which a product that is rounded with the zero point may equal the table: the
-    file's, or their quotient, slightly larger or smaller, which moves ties to XNNPACK's side."""
+    """Yield parameters with which a product that is rounded after adding the zero point may equal XNNPACK's
+    table: first the file's, then their quotient made slightly larger or smaller, so that ties are rounded as
+    in XNNPACK."""
     yield a, b, y
     scale = _product_scale(a, b, y)
     for step in (1, -1, 2, -2, 3, -3):
@@ -124,9 +125,9 @@ def fixed_multiplier(real: float) -> tuple[int, int]:
 
 
 def by_fixed(values: Array, whole: int, shift: int, up: bool = False) -> Array:
-    """Return LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product, whose ties round up, then a
-    shift, whose ties round away from zero. With *up*, as in LiteRT's vector instructions, these ties also
-    round up."""
+    """Return LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product with ties rounded up, then a
+    shift with ties rounded away from zero. With *up*, as in LiteRT's vector instructions, the shift also
+    rounds ties up."""
     moved = np.asarray(values, np.int64) << max(shift, 0)
     return rounding_shift((moved * whole + (1 << 30)) >> 31, max(-shift, 0), up)
 
@@ -139,7 +140,7 @@ def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
 
 
 def requantized(x: QParams, y: QParams) -> Array:
-    """Return XNNPACK's conversion between two scales of one type, with 8 fraction bits; the slope has
+    """Return XNNPACK's conversion between two scales of one type, with 8 fraction bits; the multiplier has
     XNNPACK's sign."""
     factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
     return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
@@ -177,7 +178,7 @@ def _wide(function: Callable[[Array], Array], x: Array) -> Array:
     return np.asarray(function(x.astype(np.float64)).astype(np.float32))
 
 
-# Functions of float32 numbers that XNNPACK or LiteRT computes by tables.
+# Functions of float32 values that XNNPACK or LiteRT computes by tables.
 REAL: dict[str, Callable[[Array], Array]] = {
     "LOGISTIC": _sigmoid,
     "TANH": lambda x: _wide(np.tanh, x),
@@ -185,10 +186,10 @@ REAL: dict[str, Callable[[Array], Array]] = {
     "GELU": _gelu,
     "GELU-tanh": _gelu_tanh,
     "EXP": lambda x: _wide(np.exp, x),
-    # For negative numbers and 0 the result is the smallest number of its type.
+    # For negative values and 0 the result is the smallest value of its type.
     "LOG": lambda x: _wide(np.log, np.maximum(x, 0)),
 }
-WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # XNNPACK's tables
+WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # tables as in XNNPACK
 
 
 def real_table(op: str, x: QParams, y: QParams) -> Array:
@@ -212,7 +213,7 @@ def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:
 
 
 def fixed_bounds(limits: tuple[float, float], y: QParams) -> tuple[int, int]:
-    """Return a fused activation of LiteRT's own kernels: the smallest and the largest number."""
+    """Return the integer bounds (smallest, largest) of a fused activation in LiteRT's own kernels."""
     low, high = y.qmin, y.qmax
     for limit in limits:
         if math.isfinite(limit):
@@ -223,15 +224,15 @@ def fixed_bounds(limits: tuple[float, float], y: QParams) -> tuple[int, int]:
 
 
 def other_type(x: QParams, y: QParams) -> tuple[Array, Array]:
-    """Return LiteRT's own QUANTIZE of int8 to uint8, or back: the results of elements in vectors of 16, and
-    the results of the elements after the last vector."""
+    """Return LiteRT's own QUANTIZE of int8 to uint8, or back, as two tables: for elements in vectors of 16,
+    and for the elements after the last vector."""
     values, (whole, shift) = every(x) - x.zero_point, fixed_multiplier(x.scale / y.scale)
     vector, single = (stored(by_fixed(values, whole, shift, up) + y.zero_point, y) for up in (True, False))
     return vector, single
 
 
 def _high16(a: Array, b: int) -> Array:
-    """A doubling high product of 16-bit numbers, rounded half away from zero."""
+    """Return the doubling high product of 16-bit integers, rounded half away from zero."""
     product = a * b
     return np.asarray(
         np.trunc((product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))) / 2**15).astype(int)
@@ -258,7 +259,7 @@ def hard_swish(x: QParams, y: QParams) -> Array:
         gate = rounding_shift(_high16(gate, slope), -exponent)
     gate = (gate + (1 << 15)) >> 1
     product = np.trunc(gate * _high16(values, m) / 2**15).astype(int)
-    if shift < -15:  # such a shift occurs only for 16-bit numbers
+    if shift < -15:  # such a shift occurs only for 16-bit values
         moved = np.where(product < 0, -1, 1)
     else:
         moved = rounding_shift(product, -shift) if shift <= 0 else product << shift
@@ -280,8 +281,8 @@ def prelu(x: QParams, alpha: QParams, y: QParams) -> Array:
 
 
 def squared_difference(a: QParams, b: QParams, y: QParams) -> Array:
-    """Return LiteRT's own SQUARED_DIFFERENCE as a table [a, b]; both operands are on one scale with 7 more
-    bits."""
+    """Return LiteRT's own SQUARED_DIFFERENCE as a table [a, b]; both operands are brought to one scale with 7
+    more bits."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
         by_fixed((every(q) - q.zero_point) << 7, *fixed_multiplier(q.scale / both)) for q in (a, b)

@@ -1,4 +1,4 @@
-"""Functions of two 8-bit numbers whose scales XNNPACK refuses: LiteRT's own kernels."""
+"""Functions of 8-bit values whose scales XNNPACK refuses, as in LiteRT's own kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUM_ROOM = 20  # bits by which the operands of a sum are shifted left
 
 
 def ratio(*factors: float, y: QParams) -> float:
-    """Return a product of scales divided by the result's."""
+    """Return the product of *factors* divided by y's scale."""
     product = np.float32(1)
     with np.errstate(all="ignore"):
         for factor in factors:
@@ -22,12 +22,13 @@ def ratio(*factors: float, y: QParams) -> float:
 
 
 def sums_taken(a: QParams, b: QParams, y: QParams) -> bool:
-    """Return True if XNNPACK adds numbers of these scales."""
+    """Return True if XNNPACK supports a sum with these scales."""
     return all(2**-10 <= ratio(q.scale, y=y) < 2**8 for q in (a, b))
 
 
 def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
-    """Return LiteRT's own ADD or SUB as a table [a, b]; both operands are on twice the larger scale."""
+    """Return LiteRT's own ADD or SUB as a table [a, b]; both operands are brought to twice the larger
+    scale."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
         by_fixed((every(q) - q.zero_point) << SUM_ROOM, *fixed_multiplier(q.scale / both)) for q in (a, b)
@@ -43,7 +44,7 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
 
 
 def products_taken(a: QParams, b: QParams, y: QParams) -> bool:
-    """Return True if XNNPACK multiplies numbers of these scales."""
+    """Return True if XNNPACK supports a product with these scales."""
     return bool(2**-16 <= ratio(a.scale, b.scale, y=y) < 2**8)
 
 
@@ -55,8 +56,8 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def is_converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
-    """Return True if XNNPACK converts numbers of these scales, or supports this slope for those below
-    zero."""
+    """Return True if XNNPACK supports a conversion between these scales, with this slope for negative
+    values."""
     above = ratio(x.scale, y=y)
     below = abs(np.float32(above) * np.float32(alpha))
     return bool(2**-8 <= above <= 2**7 and 2**-8 <= below <= 2**7)

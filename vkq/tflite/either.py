@@ -15,7 +15,7 @@ from .file import is_tflite
 from .litert import Litert
 
 SUFFIXES = (".onnx", ".tflite")
-REFEREES = ("onnxruntime", "litert")  # the reference library for ONNX files, and the one for .tflite files
+REFEREES = ("onnxruntime", "litert")  # the reference libraries for ONNX files and for .tflite files
 
 
 def read_model(model: Any) -> Model:
@@ -29,12 +29,12 @@ def session_of(model: Any) -> type[InferenceSession]:
 
 
 def check_referee(model: Any, name: str | None, option: str) -> None:
-    """Refuse the other format's referee."""
+    """Refuse the reference library of the other format."""
     own = REFEREES[is_tflite(model)]
     if name not in (None, own):
         raise ArgumentError(f"{option} is {name}; for this model it must be {own}")
 
 
 def referee(model: Any, needed: str) -> Any:
-    """Return LiteRT's or ONNX Runtime's session of a model."""
+    """Return a model's session in its reference library, ONNX Runtime or LiteRT."""
     return Litert(model, needed) if is_tflite(model) else cpu_session(model, needed)

@@ -1,5 +1,5 @@
-"""Element-wise operators of a file: tables with the referee's formula for 8-bit numbers, the graph's own
-operators for floats."""
+"""Element-wise operators of a file: for 8-bit values tables with the reference's formula, for floats the
+graph's operators."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
 
 
 def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
-    """Return the values of element-wise operands in one order, and whether channels are first."""
+    """Return the names of element-wise operands in one order of axes, and True if channels are first."""
     rank = max(len(low.shape(n)) for n in numbers)
     first = rank == 4 and low.channels_first(numbers)
     return [low.of(n, first) for n in numbers], first
 
 
 def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
-    """Lower ADD, SUB or MUL. XNNPACK's sums have their own multipliers, and it rounds products without the
-    zero point; where results differ from vkq's, a table is used."""
+    """Lower ADD, SUB or MUL. XNNPACK adds with integer multipliers, and rounds products before it adds the
+    zero point; if its results differ from vkq's, a table is used."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -69,7 +69,7 @@ def _quantized_binary(
 
 
 def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
-    """Lower MAXIMUM or MINIMUM, which compare the stored numbers."""
+    """Lower MAXIMUM or MINIMUM, which compare the stored integers."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -99,7 +99,7 @@ def squared_difference(low: Lowering, operator: FileOperator, activation: str) -
 
 
 def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
-    """Return a rule for an operator that takes floats, integers or booleans, but no 8-bit numbers."""
+    """Return a rule for an operator that accepts floats, integers or booleans, but no 8-bit values."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         if any(low.dtype(n) in BYTES for n in operator.inputs):
@@ -119,14 +119,14 @@ OF_FLOATS = {"POW": "Pow", "LOGICAL_AND": "And", "LOGICAL_OR": "Or", "LOGICAL_NO
 
 
 def by_table(low: Lowering, operator: FileOperator, table: Array) -> None:
-    """A function of one 8-bit number."""
+    """Lower a function of one 8-bit value."""
     x, y = operator.inputs[0], operator.outputs[0]
     first = low.channels_first([x])
     low.give(y, low.emit("lookup", [low.of(x, first)], table=table), first)
 
 
 def by_node(low: Lowering, operator: FileOperator, op: str, **attributes: Any) -> None:
-    """A function of one float."""
+    """Lower a function of one float."""
     x, y = operator.inputs[0], operator.outputs[0]
     first = low.channels_first([x])
     low.give(y, low.emit(op, [low.of(x, first)], **attributes), first)
@@ -145,7 +145,7 @@ REAL_NODES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Functions of one number."""
+    """Lower a function of one value."""
     x, op = operator.inputs[0], operator.op
     if low.dtype(x) in FLOATS:
         if op == "RSQRT":
@@ -205,7 +205,7 @@ def prelu(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def cast(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower CAST, which converts the stored numbers."""
+    """Lower CAST, which converts the stored values."""
     by_node(low, operator, "Cast", to=low.dtype(operator.outputs[0]))
 
 
@@ -226,7 +226,7 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 def _by_fixed(low: Lowering, operator: FileOperator) -> None:
     """Convert int8 to uint8, or back, or between scales that XNNPACK refuses, with a table. If LiteRT rounds
-    the last elements differently, the table's second index says whether an element is one of these."""
+    the last elements differently, the table has a second index: 1 for these elements, else 0."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)

@@ -1,4 +1,4 @@
-"""A .tflite file as tensors and operators, each checked; `lowering` gives them their meaning."""
+"""A .tflite file as checked tensors and operators, which `lowering` translates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .schema import CUSTOM, OLD_CODES, OPERATORS, OPTIONS, TYPES
 Array = npt.NDArray[Any]
 IDENTIFIER = b"TFL3"  # the bytes 4 to 7 of a file
 MOST_AXES = 8
-# A larger offset of a buffer means that the buffer lies behind the flatbuffer, in a file above 2 GB.
+# A larger offset means that the buffer is stored behind the flatbuffer, in a file above 2 GB.
 OUTSIDE = 1
 _KINDS = {number: kind for kind, (number, _) in OPTIONS.items()}
 
@@ -28,7 +28,7 @@ _KINDS = {number: kind for kind, (number, _) in OPTIONS.items()}
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileTensor:
     """A tensor of the file. ``signature`` has -1 for open sizes. ``data`` is None for a computed tensor.
-    ``why`` says what vkq cannot read of it. ``narrow``: its int8 numbers have 4 bits in the file."""
+    ``why``: what vkq cannot read of the tensor. ``narrow``: its int8 elements have 4 bits in the file."""
 
     name: str
     dtype: str
@@ -58,8 +58,8 @@ class FileOperator:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
-    """A subgraph of a file, *data*. signatures: for each key of this subgraph, its inputs and outputs as
-    names with tensor numbers; others: the keys of other subgraphs."""
+    """A subgraph of a file, *data*. signatures: for each signature of this subgraph, by key, the inputs and
+    outputs as maps from names to tensor numbers. others: the keys of other subgraphs."""
 
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
@@ -91,10 +91,10 @@ def is_tflite(model: Any) -> bool:
 
 
 def parse(model: Any, signature: str | None = None) -> File:
-    """Parse a .tflite model, given as a path or bytes. *signature* selects the subgraph of a signature, or
-    the subgraph of that name; None selects the first.
+    """Parse a .tflite model, given as a path or bytes. *signature* selects the subgraph: by the key of a
+    signature, or by the subgraph's name; None selects the first subgraph.
 
-    Raises ModelError for a file that is no .tflite model or breaks its rules, OSError if it cannot be read.
+    Raises ModelError for a file that is not a valid .tflite model, OSError if it cannot be read.
     """
     data = _bytes(model)
     if data[4:8] != IDENTIFIER:
@@ -125,7 +125,7 @@ def parse(model: Any, signature: str | None = None) -> File:
 
 
 def _chosen(graphs: list[FlatTable], keys: Mapping[str, int], signature: str | None) -> int:
-    """Return the index of a subgraph."""
+    """Return the selected subgraph's index."""
     if not graphs:
         raise ModelError("the model has no subgraphs")
     if signature is None:
@@ -160,7 +160,7 @@ def _code(code: FlatTable) -> str:
 
 
 def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) -> tuple[int, ...]:
-    """Return the numbers of tensors."""
+    """Return the tensor numbers in the field *name*."""
     found = tuple(table.array(name).tolist())
     least = -1 if optional else 0
     for number in found:
@@ -171,8 +171,8 @@ def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) ->
 
 def _map(signature: FlatTable, name: str, count: int) -> dict[str, int]:
     """Return the tensors of a signature by name. They need not be the subgraph's inputs or outputs, which
-    only the signature's caller needs: ai-edge-quantizer leaves others there for outputs that are also
-    read."""
+    only matters if the signature is called: for outputs that are also read, ai-edge-quantizer leaves other
+    tensors there."""
     found = {one.text("name"): one.number("tensor_index") for one in signature.tables(name)}
     for text, number in found.items():
         if number >= count:
@@ -213,7 +213,7 @@ def _tensor(one: FlatTable, index: int, buffers: list[FlatTable], data: memoryvi
 
 
 def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> tuple[Array, Array, int, str]:
-    """Return scales, zero points, their axis, and why they cannot be read."""
+    """Return scales, zero points, their axis, and the reason if they cannot be read."""
     none = np.zeros(0, np.float32), np.zeros(0, np.int64), 0
     if one is None:
         return (*none, "")
@@ -255,7 +255,7 @@ def _stored(
         raise ModelError(
             f"tensor {name!r}: buffer {number} has {raw.size} bytes; {dtype}{list(shape)} takes {wanted}"
         )
-    if dtype == "int4":  # the lower half of a byte comes first
+    if dtype == "int4":  # the low nibble of a byte is the first element
         nibbles = np.stack([raw & 15, raw >> 4], -1).reshape(-1)[:count].astype(np.int8)
         return np.asarray((nibbles ^ 8) - 8, np.int8).reshape(shape)
     numbers = raw.view(np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False)

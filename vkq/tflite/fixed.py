@@ -1,4 +1,4 @@
-"""Layers that LiteRT computes with its own kernels: exact sums, then its fixed-point multipliers."""
+"""Layers that LiteRT computes with its own kernels: exact sums, then fixed-point multipliers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..numerics.qparams import QParams
 from .arithmetic import fixed_bounds, fixed_multiplier
 from .lowering import Lowering, Unsupported
 
-EXACT = 1 << 24  # float32 holds all whole numbers up to this one
+EXACT = 1 << 24  # float32 represents all integers up to this one
 
 
 def scaled(
     low: Lowering, sums: str, factors: list[tuple[int, int]], up: Array | bool, y: QParams,
     limits: tuple[float, float],
 ) -> str:  # fmt: skip
-    """Scale int32 sums to numbers of the result. factors: one for all, or one for each slice along axis 1;
-    up: where ties round up."""
+    """Scale int32 sums to the result's integers. factors: one for all, or one for each slice along axis 1.
+    up: flags of the elements whose ties round up."""
     whole = np.array([m for m, _ in factors], np.int32)
     codes = np.array([coded(shift) for _, shift in factors], np.int32)
     if len(factors) > 1:
@@ -38,8 +38,8 @@ def fixed_layer(
     low: Lowering, op: str, inputs: list[str], weight: Array, layer: Mapping[str, Any],
     limits: tuple[float, float], up: Array | bool = False, **window: Any,
 ) -> str:  # fmt: skip
-    """Emit a convolution of LiteRT's own kernel. inputs: x, weight and perhaps bias; weight: the same as
-    OIHW."""
+    """Emit a convolution as in LiteRT's own kernel. inputs: x, weight and an optional bias; weight: the
+    weight as OIHW."""
     x, y, single = layer["x"], layer["y"], weight.dtype == np.uint8
     factors = [
         fixed_multiplier(
@@ -55,7 +55,7 @@ def fixed_dense(
     low: Lowering, inputs: list[str], weight: Array, layer: Mapping[str, Any], limits: tuple[float, float],
     shape: Sequence[int],
 ) -> str:  # fmt: skip
-    """Emit a FULLY_CONNECTED of LiteRT's own kernel, as a convolution of pixels. shape: of x."""
+    """Emit a FULLY_CONNECTED as in LiteRT's own kernel, as a 1x1 convolution. shape: the shape of x."""
 
     def reshaped(name: str, sizes: Sequence[int]) -> str:
         return low.emit("Reshape", [name, low.constant(np.array(sizes, np.int64), "shape")], allowzero=1)
@@ -96,7 +96,7 @@ def _sums(
 
 
 def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
-    """Yield the products of a channel that are summed together, so that each sum is below `EXACT`."""
+    """Yield, for each partial sum, flags of the products that it adds; each sum stays below `EXACT`."""
     span = max(x.qmax - x.zero_point, x.zero_point - x.qmin)
     sizes = np.abs(weight.astype(np.int64) - point) * span
     for count in range(1, weight.shape[1] + 1):
@@ -107,8 +107,8 @@ def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
 
 
 def in_vectors(shape: Sequence[int], unsigned: bool) -> Array:
-    """Return which results LiteRT's own TRANSPOSE_CONV (and for int8 DEPTHWISE_CONV_2D) computes in vectors:
-    16 uint8 numbers, or 8 channels of int8."""
+    """Return flags of the results that LiteRT's own TRANSPOSE_CONV (and for int8 DEPTHWISE_CONV_2D) computes
+    in vectors of 16 uint8 elements, or of 8 int8 channels."""
     n, h, w, channels = shape
     if not unsigned:
         return np.asarray((np.arange(channels) < channels - channels % 8).reshape(-1, 1, 1))

@@ -1,5 +1,5 @@
-"""Operators of a file that compare numbers, and that choose numbers by flags; division, whose 8-bit form is
-also a table of two numbers."""
+"""Operators of a file that compare values, and that select values by flags; division, whose 8-bit form is
+also a table of two values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REAL = {
 
 
 def compare(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower a comparison. For 8-bit numbers a table gives 0 or 1."""
+    """Lower a comparison. For 8-bit values a table gives 0 or 1."""
     numbers, op = operator.inputs[:2], operator.op
     names, first = pair_names(low, numbers)
     if low.dtype(numbers[0]) in BYTES:
@@ -35,8 +35,8 @@ def compare(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def select(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SELECT or SELECT_V2. A flag of SELECT may choose a whole slice along the first axis; SELECT_V2
-    broadcasts as NumPy does."""
+    """Lower SELECT or SELECT_V2. A flag of SELECT may select a whole slice along the first axis; SELECT_V2
+    broadcasts like NumPy."""
     (flags, a, b), y = operator.inputs[:3], operator.outputs[0]
     same_parameters(low, [a, b], y)
     rank, given = len(low.shape(a)), low.shape(flags)

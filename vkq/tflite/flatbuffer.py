@@ -1,9 +1,9 @@
 """Reads flatbuffers; every offset is checked before it is followed.
 
-A table begins with the distance to its vtable, which contains its own size, the table's, and the offset of
-each field in the table (0: the field has its default). A field that is not a scalar is a forward distance. A
-vector begins with its length. Distances and lengths may have any value in a hostile file: all bytes read are
-inside the file, and no vector is longer than the file.
+A table begins with the distance to its vtable. The vtable contains the vtable's size, the table's size, and
+the offset of each field in the table (0: the field has its default). A field that is not a scalar is a
+forward distance. A vector begins with its length. Distances and lengths may have any value in a malicious
+file. So all reads are checked to be inside the file, and no vector may be longer than the file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FlatTable:
         return self.data[at : at + count]
 
     def _place(self, name: str) -> tuple[int, str] | None:
-        """Return the byte of a field and its type; None if the table omits it."""
+        """Return the byte offset of a field and its type; None if the table omits the field."""
         number, kind, _ = self.fields[name]
         offset = int(self.offsets[number]) if number < len(self.offsets) else 0
         if not offset:
@@ -58,7 +58,7 @@ class FlatTable:
         return self.at + offset, kind
 
     def number(self, name: str) -> Any:
-        """Return a scalar, or its default if it is omitted."""
+        """Return a scalar field, or its default if it is omitted."""
         place, kind = self._place(name), self.fields[name][1]
         default = self.fields[name][2]
         if place is None:
@@ -81,7 +81,7 @@ class FlatTable:
         return None if target is None else FlatTable(self.data, target[0], kind or target[1])
 
     def _vector(self, name: str, width: int) -> tuple[int, int]:
-        """Return the first byte and the length of a vector: (0, 0) if it is omitted."""
+        """Return a vector's first byte and its length; (0, 0) if it is omitted."""
         target = self._target(name)
         if target is None:
             return 0, 0
@@ -91,13 +91,13 @@ class FlatTable:
         return at + WORD, count
 
     def vector_place(self, name: str) -> tuple[int, int, int]:
-        """Return the byte of a vector's field, that of its first element, and its length; zeros if it is
-        omitted."""
+        """Return the byte offset of a vector's field, the byte offset of its first element, and its length;
+        zeros if it is omitted."""
         place = self._place(name)
         return (0, 0, 0) if place is None else (place[0], *self._vector(name, 1))
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """Return a vector of scalars, without a copy."""
+        """Return a vector of scalars as an array, without a copy."""
         kind = self.fields[name][1][1:-1]
         at, count = self._vector(name, SCALARS[kind])
         dtype = np.dtype("uint8" if kind == "bool" else kind).newbyteorder("<")

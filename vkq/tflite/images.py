@@ -17,8 +17,8 @@ from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
 
 LARGEST_SIZE = 1 << 16  # most rows or columns of a resized image
-MOST_TAPS = 22  # most taps of an average whose float32 sums are exact with such a slope
-SLOPE_BITS = 17  # float32 bits that remain for the slope besides the 7 bits of a number
+MOST_TAPS = 22  # most taps of an average whose float32 sums are exact with the slope of `average_pool`
+SLOPE_BITS = 17  # float32 bits that remain for the slope if a value uses 7 bits
 
 
 def _window(
@@ -33,7 +33,7 @@ def _window(
 
 
 def _pool(low: Lowering, operator: FileOperator, op: str, activation: str, **more: Any) -> None:
-    """Emit a pool as in ONNX, then the bounds of its activation."""
+    """Emit ONNX's pool, then the bounds of the fused activation."""
     (x, *_), y = operator.inputs, operator.outputs[0]
     kernel, stride, padding = _window(low, operator)
     name = low.emit(op, [low.first_of(x)], kernel_shape=kernel, strides=stride, pads=padding, **more)
@@ -66,11 +66,11 @@ def max_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower AVERAGE_POOL_2D. On 8-bit numbers it is LiteRT's own kernel: ``sum / count`` of the stored
-    numbers, rounded half away from zero.
+    """Lower AVERAGE_POOL_2D. For 8-bit values it has the formula of LiteRT's own kernel: ``sum / count`` of
+    the stored integers, rounded half away from zero.
 
-    vkq rounds half to even. So a scale slightly above 1 moves every tie outward, and no other value far
-    enough to round differently. The float32 steps before it are exact.
+    vkq rounds half to even. So the sum is scaled by slightly more than 1, which moves every tie outward, and
+    no other value far enough to round differently. The float32 steps before the rounding are exact.
     """
     if low.dtype(operator.inputs[0]) not in BYTES:
         return _pool(low, operator, "AveragePool", activation, count_include_pad=0)
@@ -94,8 +94,8 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower MEAN. For 8-bit numbers it is XNNPACK's: the sum of the stored numbers times ``m = x_scale /
-    y_scale * (1 / count)``, plus ``y_zp - x_zp * count * m``, then rounded."""
+    """Lower MEAN. For 8-bit values it has XNNPACK's formula: the sum of the stored integers times ``m =
+    x_scale / y_scale * (1 / count)``, plus ``y_zp - x_zp * count * m``, then rounded."""
     x, y = operator.inputs[0], operator.outputs[0]
     shape, keep = low.shape(x), bool(operator.options.get("keep_dims"))
     axes = _axes(low, operator)
@@ -115,7 +115,7 @@ def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
-    """Return x as an image of one column: kept axes are channels, reduced ones rows."""
+    """Return x as an image of one column: the kept axes become channels, and the reduced axes become rows."""
     shape = low.shape(x)
     kept = [i for i in range(len(shape)) if i not in axes]
     name = low.emit("Transpose", [low.last_of(x)], perm=(*kept, *axes))
@@ -125,7 +125,7 @@ def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
 
 
 def _kept(low: Lowering, operator: FileOperator, name: str, axes: Sequence[int]) -> None:
-    """Give a reduction's result its shape."""
+    """Reshape a reduction to its result's shape."""
     shape, keep = low.shape(operator.inputs[0]), bool(operator.options.get("keep_dims"))
     wanted = [1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes]
     sizes = low.constant(np.array(wanted, np.int64), "shape")
@@ -138,7 +138,7 @@ def _axes(low: Lowering, operator: FileOperator) -> list[int]:
 
 
 def total(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SUM. For 8-bit numbers it is XNNPACK's, with the formula of `mean` for a count of 1."""
+    """Lower SUM. For 8-bit values it has the formula of `mean` with a count of 1, as in XNNPACK."""
     x, axes = operator.inputs[0], _axes(low, operator)
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])
@@ -189,7 +189,7 @@ def softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def bilinear(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower RESIZE_BILINEAR. For 8-bit numbers it is XNNPACK's, with weights of 11 bits."""
+    """Lower RESIZE_BILINEAR. For 8-bit values it is computed as in XNNPACK, with weights of 11 bits."""
     x, y, o = operator.inputs[0], operator.outputs[0], operator.options
     if low.dtype(x) in BYTES:
         _same_parameters(low, operator)
@@ -214,7 +214,7 @@ def _sizes(low: Lowering, operator: FileOperator) -> str:
 
 
 def nearest(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower RESIZE_NEAREST_NEIGHBOR, with the rows and columns that LiteRT's own kernel takes."""
+    """Lower RESIZE_NEAREST_NEIGHBOR, with the rows and columns that LiteRT's own kernel selects."""
     x, y, o = operator.inputs[0], operator.outputs[0], operator.options
     if low.dtype(x) in BYTES:
         _same_parameters(low, operator)

@@ -22,8 +22,9 @@ from .session import InferenceSession
 class Interpreter:
     """A .tflite model on a Vulkan device, with the methods of ``ai_edge_litert.interpreter.Interpreter``.
 
-    model_path or model_content: the file, or its bytes. device, fallback: as `vkq.tflite.InferenceSession`.
-    Tensors are known by LiteRT's numbers; only inputs and outputs can be set and read.
+    model_path or model_content: the file, or its bytes. device, fallback: as for
+    `vkq.tflite.InferenceSession`. Tensors are identified by LiteRT's indices. Only inputs can be set, and
+    only inputs and outputs can be read.
 
     Raises ModelError for a broken file, UnsupportedModelError with the list of operators that cannot run.
     """
@@ -66,7 +67,7 @@ class Interpreter:
 
     @checked
     def resize_tensor_input(self, input_index: int, tensor_size: Sequence[int], strict: bool = False) -> None:
-        """Give an input another shape; with *strict* only along axes that the file leaves open."""
+        """Change an input's shape; with *strict*, only axes that the file leaves open may change."""
         self._known(input_index, self._file.inputs, "inputs")
         tensor, shape = self._file.tensors[input_index], tuple(int(d) for d in tensor_size)
         if len(shape) != len(tensor.shape) or min(shape, default=1) < 1:
@@ -80,7 +81,7 @@ class Interpreter:
 
     @checked
     def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
-        """Copy an input's numbers."""
+        """Set an input to a copy of *value*."""
         self._known(tensor_index, self._file.inputs, "inputs")
         detail, array = self._detail(tensor_index), np.array(value)
         if array.dtype != detail["dtype"]:
@@ -104,7 +105,7 @@ class Interpreter:
 
     @checked
     def get_tensor(self, tensor_index: int) -> Array:
-        """A copy of an output, or of an input that was set."""
+        """Return a copy of an output, or of an input that was set."""
         found: Array | None = self._results.get(tensor_index, self._given.get(tensor_index))
         if found is None:
             self._known(tensor_index, (*self._file.outputs, *self._given), "tensors that can be read")
@@ -112,15 +113,15 @@ class Interpreter:
         return np.array(found)
 
     def get_input_details(self) -> list[dict[str, Any]]:
-        """For each input: name, index, shape, shape_signature, dtype, quantization."""
+        """Return for each input: name, index, shape, shape_signature, dtype, quantization."""
         return [self._detail(n) for n in self._file.inputs]
 
     def get_output_details(self) -> list[dict[str, Any]]:
-        """For each output: name, index, shape, shape_signature, dtype, quantization."""
+        """Return for each output: name, index, shape, shape_signature, dtype, quantization."""
         return [self._detail(n) for n in self._file.outputs]
 
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
-        """The names of inputs and outputs of each signature."""
+        """Return the names of the inputs and outputs of each signature."""
         files = [self._file, *(self._of(key)._file for key in self._file.others)]
         return {
             key: {"inputs": sorted(inputs), "outputs": sorted(outputs)}
@@ -130,7 +131,7 @@ class Interpreter:
 
     @checked
     def get_signature_runner(self, signature_key: str | None = None) -> Callable[..., dict[str, Array]]:
-        """A function that takes a signature's inputs by name and returns its outputs by name."""
+        """Return a function of a signature's inputs by name, which returns its outputs by name."""
         known = self._file.signatures
         key = signature_key or (next(iter(known)) if len(known) == 1 else "")
         if key in self._file.others:
@@ -163,7 +164,7 @@ class Interpreter:
                 )
 
     def _of(self, key: str) -> Interpreter:
-        """Return the interpreter of another subgraph, by its signature."""
+        """Return the interpreter of another subgraph, selected by a signature's key."""
         if key not in self._parts:
             self._parts[key] = other = Interpreter.__new__(Interpreter)
             other._open(self._source, parsed(self._source, key), self._device, self._fallback)

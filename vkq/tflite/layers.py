@@ -1,4 +1,4 @@
-"""Convolutions and products of a file: on 8-bit numbers XNNPACK's arithmetic, which vkq's is too; on floats
+"""Convolutions and products of a file: for 8-bit values XNNPACK's arithmetic, which vkq shares; for floats
 the graph's float operators."""
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def window_padding(
     padding: int, size: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
     dilation: Sequence[int] = (1, 1),
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Return (top, left, bottom, right). SAME: the result has ``ceil(size / stride)``, with an odd element of
-    padding at the end."""
+    """Return (top, left, bottom, right). SAME: the result has the size ``ceil(size / stride)``; an odd
+    padding has its additional element at the end."""
     before, after = [], []
     for s, k, step, d in zip(size, kernel, stride, dilation, strict=True):
         reach = (k - 1) * d + 1
@@ -101,7 +101,7 @@ def _convolution(
             "stride": stride, "padding": padding, "dilation": dilation, "groups": groups,
         }  # fmt: skip
         narrow = low.tensor(operator.inputs[1]).narrow
-        if narrow or (axis == 3 and weight.dtype == np.uint8):  # XNNPACK takes neither
+        if narrow or (axis == 3 and weight.dtype == np.uint8):  # XNNPACK supports neither
             up = in_vectors((1, 1, 1, len(weight)), False) if axis else groups == 1
             limits = real_range(operator, activation)
             name = fixed_layer(low, "conv2d", inputs, weight, more, limits, narrow and up, **window)
@@ -118,7 +118,7 @@ def _convolution(
 
 
 def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple[Array, Array | None]:
-    """Return the scale of each output channel, and the zero points if one is not 0."""
+    """Return the scale of each output channel, and the zero points (None if all are 0)."""
     tensor = low.tensor(number)
     scales, points = tensor.scales, tensor.zero_points
     if tensor.dtype not in BYTES or scales.size not in (1, channels) or not are_scales(scales).all():
@@ -137,7 +137,7 @@ def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple
 def _quantized(
     low: Lowering, operator: FileOperator, activation: str, inputs: list[str], weight: Array, axis: int
 ) -> dict[str, Any]:
-    """Return the attributes of a layer on 8-bit numbers; its bias is appended to the inputs."""
+    """Return the attributes of a layer on 8-bit values; append its bias to the inputs."""
     x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
     if x.dtype != y.dtype or weight.dtype.name != x.dtype:
         raise Unsupported(f"x is {x.dtype}, its weight {weight.dtype} and y {y.dtype}; they must be one type")
@@ -158,7 +158,7 @@ def _quantized(
 def _real_weight(
     low: Lowering, operator: FileOperator, weight: Array, name: str, along: tuple[int, ...]
 ) -> str:
-    """Return a float weight: stored, or dequantized from 8-bit numbers with scales (a hybrid layer)."""
+    """Return a float weight, stored or dequantized from 8-bit integers with scales (a hybrid layer)."""
     if weight.dtype in (np.float32, np.float16):
         return name if weight.dtype == np.float32 else low.emit("Cast", [name], to="float32")
     axis = along.index(-1)
@@ -200,7 +200,7 @@ def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> No
             "stride": stride, "padding": padding, "output_padding": added, "dilation": (1, 1), "groups": 1,
         }  # fmt: skip
         short = any(k < s for k, s in zip(kernel, stride, strict=True))
-        if operator.options["padding"] == SAME and short:  # XNNPACK refuses it
+        if operator.options["padding"] == SAME and short:  # XNNPACK refuses this case
             limits, up = real_range(operator, activation), in_vectors(wanted, weight.dtype == np.uint8)
             data = weight.transpose(0, 3, 1, 2)
             name = fixed_layer(low, "conv_transpose2d", inputs, data, more, limits, up, **window)
@@ -236,7 +236,7 @@ def _transposed_padding(
 
 
 def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower BATCH_MATMUL. XNNPACK takes a right operand with the zero point 0."""
+    """Lower BATCH_MATMUL. XNNPACK requires the zero point 0 of the right operand."""
     numbers, y, names = operator.inputs[:2], operator.outputs[0], []
     for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
         rank = len(low.shape(number))
@@ -272,7 +272,7 @@ def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> N
     inputs = [name, low.constant(weight, low.names[w])]
     if low.dtype(x) in BYTES:
         more = _quantized(low, operator, activation, inputs, weight, 0)
-        if low.tensor(w).narrow and k % 2:  # XNNPACK takes an even number of 4-bit weights
+        if low.tensor(w).narrow and k % 2:  # XNNPACK requires an even K with 4-bit weights
             name = fixed_dense(low, inputs, weight, more, real_range(operator, activation), wanted)
         else:
             name = low.emit("linear", inputs, **more)

@@ -1,4 +1,4 @@
-"""LiteRT on the CPU: the reference of comparisons, and the fallback."""
+"""LiteRT on the CPU: the reference for comparisons, and the fallback."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .reader import parsed
 
 
 class Litert:
-    """A model in LiteRT with XNNPACK, its default; it has the interface of ONNX Runtime's session. *needed*:
-    the purpose, for errors."""
+    """A model in LiteRT with its default delegate XNNPACK, with the interface of ONNX Runtime's session.
+    *needed*: the purpose, for errors."""
 
     def __init__(self, model: Any, needed: str):
         self.file: File = model if isinstance(model, File) else parsed(model)

@@ -1,8 +1,8 @@
 """Lowers a file's operators to the graph's: the state shared by the rules (`rules`).
 
-Images of a file are (N, H, W, C), those of the graph (N, C, H, W). A value stays in the order in which it was
-made, and is transposed if a reader needs the other order. Consecutive convolutions need no transposition, and
-element-wise operators follow the order of their inputs.
+Images of a file have the order (N, H, W, C), images of the graph (N, C, H, W). A value stays in the order in
+which it was computed, and is transposed if a reader needs the other order. Consecutive convolutions need no
+transposition, and element-wise operators follow the order of their inputs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .file import File, FileOperator, FileTensor
 from .part import LitertPart
 
 LARGEST_FOLDED = 1 << 24  # most bytes of a value that the lowering computes from constants
-# Limit of all copies together: a factor of the file's constants, or a number of bytes.
+# Limit for all copies together: the larger of a multiple of the file's constants and a number of bytes.
 MOST_COPIES, LEAST_ROOM = 8, 1 << 30
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations that move the channels to the front, or to the end
 
 
 def names_of(file: File) -> tuple[str, ...]:
-    """Return a unique name for each tensor: the file's, unless an earlier tensor has it."""
+    """Return a unique name for each tensor: its name in the file, unless an earlier tensor has the same."""
     taken, names = set[str](), list[str]()
     for i, tensor in enumerate(file.tensors):
         name = tensor.name
@@ -46,8 +46,8 @@ class Unsupported(Exception):
 
 @dataclasses.dataclass
 class Lowering:
-    """Nodes and constants so far. ``plain`` and ``first``: the name of each tensor in the file's order, and
-    with its channels first, if that was made."""
+    """Nodes and constants so far. ``plain`` and ``first``: by tensor, the name of its value in the file's
+    order, and with channels first; each only if it was emitted."""
 
     file: File
     nodes: list[Node] = dataclasses.field(default_factory=list)
@@ -94,7 +94,7 @@ class Lowering:
         return self.tensor(number).dtype
 
     def array(self, number: int, what: str) -> Array:
-        """Return a constant, or a value that follows from constants."""
+        """Return the array of a constant, or of a value computed from constants."""
         self.tensor(number)
         if number not in self.arrays:
             raise Unsupported(f"its {what} is computed from the model's inputs; it must be a constant")
@@ -159,8 +159,8 @@ class Lowering:
         return True
 
     def spend(self, count: int) -> None:
-        """Limit the constants made from the file's to more than any network needs: otherwise a small file
-        could ask for any amount of memory, an operator at a time."""
+        """Count bytes of constants made from the file's, and raise an error above a limit that no network
+        needs: otherwise a small file could use any amount of memory, operator by operator."""
         self.room -= count
         if self.room < 0:
             raise ModelError(f"{self.source}: the model's constants would take more than {self.most} bytes")
@@ -189,11 +189,13 @@ class Lowering:
         return self.first[number]
 
     def channels_first(self, numbers: Sequence[int]) -> bool:
-        """Return True if an operator on these tensors should have channels first: one of them was made so."""
+        """Return True if an operator on these tensors should have channels first: one of them was computed
+        so."""
         return any(n in self.first and n not in self.plain for n in numbers)
 
     def of(self, number: int, first: bool, rank: int = 4) -> str:
-        """Return the value of a tensor in an order; with channels first it gets axes of size 1 up to four."""
+        """Return the value of a tensor in the given order. With channels first, axes of size 1 are added up
+        to *rank*."""
         if not first:
             return self.last_of(number)
         shape = self.shape(number)
@@ -207,7 +209,7 @@ class Lowering:
         return self.emit("Transpose", [wide], perm=FIRST)
 
     def give(self, number: int, name: str, first: bool = False) -> None:
-        """Set a tensor's value, whose shape the operator decides; its type must be the file's."""
+        """Set a tensor's value. The operator decides its shape; its type must be the type in the file."""
         (self.first if first else self.plain)[number] = name
         if name in self.constants and not first:
             self.arrays[number] = self.constants[name]
@@ -239,8 +241,9 @@ class Lowering:
             self.specs[name], self.plain[number] = spec, name
 
     def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
-        """Return the shapes of an unknown operator's results: the file's; if its inputs have other shapes
-        than in the file, LiteRT's, if it is installed. tensors: by the names of its values."""
+        """Return the shapes of an unknown operator's results: the shapes in the file, or, if its inputs have
+        other shapes, the shapes that LiteRT computes (if installed). tensors: tensor numbers by the names of
+        its values."""
         own = [self.file.tensors[n].shape for n in operator.outputs]
         given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}
         shapes = {x: self.specs[x].shape for x in given}

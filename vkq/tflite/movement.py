@@ -1,4 +1,4 @@
-"""Movement operators of a file: the same numbers in other places."""
+"""Movement operators of a file: the same elements at other indices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _sizes(low: Lowering, shape: Sequence[int]) -> str:
 
 
 def same_parameters(low: Lowering, numbers: Sequence[int], y: int) -> None:
-    """Refuse 8-bit operands whose parameters differ from the result's: their numbers would change."""
+    """Refuse 8-bit operands whose parameters differ from the result's: their integers would change."""
     if low.dtype(y) not in BYTES:
         return
     for number in numbers:
@@ -71,7 +71,7 @@ def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def transpose(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower TRANSPOSE. If its result is (N, C, H, W), a value with these axes already exists and is taken."""
+    """Lower TRANSPOSE. If its result is (N, C, H, W), a value with these axes already exists and is used."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     perm = tuple(low.numbers(operator.inputs[1], "permutation"))
@@ -96,7 +96,7 @@ def concatenation(low: Lowering, operator: FileOperator, activation: str) -> Non
 
 def pad(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower PAD, which pads with zero (the zero point of 8-bit numbers), or PADV2, which pads with a given
-    number."""
+    value."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     margins, rank = np.array(low.numbers(operator.inputs[1], "margins")).reshape(-1, 2), len(low.shape(x))

@@ -29,7 +29,7 @@ def interpreter_of(data: bytes, needed: str) -> Any:
 
 def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
     """Return the file with only these operators of its first subgraph, and these inputs and outputs, without
-    signatures. Existing bytes stay in place, because buffers may be addressed by offsets; new lists are
+    signatures. Existing bytes keep their offsets, because offsets may address buffers; new lists are
     appended."""
     if file.subgraph:
         raise ModelError("LiteRT runs operators only of a file's first subgraph")
@@ -56,7 +56,7 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
 
 
 class LitertPart:
-    """Neighbouring operators in LiteRT. *inputs* and *outputs* map values' names to tensor numbers."""
+    """Neighbouring operators in LiteRT. *inputs* and *outputs* map names of values to tensor numbers."""
 
     def __init__(
         self, file: File, operators: Sequence[int], inputs: Mapping[str, int], outputs: Mapping[str, int]
@@ -67,7 +67,7 @@ class LitertPart:
 
     @classmethod
     def of(cls, part: Graph) -> LitertPart:
-        """Return the part for a graph whose nodes are all unknown operators of a file."""
+        """Return the part for a graph in which all nodes are unknown operators of one file."""
         numbers: dict[str, int] = {}
         for node in part.nodes:
             numbers.update(zip((*node.inputs, *node.outputs), node.attributes["tensors"], strict=True))
@@ -80,7 +80,7 @@ class LitertPart:
             {x: numbers[x] for x in (*part.inputs, *fed)},
             {x: numbers[x] for x in part.outputs},
         )
-        found.fed = fed  # values that depend only on constants
+        found.fed = fed  # inputs that depend only on constants
         found.shapes = {name: part.specs[name].shape for name in part.outputs}
         return found
 

@@ -22,7 +22,7 @@ def _axis(operator: FileOperator, axis: int, rank: int) -> int:
 
 
 def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
-    """Emit slices along all axes, in an order."""
+    """Emit a Slice along all axes of x."""
     order = FIRST if first else range(len(slices))
     lists = np.array([[slices[a].start, slices[a].stop, i, slices[a].step] for i, a in enumerate(order)])
     names = [low.constant(column.astype(np.int64), "slice") for column in lists.T]
@@ -36,15 +36,14 @@ def _shaped(low: Lowering, name: str, shape: Sequence[int]) -> str:
 
 
 def _whole(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
-    """Return a slice whose end Python and ONNX interpret alike: an end before the first element is below
+    """Return a slice that Python and ONNX interpret alike: an end before the first element is a number below
     every index."""
     end = size if stop is None else stop
     return slice(start, end if end >= 0 else -(1 << 31), step)
 
 
 def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower STRIDED_SLICE. Masks say which begins and ends are ignored, and which axes of the result are
-    removed."""
+    """Lower STRIDED_SLICE. Bit masks select begins and ends to ignore, and axes of the result to remove."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     begin, end, step = (low.numbers(n, "slices") for n in operator.inputs[1:4])
@@ -113,7 +112,7 @@ def split(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def split_v(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SPLIT_V, into parts of given sizes; one size may be -1, the rest."""
+    """Lower SPLIT_V, into parts of given sizes; one size may be -1, for the rest."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     sizes, (axis,) = low.numbers(operator.inputs[1], "sizes"), low.numbers(operator.inputs[2], "axis")
     axis = _axis(operator, axis, len(shape))
@@ -159,8 +158,8 @@ def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def embedding(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower EMBEDDING_LOOKUP, the rows with these numbers. Rows of 8-bit numbers that become floats have one
-    scale each, or one for all."""
+    """Lower EMBEDDING_LOOKUP, which selects rows by index. 8-bit rows that become floats have one scale each,
+    or one scale for all."""
     (places, table), y = operator.inputs[:2], operator.outputs[0]
     tensor, at = low.tensor(table), low.last_of(places)
     name = low.emit("Gather", [low.last_of(table), at], axis=0)
@@ -183,7 +182,7 @@ def embedding(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def gather_nd(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower GATHER_ND, the elements or slices at constant places."""
+    """Lower GATHER_ND, which selects elements or slices at constant indices."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     places, shape = low.array(operator.inputs[1], "places"), low.shape(x)
@@ -217,8 +216,8 @@ def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def blocks(op: str) -> Rule:
-    """Lower DEPTH_TO_SPACE or SPACE_TO_DEPTH. The position in the block is the slower part of the channel's
-    index."""
+    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. A channel's index is (position in the block,
+    channel), the position first."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         x, y = operator.inputs[0], operator.outputs[0]

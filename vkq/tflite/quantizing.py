@@ -41,9 +41,9 @@ def quantize(
 ) -> None:  # fmt: skip
     """Write the int8 form of a float .tflite file, through the package ai-edge-quantizer.
 
-    Inputs and outputs stay float. Weights get a scale for each channel, activations the range of *samples*:
-    inputs by the tensors' names. weights_only: activations stay float, and weights have 8 or 4 *bits*; it
-    needs no samples.
+    Inputs and outputs stay float. Weights get one scale for each channel; activations get the range seen with
+    *samples*, each of which maps the inputs' tensor names to arrays. weights_only: activations stay float,
+    weights have 8 or 4 *bits*, and no samples are needed.
 
     Raises ModelError if the package is missing or refuses the model, or if the file has no signature.
     """
@@ -74,7 +74,7 @@ def quantize(
 
 
 def _given(file: File, samples: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Any]]:
-    """Yield samples by the signature's names, as the quantizer requires, as many as it keeps at once."""
+    """Yield at most AT_ONCE samples, by the signature's names of inputs, as the quantizer requires."""
     if len(file.signatures) != 1:
         raise ModelError(
             f"the model has {len(file.signatures)} signatures; ai-edge-quantizer finds ranges by the names of"

@@ -1,4 +1,4 @@
-"""A .tflite file as a `Model`, the form of ONNX files, too."""
+"""Reads a .tflite file as a `Model`, as ONNX files are read."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def read(
     model: Any, shapes: Mapping[str, Sequence[int]] | None = None, signature: str | None = None,
     apart: Collection[str] = (),
 ) -> Model:  # fmt: skip
-    """Read a path or bytes of a .tflite file, or a result of `parsed` or of this function.
+    """Read a .tflite file from a path or bytes, or from a result of `parsed` or of this function.
 
-    shapes: the shapes of inputs by name, if they differ from those in the file. signature: the signature
+    shapes: the shapes of inputs by name, if they differ from the shapes in the file. signature: the signature
     whose subgraph is read, or the name of a subgraph; by default the first signature. apart: operators that
-    no device may run, by their names in errors. Raises ModelError if the file is of another kind or breaks
-    the rules, OSError if it cannot be read.
+    no device may run, by their names in errors. Raises ModelError if the file is not a valid .tflite model,
+    OSError if it cannot be read.
     """
     if isinstance(model, Model):
         return model
@@ -51,8 +51,8 @@ def read(
 
 @dataclasses.dataclass(frozen=True)
 class OpenModel(Model):
-    """A model with open sizes: its paddings depend on them, so the file is read again for each set of
-    shapes."""
+    """A model with open sizes: its paddings depend on these sizes, so the file is lowered again for each set
+    of shapes."""
 
     file: File | None = None
     read_for: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
@@ -68,8 +68,8 @@ class OpenModel(Model):
 
 
 def opened(file: File, apart: Collection[str] = ()) -> Model:
-    """Return the model with its open sizes, read for the file's shapes: 1 for each of them, or else
-    TRIAL_SIZES."""
+    """Return the model with its open sizes. It is lowered with the file's shapes (size 1 for each of them),
+    or else with TRIAL_SIZES."""
     names = names_of(file)
     ends = [(names[n], file.tensors[n]) for n in file.inputs]
     if all(-1 not in tensor.signature for _, tensor in ends):
@@ -99,14 +99,14 @@ def opened(file: File, apart: Collection[str] = ()) -> Model:
 
 
 def _open(argument: Argument, signature: Sequence[int]) -> Argument:
-    """Return the argument with a text for each open size."""
+    """Return the argument with a name for each open size."""
     open_ = [s == -1 for s in signature] if len(signature) == len(argument.shape) else [False] * 8
     shape = tuple(f"{argument.name}.{i}" if open_[i] else d for i, d in enumerate(argument.shape))
     return dataclasses.replace(argument, shape=shape)
 
 
 def parsed(model: Any, signature: str | None = None) -> File:
-    """Return the parsed file; every error in it is a ModelError."""
+    """Return the parsed file; raise ModelError for every error in it."""
     try:
         return parse(model, signature)
     except ModelError:
@@ -116,7 +116,7 @@ def parsed(model: Any, signature: str | None = None) -> File:
 
 
 def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[str] = ()) -> Model:
-    """Return the file's operators as a graph; those in *apart* are unknown operators."""
+    """Return the file's operators as a graph; operators in *apart* become unknown operators."""
     sixteen = has_sixteen(file)
     try:
         low = Lowering(file := as_floats(file) if sixteen else file)
@@ -150,8 +150,8 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
 
 
 def _name_results(low: Lowering) -> None:
-    """Name each result like its tensor: rename its node, or add a node if it is another result, or an input,
-    too."""
+    """Name each result like its tensor: rename the node's output, or add a node if the value is also another
+    result or an input."""
     results = {low.last_of(number): low.names[number] for number in low.file.outputs}
     renamed: dict[str, str] = {}
     made = {node.outputs[0] for node in low.nodes if len(node.outputs) == 1}

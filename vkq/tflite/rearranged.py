@@ -18,7 +18,7 @@ def _reshaped(low: Lowering, name: str, shape: Sequence[int]) -> str:
 
 
 def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[int]], tuple[int, ...]]:
-    """Return the block, the margins, and the shape of x."""
+    """Return the block's sizes, the margins, and the shape of x."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     same_parameters(low, [x], operator.outputs[0])
     block = low.numbers(operator.inputs[1], "block")
@@ -46,7 +46,7 @@ def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> No
 
 
 def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower BATCH_TO_SPACE_ND, the inverse of SPACE_TO_BATCH_ND; margins are then cropped."""
+    """Lower BATCH_TO_SPACE_ND, the inverse of SPACE_TO_BATCH_ND; the margins are cropped at the end."""
     (a, b), crops, (n, h, w, c) = _block(low, operator)
     x, y = operator.inputs[0], operator.outputs[0]
     if n % (a * b):
@@ -61,7 +61,7 @@ def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> No
 
 
 def _taken(low: Lowering, operator: FileOperator, places: dict[int, Sequence[int]]) -> None:
-    """Emit the elements at these positions of some axes."""
+    """Emit the elements with these indices along some axes."""
     name = low.last_of(operator.inputs[0])
     same_parameters(low, operator.inputs[:1], operator.outputs[0])
     for axis, chosen in places.items():

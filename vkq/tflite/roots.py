@@ -1,6 +1,6 @@
-"""LiteRT's own roots, quotients and comparisons of 8-bit numbers, in fixed point as in its kernels. LiteRT
-ends a run with an error for a root of a negative number and for a division by zero; each function says which
-number it has there."""
+"""LiteRT's own roots, quotients and comparisons of 8-bit values, in fixed point as in its kernels. For a root
+of a negative number and for a division by zero, LiteRT ends the run with an error; each function states the
+entry that its table has instead."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .arithmetic import by_fixed, every, fixed_bounds, fixed_multiplier, roundin
 from .lowering import Unsupported
 
 ROOT_BITS = 20  # fraction bits of a reciprocal square root
-WORD = 31  # bits of a number without its sign
-SCALED_BITS = 8  # bits by which numbers that are compared are shifted left
-# 48 / 17 and -32 / 17 with 29 fraction bits: the line from which Newton's steps to a reciprocal begin.
+WORD = 31  # bits of an int32 without its sign
+SCALED_BITS = 8  # bits by which compared integers are shifted left
+# 48 / 17 and -32 / 17 with 29 fraction bits: the linear approximation with which Newton's steps begin.
 LINE = 1515870810, -1010580540
 
 
 def reciprocal_root(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own RSQRT. The result for 0 is the largest number; LiteRT refuses numbers below the
-    zero point at run time."""
+    """Return LiteRT's own RSQRT. The entries of 0 and of values below the zero point, which LiteRT refuses at
+    run time, are the largest value."""
     factor = fixed_multiplier(1.0 / (math.sqrt(x.scale) * y.scale))
     found = np.full(256, y.qmax, np.int64)
     for i, value in enumerate((every(x) - x.zero_point).tolist()):
@@ -36,8 +36,8 @@ def reciprocal_root(x: QParams, y: QParams) -> Array:
 
 
 def _inverse_root(value: int) -> tuple[int, int]:
-    """(whole, shift): ``1 / sqrt(value)`` as ``whole * 2**(shift - 31)``, by five of Newton's steps in fixed
-    point."""
+    """Return (whole, shift): ``1 / sqrt(value)`` is ``whole * 2**(shift - 31)``, by five of Newton's steps in
+    fixed point."""
     if value <= 1:
         return 2**31 - 1, 0
     shift, pairs = 11, (31 - value.bit_length()) // 2 - 1
@@ -60,16 +60,16 @@ def _saturated_left(values: Array, shift: int) -> Array:
 
 
 def root(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own SQRT, whose result is cut to a whole number; it is 0 for numbers below the zero
-    point, which LiteRT refuses at run time."""
+    """Return LiteRT's own SQRT, which truncates its result to an integer. Entries below the zero point, which
+    LiteRT refuses at run time, are 0."""
     real = np.float32(x.scale) * (every(x) - x.zero_point).astype(np.float32)
     steps = np.sqrt(np.maximum(real, np.float32(0))) / np.float32(y.scale)
     return stored(np.trunc(steps).astype(np.float64) + y.zero_point, y)
 
 
 def quotient(a: QParams, b: QParams, y: QParams, limits: tuple[float, float]) -> Array:
-    """Return LiteRT's own DIV as a table [a, b]: a times a reciprocal of b in fixed point. A quotient by
-    zero, which LiteRT refuses at run time, is the largest number with a's sign."""
+    """Return LiteRT's own DIV as a table [a, b]: a times the reciprocal of b in fixed point. A quotient by
+    zero, which LiteRT refuses at run time, is the largest magnitude with a's sign."""
     ratio = np.float32(a.scale) / (np.float32(b.scale) * np.float32(y.scale))
     whole, shift = fixed_multiplier(float(ratio))
     numbers = every(a) - a.zero_point
@@ -93,8 +93,8 @@ def quotient(a: QParams, b: QParams, y: QParams, limits: tuple[float, float]) ->
 
 
 def _shifted(values: Array, right: Array) -> Array:
-    """Return ``round_half_away(values / 2**right)``. For more than 31 bits it is what LiteRT's code computes
-    on x86-64: it shifts by the last five bits of *right*, and adds 1 to numbers of 0 or more."""
+    """Return ``round_half_away(values / 2**right)``. A shift of more than 31 bits gives what LiteRT's code
+    computes on x86-64: a shift by the low five bits of *right*, plus 1 for values of 0 or more."""
     rounded = [
         int(rounding_shift(v, n)) for v, n in zip(values, np.minimum(right, WORD).tolist(), strict=True)
     ]
@@ -102,8 +102,8 @@ def _shifted(values: Array, right: Array) -> Array:
 
 
 def _inverse(value: int) -> tuple[int, int]:
-    """(whole, shift): ``1 / value`` as ``whole * 2**(-31 - shift)``, by three of Newton's steps in fixed
-    point."""
+    """Return (whole, shift): ``1 / value`` is ``whole * 2**(-31 - shift)``, by three of Newton's steps in
+    fixed point."""
     bits = value.bit_length()
     half = np.array(value << (WORD - bits))  # 0.5 to 1, with 31 fraction bits
     x = LINE[0] + _product(half, np.array(LINE[1]))
@@ -121,7 +121,7 @@ COMPARED: dict[str, Callable[[Any, Any], Any]] = {
 
 def compared(op: str, a: QParams, b: QParams) -> Array:
     """Return LiteRT's own comparison as a table [a, b] of 0 and 1, in a's type: real values are compared as
-    whole multiples of 1/256."""
+    integer multiples of 1/256."""
     if max(a.scale, b.scale) >= 1:
         raise Unsupported(
             f"it compares numbers of the scales {a.scale} and {b.scale}; LiteRT takes less than 1"

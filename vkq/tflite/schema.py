@@ -59,7 +59,7 @@ TABLES: dict[str, Fields] = {
     "Metadata": _fields("0 name string", "1 buffer uint32"),
 }  # fmt: skip
 
-# Options of operators: the number in the union, and the fields.
+# Options of operators: their index in the union, and their fields.
 OPTIONS: dict[str, tuple[int, Fields]] = {
     "": (0, {}),
     "Conv2DOptions": (1, _fields(
@@ -135,6 +135,6 @@ ASSIGN_VARIABLE BROADCAST_ARGS RANDOM_STANDARD_NORMAL BUCKETIZE RANDOM_UNIFORM M
 DYNAMIC_UPDATE_SLICE RELU_0_TO_1"""
 OPERATORS: dict[int, str] = dict(enumerate(_NAMES.split()))
 CUSTOM = 32
-OLD_CODES = 127  # from this number on, an operator's number stands only in ``builtin_code``
+OLD_CODES = 127  # from this number on, an operator's number is stored only in ``builtin_code``
 ACTIVATIONS = {0: "", 1: "RELU", 2: "RELU_N1_TO_1", 3: "RELU6", 4: "TANH", 5: "SIGN_BIT"}
-SAME, VALID = 0, 1  # numbers of the kinds of padding
+SAME, VALID = 0, 1  # numbers of the padding modes

@@ -23,11 +23,11 @@ def nothing() -> None:
 class InferenceSession(session.InferenceSession):
     """An int8 .tflite model on a Vulkan device, with the bytes of LiteRT and XNNPACK.
 
-    Arguments and methods are as of `vkq.onnx.InferenceSession`: run, map, explain, profile. Data has the
-    file's order, images (N, H, W, C). *model* is a path or bytes.
+    Arguments and methods (run, map, explain, profile) are as in `vkq.onnx.InferenceSession`. Arrays have the
+    file's order of axes; for images (N, H, W, C). *model* is a path or bytes.
 
-    fallback: "litert" runs what the device cannot on the CPU, through the package ai-edge-litert, with one
-    warning; None refuses it with a list.
+    fallback: "litert" runs operators that the device cannot run on the CPU, through the package
+    ai-edge-litert, with one warning; None refuses such models.
 
     Raises ModelError for a broken file, UnsupportedModelError with the list of operators that cannot run.
     """
@@ -38,7 +38,8 @@ class InferenceSession(session.InferenceSession):
     _whole = LitertCpuModel
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
-        """Read the model. With a fallback, operators that no device can run are separate, for LiteRT."""
+        """Read the model. With a fallback, operators that no device can run are kept as unknown operators,
+        for LiteRT."""
         super()._read(model, constant_inputs)
         apart = set[str]()
         while self._fallback and not self._unread:
@@ -46,7 +47,7 @@ class InferenceSession(session.InferenceSession):
             refused = refusals(graph)
             known = {node.source.split()[-1] for node, _ in refused if node.op != "foreign"}
             if not known:
-                for node, _ in refused[:1]:  # LiteRT is installed, and accepts the file
+                for node, _ in refused[:1]:  # LiteRT is installed, and it accepts the file
                     node.attributes["part"](alone(graph, node))
                 return
             if isinstance(model, Model) or known <= apart:

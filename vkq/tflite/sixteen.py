@@ -1,5 +1,5 @@
-"""Files with int16 activations (16x8), read as files of floats: LiteRT sums their products in 64 bits, which
-a device does not support. Each value stays within its 16-bit range; it is not rounded to 16 bits."""
+"""Reads files with int16 activations (16x8) as float files: LiteRT sums their products in 64 bits, which a
+device does not support. Each value is clipped to its 16-bit range, but not rounded to 16 bits."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ MOVED = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PACK", "UNPACK", "SP
 
 
 def is_sixteen(tensor: FileTensor) -> bool:
-    """Return True if a tensor has quantized 16-bit numbers."""
+    """Return True if a tensor has quantized 16-bit elements."""
     return tensor.dtype == "int16" and bool(tensor.scales.size)
 
 
 def has_sixteen(file: File) -> bool:
-    """Return True if a file has int16 activations; refuses those at its inputs and outputs."""
+    """Return True if a file has int16 activations; refuse int16 inputs and outputs."""
     if any(file.tensors[n].dtype == "int16" for n in (*file.inputs, *file.outputs)):
         raise UnsupportedModelError(ENDS, [ENDS])
     return any(is_sixteen(tensor) for tensor in file.tensors)
 
 
 def as_floats(file: File) -> File:
-    """Return the file with float32 tensors in place of int16 ones, each clipped to its range where it is
-    made."""
+    """Return the file with float32 tensors in place of int16 tensors. A clip to its range follows each."""
     sixteen = [is_sixteen(tensor) for tensor in file.tensors]
     tensors = [_real(tensor) if real else tensor for tensor, real in zip(file.tensors, sixteen, strict=True)]
     operators: list[FileOperator] = []
@@ -66,7 +65,7 @@ def _real(tensor: FileTensor) -> FileTensor:
 
 
 def _converted(operator: FileOperator, tensors: Sequence[FileTensor]) -> str:
-    """Return the operator for QUANTIZE and DEQUANTIZE between two types, one of them float now."""
+    """Return the operator that replaces QUANTIZE or DEQUANTIZE, now that int16 tensors are float."""
     if operator.op not in ("QUANTIZE", "DEQUANTIZE"):
         return operator.op
     x, y = tensors[operator.inputs[0]], tensors[operator.outputs[0]]
@@ -76,7 +75,7 @@ def _converted(operator: FileOperator, tensors: Sequence[FileTensor]) -> str:
 
 
 def _cut(one: FileOperator, given: Sequence[FileTensor], tensors: list[FileTensor]) -> list[FileOperator]:
-    """The operator, and its 16-bit results cut to what 16 bits hold."""
+    """Return the operator, followed by clips of its int16 results to their ranges."""
     made, outputs = list[FileOperator](), list[int]()
     for number in one.outputs:
         if not is_sixteen(given[number]):
