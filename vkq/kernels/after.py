@@ -15,7 +15,7 @@ from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
 TABLE, ADD, DEQUANTIZED, TABLES = 1, 2, 3, 4  # the shader's constant AFTER
-HEAD = 16  # bytes of TABLES before the first channel's data
+HEAD = 16  # header bytes before the first channel's data, with TABLES
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,7 +88,7 @@ class AttentionQ8:
     side_by_side: tuple[int, int, int, int]
     mask: tuple[int, ...] | None
     layout: str
-    form: str  # of the dot product
+    form: str  # the form of the dot product
     firsts: tuple[int, int, int] = (0, 0, 0)
 
     @classmethod
@@ -192,7 +192,7 @@ class AttentionQ8:
         }  # fmt: skip
 
     def _rows(self) -> tuple[int, int, int]:
-        """Return the rows of the mask between neighbouring batches, heads and queries."""
+        """Return the strides of the mask's batches, heads and queries, in rows of the mask."""
         batch, heads, queries, _ = (1,) * (4 - len(self.mask or (1,))) + (self.mask or (1,))
         return heads * queries * (batch > 1), queries * (heads > 1), int(queries > 1)
 
@@ -246,8 +246,8 @@ def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
     saturates. The intersection of the 256 intervals contains the constant of the float32 formula; c is its
     middle.
     """
-    table = stored_table("add", *sums, None)  # [second][first]
-    table = table.T if mask_first else table  # [mask][score]
+    table = stored_table("add", *sums, None)  # indexed [second][first]
+    table = table.T if mask_first else table  # indexed [mask][score]
     numbers, ra = np.arange(-128, 128), score_scale(sums, mask_first)
     products, want = numbers * ra, table.astype(np.float64)
     low = np.where(want > -128, want - 0.5 - products, -np.inf).max(1)

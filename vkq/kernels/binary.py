@@ -57,15 +57,15 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     steps of the exact result."""
     if op == "mul":
         ra = scale_of_product(a, b, y)
-        # Only values within the type's range matter: larger ones saturate whatever their relative error.
+        # Only values within the type's range matter: larger values saturate, whatever their relative error.
         # Product and sum are then below 2^9, and are rounded in both formulas.
         return _within(BinaryFormula("mul", ra, 0.0, float(y.zero_point), TIE - FLOAT_STEP * 1024, TIE),
                        ra * LARGEST_PRODUCT)  # fmt: skip
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     ra, rb, plain = (float(value) for value in scales_of_sum(a, b, y, op == "sub"))
     offset = plain + moved_a * ra + moved_b * rb - moved_y
-    # *largest* bounds every term and partial sum. Four steps of the shader, and the change that `_exact`
-    # makes, each have an error of at most 2^-23 of it. The offset and two steps of the exact result have half
+    # *largest* bounds every term and partial sum. Four steps of the shader, and the change by `_exact`, each
+    # have an error of at most 2^-23 * largest. The offset and two steps of the exact result each have half
     # that error.
     largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
     formula = _within(BinaryFormula("add", ra, rb, offset, TIE - 7 * FLOAT_STEP * largest, 0.0), largest)

@@ -37,5 +37,6 @@ def filled_rows(b: Builder, x: Value, k: int) -> Value:
 
 
 def result_dtype(device: Device, x: Value) -> str:
-    """Return the dtype of a layer's results: that of x if shaders can store 16-bit values, else float32."""
+    """Return the dtype of a layer's results: the dtype of x if shaders can store 16-bit values, else
+    float32."""
     return x.spec.dtype if device.capabilities.features["storageBuffer16BitAccess"] else "float32"

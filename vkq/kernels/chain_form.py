@@ -52,7 +52,7 @@ class Chain:
         return [values[i] for i in self.results]
 
     def computed(self, *arrays: Array) -> list[Array]:
-        """Compute the results in NumPy."""
+        """Return the results of the chain for arrays, computed in NumPy."""
         with np.errstate(all="ignore"):
             found = self.values([number_of(array) for array in arrays])
         shape = np.broadcast_shapes(*(array.shape for array in arrays))

@@ -1,4 +1,4 @@
-"""Writes the shaders of chains of element-wise operators, one for each chain and form."""
+"""The writer of shaders for chains of element-wise operators: one shader for each chain and form."""
 
 from __future__ import annotations
 

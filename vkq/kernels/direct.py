@@ -128,7 +128,7 @@ class Direct:
         b.dispatch(program, slots, push, macs, self.arithmetic.after.in_place)
 
     def macs(self, v: Sweep) -> int:
-        """Return the multiply-adds of a sweep, padding included."""
+        """Return the number of multiply-adds of a sweep, padding included."""
         blocks = v.images * v.oh * ceil4(v.ow) * ceil4(self.oc)
         return int(64 * blocks * self.kh * self.kw * self.span)
 
@@ -170,7 +170,7 @@ def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp],
 
 
 def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int, Int8]:
-    """Return (span, weight (OC rounded up to 4, KH, KW, 4 * span)): weights in which the four output channels
+    """Return (span, weights (OC rounded up to 4, KH, KW, 4 * span)). In these weights, the four output channels
     of a block read the same input words.
 
     A block reads the words that contain channels of its groups; the span is the largest number of words of

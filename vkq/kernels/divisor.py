@@ -9,8 +9,8 @@ def divisor(name: str, d: int) -> dict[str, int | float]:
     """Return the push constants ``<name>_multiplier`` and ``<name>_shift`` for dividing n < 2**31 by d, 1 to
     2**31: ``n // d == ((n * multiplier >> 32) + n) >> shift``.
 
-    The multiplier is by Granlund and Montgomery, "Division by invariant integers using multiplication"
-    (1994), section 4, less 2**32.
+    The multiplier is that of Granlund and Montgomery, "Division by invariant integers using multiplication"
+    (1994), section 4, minus 2**32.
 
     >>> found = divisor("by", 7)
     >>> [((n * found["by_multiplier"] >> 32) + n) >> found["by_shift"] for n in (6, 7, 2**31 - 1)]

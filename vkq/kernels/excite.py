@@ -69,7 +69,7 @@ class Excite:
         b.dispatch(program, slots, {**pool, **self._push}, macs)
 
     def _invocations(self, layout: str, most: int) -> int:
-        """Return the number of invocations: that of the means' kernel, or fewer if shared memory is too
+        """Return the number of invocations: as many as the means' kernel has, or fewer if shared memory is
         small."""
         while most > INVOCATIONS and self._refused(layout, most):
             most //= 2

@@ -50,8 +50,8 @@ class FloatDirect:
 
     @cached_property
     def passes(self) -> list[dict[str, int | float]]:
-        """The push constants of the dispatches between which the taps are divided: ranges of channels, or
-        ranges of kernel rows of one channel."""
+        """The push constants of each dispatch. The dispatches divide the taps into ranges of channels, or
+        into ranges of kernel rows of one channel."""
         line = self.kw + 2
         rounds = self.kh * line + 2  # iterations for one channel
         if rounds <= LONGEST:
@@ -69,7 +69,7 @@ class FloatDirect:
 
     @property
     def parts(self) -> bool:
-        """True if the taps are divided between several dispatches."""
+        """True if several dispatches divide the taps."""
         return len(self.passes) > 1
 
     @property

@@ -145,7 +145,7 @@ class FloatGemm:
         return self._ending(program, m) if self.kernel == "auto" else program
 
     def _ending(self, program: Program, m: int, numbers: str = "") -> Program:
-        """Return this pipeline, or a pipeline that splits k if the driver would stop this one's loop over k
+        """Return *program*, or a pipeline that splits k if the driver would stop the program's loop over k
         early."""
         ends = lets_loop(self.device, program.rounds({"k": self.k}))
         return program if ends else self._gemv(m, numbers, share=True)

@@ -132,8 +132,8 @@ class Int8Gemm:
         return tile or (SMALLEST_STAGED if self.kernel == "staged" else None)
 
     def gemv_program(self, rows: int, share: bool = False) -> Program:
-        """Return the GEMV pipeline, for so few rows that the time is that of reading the weights. *share*:
-        invocations must share the sum over k, because k is long (`gemv`)."""
+        """Return the GEMV pipeline, for so few rows that reading the weights takes most of the time. *share*:
+        split the sum over k between invocations, because k is long (`gemv`)."""
         c = self.device.capabilities
         known = profile(c)
         local = gemv.split(c, self.n4, self.k4, rows, share=share)

@@ -1,5 +1,5 @@
-"""The choice of the GEMV kernels: for products with so few rows that the time is that of reading the weights;
-and how invocations divide the sum over k.
+"""The choice of the GEMV kernels, for products with so few rows that reading the weights takes most of the
+time; and the division of the sum over k between invocations.
 
 The kernels are gemv_q8ta_q8csw_split.comp, its variant for activations quantized by rows,
 gemv_q8csw_split.comp and gemv_q8csw_ahead.comp.
@@ -23,7 +23,7 @@ BLOCKS_PER_PART = 4  # fewest blocks of k that an invocation sums
 
 
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
-    """Return the largest number of rows for which the time is that of reading the weights.
+    """Return the largest number of rows for which reading the weights takes most of the time.
 
     A tile of the matrix kernels is four rows high. With one block of four rows, a matrix kernel also reads
     each weight once, but one invocation sums all of k. With two or more blocks, rows share the weights.

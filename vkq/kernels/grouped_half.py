@@ -109,8 +109,8 @@ class GroupedMatrices:
 
     @property
     def at_once(self) -> bool:
-        """True if AT_ONCE should compute products of one row, with all weights requested at once. Its element
-        order in matrices must be the device's."""
+        """True if AT_ONCE should compute products of one row, with all weights requested at once. It assumes
+        an order of elements in matrices, which the device must have."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         fits = gemm.weight.bits == 4 and gemm.weight.group == UNIT and not self.points
         few = -(-gemm.k // CHUNK) <= CHUNKS and -(-gemm.n // MATRIX) <= WORKGROUPS * known.multiprocessors

@@ -24,8 +24,8 @@ ROWS = (8, 16, 32, 48, 64)  # most rows that each variant computes
 # Invocations of a workgroup: many if each multiprocessor has at most one workgroup, fewer if a multiprocessor
 # runs several at a time.
 INVOCATIONS = (512, 256, 128)
-# Invocations of a workgroup for the other shaders: (up to 8 rows, more rows), each for at most one, two or
-# more workgroups on a multiprocessor. 0: the shader is not used.
+# Invocations of a workgroup for the other shaders: (up to 8 rows, more rows), each for (at most one workgroup
+# on a multiprocessor, two, more). 0: the shader is not used.
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),

@@ -23,7 +23,7 @@ LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}
 
 
 def are_rows(p: Conv2dProblem) -> bool:
-    """Return True if the pixels of each channel, without a copy, are rows of a product in whole vectors."""
+    """Return True if the pixels of each channel form rows of a product without a copy, in whole vectors."""
     one = (p.kh, p.kw) == (1, 1) == p.stride and not any(p.padding)
     return one and p.h * p.w % VECTOR == 0 and p.ic > 0
 

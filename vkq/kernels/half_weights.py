@@ -12,7 +12,7 @@ from .half_operands import RUN
 from .weights import Int8, Int32
 
 WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
-PAIRS = 32  # elements along k; elements k and k + 16 of them are stored next to each other
+PAIRS = 32  # elements along k of a block, in which elements k and k + 16 are next to each other
 Halves = npt.NDArray[np.float16]
 TILE = 16  # outputs, and elements along k, of a stored matrix of floats
 

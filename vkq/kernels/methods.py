@@ -1,5 +1,5 @@
-"""The methods that compute convolutions: the problems of each, when ``method="auto"`` uses it, and the
-constructor of its kernel.
+"""The methods that compute convolutions: for each, the problems that it supports, the cases in which
+``method="auto"`` uses it, and the constructor of its kernel.
 
 To add a method, insert it into `METHODS`, which is in order of preference.
 """
@@ -48,8 +48,8 @@ def _too_long(c: Convolution, shader: str, sizes: Mapping[str, int], **axes: str
 
 
 def _not_depthwise_beside_matrices(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why a convolution is not a depthwise convolution on the matrix path, or None. There it uses the
-    layout of the layers before and after it."""
+    """Return why a convolution is not a depthwise convolution on the matrix path, or None. On that path, it
+    uses the layout of its neighbours in a network."""
     return _not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
 
 

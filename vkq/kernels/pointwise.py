@@ -21,7 +21,7 @@ class Pointwise:
 
 
 class MatrixPointwise:
-    """A 1x1 convolution of any stride on matrix units, which read only the pixels that it needs from
+    """A 1x1 convolution of any stride on matrix units; only the pixels that it needs are read from
     kPackedInt8_16C."""
 
     def __init__(self, gemm: MatrixGemm):

@@ -50,7 +50,7 @@ def steps(q: QParams) -> dict[str, int | float]:
 
 
 def steps_of(scale: float, zero: int) -> dict[str, int | float]:
-    """Return the same push constants as `steps`, for a scale and a stored zero point."""
+    """Return the push constants of `steps` for a scale and a stored zero point."""
     usual = INVERSES[0] <= scale <= INVERSES[1]
     return {
         "scale": scale, "zero_point": zero, "inverse": 1.0 / scale if usual else 0.0,

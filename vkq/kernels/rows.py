@@ -228,7 +228,7 @@ class _Row:
         return ()
 
     def _through(self, result: Number, c: Number) -> Number:
-        """Return a result after the chain, if there is a chain."""
+        """Return the chain applied to a result, or the result itself if there is no chain."""
         if self.form.chain is None:
             return result
         places = {ONE: c.of(0), PLACES: c, LIKE: self.first + c * self.inner}

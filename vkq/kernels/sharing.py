@@ -1,5 +1,5 @@
-"""Sharing in a workgroup: the number of invocations for one long sum, maximum or search; and shared
-memory."""
+"""How many invocations of a workgroup share one long sum, maximum or search, and how much shared memory a
+workgroup may use."""
 
 from __future__ import annotations
 

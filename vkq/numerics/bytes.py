@@ -38,9 +38,9 @@ def reciprocal(q: QParams) -> float:
 
 
 class Quantizer:
-    """``saturate(round_half_even(x / scale) + zero)`` of flushed float32 values, as int32 in [-128, 127]; NaN
-    gives -128. zero: a `signed_zero_point`. *reciprocal*, *divides*: results of the functions of these
-    names."""
+    """Quantizes flushed float32 values: ``saturate(round_half_even(x / scale) + zero)``, as int32 in [-128,
+    127]; NaN gives -128. zero: a `signed_zero_point`. *reciprocal*, *divides*: results of the functions of
+    these names."""
 
     def __init__(self, scale: Number, reciprocal: Number, zero: Number, divides: bool):
         self._scale, self._reciprocal, self._zero, self._divides = scale, reciprocal, zero, divides

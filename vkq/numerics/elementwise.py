@@ -137,7 +137,7 @@ def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
 def offset_of_mean(pixels: int, xq: QParams, yq: QParams, total: bool = False) -> tuple[float, float]:
     """Return (m, offset) of LiteRT's mean of values x_q, ``round_half_even(sum(x_q) * m + offset)``: ``m =
     (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) * m``, each step rounded to
-    float32. total: return those of a sum, with ``m = x_scale / y_scale``."""
+    float32. total: return (m, offset) of a sum instead, with ``m = x_scale / y_scale``."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(yq.scale)
         m = m if total else m * (np.float32(1) / np.float32(pixels))

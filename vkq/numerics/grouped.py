@@ -21,7 +21,7 @@ from vkq.numerics.stored import owned
 BITS = (4, 8)
 _ANY_OF_BITS = " or ".join(map(str, BITS))
 GROUPS = (16, 32, 64, 128)  # the possible sizes of a group
-WHOLE = 32  # K of kernels is padded to a multiple of this, because they read 16 bytes of 4-bit codes
+WHOLE = 32  # kernels need K padded to a multiple of this: they read 16 bytes of 4-bit codes at a time
 SCALES = ("float16", "float32")
 
 
@@ -124,7 +124,7 @@ class GroupedWeight:
         last[:, k - (blocks - 1) * self.group :] = np.clip(np.rint(points[:, -1:]), 0, (1 << self.bits) - 1)
         codes[:, -1] = packed(last, self.bits)
         more = ((0, 0), (0, -blocks * self.group % WHOLE // self.group))
-        scale = np.pad(self.scale, more)  # groups of zeros up to a multiple of 16 elements along k
+        scale = np.pad(self.scale, more)  # groups of zeros, until K is a multiple of WHOLE
         stored = None if self.zero_point is None else np.pad(points, more, "edge").astype(scale.dtype)
         return GroupedWeight(np.pad(codes, (*more, (0, 0))), scale, stored, self.bits)
 

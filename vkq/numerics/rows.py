@@ -126,7 +126,7 @@ def lane_result(op: str, state: tuple[Number, Number]) -> Number:
 
 
 def finished(got: Got) -> Number:
-    """Return the result of a reduction: of its only pass, or the sum of two (ReduceLogSumExp)."""
+    """Return the result of a reduction: the result of its only pass, or the sum of both (ReduceLogSumExp)."""
     return add(got[0], got[1]) if len(got) > 1 else got[0]
 
 

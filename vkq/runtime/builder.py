@@ -70,7 +70,8 @@ class Builder:
         return self.new(Spec((count,), "int32"))
 
     def constant(self, resident: Resident) -> Value:
-        """Return the slot of constant data, such as weights or a table; equal data share one slot."""
+        """Return the slot of constant data, such as weights or a table. A `Resident` has one slot, however
+        often it is used."""
         if resident not in self._kept:
             value = self._slot(Spec((resident.bytes // 4,), "int32"), resident.bytes)
             self._residents[value.slot], self._kept[resident] = resident, value
@@ -169,8 +170,8 @@ class Builder:
         )  # fmt: skip
 
     def lifetimes(self, slots: Sequence[int]) -> list[Lifetime]:
-        """Return the lifetime of each slot in step numbers. The lifetime of a joined array covers those of
-        all parts."""
+        """Return the lifetime of each slot in step numbers. The lifetime of a joined array covers the
+        lifetimes of its parts."""
         used: dict[int, list[int]] = {}
         for i, step in enumerate(self._steps):
             for slot in step.slots:

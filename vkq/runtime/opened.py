@@ -12,7 +12,7 @@ _default_lock = Turns("opening a device")
 
 
 def default_device() -> Device:
-    """Return the default device, which its first use opens, like ``Device()``."""
+    """Return the default device. The first call opens it, like ``Device()``."""
     global _default
     with _default_lock:
         if _default is None or _default.closed or _default.context.lost:

@@ -1,4 +1,4 @@
-"""Base class of schemes with integer activations: int32 sums of products on every path."""
+"""The base class of schemes with integer activations: int32 sums of products on every path."""
 
 from __future__ import annotations
 
