@@ -170,8 +170,8 @@ def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp],
 
 
 def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int, Int8]:
-    """Return (span, weights (OC rounded up to 4, KH, KW, 4 * span)). In these weights, the four output channels
-    of a block read the same input words.
+    """Return (span, weights (OC rounded up to 4, KH, KW, 4 * span)). In them, the four output channels of a
+    block read the same input words.
 
     A block reads the words that contain channels of its groups; the span is the largest number of words of
     any block. Lanes of other channels hold the zero point: their products are zero for every input.

@@ -74,12 +74,12 @@ Verdict = Callable[[Convolution, Conv2dProblem], "str | None"]
 class Method:
     """A method that computes convolutions.
 
-    refusal: why the method cannot compute a convolution and its problem, or None. merit: why "auto" should use
-    the method if it can, or None. make: returns the kernel. layout: the layout of the int8 images that the
-    kernel reads and writes; x_layout: the layout of its input, if different; layouts: other input layouts, in
-    which the kernel then also writes. packing: the part of a problem on which the packed weights depend; there
-    is one kernel for each. floats: True if activations are floats, not integers. quantizes: True if the kernel
-    itself quantizes float32 images.
+    refusal: why the method cannot compute a convolution and its problem, or None. merit: why "auto" should
+    use the method if it can, or None. make: returns the kernel. layout: the layout of the int8 images that
+    the kernel reads and writes; x_layout: the layout of its input, if different; layouts: other input
+    layouts, in which the kernel then also writes. packing: the part of a problem on which the packed weights
+    depend; there is one kernel for each. floats: True if activations are floats, not integers. quantizes:
+    True if the kernel itself quantizes float32 images.
     """
 
     name: str
