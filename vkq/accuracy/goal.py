@@ -15,7 +15,7 @@ from ..onnx.protobuf import package
 from .trial import Found
 
 SHARE = 0.995  # default target: the share of the float model's score that must remain
-SHOWN = 500  # characters of a failed script's output that an error repeats
+SHOWN = 500  # most characters of a failed script's output in an error message
 
 Judge = Callable[[Path], "float | bool"]
 

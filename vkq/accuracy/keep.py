@@ -17,8 +17,8 @@ ELEMENTWISE_GAIN = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class KeptLayer:
-    """A layer that is not int8. Its kind is "weights" if only its weight is int8, else "float". share: the
-    layer's part of all multiply-adds."""
+    """A layer that leaves int8. Its kind is "weights" if its weight stays int8, else "float". share: the
+    layer's share of all multiply-adds."""
 
     layer: str
     form: str

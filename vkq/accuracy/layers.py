@@ -146,7 +146,7 @@ class LayerComparison:
         return at if at in self.floats else None
 
     def add(self, feed: Mapping[str, Array]) -> None:
-        """Add one sample."""
+        """Add one sample to the sums."""
         wanted = [name for site in self.sites for name in (site.real, *site.reads.values())]
         real = self.real.run(feed, wanted)
         got = self.quantized.run(feed, [site.there for site in self.sites])
@@ -194,7 +194,7 @@ class LayerComparison:
         )  # fmt: skip
 
     def _scale(self, site: Site, found: Histogram) -> tuple[float, float, float]:
-        """Return the share clipped, the share of the range used, and the loss of the result's scale."""
+        """Return the clipped share, the used share of the range, and the loss in dB of the result's scale."""
         if site.dequantize is None:
             return 0.0, 1.0, 0.0
         arrays = [self.quantized.constants.get(name) for name in site.dequantize.input[1:]]

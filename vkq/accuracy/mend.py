@@ -98,8 +98,8 @@ def _divide(editor: _Editor, node: Any, s: Array) -> str:
 
 
 def repeated(proto: Any, quantized: Any) -> Any:
-    """Apply to the float model the channel factors that *quantized* records in its metadata. The function
-    does not change; intermediate values of the two models become comparable."""
+    """Apply to the float model the channel factors that *quantized* records in its metadata. The float model
+    computes the same function; intermediate values of the two models become comparable."""
     notes = {entry.key: json.loads(entry.value) for entry in quantized.metadata_props if entry.key in NOTES}
     if not notes:
         return proto

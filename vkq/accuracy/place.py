@@ -38,7 +38,7 @@ class QuantPlan:
 
 
 def placed(proto: Any, plan: QuantPlan) -> Any:
-    """Return the quantized model of a prepared float model, which is not changed."""
+    """Return the quantized form of a prepared float model; *proto* is not changed."""
     onnx, quantization = package(), quantizer()
     from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer

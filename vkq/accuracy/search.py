@@ -26,7 +26,7 @@ from .ranges import RULES, step
 from .trial import Found, HeldOut, SearchStep
 
 LEAST_GAIN = 0.05  # least gain in dB for which a change is kept
-HELD = 3  # every third sample is used for the comparison, not for the calibration
+HELD = 3  # every HELD-th sample is used for the comparison, not for the calibration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Search:
     def _rules(
         self, proto: Any, seen: Observed, plan: QuantPlan, found: Found | None, what: str = ""
     ) -> Found:
-        """Choose one rule for all values."""
+        """Choose the best single rule for all values."""
         for name in RULES:
             if found is not None and time.monotonic() > self.until:
                 break
@@ -219,7 +219,7 @@ class Search:
         return sorted((name for name in made if name in self.seen.histograms), key=loss, reverse=True)
 
     def _correct(self, found: Found) -> Found:
-        """Correct the biases."""
+        """Correct biases (`corrected`)."""
         proto, count = corrected(found.proto, found.model(), self.seen)
         if not count or time.monotonic() > self.until:
             return found

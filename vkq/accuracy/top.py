@@ -1,4 +1,4 @@
-"""Counts how often a model names the right class: first, and among its five best."""
+"""Counts how often a model ranks the right class first, and among its five best."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class Top:
         self.count += 1
 
     def same(self, other: Top) -> float:
-        """Return the share of samples for which both name the same class."""
+        """Return the share of samples for which both models rank the same class first."""
         return float(np.mean(np.equal(self.chosen, other.chosen)))

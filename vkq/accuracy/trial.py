@@ -18,8 +18,8 @@ Samples = Callable[[], Iterable[Feed]]  # each call iterates from the first samp
 
 @dataclasses.dataclass(frozen=True)
 class SearchStep:
-    """One step of a search: the change that was tried, the worst output's signal to noise after it, the share
-    of equal largest elements, and whether it was kept."""
+    """One step of a search: the change that was tried, the worst output's signal to noise and share of equal
+    largest elements after it, and whether the change was kept."""
 
     what: str
     snr_db: float

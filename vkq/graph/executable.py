@@ -32,7 +32,7 @@ from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
 NAMED = 3  # most nodes that a refusal names for one reason, after the first
-PACKING_THREADS = 4  # few, because packing holds the interpreter lock between copies
+PACKING_THREADS = 4  # few threads, because packing holds the interpreter lock between copies
 
 
 class RefusedNode(UnsupportedModelError):
@@ -110,10 +110,11 @@ class Executable:
             # The plan returns each result once, although a model may name one twice.
             self.results = [name for name in dict.fromkeys(graph.outputs) if name not in constants]
             self.plan = builder.plan(*(values[name] for name in self.results))
-            # First and last step of each value in scratch memory, where values share addresses.
+            # First and last step of each value in scratch memory; values that are not alive together share
+            # addresses.
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))
             new = [x for x in self.plan.constants.values() if not x.uploaded]
-            # After planning: packing threads would compete with it for the interpreter lock.
+            # Pack after planning: packing threads would compete with the planning for the interpreter lock.
             if new:
                 with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
                     for one in [begun(packing, functools.partial(getattr, x, "buffer")) for x in new]:

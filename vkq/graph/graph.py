@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..errors import ArgumentError, ModelError
 
 Array = npt.NDArray[Any]
-# Most bytes of one value. Larger ones come from broken or malicious models.
+# Most bytes of one value. Larger values come from broken or malicious models.
 LARGEST_BYTES = 1 << 36
 
 
@@ -40,7 +40,7 @@ class Spec:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def check(self, what: str) -> Spec:
-        """Return the spec; raise an error if the value is too large for any computer."""
+        """Return this spec; raise an error if the value would have more than LARGEST_BYTES."""
         if min(self.shape, default=0) < 0 or self.nbytes > LARGEST_BYTES:
             raise ModelError(
                 f"{what} would be {self}; its dims must be 0 or more, {LARGEST_BYTES} bytes at most"
@@ -53,7 +53,8 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node:
-    """One operator. An omitted input is "". ``source`` is the name of the node in the model."""
+    """An operator with its inputs and outputs. An omitted input is "". ``source``: the node's name in the
+    model."""
 
     op: str
     inputs: tuple[str, ...]
@@ -111,7 +112,7 @@ class Graph:
                 )
 
     def verify(self) -> None:
-        """Raise ModelError if a value is read before it is made, made twice, or unknown."""
+        """Raise ModelError if a value is read before a node computes it, computed twice, or unknown."""
         known = {*self.inputs, *self.constants}
         for node in self.nodes:
             for name in node.inputs:
@@ -132,8 +133,7 @@ class Graph:
 
 
 def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
-    """Return the nodes in an order in which each reads only existing values; raise an error for cycles and
-    missing values."""
+    """Return the nodes in topological order; raise an error for cycles and for values that do not exist."""
     made = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     have = set(known)
     waiting = {
@@ -151,7 +151,7 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
     for i, needs in waiting.items():
         for need in needs:
             readers.setdefault(need, []).append(i)
-    # A heap, so that the model's order is kept where possible.
+    # A heap of node indices, so that the model's order is kept where possible.
     ready = [i for i, needs in waiting.items() if not needs]
     order: list[Node] = []
     while ready:

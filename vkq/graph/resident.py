@@ -40,12 +40,12 @@ def check_target(name: str, device: Device, spec: Spec, target: Tensor) -> None:
 def run(
     device: Device, plan: Plan, inputs: Sequence[Tensor], targets: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    """Return the plan's results, each in its own memory or in its *target*, which may be an input.
+    """Return the plan's results. Each has new memory, or is written to its *target*, which may be an input.
 
     The work is submitted, not waited for."""
     taken = {x.buffer for x in inputs}
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
-    shared: list[bool] = []  # whether the result shares memory with an input or an earlier result
+    shared: list[bool] = []  # True if the result shares memory with an input or an earlier result
     for slot, spec, target in zip(plan.outputs, plan.results, targets, strict=True):
         shared.append(slot in slots)
         if slot not in slots:
@@ -54,7 +54,7 @@ def run(
     if plan.steps:
         device.add(plan, [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs])
     found = [Tensor.of(device, s, slots[slot]) for slot, s in zip(plan.outputs, plan.results, strict=True)]
-    # Copy before any target is written: an input may be both a target and a result.
+    # Copy shared results before any target is written: an input may be both a target and a result.
     found = [_copied(y, Tensor.of(device, y.spec)) if s else y for y, s in zip(found, shared, strict=True)]
     return [y if target is None else _copied(y, target) for y, target in zip(found, targets, strict=True)]
 

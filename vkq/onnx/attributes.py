@@ -48,7 +48,7 @@ _BY_NAME = {name: (kind, fits) for kind, (fits, names) in KINDS.items() for name
 
 
 def check_attributes(node: Node) -> None:
-    """Raise an error for an attribute of another type, in a known operator."""
+    """Raise an error if an attribute of a known operator has the wrong type."""
     for name, value in node.attributes.items():
         kind, fits = _BY_NAME.get(name, ("", None))
         if fits is not None and not fits(value):

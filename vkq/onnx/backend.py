@@ -105,7 +105,7 @@ def run_node(
 
 
 def supports_device(device: str) -> bool:
-    """Return True if there is such a device."""
+    """Return True if `prepare` accepts this device."""
     which = _which(device)
     if isinstance(which, str):
         return any(which.lower() in d.name.lower() for d in devices())

@@ -44,7 +44,7 @@ class CpuModel:
         return self
 
     def model(self) -> Model:
-        """The model's inputs and outputs. Types other than tensors of numbers have ONNX Runtime's names."""
+        """The model's inputs and outputs. Types other than numeric tensors have ONNX Runtime's names."""
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         told = self.session.get_modelmeta()
         metadata = ModelMetadata(*(getattr(told, field.name) for field in dataclasses.fields(ModelMetadata)))

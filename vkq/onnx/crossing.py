@@ -28,7 +28,7 @@ def staying(outputs: str) -> Collection[str] | None:
 
 
 def check_can_stay(outputs: Sequence[Argument], names: Collection[str]) -> None:
-    """Refuse outputs of dtypes that no tensor has."""
+    """Refuse outputs of dtypes that a tensor cannot have."""
     for one in outputs:
         dtype = HELD.get(one.dtype, one.dtype)
         if one.name in names and dtype and dtype not in (*BYTES, *NUMBERS):

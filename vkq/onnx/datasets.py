@@ -1,4 +1,4 @@
-"""The models of ``onnxruntime.datasets``, for ONNX Runtime's own examples."""
+"""The models of ``onnxruntime.datasets``, with which ONNX Runtime's examples work unchanged."""
 
 from __future__ import annotations
 

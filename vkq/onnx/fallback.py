@@ -131,7 +131,8 @@ def caller_warned(message: str, kind: type[Warning]) -> None:
 
 
 def _callers() -> int:
-    """Return the stacklevel of a warning at the line that called vkq, however deep this call is."""
+    """Return the stacklevel of a warning at the line that called vkq, whatever the depth of the call
+    stack."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "vkq":
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""com.microsoft's GatherBlockQuantized: rows of a table that is quantized in blocks, such as embeddings
+"""Rewrites com.microsoft's GatherBlockQuantized, which gathers rows of a table that is quantized in blocks
 (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GatherBlockQuantized)."""
 
 from __future__ import annotations

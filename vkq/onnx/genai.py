@@ -19,7 +19,7 @@ class Genai:
     model: Path
     context: int  # most tokens, given and generated
     ends: frozenset[int]  # tokens that end the text
-    shares: bool  # True if past and present share one buffer of the greatest length
+    shares: bool  # True if past and present share one buffer of length ``context``
     heads: int  # number of heads of keys and values
     width: int  # elements of a head
     ids: str

@@ -1,4 +1,4 @@
-"""com.microsoft's GroupQueryAttention, in the form of onnxruntime-genai's models
+"""Rewrites com.microsoft's GroupQueryAttention, in the form of onnxruntime-genai's models
 (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention)."""
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _sink(w: Rewriting, heads: int) -> str:
 
 
 def _split(w: Rewriting, sizes: tuple[int, int, int, int, int]) -> list[str]:
-    """Return q, k and v as (batch, tokens, heads, width)."""
+    """Return q, k and v, each as (batch, tokens, heads, width)."""
     batch, tokens, heads, kv_heads, width = sizes
     names, counts = [w.name(i) for i in range(3)], (heads, kv_heads, kv_heads)
     if not w.name(1):

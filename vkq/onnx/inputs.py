@@ -116,7 +116,7 @@ def held(name: str, array: Array, kind: str = "input") -> Array:
 def checked_shapes(
     inputs: Sequence[Argument], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return a shape for each input, with its rank and fixed sizes."""
+    """Return the given shape of each input, after a check of its rank and its fixed sizes."""
     known = [argument.name for argument in inputs]
     if set(shapes) != set(known):
         raise ArgumentError(f"shapes are given for {sorted(map(str, shapes))}; the model takes {known}")
@@ -162,7 +162,7 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
             a.name: tuple(d if isinstance(d, int) else 1 if i == 0 else size for i, d in enumerate(a.shape))
             for a in model.inputs
         }
-        if few:  # only the batch size is open, so no other sizes need to be tried
+        if few:  # only batch sizes are open, so one trial is enough
             return shapes
         try:
             model.known(shapes)

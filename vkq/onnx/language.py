@@ -183,7 +183,7 @@ def _pieces(prompt: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _texts(words: Any, tokens: Iterator[int]) -> Iterator[str]:
-    """Yield the text that each token adds; an incomplete character waits for the next token."""
+    """Yield the text that each token adds; an incomplete character is yielded with a later token."""
     known: list[int] = []
     told = ""
     for token in tokens:

@@ -19,8 +19,8 @@ _told: set[str] = set()  # ignored options that were already reported
 
 
 def get_available_providers() -> list[str]:
-    """Return ``["VulkanExecutionProvider", "CPUExecutionProvider"]``; the second is ONNX Runtime's, for nodes
-    that a device cannot run."""
+    """Return ``["VulkanExecutionProvider", "CPUExecutionProvider"]``; the second provider is ONNX Runtime,
+    for nodes that a device cannot run."""
     return [VULKAN, CPU]
 
 
@@ -62,8 +62,8 @@ enable_telemetry_events = disable_telemetry_events
 
 
 def set_seed(seed: int) -> None:
-    """Do nothing except warn once. vkq runs no random operator; for a fallback to ONNX Runtime, call its own
-    ``set_seed``."""
+    """Do nothing except warn once. vkq runs no random operator; for nodes on the CPU, call
+    ``onnxruntime.set_seed``."""
     _ignored("set_seed", "no operator of random numbers runs on a device")
 
 
@@ -110,7 +110,7 @@ class OrtMemType(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class OrtMemoryInfo:
-    """The memory that an allocator is for."""
+    """The device and memory type of an allocator."""
 
     name: str
     allocator_type: Any

@@ -102,7 +102,7 @@ class Manners:
         return own | ({CPU: {}} if self._fallback else {})
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Ignored with a warning: a session keeps its device; open another session for another device."""
+        """Do nothing except warn: a session keeps its device; open another session for another device."""
         asked_of(None, None, None, providers, provider_options)
         caller_warned(f"vkq ignores set_providers: the session stays on {self.device.name}", IgnoredWarning)
 

@@ -1,4 +1,4 @@
-"""`InferenceSession.map`: a stream of inputs in batches; each is computed while the next one is filled."""
+"""`InferenceSession.map`: a stream of inputs in batches; a batch is computed while the next is filled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .inputs import alike, columns, groups
 from .prepared import Prepared
 from .reader import Model
 
-AHEAD = 1  # batches that are started before the oldest one is waited for
+AHEAD = 1  # number of batches that are started before the oldest is waited for
 Finish = Callable[[], Sequence[Array]]
 
 
@@ -47,7 +47,7 @@ class Mapped:
         self._checks = [BatchCheck(model, name, constant) for name in self.names]
 
     def __call__(self, inputs: Iterable[Any], batch: int) -> Iterator[list[Array]]:
-        """Yield a list of the outputs for each input."""
+        """Yield the list of outputs for each input, in order."""
         waiting: deque[Finish] = deque()
         for group in groups(inputs, batch):
             rows = columns(group, self.model.inputs)

@@ -35,8 +35,8 @@ def normal(
 
 
 def layer_normalization(reading: Reading, node: Node) -> None:
-    """Rewrite LayerNormalization or RMSNormalization. All steps up to the scale are in float32, as
-    ``stash_type`` says, whatever the type of x; a ``stash_type`` of 0 means x's own type."""
+    """Rewrite LayerNormalization or RMSNormalization. All steps before the scale are in float32 whatever the
+    type of x, or in the type of x if ``stash_type`` is 0."""
     if len(node.outputs) > 1:
         reading.nodes.append(unknown(node, "", reading.opset))
         return

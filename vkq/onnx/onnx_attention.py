@@ -9,7 +9,7 @@ from .scores import Scores, append, attend, heads_first, joined
 
 KNOWN = {
     "is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap",
-    "softmax_precision",  # vkq computes the softmax in float32 or more, whatever this attribute says
+    "softmax_precision",  # ignored: vkq computes the softmax in float32 or more
 }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """The ONNX operators that the reader knows, and their translation to the graph's operators.
 
-A node of an older opset becomes its newest form (attributes that became inputs). A quantized operator of ONNX
-or com.microsoft becomes DequantizeLinear, the operator, QuantizeLinear. The graph's passes fuse these, and
-models already in this form, into the same operators of vkq.
+A node of an older opset is converted to the newest form, in which some attributes are inputs. A quantized
+operator of ONNX or com.microsoft becomes DequantizeLinear, the operator, QuantizeLinear. The graph's passes
+fuse these, and models already in this form, into the same operators of vkq.
 """
 
 from __future__ import annotations

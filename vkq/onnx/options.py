@@ -208,9 +208,9 @@ def asked_of(
     runtime: str = "onnxruntime",
     more: Mapping[str, Any] | None = None,
 ) -> Asked:
-    """Translate ONNX Runtime's arguments, whose second and third are options and providers. *runtime* is the
-    fallback's name; *more* are `ARGUMENTS`. Raises ArgumentError for a list of providers that ONNX Runtime
-    refuses, too."""
+    """Translate ONNX Runtime's arguments, of which the second is the options and the third the providers.
+    *runtime*: the fallback's name. *more*: `ARGUMENTS`. Raises ArgumentError for a list of providers that
+    ONNX Runtime refuses, too."""
     more = more or {}
     for name in set(more) - set(ARGUMENTS):
         raise DTypeError(f"InferenceSession has no argument {name!r}{did_you_mean(name, KNOWN)}")

@@ -1,4 +1,4 @@
-"""Part of a graph in ONNX's operators, in a session of ONNX Runtime."""
+"""Runs a part of a graph in a session of ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Executables:
         self.layers.users.add(self)
         self.kept: OrderedDict[Hashable, Prepared] = OrderedDict()
         self.counters = Counters()
-        self.constant = constant  # inputs whose values count as constants
+        self.constant = constant  # names of the inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
         # Most bytes of earlier shapes, without the weights that the newest shape uses, too.
@@ -99,7 +99,7 @@ class Executables:
     def _forget(self) -> None:
         """Forget the least recently used shapes while earlier shapes use more than their share of memory."""
         newest = next(reversed(self.kept.values()))
-        weights = {id(x) for x in _memory(newest)[1]}  # arrays that the newest shape needs anyway
+        weights = {id(x) for x in _memory(newest)[1]}  # weights that the newest shape uses
         known, total, sizes = set(weights), 0, list[int]()
         for one in reversed(self.kept.values()):
             own, residents = _memory(one)
@@ -124,7 +124,7 @@ class Executables:
             while True:
                 try:
                     return self._planned(model, arrays) if lowered is None else self.one(lowered)
-                except RefusedNode as error:  # give one more node to ONNX Runtime
+                except RefusedNode as error:  # move the node to ONNX Runtime
                     if not self._fallback:
                         raise
                     model, lowered = left_alone(model, error), None

@@ -1,7 +1,7 @@
 """The messages of ONNX files, and the package onnx.
 
 Models that vkq runs need only the package's message classes. The rest of its import takes as long as reading
-a network (0.05 to 0.1 s), and is deferred until something asks for it.
+a network (0.05 to 0.1 s), and is deferred until it is needed.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def model_of(model: Any) -> Any:
 
 
 def given_as(outputs: str, call: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
-    """Return a call of `run` that returns torch tensors if *outputs* is "torch"."""
+    """Return the function *call*, changed to return torch tensors if *outputs* is "torch"."""
     return (lambda: [tensor_of(result) for result in call()]) if outputs == "torch" else call
 
 

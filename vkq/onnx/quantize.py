@@ -24,7 +24,7 @@ from .reader import Model, read
 EXTERNAL = 1 << 30
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 FLOAT16 = 10  # the number of float16 in TensorProto.DataType
-CHANNELS = 13  # the first opset in which QuantizeLinear has an axis
+CHANNELS = 13  # the first opset in which QuantizeLinear supports an axis
 
 
 def quantize(

@@ -1,4 +1,4 @@
-"""Remedies for nodes that cannot run on a device: a sentence for each kind of refusal."""
+"""Remedies for nodes that cannot run on a device, one sentence for each kind of refusal."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
 
 
 def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
-    """Return why a layer of dequantized values computes in floats, if its weight is the reason."""
+    """Return the reason why a layer of dequantized values computes in floats, if it is the weight; else
+    ""."""
     weight = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
     if node.op not in LAYERS or weight is None or node.inputs[0] not in dequantized:
         return ""
@@ -115,7 +116,7 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
 
 
 def host_note(count: int, constant: Iterable[str]) -> str:
-    """Return the sentence that the host computes *count* nodes."""
+    """Return a sentence that says that the host computes *count* nodes."""
     return (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"
         " again for each new value"

@@ -11,8 +11,8 @@ UNUSED = {"scale": 1.0, "is_packed_batching": 0}  # attributes that ONNX Runtime
 
 
 def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleaved: bool) -> str:
-    """Return x (batch, tokens, heads, d) in float32 with the pairs of its first 2 * *width* elements
-    rotated: element i with i + width, or with its neighbour. angles: cosines and sines (batch or 1,
+    """Return x (batch, tokens, heads, d) in float32 with its first 2 * *width* elements rotated in pairs:
+    elements i and i + width, or neighbours if *interleaved*. angles: cosines and sines (batch or 1,
     tokens, 1, width)."""
     turned = w.part(x, 3, 0, 2 * width)
     if interleaved:

@@ -48,7 +48,7 @@ def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
 
 
 def _equal(a: Model, b: Model) -> bool:
-    """Return True if two models compute the same, with weights equal byte for byte."""
+    """Return True if two models have equal nodes, and constants that are equal byte for byte."""
     if a.constants is b.constants and a.nodes is b.nodes:
         return True
     named = (a.inputs, a.outputs, a.opset) == (b.inputs, b.outputs, b.opset)

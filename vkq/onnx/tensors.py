@@ -1,4 +1,4 @@
-"""Tensors in ONNX files: types, dims and data, which is in the file or in external data."""
+"""Tensors in ONNX files: types, dims and elements, which are in the file or in external data."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def _stored(
 def _external(
     tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], folder: Path | None, what: str
 ) -> Array:
-    """Read external data, only from inside the model's folder: no absolute path, no "..", no link that leads
-    outside."""
+    """Read external data from a file inside the model's folder; refuse absolute paths, "..", and links that
+    lead outside."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
@@ -110,7 +110,7 @@ def _external(
 
 
 def _inside(folder: Path, location: str, what: str) -> Path:
-    """Return the file that external data names."""
+    """Return the path of external data in *folder*."""
     base = folder.resolve()
     path = (base / location).resolve()
     if not location or os.path.isabs(location) or base not in path.parents:

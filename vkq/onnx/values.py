@@ -58,7 +58,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any) -> OrtValue:
-        """Return a value of an object with ``__dlpack__``, on the host, without a copy."""
+        """Return an OrtValue that shares the memory of an object with ``__dlpack__`` on the host."""
         return cls(np.from_dlpack(data))
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -68,7 +68,7 @@ class OrtValue:
         return (1, 0)  # kDLCPU: the array is on the host, a copy if the value is on a device
 
     def numpy(self) -> Array:
-        """Return the array itself on the CPU, or a copy of a device's content."""
+        """Return the array itself if it is on the CPU, else a copy of the content on the device."""
         array: Array = self._value if self.tensor is None else self._value.numpy()
         return array.astype(self._dtype, copy=False)
 
@@ -102,11 +102,11 @@ class OrtValue:
         return type_name(self._dtype)
 
     def element_type(self) -> int:
-        """Return the number of TensorProto.DataType."""
+        """Return the type's number in TensorProto.DataType."""
         return next(number for number, name in DATA_TYPES.items() if name == self._dtype)
 
     def tensor_size_in_bytes(self) -> int:
-        """Return the bytes in the original type."""
+        """Return the size in bytes, in the original type."""
         return math.prod(self.shape()) * int(np.dtype(self._dtype).itemsize)
 
     def data_ptr(self) -> int:
@@ -117,7 +117,7 @@ class OrtValue:
         return address
 
     def is_tensor(self) -> bool:
-        """Return True: there are neither sequences nor sparse tensors."""
+        """Return True: vkq has neither sequences nor sparse tensors."""
         return True
 
     def is_sparse_tensor(self) -> bool:
@@ -127,7 +127,7 @@ class OrtValue:
     is_tensor_sequence = is_sparse_tensor
 
     def has_value(self) -> bool:
-        """Return True: there is no optional type."""
+        """Return True: vkq has no optional values."""
         return True
 
 
@@ -147,7 +147,7 @@ def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValu
 
 
 def dtype_of(element_type: Any) -> str:
-    """Return NumPy's name of an element type: NumPy's own, or the number of TensorProto.DataType."""
+    """Return NumPy's name of an element type, which is a NumPy type or a number of TensorProto.DataType."""
     try:
         known = DATA_TYPES[element_type] if isinstance(element_type, int) else np.dtype(element_type).name
     except (KeyError, TypeError) as error:

@@ -17,12 +17,12 @@ P = ParamSpec("P")
 
 
 class Applied(Protocol[P]):
-    """The type of a functional form for type checkers. The arguments are x, the layer's parameters, and *out*
-    as in a layer's call."""
+    """The type of a functional form for type checkers. The arguments are x, the layer's parameters, and
+    *out*, as in a call of the layer."""
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
-    @overload  # Python has no type for "the parameters of P, and out"
+    @overload  # Python has no type for "the parameters of P and the argument out"
     def __call__(
         self, x: npt.ArrayLike | Tensor, *operands: Any, out: Tensor | None, **options: Any
     ) -> Any: ...

@@ -1,4 +1,4 @@
-"""Selections by flags, and ArgMax and ArgMin of 8-bit numbers, for graphs."""
+"""Steps of plans for selections by flags, and for ArgMax and ArgMin of 8-bit values."""
 
 from __future__ import annotations
 

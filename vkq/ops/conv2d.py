@@ -37,11 +37,11 @@ class Conv2d(Layer[Conv2dProblem]):
 
     Args:
         weight: (OC, IC/groups, KH, KW), int8 (or uint8); or float32 or float16 (schemes f32 and f16).
-        w_scale: float32, one number or (OC,): the weight's scale per output channel; None
+        w_scale: float32, a scalar or (OC,): the weight's scale per output channel; None
             with a float weight.
         stride, dilation: an int or (vertical, horizontal).
         padding: an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid". Padding has
-            the value zero: it is filled with x's zero point.
+            the value zero: the zero point of x.
         groups: divides IC and OC.
         method: "auto", or a method of `vkq.kernels.methods` by name: "pointwise", "depthwise", "stem",
             "matrix", "direct", "implicit", "im2col". All give integers with the same bits. A method that
@@ -148,7 +148,7 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @property
     def gemm(self) -> Int8Gemm | None:
-        """The integer product that computes the convolution, with the weight packed for a dot form."""
+        """The integer product that computes the convolution, with the weight packed for dot products."""
         found = self._convolution.gemm
         return found if isinstance(found, Int8Gemm) else None
 
@@ -196,4 +196,4 @@ class Conv2d(Layer[Conv2dProblem]):
 
 @applied(Conv2d)
 def conv2d(*operands: Any, **options: Any) -> Any:
-    """A convolution, applied once; `Conv2d` keeps the packed weight for more calls."""
+    """Apply a convolution once; `Conv2d` keeps the packed weight for more calls."""

@@ -32,7 +32,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
 
     Args:
         weight: (IC, OC/groups, KH, KW), int8 (or uint8); or float32 or float16 (schemes f32 and f16).
-        w_scale: float32, one number or (OC,): the weight's scale per output channel; None
+        w_scale: float32, a scalar or (OC,): the weight's scale per output channel; None
             with a float weight.
         x_qparams: scale and zero point of the activations; None for float activations (weight-only).
         stride, dilation: an int or (vertical, horizontal).
@@ -155,4 +155,4 @@ def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
 
 @applied(ConvTranspose2d)
 def conv_transpose2d(*operands: Any, **options: Any) -> Any:
-    """A transposed convolution, applied once; `ConvTranspose2d` keeps the packed weight for more calls."""
+    """Apply a transposed convolution once; `ConvTranspose2d` keeps the packed weight for more calls."""

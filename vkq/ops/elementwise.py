@@ -118,8 +118,8 @@ def combined(
     activation: Activation = None,
     form: str = "auto",
 ) -> Value:
-    """Add ``op(x, z)`` to a plan. *form* "table" makes the shader look up every result; the bits are the
-    same."""
+    """Add ``op(x, z)`` to a plan. With the *form* "table" the shader looks up every result; the results have
+    the same bits."""
     xq, zq = operand.meaning(op, "a", x.spec, x_qparams), operand.meaning(op, "b", z.spec, z_qparams)
     if not xq.dtype == zq.dtype == yq.dtype:
         raise DTypeError(f"{op}: a is {xq.dtype}, b {zq.dtype} and y {yq.dtype}; they must be of one type")

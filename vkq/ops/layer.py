@@ -80,7 +80,7 @@ class Explanation:
 
     @property
     def wrapping(self) -> str:
-        """A text that names the output channels whose sums may wrap; "" if none may."""
+        """A text that names the output channels whose sums may wrap; "" if no sum may wrap."""
         few = ", ".join(map(str, self.overflowing[:NAMED])) + ", ..." * (len(self.overflowing) > NAMED)
         return f"sums may overflow int32, and wrap, in output channels {few}" if self.overflowing else ""
 
@@ -96,8 +96,8 @@ class Explanation:
 
 
 class Layer(OfOneProcess, Generic[P]):
-    """A weight with its scheme on a device. ``Linear`` and ``Conv2d`` define the operation; P is the type of
-    their problem."""
+    """A weight with its scheme on a device. Subclasses (``Linear``, ``Conv2d``) define the operation; P is
+    the type of their problem."""
 
     _op: str
     _rank: int  # number of axes of the weight

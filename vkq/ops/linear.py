@@ -148,7 +148,7 @@ class Linear(Layer[LinearProblem]):
         return cls(**operands(module, "Linear", x_qparams, quantized), **options)
 
     def _make(self, method: str) -> None:
-        """Make the layer's products."""
+        """Create the kernels of the products."""
         operands, scheme = self._scheme.operands, self._scheme
         n, k = self.weight_shape
         self._gemm = scheme.linear(self.device, self._choice.form)
@@ -199,7 +199,7 @@ class Linear(Layer[LinearProblem]):
 
 @applied(Linear)
 def linear(*operands: Any, **options: Any) -> Any:
-    """A linear layer, applied once; `Linear` keeps the packed weight for more calls.
+    """Apply a linear layer once; `Linear` keeps the packed weight for more calls.
 
     >>> import numpy as np
     >>> x, w = np.array([[2, 4]], np.int8), np.array([[1, 2], [3, 4]], np.int8)

@@ -94,8 +94,8 @@ def meant(
 def averaged_by_table(
     b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams, layout: str | None = None
 ) -> Value:
-    """Add the mean over each channel's pixels of a function of 8-bit x to a plan: (N, C, 1, 1). The function
-    is a float32 table of (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`. *layout*: as in
+    """Add the mean of a function of 8-bit x over each channel's pixels, (N, C, 1, 1), to a plan. The function
+    is a float32 table (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`. *layout*: as in
     `vkq.ops.pool.globally_averaged`."""
     operand.check_image("mean", x.spec.shape)
     n, c, h, w = x.spec.shape

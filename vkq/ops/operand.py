@@ -127,7 +127,7 @@ def axes_layout(name: str, rank: int) -> str:
 
 
 def normal_axis(op: str, axis: int, rank: int) -> int:
-    """Return an axis as a non-negative number."""
+    """Return an axis as a non-negative index."""
     if not -rank <= axis < rank:
         raise ArgumentError(
             f"{op}: axis is {axis} and x has {rank} axes; it must be in [{-rank}, {rank - 1}]"

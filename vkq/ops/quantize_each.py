@@ -49,7 +49,7 @@ def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     infinite if the range is infinite. As ONNX DynamicQuantizeLinear."""
     packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX, infinities=True)
     y = reshaped(b, b.view(packed, Spec((1, x.spec.size), "uint8", MATRIX)), x.spec.shape)
-    zero = Spec((), "uint8")  # a word whose lowest byte is the zero point, as int8
+    zero = Spec((), "uint8")  # a word whose lowest byte is the zero point, stored as int8
     moved = gather(b, parameters, np.array([1] + [-1] * (zero.nbytes // 4 - 1)))
     scale = gather(b, parameters, np.array(0))
     return y, b.view(scale, Spec((), "float32")), b.view(moved, zero)

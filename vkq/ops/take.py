@@ -135,7 +135,7 @@ def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a fill value as an array of x's type. Its bytes are part of the plan's cache key, where 0.0 and
     -0.0 differ."""
     real, value = dtype.startswith("float"), fill.item()
-    if not real and fill != np.rint(fill):  # true for NaN too
+    if not real and fill != np.rint(fill):  # also True for NaN
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
     info: Any = np.finfo(dtype) if real else np.iinfo(dtype)
     if not (float(info.min) <= value <= float(info.max) or (real and not np.isfinite(fill))):
@@ -159,8 +159,8 @@ def slice_(
 ) -> Any:
     """``x[slices]``: a part of x, with any steps.
 
-    x: int8 or uint8 (float32, float16 and int32 too), a NumPy array or a Tensor. slices: Python's, one for
-    each of the first axes. As ONNX Slice. Public as ``vkq.slice``.
+    x: int8 or uint8 (float32, float16 and int32 too), a NumPy array or a Tensor. slices: Python slices, one
+    for each of the first axes. As ONNX Slice. Public as ``vkq.slice``.
 
     >>> slice_(np.array([[1, 2, 3], [4, 5, 6]], np.int8), [slice(None), slice(2, 0, -1)])
     array([[3, 2],

@@ -36,8 +36,8 @@ INT32 = np.iinfo(np.int32)
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An input or output: a row-major array. bounds: the smallest and the largest allowed number of an int32
-    input. answer: the bytes of an input in the known answer."""
+    """An input or output: a row-major array. bounds: the smallest and the largest allowed value of an int32
+    input. answer: the bytes of an input of the known answer."""
 
     name: str
     dtype: str
@@ -214,11 +214,11 @@ class Head:
 
 
 def checksum(data: npt.NDArray[np.uint8]) -> int:
-    """Return the sum modulo 2^64 of all 64-bit words after mixing each with its position, so that changes of
+    """Return the sum modulo 2^64 of all 64-bit words. Each is first mixed with its index, so that changes of
     several words do not cancel.
 
     Mixing starts from word[i] + (i + 1) * GOLDEN and multiplies by MIXER twice. Before each multiplication,
-    and at the end, it adds (xor) the upper half to the lower half."""
+    and at the end, the lower half is xored with the upper half."""
     words = data.view("<u8")
     mixed = words + np.arange(1, words.size + 1, dtype=np.uint64) * GOLDEN
     half = np.uint64(32)

@@ -42,7 +42,7 @@ MOST_BYTES = 1 << 22  # limit for a file that describes devices
 
 
 class AbsentDevice(Device):
-    """A device on which plans are made but not run. Its capabilities are given.
+    """A device on which plans are made but not run. Its capabilities are arguments.
 
     real: the capabilities of an available device, which is opened because planning needs a driver."""
 
@@ -130,7 +130,7 @@ def _frozen(value: Any) -> Any:
 
 
 def least(c: Capabilities) -> Capabilities:
-    """Return a device's capabilities reduced to Vulkan 1.1's guarantees."""
+    """Return the capabilities *c* reduced to Vulkan 1.1's guarantees."""
     properties = {name: LEAST.get(name, value if name in KEPT else 0) for name, value in c.properties.items()}
     return dataclasses.replace(
         c, name="any Vulkan 1.1 device", device_uuid="00" * 16,

@@ -128,7 +128,8 @@ class PlayedModel(OfOneProcess):
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
         """Return a text: the plan that runs, why earlier plans in the file were rejected, and all sets of
-        shapes if there are several. *shapes*: input shapes by name, to choose another set than the first."""
+        shapes if there are several. *shapes*: input shapes by name, which select a set other than the
+        first."""
         self._usable()
         wanted = {name: tuple(shapes[name]) for name in self.inputs} if shapes else self.shapes[0]
         return str(library().vkq_describe(self._shaped(wanted)[0]).decode())

@@ -58,7 +58,7 @@ def key(data: bytes) -> tuple[int, int]:
 
 
 def _of_matrices(lines: Words, matrices: Words) -> Iterator[Order]:
-    """Yield orders that read 16K and 32K weights as 4N4K."""
+    """Yield orders in which 16K or 32K weights equal 4N4K weights."""
     for n, k in _channels(lines, matrices):
         for taps, chunks in _chunks(k // 4):
             run = k // taps // chunks * n
@@ -68,7 +68,7 @@ def _of_matrices(lines: Words, matrices: Words) -> Iterator[Order]:
 
 
 def _of_lines(matrices: Words, lines: Words) -> Iterator[Order]:
-    """Yield orders that read 4N4K weights as 16K and 32K."""
+    """Yield orders in which 4N4K weights equal 16K or 32K weights."""
     for n, k in _channels(lines, matrices):
         for taps, chunks in _chunks(k // 4):
             run = k // taps // chunks * n

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..errors import ModelError
 
 AS_IT_IS, DEFLATED, IN_COLUMNS = 0, 1, 2
-PAYS = 2  # data is compressed only if it shrinks by this factor; else it can be read in place
+PAYS = 2  # data is compressed only if it shrinks by more than this factor; else it can be read in place
 MOST_TIMES = 1032  # most bytes that one byte of deflate can unpack to
 HEAD, LAST = 5, 3  # words before the first instruction; index of the last column
 Words = npt.NDArray[np.uint32]

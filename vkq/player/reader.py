@@ -37,7 +37,7 @@ NAMES = {number: name for name, number in TYPES.items()}
 
 
 class _Cursor:
-    """Reads numbers and texts from the head in order, and checks that each is inside the head."""
+    """Reads integers and texts from the head in order, and checks that each is inside the head."""
 
     def __init__(self, data: bytes):
         self.data, self.at = data, 0

@@ -110,7 +110,7 @@ def _product_scale(a: QParams, b: QParams, y: QParams) -> Any:
 
 
 def fixed_multiplier(real: float) -> tuple[int, int]:
-    """Return (whole, shift) of LiteRT's kernels: ``real`` is about ``whole * 2**(shift - 31)``.
+    """Return (whole, shift) as in LiteRT's kernels: ``real`` is about ``whole * 2**(shift - 31)``.
 
     >>> fixed_multiplier(0.75)
     (1610612736, 0)
@@ -174,7 +174,7 @@ def _gelu_tanh(x: Array) -> Array:
 
 
 def _wide(function: Callable[[Array], Array], x: Array) -> Array:
-    """Return a function's float32 results, each rounded once."""
+    """Apply *function* in float64, and round to float32 once."""
     return np.asarray(function(x.astype(np.float64)).astype(np.float32))
 
 
@@ -193,8 +193,8 @@ WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # tables as in XNNPACK
 
 
 def real_table(op: str, x: QParams, y: QParams) -> Array:
-    """Return ``f(x_scale * (x_q - x_zp)) * (1 / y_scale)`` as an integer. XNNPACK adds the zero point and
-    rounds ties to even; LiteRT rounds ties away from zero and adds the zero point."""
+    """Return the table of ``f(x_scale * (x_q - x_zp)) * (1 / y_scale)`` as integers. XNNPACK adds the zero
+    point and rounds ties to even; LiteRT rounds ties away from zero and adds the zero point."""
     with np.errstate(all="ignore"):
         real = (every(x) - x.zero_point).astype(np.float32) * np.float32(x.scale)
         steps = REAL[op](real).astype(np.float32) * (np.float32(1) / np.float32(y.scale))
@@ -205,7 +205,7 @@ def real_table(op: str, x: QParams, y: QParams) -> Array:
 
 
 def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:
-    """Return LiteRT's own ``QuantizedReluX``, whose bounds are rounded half away from zero."""
+    """Return LiteRT's own ``QuantizedReluX`` as a table; its bounds are rounded half away from zero."""
     whole, shift = fixed_multiplier(x.scale / y.scale)
     values = y.zero_point + by_fixed(every(x) - x.zero_point, whole, shift)
     low, high = fixed_bounds(limits, y)
@@ -246,7 +246,8 @@ def _multiplier16(real: float) -> tuple[int, int]:
 
 
 def hard_swish(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own HARD_SWISH, in 16-bit steps: x on a scale 128 times as fine, times a clamp of x."""
+    """Return LiteRT's own HARD_SWISH, in 16-bit steps: x in steps of 1/128 of its scale, times a clamp of
+    x."""
     fine = np.float32(1 / 128) * np.float32(x.scale)
     (m, shift), (slope, exponent) = (
         _multiplier16(float(fine / np.float32(scale))) for scale in (y.scale, 3 / 32768)

@@ -22,7 +22,7 @@ WORD = 4  # bytes of a stored distance or length
 
 class FlatTable:
     """A table in the file: `get` reads a field by its name, as a number, text, FlatTable, array or list of
-    Tables."""
+    FlatTables."""
 
     def __init__(self, data: memoryview, at: int, kind: str):
         self.data, self.kind = data, kind
@@ -104,12 +104,12 @@ class FlatTable:
         return np.frombuffer(self.data, dtype, count, at if count else 0)
 
     def text(self, name: str) -> str:
-        """Return a text; bytes that are not UTF-8 are replaced."""
+        """Return a text field; bytes that are not UTF-8 are replaced."""
         at, count = self._vector(name, 1)
         return bytes(self.data[at : at + count]).decode("utf-8", "replace")
 
     def tables(self, name: str) -> list[FlatTable]:
-        """Return a vector of tables."""
+        """Return the tables of a vector field."""
         at, count = self._vector(name, WORD)
         if count > MOST:
             raise ModelError(f"{self.kind}.{name} has {count} elements; at most {MOST} are read")

@@ -101,7 +101,7 @@ class Lowering:
         return self.arrays[number]
 
     def numbers(self, number: int, what: str) -> list[int]:
-        """Return a constant list of integers."""
+        """Return a constant as a list of integers."""
         found = self.array(number, what)
         if found.dtype.kind not in "iu":
             raise ModelError(f"{self.source}: its {what} is {found.dtype}; it must be integers")
@@ -139,7 +139,7 @@ class Lowering:
         return name
 
     def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """Emit a node and return its result; a node of constants is folded."""
+        """Emit a node and return its result; a node with only constant inputs is folded."""
         name = output or self.fresh(f"{self.source}/{op}")
         node = Node(op, tuple(inputs), (name,), attributes, self.source)
         specs = [self.specs[x] if x else None for x in inputs]
@@ -260,4 +260,4 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def _nothing(node: Node, arrays: Sequence[Array | None]) -> None:
-    """Prevent constant folding."""
+    """Return None: do not fold the node."""

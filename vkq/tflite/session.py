@@ -17,7 +17,7 @@ from .reader import read
 
 
 def nothing() -> None:
-    """Do nothing: reading a .tflite file imports no package."""
+    """Do nothing: reading a .tflite file needs no package."""
 
 
 class InferenceSession(session.InferenceSession):

@@ -51,7 +51,7 @@ class Context:
 
     @functools.cached_property
     def uses(self) -> dict[str, int]:
-        """The number of times each value is read, by nodes or as a result of the graph."""
+        """The number of uses of each value, by nodes and as results of the graph."""
         return self.graph.uses()
 
     @functools.cached_property
@@ -78,7 +78,7 @@ class Context:
         return self._names.get(value.slot, [])
 
     def made(self, node: Node, results: Value | tuple[Value, ...]) -> None:
-        """Store the results of a node."""
+        """Store the values of a node's results."""
         values = results if isinstance(results, tuple) else (results,)
         for name, value in zip(node.outputs, values, strict=False):
             if name:
@@ -102,7 +102,8 @@ class Context:
         spec = Spec(array.shape, array.dtype.name)
 
         def words() -> Array:
-            """Return the data as 32-bit words; an odd number of float16 elements is padded with zeros."""
+            """Return the data as 32-bit words. If a float16 array has an odd number of elements, a zero is
+            appended."""
             data = np.ascontiguousarray(stored(array)).reshape(-1).view(np.uint8)
             return np.pad(data, (0, spec.nbytes - data.nbytes))
 
@@ -111,7 +112,7 @@ class Context:
         return b.view(b.constant(resident), spec)
 
     def read_later(self, node: Node, value: Value) -> bool:
-        """Return True if a node after this one reads the value's slot."""
+        """Return True if a node after *node* reads the value's slot."""
         here, names = self._place[id(node)], self.names(value)
         return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
@@ -146,7 +147,8 @@ Refusal = Callable[[Graph, Node], "str | None"]
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOperator:
-    """How an operator runs on a device. types: the allowed types of its first input and its first result."""
+    """How an operator runs on a device. types: the allowed types of the operator's first input and first
+    result."""
 
     check: Refusal
     record: Record
@@ -154,7 +156,7 @@ class DeviceOperator:
 
 
 def unnamed(context: Context, x: Value) -> Value:
-    """Return the same value without quantization parameters."""
+    """Return the value x without quantization parameters."""
     s = x.spec
     return x if s.qparams is None else context.builder.view(x, Spec(s.shape, s.dtype, s.layout))
 
@@ -164,7 +166,7 @@ def anything(graph: Graph, node: Node) -> str | None:
 
 
 def bytes_of_one_type(graph: Graph, node: Node) -> str | None:
-    """Require that all inputs are 8-bit, of one type."""
+    """Require that all inputs have the same 8-bit type."""
     dtypes = {graph.specs[name].dtype for name in node.inputs if name}
     return (
         None

@@ -42,7 +42,7 @@ def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
 
 
 def _of(context: Context, node: Node) -> tuple[Any, ...]:
-    """Return the sources of a layer that may change with the shapes of the inputs."""
+    """Return the attributes and constants of a layer's node that may change with the shapes of the inputs."""
     constants = context.graph.constants
     return node.attributes, constants[node.inputs[1]], constants[node.inputs[2]] if node.input(2) else None
 
@@ -62,7 +62,7 @@ def linear_of(context: Context, node: Node) -> Linear:
 
 
 def convolved(context: Context, node: Node, layout: str | None) -> Value:
-    """Add a conv2d with its epilogue, in this layout if possible."""
+    """Add a conv2d with its epilogue; its result has this layout if possible."""
     x, b = context.value(node.inputs[0]), context.builder
     last: Node | None = node.attributes.get("after")
     other = context.value(node.inputs[3]) if node.input(3) else None

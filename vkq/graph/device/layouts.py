@@ -12,8 +12,8 @@ from ...layout.extent import MATRIX
 from .context import Context
 from .layers import conv_of, linear_of
 
-# KEEP: operators whose result has the layout of the first input. KEEP_WHOLE: operators whose result has the
-# layout of the operand that is not broadcast.
+# KEEP: operators whose result has the layout of the first input. KEEP_WHOLE: operators of two operands whose
+# result has the layout of the operand that is not broadcast.
 KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat", "Transpose")
 KEEP_WHOLE = ("add", "sub", "mul")
 # The number of data operands of each operator; all other operators have one.

@@ -117,8 +117,8 @@ def _conv_integer(context: Context, node: Node) -> Value:
 
 
 def pixels_under(p: Conv2dProblem) -> Array:
-    """Return (groups, K, N * OH * OW): the index in x of the element under each kernel tap; -1 in the
-    padding."""
+    """Return an array (groups, K, N * OH * OW) with the index in x of the element under each kernel tap; -1
+    in the padding."""
     numbers = np.arange(p.n * p.ic * p.h * p.w).reshape(p.n, p.ic, p.h, p.w)
     top, left, bottom, right = p.padding
     numbers = np.pad(numbers, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-1)

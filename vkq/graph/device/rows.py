@@ -47,7 +47,7 @@ from .context import (
 )
 from .layouts import wanted, wanted_means
 
-KNOWN = (*DeviceOperator.types, "int64", "bool")  # int64 and bool have more specific reasons
+KNOWN = (*DeviceOperator.types, "int64", "bool")  # int64 and bool are refused with more specific reasons
 WEIGHTED = "Conv", "ConvTranspose"
 
 

@@ -112,7 +112,7 @@ def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
 
 # The name of the convolution's own result among the inputs of its ``after`` node.
 OWN = ""
-LAYER = ("w_scale", "w_zero_point", "activation")  # besides x and y
+LAYER = ("w_scale", "w_zero_point", "activation")  # with x and y
 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
@@ -195,7 +195,7 @@ def _lookup_infer(x: Inputs) -> list[Spec]:
 
 
 def _lookup2(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """``table[a - a_min, b - b_min]``."""
+    """Return ``table[a - a_min, b - b_min]``."""
     a, b = (there(v).astype(np.int32) + (128 if there(v).dtype == np.int8 else 0) for v in x)
     return one(node.attributes["table"][a, b])
 

@@ -1,4 +1,4 @@
-"""Passes: each takes a graph and returns an equivalent one; `lower` runs them all."""
+"""Passes: each pass turns a graph into an equivalent graph; `lower` runs all passes."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class _LastSteps:
         return own, made[own] if alike and len(made) == 2 else None
 
     def _layer(self, sweep: Sweep, name: str, *ops: str) -> Node | None:
-        """Return the layer that makes a value, if the value has one reader and the layer has no epilogue
+        """Return the layer that computes a value, if the value has one reader and the layer has no epilogue
         yet."""
         made = sweep.producer(name, *ops)
         if made is None or (made.op == "linear" and not isinstance(made.attributes["x"], QParams)):

@@ -1,8 +1,8 @@
-"""Interleaves independent branches. There is no barrier between their nodes, so small nodes of several
-branches run on a device at the same time.
+"""Interleaves independent branches. There is no barrier between nodes of different branches, so a device runs
+small nodes of several branches at the same time.
 
 Nodes are ordered by level, the length of the longest path from an input: the first nodes of all branches come
-first, then the second ones."""
+first, then their second nodes."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class _Group:
 class _Chains:
     def __init__(self, graph: Graph):
         self.graph, self.uses = graph, graph.uses()
-        self.group_of: dict[str, _Group] = {}  # the chain that makes each value
+        self.group_of: dict[str, _Group] = {}  # the chain that computes each value
         self.constants: dict[str, Array] = {}  # constants that this pass adds
 
     def run(self) -> Graph:
@@ -106,7 +106,7 @@ class _Chains:
                 group.members.sort(key=lambda one: place[id(one.node)])
                 for name in group.made:
                     self.group_of[name] = group
-            for name in node.inputs:  # a reader outside a chain closes it
+            for name in node.inputs:  # a reader outside a chain ends the chain's growth
                 other = self.group_of.get(name)
                 if other is not None and other is not group:
                     other.open = False

@@ -1,5 +1,5 @@
-"""Rewrites Einsum as matrix products. Axes of both operands become a batch if the result has them, and are
-summed if it does not."""
+"""Rewrites Einsum as matrix products. An axis that both operands have becomes a batch axis if the result has
+it; else it is summed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
 
 
 def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
-    """Return the diagonal of an operand whose term has an axis twice."""
+    """Return the diagonal of an operand along an axis that its term has twice."""
     for axis in axes:
         while axes.count(axis) > 1:
             i = axes.index(axis)

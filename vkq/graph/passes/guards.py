@@ -1,5 +1,5 @@
-"""Removes guards against NaN that never apply. PyTorch exports attention with ``Where(IsNaN(p), 0, p)``,
-which is p if p contains no NaN."""
+"""Removes replacements of NaN in values that have none. PyTorch exports attention with ``Where(IsNaN(p), 0,
+p)``, which equals p if p contains no NaN."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FLOATS = ("float32", "float16")
 
 
 def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
-    """Return the 8-bit value that a value was dequantized from (also a constant), and its parameters."""
+    """Return the 8-bit value (also a constant) from which a value was dequantized, and its parameters."""
     made = sweep.producer(name, "dequantize")
     if made is not None:
         return made.inputs[0], made.attributes["x"]

@@ -62,7 +62,8 @@ def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
 
 
 def _weight(sweep: Sweep, node: Node, name: str) -> str:
-    """Return a weight with an axis for the height added; it may be a constant, dequantized or computed."""
+    """Return a weight with an axis for the height added. The weight may be a constant, dequantized or
+    computed."""
     first, second, length = sweep.specs[name].shape
     weight, made = sweep.array(name), sweep.producer(name, "DequantizeLinear")
     if weight is not None:

@@ -12,7 +12,7 @@ from .sweep import Sweep, swept
 
 
 def to_means(graph: Graph) -> Graph:
-    """Emit ``mean_lookup`` for each such mean."""
+    """Replace each mean of a function by ``mean_lookup``."""
     return swept(graph, _visit, "quantize") if "GlobalAveragePool" in graph.kinds else graph
 
 

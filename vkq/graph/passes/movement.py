@@ -16,7 +16,7 @@ from .sweep import Sweep, scalar, swept
 
 
 def move_in_8_bits(graph: Graph) -> Graph:
-    """Move quantization through movement."""
+    """Exchange quantization and movement operators."""
     if graph.kinds.isdisjoint(("quantize", "dequantize", "DequantizeLinear")):
         return graph
     return swept(graph, _visit, "quantize", *OPERATORS)

@@ -9,7 +9,7 @@ from .words import FLOATS, Words
 
 
 def dropout(w: Words) -> bool:
-    """Replace Dropout that also returns its mask by its inference form."""
+    """Replace Dropout with a mask result by its input and a mask that is all True."""
     names = w.node.outputs
     training = w.given(2)
     on = w.node.input(2) and (training is None or bool(training.any()))

@@ -85,7 +85,7 @@ def _turned(sweep: Sweep, name: str, node: Node, output: str = "") -> str:
 
 
 def _matmul(sweep: Sweep, node: Node) -> bool:
-    """weight @ x = (x.T @ weight.T).T"""
+    """Rewrite weight @ x as (x.T @ weight.T).T."""
     weight, x = node.inputs
     if len(sweep.specs[weight].shape) != 2 or len(sweep.specs[x].shape) < 2:
         return False
@@ -111,7 +111,7 @@ def _of_activations(sweep: Sweep, node: Node) -> bool:
 
 
 def _in_turn(node: Node, x: str, steps: Sequence[Callable[[str, str], str]]) -> bool:
-    """Call *steps* with (input, output) in order; the last one makes the node's result."""
+    """Call *steps* one after the other with (input, output name); the last step emits the node's result."""
     for step in steps[:-1]:
         x = step(x, "")
     steps[-1](x, node.outputs[0])
@@ -130,7 +130,7 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
         return False
     if left:  # (A B).T = B.T A.T
         one, two, turn_one, turn_two = two, one, not turn_two, not turn_one
-    whole = not left and alpha == beta == 1.0 and vector  # the bias can stay in the Gemm
+    whole = not left and alpha == beta == 1.0 and vector  # True if the Gemm can keep its bias
     more = [_vector(sweep, added, width)] if whole and added else []
     steps: list[Callable[[str, str], str]] = [
         lambda x, y: sweep.emit("Gemm", [x, two, *more], y, node.source, transB=int(turn_two))

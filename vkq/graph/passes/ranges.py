@@ -31,7 +31,7 @@ def result_range(node: Node, given: Sequence[Range], specs: Mapping[str, Spec]) 
     if op in ("Sub", "Mul", "Div") and len(given) == 2:
         return _of_two(op, *given)
     if op == "Mod" and not node.attributes.get("fmod", 0) and len(given) == 2:
-        end = max(map(abs, given[1]))  # the result has the sign of the divisor
+        end = max(map(abs, given[1]))  # Mod's result has the sign of the divisor
         return (0 if given[1][0] > 0 else -end), end
     if op == "Neg":
         return -given[0][1], -given[0][0]

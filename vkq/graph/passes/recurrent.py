@@ -9,7 +9,7 @@ import numpy as np
 
 from .words import FLOATS, Words
 
-MOST_STEPS = 512  # each step adds several nodes to the plan
+MOST_STEPS = 512  # most steps, because each step adds several nodes to the plan
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
@@ -61,7 +61,7 @@ class _Direction:
         self.count = count
 
     def _own(self, index: int, shape: Sequence[int]) -> str:
-        """Return this direction's part of an input."""
+        """Return this direction's slice of an input."""
         w, name = self.w, self.w.node.inputs[index]
         return w.reshape(w.part(name, 0, self.d, self.d + 1) if self.count > 1 else name, shape)
 

@@ -55,7 +55,7 @@ class Sweep:
         return self.old.uses()
 
     def array(self, name: str) -> Array | None:
-        """Return the constant of this name, or None."""
+        """Return the constant *name*; None if there is none."""
         return self.constants.get(name)
 
     def producer(self, name: str, *ops: str) -> Node | None:
@@ -101,7 +101,7 @@ class Sweep:
                 self.made[name] = node
 
     def _as_before(self, node: Node) -> bool:
-        """Return True if a node is from the old graph and its inputs have not changed."""
+        """Return True if a node is from the old graph and no spec of its inputs and results has changed."""
         if id(node) not in self._own:
             return False
         changed = self._changed

@@ -42,7 +42,7 @@ class Tables:
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def visit(self, sweep: Sweep, node: Node) -> bool:
-        if node.op == "Identity" or len(node.outputs) != 1:  # an Identity here names a graph result
+        if node.op == "Identity" or len(node.outputs) != 1:  # this late, an Identity names a graph result
             return False
         found = [self._of(sweep, name) for name in node.inputs if name]
         name = node.outputs[0]

@@ -47,7 +47,7 @@ class _Types:
     def __init__(self, graph: Graph, half: int):
         self.sweep = Sweep(graph)
         self.wide: list[Node] = []
-        self.bounds: dict[str, Range] = {}  # ranges of inputs
+        self.bounds: dict[str, Range] = {}  # ranges of graph inputs
         self.ranges: dict[str, Range] = {}
         self.origin: dict[str, str] = {}  # the graph input whose elements a value contains unchanged
         for name in graph.inputs:
@@ -87,7 +87,7 @@ class _Types:
         return True
 
     def _byte(self, name: str) -> str:
-        """Convert flags to bytes, as inputs and tables store them."""
+        """Convert flags to uint8, the type of flags in inputs and tables."""
         if self.sweep.specs[name].dtype != "bool":
             return name
         array = self.sweep.array(name)
@@ -122,7 +122,8 @@ class _Types:
         return self.sweep.constant(array.astype(np.int32), f"{name}/int32")
 
     def _cast(self, node: Node, whole: Sequence[str]) -> bool:
-        """Replace a Cast to int64 by one to int32. Flags and shorter integers fit; floats may not."""
+        """Replace a Cast to int64 by a Cast to int32. Flags and shorter integers fit int32; floats may not
+        fit."""
         name, dtype = node.inputs[0], self.sweep.specs[node.inputs[0]].dtype
         limits = {
             "bool": (0, 1),

@@ -21,7 +21,8 @@ LISTS = ("strides", "dilations", "output_padding")
 
 
 def convolution(w: Words) -> bool:
-    """Conv: each slice of the result reads several slices of x, which are stored as channels (c, tap)."""
+    """Rewrite Conv. Each depth slice of the result reads several slices of x, which become channels (c,
+    tap)."""
     shape, kernel = w.spec(0).shape, w.spec(1).shape[2:]
     if not _is_volume(w) or tuple(w.attributes.get("kernel_shape", kernel)) != kernel:
         return False
@@ -36,7 +37,7 @@ def convolution(w: Words) -> bool:
 
 
 def transposed_convolution(w: Words) -> bool:
-    """ConvTranspose: each tap of a result slice reads at most one slice of x."""
+    """Rewrite ConvTranspose. Each depth tap of a result's slice reads at most one slice of x."""
     shape, kernel = w.spec(0).shape, w.spec(1).shape[2:]
     given = w.attributes.get("output_shape"), w.attributes.get("auto_pad", "NOTSET")
     if not _is_volume(w) or given != (None, "NOTSET"):
@@ -53,7 +54,7 @@ def transposed_convolution(w: Words) -> bool:
 
 
 def pool(w: Words) -> bool:
-    """MaxPool and AveragePool: pool along height and width, then along depth."""
+    """Rewrite MaxPool and AveragePool: pool along height and width, then along depth."""
     shape, kernel = w.spec(0).shape, w.attributes.get("kernel_shape", ())
     if not _is_volume(w, kernel) or (len(w.node.outputs) > 1 and w.node.outputs[1]):
         return False
@@ -69,7 +70,7 @@ def pool(w: Words) -> bool:
 
 
 def whole(w: Words) -> bool:
-    """GlobalAveragePool and GlobalMaxPool."""
+    """Rewrite GlobalAveragePool and GlobalMaxPool."""
     shape = w.spec(0).shape
     if len(shape) != AXES + 2 or 0 in shape:
         return False
@@ -99,8 +100,8 @@ def _image(w: Words, pads: Sequence[int]) -> dict[str, Any]:
 
 
 def _slices(w: Words, index: Array) -> str:
-    """Return slices of x as (N * slices, C * taps, H, W). *index* has the slice for each (tap, slice), with
-    zeros for slices beyond the ends."""
+    """Return slices of x as (N * slices, C * taps, H, W). *index* (taps, slices) has the indices of the
+    slices; a slice beyond the ends is zeros."""
     n, c, d, *image = w.spec(0).shape
     x, (taps, count) = w.node.inputs[0], index.shape
     outside = (index < 0) | (index >= d)
@@ -112,8 +113,8 @@ def _slices(w: Words, index: Array) -> str:
 
 
 def _weight(w: Words, axis: int, perm: Sequence[int] | None, shape: Sequence[int]) -> str:
-    """Return a rearranged weight. If it is dequantized with one scale, or one along *axis*, rearrange the
-    integers."""
+    """Return a rearranged weight. If it is dequantized with one scale, or with scales along *axis*, rearrange
+    its integers."""
 
     def arranged(name: str) -> str:
         return w.reshape(w.emit("Transpose", [name], perm=tuple(perm)) if perm else name, shape)

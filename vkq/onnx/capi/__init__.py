@@ -1,1 +1,1 @@
-"""The module in which code written for ONNX Runtime expects its errors."""
+"""The module in which code for ONNX Runtime looks for its error classes."""
