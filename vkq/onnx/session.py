@@ -48,22 +48,21 @@ class InferenceSession(Manners):
         device: a `vkq.Device`, an index, part of a name, or None for the default device.
         fallback: "onnxruntime" runs unsupported nodes on the CPU, with one warning; None refuses the model.
         constant_inputs: inputs whose values count as constants, such as a weight that is an input: each new
-            value prepares the model again. So do inputs whose numbers decide a shape, and int64, int32, bool
-            and float16 inputs without a fallback where the device cannot take what is computed of them.
-        compute: "float16" makes products of float activations in float16 (`vkq.Linear`); integers stay exact.
+            value prepares the model again. So do inputs whose values decide a shape and, without a fallback,
+            int64, int32, bool and float16 inputs of nodes that the device cannot run.
+        compute: "float16" computes products of float activations in float16 (`vkq.Linear`).
 
-    Token ids, masks and positions are data: int64 is int32 on the device, and numbers that would leave it, or
-    the rows that the model reads by them, are refused.
-    Where ONNX Runtime's CPU provider computes in integers (with ``session.qdqisint8allowed=1``, which fuses
-    int8 activations on every machine), the results are its bytes; elsewhere docs/models.md has bounds.
-    ``run`` takes any shapes that the model allows; each set of shapes is prepared once, with weights shared.
-    Sessions may be used from several threads, and pickled: they open their device again where they are
-    unpickled. The first run of a set of shapes makes the pipelines, on all cores, and tells
-    ``progress(made, of_how_many)`` as they come.
+    Token ids, masks and positions are data: int64 becomes int32 on the device. Values outside int32, and
+    indices outside the rows that the model reads with them, are refused.
+    Results equal ONNX Runtime's, byte for byte, if its CPU provider computes in integers (with
+    ``session.qdqisint8allowed=1``, also for int8 activations on x86-64); else docs/models.md has bounds.
+    ``run`` accepts all shapes that the model allows. Each set of shapes is prepared once and shares weights;
+    its first run creates the pipelines on all cores, and calls ``progress(made, of_how_many)`` meanwhile.
+    Sessions may be used from several threads. They may be pickled; unpickling opens the device again.
 
     ``sess_options``, ``providers`` and ``provider_options`` are ONNX Runtime's, also as the second and third
-    argument: "VulkanExecutionProvider" may name a device ("device_id"), "CPUExecutionProvider" allows the
-    fallback, and what else has no meaning here is told in one `IgnoredWarning`.
+    argument: "VulkanExecutionProvider" may name a device ("device_id"), and "CPUExecutionProvider" allows the
+    fallback. One `IgnoredWarning` names all options that vkq ignores.
 
     Raises ModelError for a broken model, UnsupportedModelError with the list of nodes that cannot run.
     """
@@ -228,11 +227,11 @@ class InferenceSession(Manners):
         """Return the outputs of these names (all if None), for arrays by the inputs' names.
 
         An input may be a `vkq.Tensor` on the session's device, which stays there (int64 as int32, bool as
-        uint8; numbers with bounds, such as token ids, are read back for a check).
+        uint8). Inputs with bounds, such as token ids, are read back to be checked.
 
-        timeout: seconds after which TimedOutError is raised; the device finishes what it has begun, and later
-        runs of the session wait for it.
-        outputs: "host" arrays; "device" Tensors, each in memory of its own, not waited for; "torch" tensors.
+        timeout: seconds after which TimedOutError is raised. The device finishes the run, and later runs of
+        the session wait for it.
+        outputs: "host": arrays; "device": Tensors in new memory, not waited for; "torch": torch tensors.
         """
         call = given_as(outputs, self._call(output_names, input_feed, run_options, crossing.staying(outputs)))
         return call() if timeout is None else self._worker.within(call, timeout, "run")
@@ -268,13 +267,13 @@ class InferenceSession(Manners):
         self, inputs: Iterable[Any], batch: int = 1, output_names: Sequence[str] | None = None
     ) -> Iterator[Any]:
         """Yield the first output for each of *inputs*, in order, while the next batch is uploaded and
-        computed. With *output_names*, yield a list of these outputs for each (of all outputs if it is empty).
+        computed. With *output_names*, yield a list of these outputs instead (of all outputs if it is empty).
 
-        inputs: any number of arrays of the first input, or of dictionaries of arrays by name. Each is one
-        element of the batch, with the batch axis of size 1 or without this axis. Results do not have the
-        axis. *batch* elements run together; the last batch may be smaller. Arrays are copied when a batch is
+        inputs: any number of arrays for the first input, or of dictionaries of arrays by input name. Each is
+        one element of a batch, with a batch axis of length 1 or without it. Results have no batch axis.
+        *batch* elements run together; the last batch may be smaller. Arrays are copied when a batch is
         complete: a producer that reuses one array needs a *batch* of 1, or copies.
-        Raises ArgumentError, before anything else, if an output's axis 0 is not the batch.
+        Raises ArgumentError before the first run if axis 0 of an output is not the batch.
         """
         if batch < 1:
             raise ArgumentError(f"batch is {batch}; it must be at least 1")

@@ -38,58 +38,60 @@ class Linear(Layer[LinearProblem]):
 
     Args:
         weight: (N, K) = (out_features, in_features), int8 (or uint8); or a `vkq.GroupedWeight` of 4 or 8
-            bits (schemes q4gsw and q8gsw), as `vkq.quantize_weight` makes it, for float x of any rank; or
-            float32 or float16 numbers (schemes f32 and f16), for float x.
-        w_scale: float32, one number or (N,): the weight's scale per output channel. None with a
-            GroupedWeight, which has its own scales and zero points, and with a float weight.
+            bits (schemes q4gsw and q8gsw), as `vkq.quantize_weight` returns it, for float x of any rank; or
+            float32 or float16 (schemes f32 and f16), for float x.
+        w_scale: float32, a scalar or (N,): the weight's scale per output channel. None with a GroupedWeight,
+            which contains its scales and zero points, and with a float weight.
         x_qparams: scale and zero point of the activations; None for float activations (weight-only, scheme
-            q8csw); "dynamic" for float32 activations that are quantized on the device, each row with the
-            scale and zero point of its own values (scheme dq8ca_q8csw, float32 result).
+            q8csw); "dynamic" for float32 activations that are quantized on the device, with one scale and
+            zero point for each row, computed from the row (scheme dq8ca_q8csw, float32 result).
         y_qparams: scale and zero point of an 8-bit result; None for float32.
-        bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 (with float activations always), which
-            is added to a float32 result and rounded to int32 (``round_half_even(bias / (x_scale *
-            w_scale))``) for an 8-bit one of quantized activations.
+        bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 (always with float activations). A
+            float32 bias is added to a float32 result. For quantized activations with an 8-bit result, it is
+            first rounded to int32: ``round_half_even(bias / (x_scale * w_scale))``.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result. A device replaces NaN
             in a float result by one of the bounds.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
-            give the same bits. With float activations "auto", or "portable", which makes float32 products
-            without matrix units.
+            give the same bits. With float activations only "auto", or "portable", which computes float32
+            products without matrix units.
         compute: the arithmetic of products of float activations with an int8 or float weight: "float32", or
-            "float16" (schemes q8csw_f16, f32_f16, f16_f16), with which x and a float weight are rounded to
-            float16. Where the device has matrix units and they pass its self-test, they multiply and sum in
-            float32; a GPU without them adds up 16 products at a time in float16, if that passes; elsewhere,
-            and for few rows of int8 weights, it is float32 (``explain`` says so).
+            "float16" (schemes q8csw_f16, f32_f16, f16_f16), which rounds x and a float weight to float16.
+            With "float16", matrix units that pass the self-test compute the products, with float32 sums. A
+            GPU without matrix units sums 16 products at a time in float16 if that passes the self-test. On
+            other devices, and for few rows of int8 weights, the arithmetic is float32. ``explain`` names it.
         overflow: "refuse" raises AccumulatorOverflowError if the int32 accumulator could overflow with
             these weights; "wrap" sums modulo 2**32, as ONNX Runtime's integer kernels do, and ``explain``
-            names the channels where that can happen. For integer activations.
+            names the channels whose sums may wrap. For integer activations.
         method: "auto", "gemv" (threads share the sum over k; "auto" chooses it for up to
             `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (through shared
-            memory). Integer results have the same bits; a float sum of the weight-only scheme is made in
-            another order.
+            memory). Integer results have the same bits with all methods; float sums of the weight-only
+            scheme are added in another order.
         device: a ``vkq.Device``; None: the default device.
 
     With acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
         float32: ``float(acc) * (x_scale * w_scale)  [+ bias]``
         8-bit:   ``saturate(round_half_even(float(acc) * ((x_scale * w_scale) / y_scale)) + y_zero_point)``
-    as ONNX QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html). "dynamic", for each row
-    on its own:
+    as ONNX QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html). With "dynamic", for each
+    row:
         x_scale = (max(0, row) - min(0, row)) / 255, at least 2**-126; 1 for a row of zeros
         x_zero_point = saturate(-128 + round_half_even(-min(0, row) / x_scale))
-    as ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) moved to
-    int8; infinities saturate and NaN gives -128, and neither counts for the scale. ``x_scale * w_scale``
-    below 2**-126 counts as 0. Float activations (q8csw), in float32, in an order that the method decides, the
-    same every time: ``(sum_k x (w - w_zero_point)) * w_scale + bias``, within (K + 4) * 2**-24 of the sum of
-    the terms' magnitudes, with compute="float16" about 2**-10 of them, or without matrix units 1.8 %
-    (`vkq.reference.floats` has the bounds); then quantized with y_qparams. Float x may be float32 or float16,
-    and the result is alike; sums are float32 in both. A GroupedWeight, in float32, of float16 x on matrix
-    units where the device has them (`vkq.reference.linear_grouped` states the bounds):
+    as ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) shifted to
+    int8. Infinities saturate and NaN gives -128; the scale ignores both. ``x_scale * w_scale`` below 2**-126
+    counts as 0.
+
+    Float activations (q8csw): ``(sum_k x (w - w_zero_point)) * w_scale + bias`` in float32, then quantized
+    with y_qparams if given. The method decides the order of the sum, which is the same in every run. The
+    error is within (K + 4) * 2**-24 of the sum of the terms' magnitudes; with compute="float16" about 2**-10
+    of it, or 1.8 % without matrix units (`vkq.reference.floats` has the bounds). x may be float32 or float16;
+    the result has the type of x, and sums are float32. A GroupedWeight, in float32, with float16 x on matrix
+    units if the device has them (`vkq.reference.linear_grouped` has the bounds):
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
 
-    A float weight: ``sum_k x w + bias`` in float32, each product and sum rounded to nearest even, k from
-    first to last in as many parts as the sizes say (`vkq.kernels.float_product.slices`): the same bits on
-    every device, within (K + 4) * 2**-24 of the sum of the terms' magnitudes; subnormal numbers may count as
-    zero.
+    A float weight: ``sum_k x w + bias`` in float32, each product and sum rounded to nearest even. k runs from
+    first to last, in a number of parts that depends only on the sizes (`vkq.kernels.float_product.slices`).
+    So the bits are the same on every device, within (K + 4) * 2**-24 of the sum of the terms' magnitudes;
+    subnormal values may count as zero.
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError (see *overflow*).
 
