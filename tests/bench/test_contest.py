@@ -48,7 +48,7 @@ def determinants(tmp_path: Path) -> str:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> str:
-    """Return a model that takes rows of a table by their ids."""
+    """Return a model that gathers rows of a table by ids."""
     table = np.arange(22).reshape(11, 2).astype(np.float32)
     nodes = [node("Gather", ["t", "ids"], ["r"]), node("Relu", ["r"], ["y"])]
     x, y = info("ids", TensorProto.INT64, ["n", 3]), info("y", TensorProto.FLOAT, ["n", 3, 2])
@@ -93,7 +93,7 @@ def test_nodes_on_the_cpu_and_batches(
 
 
 def test_ids(software_device: vkq.Device, rows: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Integer inputs are ids of rows that the model has, or numbers in the requested range."""
+    """Integer inputs are valid row ids of the model, or values in the requested range."""
     for more in ([], ["--ids", "ids=8:11"]):
         assert bench(rows, "--shape", "ids=4x3", *more, "--peer", "ort") == 0
         assert "all 24 outputs equal vkq's" in capsys.readouterr().out
@@ -102,8 +102,7 @@ def test_ids(software_device: vkq.Device, rows: str, capsys: pytest.CaptureFixtu
 
 
 class Net:
-    """A stand-in for ncnn's class with the methods that vkq uses: it computes 1 x 1 convolutions with
-    WEIGHT."""
+    """A fake of ncnn's class with the methods that vkq uses: it computes 1 x 1 convolutions with WEIGHT."""
 
     def __init__(self) -> None:
         self.opt = SimpleNamespace(use_vulkan_compute=False)
@@ -136,14 +135,14 @@ class Net:
 
 
 class Mat(np.ndarray):
-    """A stand-in for ncnn's class with the methods that vkq uses."""
+    """A fake of ncnn's class with the methods that vkq uses."""
 
     def clone(self) -> np.ndarray:
         return self.copy()
 
 
 def fake(*devices: str) -> Any:
-    """Return a module like ncnn, which finds these devices."""
+    """Return a fake module ncnn that finds these devices."""
     return SimpleNamespace(
         __version__="1.0", Net=Net, Mat=lambda x: x.view(Mat), get_gpu_count=lambda: len(devices),
         get_gpu_info=lambda i: SimpleNamespace(device_name=lambda: devices[i]),

@@ -29,7 +29,7 @@ def timed(case: Case) -> Row:
 
 
 def printed(cases: list[Case], columns: int) -> list[list[str]]:
-    """Return the lines of each case. Its name stands before the path, or above the line."""
+    """Return the printed lines of each case, whose name is before the path or on a line above."""
     table = report.Table(cases, columns)
     found = [table.lines([timed(case)], [], []) for case in cases]
     return ["\n".join(lines).split("\n") for lines in found]
@@ -100,8 +100,8 @@ def test_a_name_above_stands_there_once() -> None:
 def test_names_that_would_be_shortened_alike_stand_above(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Names that would be shortened to the same text are printed above their rows, also by `vkq compare` and
-    `vkq doctor`."""
+    """Names whose short forms would be equal are printed above their rows, also by `vkq compare` and `vkq
+    doctor`."""
     cases = [
         f"conv2d[N={n},IC={n},H={n},W={n},OC={n}{oc},KH={n},KW={n},padding={n}]"
         for n in (20, 30)

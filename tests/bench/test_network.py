@@ -74,7 +74,7 @@ def test_a_model(
 
 
 def test_floors(model: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes and operations of a convolution equal those counted by hand."""
+    """The bytes and operations of a convolution equal the manually computed numbers."""
     found = network.Network(str(model), 2, software_device)
     node = next(node for node, _, _ in found.executable.steps if node.op == "conv2d")
     n, ic, h, w = found.graph.specs[node.inputs[0]].shape
@@ -166,8 +166,8 @@ def test_refused_before_anything_is_measured(
 def test_external_data_and_results_without_shapes(
     model: Path, tmp_path: Path, software_device: vkq.Device
 ) -> None:
-    """Weights that are also inputs get no batch size, nor does a result whose shape the model does not
-    state."""
+    """With a batch size, weights that are also inputs keep their shapes, as does a result whose shape the
+    model does not state."""
     proto = onnx.load(model)
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     weights = proto.graph.initializer
@@ -259,7 +259,7 @@ def test_ctrl_c_in_a_model(
 def test_what_was_measured_stays(
     model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If one model fails while it is measured, the times of the others are kept."""
+    """If the measurement of one model fails, the times of the others are kept."""
 
     monkeypatch.setattr(network, "referee", refusal("ONNX Runtime refuses the model: why"))
     kept = tmp_path / "run.json"

@@ -60,7 +60,7 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
         assert 0 < row.p20_us <= row.median_us <= row.p80_us
         assert len(row.samples_us) >= 3
         assert ("im2col" in row.variant) == row.case.startswith("conv2d")
-        if row.clock == "host":  # this clock measures no work of the device
+        if row.clock == "host":  # this clock does not measure the device
             assert (row.copy_share, row.compute_share) == (None, None)
             continue
         assert row.copy_share == pytest.approx(row.bytes / row.median_us / 1e3 / 2.0)
@@ -100,7 +100,8 @@ def test_without_timestamps_there_is_no_gpu_clock_and_the_row_says_so(
 
 
 def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep over M computes the reference once; the smaller inputs are the first rows of the largest."""
+    """A sweep over M computes the reference once, because the smaller inputs are the first rows of the
+    largest."""
     asked: list[str] = []
     real = data.expected
 
@@ -122,7 +123,7 @@ def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -> None:
-    """Each clock can be measured alone: memory from an earlier use is not taken for a result."""
+    """Each clock can be measured alone: old contents of memory are not mistaken for a result."""
     any_device.upload(any_device.allocate(1 << 20), np.full(1 << 20, 77, np.uint8))
     found = measured(any_device, CASES[:1], {"copy": 1e-3, "fp32_fma": 1e3}, clocks=(clock,))
     assert found.failures == []
@@ -131,7 +132,7 @@ def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_is_verified_and_timed(scheme: str, device: vkq.Device) -> None:
-    """Each scheme runs a matrix product, and a convolution if it has one."""
+    """Each scheme verifies and times a matrix product, and a convolution if the scheme supports one."""
     linear = Case(parse("linear[M=3,K=64,N=9]"), scheme)
     cases = (
         [linear]
@@ -187,7 +188,7 @@ def test_auto_and_the_path_it_takes_are_measured_once(any_device: vkq.Device) ->
 def test_a_wrong_result_is_a_mismatch_without_a_time(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A result can be wrong when it is first verified, or only after the timed runs."""
+    """A wrong result is a mismatch without a time, if it is wrong at first or only after the timed runs."""
     real = data.expected
 
     def wrong(*given: Any) -> Expected:
@@ -383,7 +384,7 @@ def test_command_line(
     software_device: vkq.Device, capsys: pytest.CaptureFixture[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)  # the numbers do not matter in this test
+    profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)  # any value would do
     monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
     files = {option: tmp_path / f"run.{option}" for option in ("json", "csv", "md", "plot")}
     files["plot"] = tmp_path / "run.png"

@@ -1,4 +1,4 @@
-"""Tests of captured work: what is repeated, rotated and sampled, and in which order."""
+"""Tests of captured work: its repetitions, rotation and samples, and their order."""
 
 import time
 
@@ -96,7 +96,7 @@ def test_injected_work_is_done_and_not_counted(any_device: vkq.Device) -> None:
 
 
 def test_submission_overhead_is_small(device: vkq.Device) -> None:
-    """The host's part of an almost empty submission takes less than 100 us in the best of many runs."""
+    """The host's overhead for an almost empty submission is below 100 us in the best of many runs."""
     one, _ = work(device, Case(parse("linear[M=1,K=4,N=4]")), rotate=False)
     arm = arms.WorkArm(one, QUICK)
     arm.prepare("submit")

@@ -2,8 +2,8 @@
 doctor` on them within its 30 s, and prints a table in Markdown. The exit code is 1 if a fault is not found,
 or if a driver without a fault raises an alarm.
 
-Drivers without a fault run as users run them. Each fault runs on its own device. A faulty driver submits each
-step separately, so it is slower than a real driver.
+Drivers without a fault run unchanged. Each fault runs on its own device. A faulty driver submits each step
+separately, so it is slower than a real driver.
 
     python -m tests.check.all --driver swiftshader --fault zeros --fault "partial writes"
 """
@@ -18,7 +18,7 @@ import time
 
 import pytest
 
-if __name__ == "__main__":  # before tests.conftest takes its own
+if __name__ == "__main__":  # before tests.conftest sets its own
     os.environ.setdefault("VKQ_EVERY_DRIVER", "1")
     os.environ.setdefault("VKQ_VALIDATION", "0")
 
@@ -35,8 +35,8 @@ HEAD = ("fault", "driver", "times shown", "workloads wrong", "first found after"
 
 @dataclasses.dataclass(frozen=True)
 class Examined:
-    """What the doctor found on a driver with a fault: ``shown`` counts how often the fault showed,
-    ``found_s`` is when the first wrong work had run."""
+    """The doctor's findings on a driver with a fault. ``shown``: how often the fault changed a result;
+    ``found_s``: seconds until the first wrong workload had run."""
 
     fault: str
     driver: str
@@ -47,7 +47,7 @@ class Examined:
 
     @property
     def right(self) -> bool:
-        """True if the doctor is right about the driver, and the fault was there to be found."""
+        """True if the doctor is right about the driver, and the fault, if any, changed a result."""
         return (self.fault != HEALTHY) == (self.found_s is not None) == (self.shown > 0)
 
     def cells(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class Examined:
 
 
 def examined(which: str, fault: str, times: int = TIMES, seconds: float = SECONDS) -> Examined:
-    """Everything that `vkq doctor` replays, by a driver with this fault."""
+    """Return the results of all replays of `vkq doctor` on a driver with this fault."""
     done: list[Replay] = []
     found_s = None
     with Device(DRIVERS.get(which, which)) as device, pytest.MonkeyPatch.context() as patch:

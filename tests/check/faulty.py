@@ -1,5 +1,5 @@
 """Faulty drivers, emulated after published driver bugs. A correct driver runs a recording step by step;
-between the steps, its memory is changed to what the faulty driver would have left there."""
+between the steps, its memory is changed to the state that the faulty driver would leave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Driver:
-    """A driver without a fault: runs recordings step by step. Faults override what they change."""
+    """A driver without a fault: runs recordings step by step. Subclasses override methods to add a fault."""
 
     device: Device  # the device of the current recording
 
@@ -81,7 +81,7 @@ class Driver:
         self.execute(one, step)
 
     def finish(self, one: Recorded, number: int) -> None:
-        """Do what the fault does after the last step."""
+        """Apply the fault after the last step."""
 
     def execute(self, one: Recorded, step: Step) -> None:
         plan = self.plans[id(one.native)]
@@ -117,7 +117,7 @@ class Zeros(OfResults):
 
 
 class Band(OfResults):
-    """Channels 8 to 11, or the last one, are wrong in every run (pytorch/executorch#21938)."""
+    """Channels 8 to 11 (or only the last channel) are wrong in every run (pytorch/executorch#21938)."""
 
     def change(self, y: Any, one: Recorded, number: int) -> Any:
         channels = np.moveaxis(y, 1 if y.ndim == 4 else -1, 0)
@@ -150,7 +150,7 @@ class Lanes(OfResults):
 
 
 class Shuffle(OfResults):
-    """Each lane holds the number of its neighbour (Tencent/ncnn#6778)."""
+    """Each lane holds the value of its neighbour (Tencent/ncnn#6778)."""
 
     def change(self, y: Any, one: Recorded, number: int) -> Any:
         return np.roll(y, 1, 1 if y.ndim == 4 else -1)
@@ -190,7 +190,7 @@ class Partial(OfGroups):
 
 
 class Workgroup(OfGroups):
-    """The last workgroup of each dispatch writes wrong numbers in 1 of 20 runs, at random, in every shader
+    """The last workgroup of each dispatch writes wrong values in 1 of 20 runs, at random, in every shader
     (Adreno 840, pytorch/executorch#22327)."""
 
     CHANCE = 1 / 20
@@ -250,8 +250,8 @@ class Barriers(Driver):
         return steps
 
     def _meet(self, a: tuple[Recorded, Step], b: tuple[Recorded, Step], after_read: bool) -> bool:
-        """Return, if *after_read*, whether b writes where a reads; else whether b reads or writes where a
-        writes."""
+        """Return True if step b conflicts with step a: with *after_read*, if b writes memory that a reads;
+        else if b reads or writes memory that a writes."""
         mine = a[1].reads if after_read else a[1].writes
         theirs = b[1].writes if after_read else (*b[1].reads, *b[1].writes)
         return any(self._overlap(self._place(a[0], m), self._place(b[0], t)) for m in mine for t in theirs)

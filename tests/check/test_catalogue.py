@@ -1,4 +1,4 @@
-"""The names of checks are filters and reproduce the check."""
+"""Tests of the catalogue of checks: names of checks are filters and reproduce the check."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ def test_random_checks_reach_every_option() -> None:
 
 
 def test_every_path_and_method_and_scheme_is_forced() -> None:
-    """The catalogue covers every path, method and scheme that the registries list, without a list of its
-    own."""
+    """The catalogue covers every path, method and scheme in the registries, without a separate list."""
     assert set(FIXED) == {path.name for path in TABLE} | {COOPMAT}
     checks = list(catalogue.catalogue())
     registered = {"linear": LINEAR_METHODS, "conv2d": ("auto", *(m.name for m in CONV_METHODS))}
@@ -69,7 +68,7 @@ def test_every_path_and_method_and_scheme_is_forced() -> None:
 
 
 def test_what_is_forced_is_taken(any_device: vkq.Device) -> None:
-    """Some problem of the catalogue runs on each path that the device has, and by each method that needs no
+    """Each path of the device runs some problem of the catalogue, and so does each method that needs no
     matrix units."""
     paths, refused = usable_paths(any_device)
     assert {*paths, *refused} == set(FIXED)

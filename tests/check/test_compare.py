@@ -27,7 +27,7 @@ def test_random_checks_pass_on_every_path(device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "of"),  # SwiftShader runs one check in so many, from this one on
+    ("name", "first", "of"),  # SwiftShader runs every `of`-th check, from `first` on
     [
         ("linear[M=2,K=5000,N=3]", 0, 8),
         ("linear[M=33,K=1021,N=9]", 4, 8),
@@ -75,8 +75,8 @@ def test_negative_zero_is_not_zero() -> None:
 
 @pytest.mark.parametrize("op", catalogue.METHODS)
 def test_every_method_is_forced_and_taken(op: str, device: Device) -> None:
-    """Checks of the catalogue run every method on every path of the device. Methods for matrix units run on
-    path coopmat only, which no software device has."""
+    """Checks of the catalogue run every method on every path of the device. Methods for matrix units run only
+    on path coopmat, which no software device has."""
     paths, _ = compare.usable_paths(device)
     for method in catalogue.METHODS[op]:
         named = [check for check in catalogue.catalogue() if (check.op, check.method) == (op, method)]

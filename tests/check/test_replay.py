@@ -23,7 +23,7 @@ from vkq.select.path import COOPMAT, FORMS
 from . import all as every
 from . import faulty
 
-SMALL, LARGE = 81, 30  # works on a device that takes every path
+SMALL, LARGE = 81, 30  # numbers of works on a device that supports every path
 # Fault -> the symptom of the first wrong operator, or of a chain if no single operator is wrong.
 SAYS = {
     "one workgroup in 1 of 20 runs": r"differ, rows .*in [1-4] of 20 runs \(",
@@ -41,8 +41,8 @@ SAYS = {
 
 @pytest.fixture
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replay fewer operators, and large ones with fewer workgroups: a faulty driver submits each step
-    alone. SwiftShader, which compiles slowly, replays one operator besides the chains."""
+    """Replay fewer operators, and large problems with fewer workgroups, because a faulty driver submits each
+    step separately. SwiftShader, which compiles slowly, replays one operator and the chains."""
     kept = [works.REPLAYED[i] for i in (0, 2, 5, 6)]
     if "device" in request.fixturenames:
         kept = share(kept, request.getfixturevalue("device"), 4)
@@ -80,7 +80,7 @@ def test_a_driver_without_a_fault_raises_no_alarm(
 def test_doctor_exits_1_on_a_driver_with_a_fault(
     any_device: Device, monkeypatch: pytest.MonkeyPatch, small: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run the command as users do: it opens its own device."""
+    """`vkq doctor`, which opens its own device, exits with code 1 on a driver with a fault."""
     with faulty.driver(monkeypatch, faulty.Before) as driver:
         assert main(["doctor", "--device", any_device.name, "--times", "4", "--seconds", "0"]) == 1
     assert driver.changed
@@ -90,7 +90,8 @@ def test_doctor_exits_1_on_a_driver_with_a_fault(
 
 
 def test_the_table_of_faults_tells_right_from_wrong(any_device: Device, small: None) -> None:
-    """The doctor is right if it finds the fault; a fault that never shows, or a false alarm, is not right."""
+    """The table counts the doctor as right if it finds a fault, and as wrong after a false alarm, or if the
+    fault changed no result."""
     found = every.examined("lavapipe", "zeros", 1, 0.0)
     assert found.right
     assert found.cells()[:2] == ("zeros", "lavapipe")
@@ -116,7 +117,7 @@ def test_large_works_run_cold_loaded_and_idle(
 
 
 def test_how_many_works_there_are(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of works are those that `test_a_slow_device_ends_in_time` assumes."""
+    """The numbers of works equal those that `test_a_slow_device_ends_in_time` assumes."""
     paths, made = [*FORMS, COOPMAT], works._single
 
     def single(device: Device, name: str, paths: list[str]) -> Iterator[works.Work]:
@@ -134,10 +135,10 @@ def test_how_many_works_there_are(any_device: Device, monkeypatch: pytest.Monkey
 def test_a_slow_device_ends_in_time(monkeypatch: pytest.MonkeyPatch, run_s: float, every: int) -> None:
     """The replays end within the time on a slow device.
 
-    The clock is simulated. A run of a small workload takes 1 ms (a GPU), 10 or 30 ms (phones); a large one
-    takes five times as long. Computing a workload's expected results takes the host 20 ms. All small
-    workloads run, and as many large ones as the time allows, at least two. Large ones also run after load and
-    after rest.
+    The clock is simulated. A run of a small workload takes 1 ms (a GPU), 10 or 30 ms (phones); a large
+    workload takes five times as long. Computing a workload's expected results takes the host 20 ms. All small
+    workloads run, and as many large ones as the time allows, at least two. Large workloads also run after
+    load and after rest.
     """
     now = [100.0]
 
@@ -209,7 +210,7 @@ def test_symptoms(got: list[list[int]], says: str) -> None:
 def test_the_workgroup_that_is_wrong_is_named(
     any_device: Device, monkeypatch: pytest.MonkeyPatch, name: str, says: dict[str, str]
 ) -> None:
-    """If the last workgroup of the last dispatch writes nothing, its number is reported, and no other."""
+    """If the last workgroup of the last dispatch writes nothing, only its number is reported."""
     with faulty.driver(monkeypatch, faulty.Partial), preferred(says):
         (work,) = works._single(any_device, name, ("auto",))
         replayer = replay.Replayer(any_device, work)
@@ -220,7 +221,7 @@ def test_the_workgroup_that_is_wrong_is_named(
 
 
 def test_workgroups_of_other_tiles_are_not_named(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No workgroup is named for padded lines of an image, nor for shaders whose tiles are not described."""
+    """No workgroup is named for padded rows of an image, nor for shaders whose tiles are not described."""
     for name in ("conv2d[N=2,IC=8,H=7,W=7,OC=37,KH=1,KW=1]/seed=5", works.REPLAYED[8]):
         with faulty.driver(monkeypatch, faulty.Zeros):
             (work,) = works._single(any_device, name, ("auto",))

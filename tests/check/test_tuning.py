@@ -1,4 +1,5 @@
-"""Tests of tuning: it times only exact choices, keeps the fastest, and the default if the gain is noise."""
+"""Tests of tuning: it times only exact choices, and keeps the fastest, or the default if the gain is
+noise."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def test_regret_is_how_much_longer_than_the_best() -> None:
 def test_every_setting_runs_a_program_of_its_own(
     software_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every setting gets its own plan. With one plan for all, every time would be that of the first."""
+    """Every setting gets its own plan. With a shared plan, every setting would be timed as the first one."""
     made: set[object] = set()
     program = Device.program
 
@@ -78,7 +79,8 @@ def test_a_problem_that_is_tuned_has_six_choices(any_device: Device) -> None:
 
 
 def test_without_timestamps_the_host_times(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials have times on a device without timestamps (the host's clock) and on one that is no CPU."""
+    """Trials have times on a device without timestamps (by the host's clock) and on a device that is not a
+    CPU."""
     c = any_device.capabilities
     for changes in ({"timestamp_valid_bits": 0}, {"device_type": "integrated"}):
         monkeypatch.setattr(any_device, "capabilities", dataclasses.replace(c, **changes))
@@ -103,8 +105,8 @@ def test_a_choice_that_is_not_exact_is_never_timed(
 
 
 def test_every_kind_of_problem_has_choices(device: Device) -> None:
-    """A product, a convolution and a weight in groups have several choices with different plans, all
-    exact. SwiftShader has the product only, because it takes seconds to compile each choice."""
+    """A product, a convolution and a weight in groups have several choices with different plans, all exact.
+    SwiftShader runs only the product, because it takes seconds to compile each choice."""
     for name, kinds in share(
         (
             ("linear[M=40,K=32,N=48]/seed=1", {"gemm_q8ta_q8csw__staged"}),

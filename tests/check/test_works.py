@@ -19,7 +19,7 @@ SHUFFLES = range(345, 349)  # OpGroupNonUniformShuffle, ...Xor, ...Up, ...Down
 
 
 def recorded(device: Device, some: Iterable[works.Work]) -> dict[str, set[Variant]]:
-    """Return the kernels that each workload runs."""
+    """Return workload name -> the kernels that it runs."""
     found: dict[str, set[Variant]] = {}
     for work in some:
         steps = replay.Replayer(device, work).recording.steps
@@ -51,7 +51,7 @@ def test_works_run_subgroup_shuffles(software_device: Device) -> None:
 
 
 def test_works_run_matrix_units(strict_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linear layers and convolutions, large ones included, run on emulated matrix units on path coopmat and
+    """On path coopmat, linear layers and convolutions, large ones included, run on emulated matrix units and
     are compared with the reference."""
     emulated.emulate(strict_device, monkeypatch, "16x16x32")
     names = [name for name in (*works.REPLAYED, works.LARGE[0]) if works.check_of(name).scheme not in FLOAT]

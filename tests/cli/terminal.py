@@ -24,7 +24,7 @@ class Terminal:
         self.seen: list[str] = []
 
     def read(self, master: int) -> None:
-        """Read the output until the other end is closed."""
+        """Read the output until the writing end is closed."""
         with contextlib.suppress(OSError):  # Linux raises it when the other end is closed
             while piece := os.read(master, 4096):
                 self._bytes.append(piece)

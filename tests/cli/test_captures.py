@@ -1,8 +1,8 @@
-"""Commands print on a terminal of 80 and of 120 columns what the files in ``captures/`` hold; people read
-them.
+"""Tests that commands print, on terminals of 80 and 120 columns, the text of the files in ``captures/``,
+which people review.
 
-The terminal is a pseudo-terminal, and a file holds what stays on its screen. Numbers, verdicts about times
-and the width of gaps may differ (`alike`). ``VKQ_KEEP_CAPTURES=1 python -m pytest
+The terminal is a pseudo-terminal, and a file holds the final content of its screen. Numbers, verdicts about
+times and the width of gaps may differ (`alike`). ``VKQ_KEEP_CAPTURES=1 python -m pytest
 tests/cli/test_captures.py`` writes the files again; review their differences.
 """
 
@@ -72,7 +72,7 @@ COMMANDS = {
     "refused-option": "bench model.onnx --peer torch",
     "refused-shape": "run model.onnx --random --shape x=2x3x8x8",
 }
-# Rates as the probe measures them; fixed here, because on a busy machine the probe skips some.
+# Fixed rates, because on a busy machine the probe may not measure some of them.
 RATES = {"s8s8": 1.4e10, "u8s8": 3.1e10, "u8u8": 1e10, "float": 1e10, "fma": 8.6e9, "copy": 3.2e8}
 # The order of these commands' lines depends on times.
 BY_TIME = ("bench-model", "run-profile", "run-profile-names", "tune", "tune-regret")
@@ -99,7 +99,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-FOR_A_SHELL = "completion"  # its output is for a shell: only the first lines are kept, of any length
+FOR_A_SHELL = "completion"  # its output is for a shell: only the first lines are kept, with any width
 
 
 def captured(words: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -115,23 +115,23 @@ def here(text: str) -> str:
 
 
 def alike(text: str) -> list[str]:
-    """Return the words that every run and machine has in common.
+    """Return the words of a text that are the same in every run and on every machine.
 
-    Removed are numbers, the host, and the verdicts and warnings about times.
+    Numbers, the host, and the verdicts and warnings about times are removed.
     """
     text = re.sub(r"^warning: .*\n(?: {9}.*\n)*", "", text, flags=re.MULTILINE)
     text = re.sub(r"^(host|system|numpy|shader compiler) .*$", r"\1", text, flags=re.MULTILINE)
     text = re.sub(r"\b(faster|slower|equal)\b(?=\n|$)", "verdict", text)
     text = re.sub(r"[-+]?\d[\d,.]*(e[-+]\d+)?", "0", text)
-    words = re.sub(r"\s+", " ", text).split(" ")  # where lines wrap depends on the length of numbers
+    words = re.sub(r"\s+", " ", text).split(" ")  # line breaks depend on the length of numbers
     return [re.sub(r"^-?inf$|^nan$", "0", word) for word in words if word]
 
 
 def written(folder: Path) -> None:  # noqa: F811
-    """Write the files that commands here name, in addition to those of the examples."""
+    """Write the files that these commands name, in addition to the examples' files."""
     onnx.save(detector(), folder / "detector.onnx")
     (folder / "few.yaml").write_text(FEW)
-    (folder / "split.onnx.data").unlink(missing_ok=True)  # onnx appends to what is there
+    (folder / "split.onnx.data").unlink(missing_ok=True)  # onnx appends to an existing file
     onnx.save(
         onnx.load(folder / "float.onnx"), folder / "split.onnx", save_as_external_data=True,
         location="split.onnx.data", size_threshold=0,
@@ -150,8 +150,8 @@ def written(folder: Path) -> None:  # noqa: F811
 def place(
     folder: Path, short: None, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> Path:  # fmt: skip
-    """The folder in which commands run, with little work each. Nothing that other tests measured is known,
-    and the probe's rates are fixed."""
+    """Return the folder in which commands run, with little work each. Measurements of other tests are not
+    visible, and the probe's rates are fixed."""
     c = dataclasses.replace(software_device.capabilities, choices=())
     known = verdict.report_of(c)
     assert known is not None

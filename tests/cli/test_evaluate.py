@@ -1,4 +1,5 @@
-"""Tests of ``vkq eval``: classes by folder or label; on the device, in ONNX Runtime, in the float model."""
+"""Tests of ``vkq eval``, with classes by folder or label, on the device, in ONNX Runtime, and in the float
+model."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ def arrays(tmp_path: Path) -> Path:
 
 
 def test_arrays(software_device: vkq.Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The printed accuracies are those that the test counts. Half of the labels are wrong, so that the float
-    and the quantized model differ in top-1 and in top-5."""
+    """The printed accuracies equal the test's counts. Half of the labels are wrong, so that the float and the
+    quantized model differ in top-1 and in top-5."""
     images, labels = digits(449)
     labels[::2] = (labels[::2] + 2) % 10
     feed = {"x": images[:, None].astype(np.float32) / 16}
@@ -62,7 +63,8 @@ def test_arrays(software_device: vkq.Device, tmp_path: Path, capsys: pytest.Capt
 def test_folders(
     software_device: vkq.Device, tmp_path: Path, named: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each class has a folder. If folders are named by class numbers, some may be missing."""
+    """`vkq eval` reads a folder for each class. If folders are named by class numbers, some may be
+    missing."""
     images, labels = digits(60)
     words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):

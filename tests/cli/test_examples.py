@@ -1,5 +1,5 @@
-"""Every example of every help text runs, with all its options and files. The work is shortened to one or two
-small cases of each list."""
+"""Tests that every example of every help text runs, with all its options and files. The work is shortened to
+one or two small cases of each list."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def texts() -> dict[tuple[str, ...], str]:
 
 
 def examples() -> list[list[str]]:
-    """Return the words of every example, without environment variables, comments and redirections."""
+    """Return the arguments of every example, without environment variables, comments and redirections."""
     found = []
     for text in texts().values():
         for line in re.findall(r"^  ((?:\w+=\S+ )*vkq .*)$", text.partition("examples:\n")[2], re.MULTILINE):

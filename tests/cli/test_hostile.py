@@ -1,4 +1,4 @@
-"""Malicious files as inputs of `vkq run` give an error message before their numbers are read."""
+"""Tests that malicious input files of `vkq run` give an error message before their data is read."""
 
 import io
 import os
@@ -33,7 +33,8 @@ def npy(shape: tuple[int, ...], descr: object = "<f4", body: bytes = b"") -> byt
 
 
 def npz(name: str = "x.npy", data: bytes = b"", flags: int = 0, method: int = 0, files: int = 1) -> bytes:
-    """Return an archive whose header states these flags and this compression method, true or not."""
+    """Return an archive whose header states these flags and this compression method, even if they are
+    wrong."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as packed:
         for i in range(files):

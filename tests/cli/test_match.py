@@ -1,4 +1,5 @@
-"""``vkq match`` finds templates of several sizes and pixel types at the places where they were cut out."""
+"""Tests that ``vkq match`` finds templates of several sizes and pixel types at the positions from which they
+were cut."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def pixels(dtype: str) -> np.ndarray:
 
 
 def written(folder: Path, dtype: str) -> list[str]:
-    """Write the picture and its parts, one of them made brighter; return their paths."""
+    """Write the picture and its parts, one of which is brighter; return the files' paths."""
     image = pixels(dtype)
     parts = {name: image[y : y + h, x : x + w] for name, (y, x, h, w) in CUTS.items()}
     parts["b"] = (parts["b"] // 2 + 20).astype(dtype)

@@ -1,4 +1,4 @@
-"""Tests of what `vkq inspect`, `vkq run` and `vkq quantize` print, write and return."""
+"""Tests of `vkq inspect`, `vkq run` and `vkq quantize`: output, files and exit codes."""
 
 import errno
 import io
@@ -26,7 +26,8 @@ from vkq.onnx.quantize import quantize, stored_bytes
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an int8 and a float model, one with nodes that vkq cannot run, and pictures."""
+    """Return a folder with an int8 model, a float model, a model with nodes that vkq cannot run, and
+    pictures."""
     path = tmp_path_factory.mktemp("models")
     net = Net(seed=3)
     proto = net.model(*KINDS["resnet"](net))
@@ -181,7 +182,7 @@ def test_what_compares_is_there_before_anything_runs(
 
 @pytest.fixture(scope="module")
 def pair(folder: Path) -> str:
-    """Return the path of a model whose inputs a and b share an open size."""
+    """Return the path of a model whose inputs a and b share a variable size."""
     constants = [numpy_helper.from_array(v, n) for n, v in (("s", np.float32(0.1)), ("z", np.int8(0)))]
     nodes = [helper.make_node("QuantizeLinear", [n, "s", "z"], [f"{n}q"]) for n in "abc"]
     nodes += [helper.make_node("DequantizeLinear", [f"{n}q", "s", "z"], [f"{n}r"]) for n in "abc"]
@@ -302,7 +303,8 @@ def test_run_keeps_results_of_any_name(folder: Path, capsys: pytest.CaptureFixtu
 
 
 def test_what_is_no_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Commands other than bench refuse "-" as an output file: no standard output, and no file named "-"."""
+    """Commands other than bench refuse "-" as an output file: they neither write to standard output nor
+    create a file named "-"."""
     model = str(folder / "int8.onnx")
     for words in (["run", model, "--random", "-o"], ["run", model, "--random", "--trace"], ["report", "-o"]):
         with pytest.raises(SystemExit, match="2"):
@@ -385,7 +387,7 @@ def test_an_excluded_node_keeps_its_float_weight(folder: Path, tmp_path: Path) -
     words = ["quantize", str(folder / "float.onnx"), "--fast", "-c", str(folder / "pictures"), "-o"]
 
     def stored(*more: str) -> tuple[onnx.TensorProto | None, int]:
-        """Return the node's weight, and the number of int8 weights."""
+        """Return (the node's weight, the number of int8 weights)."""
         target = tmp_path / "made.onnx"
         assert main([*words, str(target), *more]) == 0
         graph = onnx.load(target).graph
@@ -505,7 +507,7 @@ def test_quantize_with_external_data(small: onnx.ModelProto, tmp_path: Path) -> 
 def test_quantize_writes_nothing_it_should_not(
     small: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`vkq quantize` does not overwrite its float model, and writes nothing if shapes or device are
+    """`vkq quantize` does not overwrite its float model, and writes no file if shapes or device are
     refused."""
     model = tmp_path / "float.onnx"
     onnx.save(small, model)

@@ -1,4 +1,4 @@
-"""Tests of ``vkq report``: the information it must contain, and what it must leave out."""
+"""Tests of ``vkq report``: the information that it must contain, and private data that it must omit."""
 
 from __future__ import annotations
 

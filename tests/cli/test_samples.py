@@ -99,7 +99,7 @@ def test_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_open_sizes_are_those_of_the_pictures(tmp_path: Path) -> None:
-    """Pictures of several sizes keep their own; --shape gives all of them one size."""
+    """Pictures of several sizes keep their sizes; --shape resizes all of them to one size."""
     for i in range(20):
         pixels = np.full((4 + i % 4, 9, 3), i, np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")

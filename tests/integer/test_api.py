@@ -1,4 +1,5 @@
-"""Integer convolution, correlation and matrix products equal NumPy's int64 exactly, on every path."""
+"""Tests that integer convolution, correlation and matrix products equal NumPy's int64 exactly, on every
+path."""
 
 from __future__ import annotations
 
@@ -81,8 +82,8 @@ def test_five_hundred_templates(device: vkq.Device) -> None:
 
 
 def blas(x: np.ndarray, w: np.ndarray, pad: int) -> np.ndarray:
-    """Return the result by float64 matrix products, which are exact below 2**53; int64 loops would take
-    minutes."""
+    """Return the convolution, computed by float64 matrix products, which are exact below 2**53; int64 loops
+    would take minutes."""
     assert (
         float(np.abs(x.astype(np.float64)).max() * np.abs(w.astype(np.float64)).sum(axis=(1, 2, 3)).max())
         < 2**53
@@ -106,7 +107,7 @@ def test_random(device: vkq.Device, seed: int) -> None:
 
 
 def test_int16_extremes(device: vkq.Device) -> None:
-    """-32768 everywhere, with a window of 100x100, gives 1.07e13, which is refused for int32 and exact in 64
+    """With -32768 everywhere and a window of 100x100, the sum is 1.07e13: refused for int32, and exact in 64
     bits."""
     x, w = np.full((1, 1, 101, 102), -32768, np.int16), np.full((1, 1, 100, 100), -32768, np.int16)
     with pytest.raises(
@@ -121,7 +122,8 @@ def test_int16_extremes(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_wide_digits(device: vkq.Device, path: str) -> None:
-    """int32 by int32 needs four digits each; sums are close to both ends of int64."""
+    """Products of int32 by int32, which need four digits each, are exact for sums close to both ends of
+    int64."""
     x = np.array([-(2**31), 2**31 - 1, -1, 1, 123456789, 0] * 3, np.int32).reshape(1, 1, 3, 6)
     w = np.array([[2**31 - 1], [-(2**31)]], np.int32).reshape(2, 1, 1, 1)
     got = integer.conv2d(x, w, accumulate="auto", path=path, device=device)
@@ -132,7 +134,7 @@ def test_wide_digits(device: vkq.Device, path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_int32_edge(device: vkq.Device, path: str) -> None:
-    """The last sum that int32 holds is exact; one more is refused."""
+    """The largest and smallest sums that int32 holds are exact; sums beyond them are refused."""
     x, w = np.full((1, 1, 1, 3), 32767, np.int16), np.array([32767, 32767, 4], np.int16).reshape(1, 1, 1, 3)
     room = 2**31 - 1 - 32767 * (32767 + 32767 + 4)
     assert integer.conv2d(x, w, np.array([room]), path=path, device=device).item() == 2**31 - 1
@@ -142,7 +144,8 @@ def test_int32_edge(device: vkq.Device, path: str) -> None:
 
 
 def test_multiplies(device: vkq.Device) -> None:
-    """Four products of bytes are dearer than one 32-bit multiply, if the sums fit; two are cheaper."""
+    """The 32-bit multiply is chosen instead of four byte products if the sums fit; two byte products are
+    cheaper."""
     x, w = data(20, "int16", (1, 1, 9, 20)) // 64, data(21, "int16", (3, 1, 3, 5)) // 64
     got = integer.conv2d(x, w, device=device)
     assert got.dtype == np.int32
@@ -169,7 +172,7 @@ def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch:
 
 
 def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of images, rows and templates give the whole result in bounded device memory."""
+    """Results computed in chunks of images, rows and templates are exact, in bounded device memory."""
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 20_000)
     monkeypatch.setattr(work, "BAND_BYTES", 4_000)
     steps = []
@@ -197,8 +200,8 @@ def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_chunks_of_a_device_with_small_buffers(any_device: vkq.Device) -> None:
-    """The result is six times, and the image 1.5 times, as large as the part of a buffer that a shader may
-    see."""
+    """Results are exact if the result is six times, and the image 1.5 times, as large as the device's storage
+    buffer range."""
     x, w = data(9, "uint8", (1, 1, 240, 1000)), data(10, "int8", (1, 1, 3, 3))
     limit = doctored(any_device.capabilities, maxStorageBufferRange=160_000)
     with vkq.Device(capabilities=limit) as small:
@@ -211,7 +214,7 @@ def test_chunks_of_a_device_with_small_buffers(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("x_dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("w_dtype", ["uint8", "int8"])
 def test_onnx_runtime(device: vkq.Device, x_dtype: str, w_dtype: str) -> None:
-    """ConvInteger and MatMulInteger are compared with ONNX Runtime's CPU provider."""
+    """Results equal ONNX Runtime's ConvInteger and MatMulInteger on its CPU provider."""
     low, high = ort.exact_int8_weights()
     x, w = data(11, x_dtype, (2, 3, 12, 11)), data(12, w_dtype, (5, 3, 3, 4))
     a, b = data(13, x_dtype, (7, 21)), data(14, w_dtype, (21, 10))
@@ -314,7 +317,7 @@ def test_refusals(any_device: vkq.Device) -> None:
 
 
 def test_more_channels_than_a_loop_has_rounds(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workgroups share the reduction, because drivers may end longer loops."""
+    """A long reduction over channels is shared by workgroups, because drivers may end longer loops."""
     monkeypatch.setattr(work, "LONGEST", 2000)
     profile_says(monkeypatch, tiles, busy_workgroups=1)
     divisions = []

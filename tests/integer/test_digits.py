@@ -1,4 +1,4 @@
-"""Tests of numbers as digits: every number is restored, with the fewest digits, and 0 can always be
+"""Tests of values as digits: every value is restored, with the fewest digits, and 0 can always be
 represented."""
 
 import numpy as np
@@ -14,7 +14,7 @@ RANGES = [  # (low, high, digits)
     (5, 9, 1),  # 0 must be representable too
     (0, 256, 2),
     (-200, 200, 2),
-    (-32768, 32767, 2),  # two balanced digits do not hold this range, so an offset moves it
+    (-32768, 32767, 2),  # two balanced digits do not cover this range without an offset
     (-32896, 32639, 2),  # exactly the range of two balanced digits
     (0, 65535, 2),
     (-32768, 32768, 3),

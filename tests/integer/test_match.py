@@ -1,5 +1,5 @@
-"""Tests of template matching: integer measures are exact, and the normalized one is computed from exact sums;
-both are compared with other libraries' definitions."""
+"""Tests of template matching: integer measures are exact, the normalized one is computed from exact sums, and
+both agree with other libraries' definitions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vkq import integer
 
 
 def windows(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Return (OH, OW, pixels of a window in all channels) in Python's integers, or in int64 if that is
-    exact."""
+    """Return the windows as an array (OH, OW, pixels of a window in all channels) of Python integers, or of
+    int64 if that is exact."""
     stack = image if image.ndim == 3 else image[None]
     view = np.lib.stride_tricks.sliding_window_view(stack.astype(np.int64), size[-2:], axis=(1, 2))
     return np.moveaxis(view, 0, 2).reshape(*view.shape[1:3], -1)
@@ -53,8 +53,8 @@ def test_normalized_is_scikit_images(device: vkq.Device) -> None:
 
 
 def test_normalized_where_float_sums_cancel(device: vkq.Device) -> None:
-    """Normalized matching is right where float sums would cancel: a texture of variance 1 on a bright
-    background of 16 bits, compared with fractions."""
+    """Normalized matching equals exact fractions where float sums would cancel: a texture of variance 1 on a
+    bright 16-bit background."""
     rng = np.random.default_rng(2)
     image = (65000 + rng.integers(-1, 2, (24, 25))).astype(np.uint16)
     template = image[3:15, 4:17]

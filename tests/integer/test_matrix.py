@@ -31,7 +31,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any
         (1, 1, 22, 30),
         (130, 1, 9, 17),
         {},
-    ),  # places beyond a tile, and more templates than a tile
+    ),  # positions beyond a tile, and more templates than a tile
     "16x8x64": (
         "int16",
         "int16",
@@ -46,7 +46,7 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any
 
 
 def numbers(seed: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return numbers from the whole range of the dtype, with many extremes."""
+    """Return values from the whole range of the dtype, with many extremes."""
     info, rng = np.iinfo(dtype), np.random.default_rng(seed)
     found = rng.integers(info.min, info.max, shape, dtype, endpoint=True)
     return np.where(rng.random(shape) < 0.2, rng.choice([info.min, info.max], shape), found).astype(dtype)
@@ -85,8 +85,8 @@ def test_every_variant_is_tested() -> None:
 
 
 def test_chosen(any_device: vkq.Device) -> None:
-    """Large windows use matrix units, in parts if there are few places. 3x3 windows of one channel do not:
-    most of their columns would be padding."""
+    """Large windows use matrix units, in parts if there are few positions. 3x3 windows of one channel do not,
+    because most of their columns would be padding."""
     c = capabilities(any_device)
     how = matrix.arithmetic((0, 255), (-128, 127), False, c)
     assert (how.form, how.w_offset) == ("s8s8", 0)

@@ -1,4 +1,5 @@
-"""Tests that strides and dilations become plain correlations on rearranged images, in NumPy only."""
+"""Tests, in NumPy only, that strided and dilated correlations equal plain correlations on rearranged
+images."""
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ CASES = [  # (size, taps, stride, dilation, padding before, padding after)
     (9, 3, 1, 1, 2, 1),
     (10, 4, 2, 1, 1, 1),  # only phases
     (11, 3, 1, 3, 0, 2),  # only residues
-    (23, 5, 3, 2, 4, 0),  # both, without a common divisor
+    (23, 5, 3, 2, 4, 0),  # phases and residues, without a common divisor
     (23, 4, 4, 2, 1, 3),  # a common divisor: some positions are never read
     (23, 3, 6, 4, 5, 5),
     (7, 2, 5, 1, 0, 0),  # stride > taps
@@ -42,7 +43,7 @@ def direct(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.ndarra
 
 
 def rearranged(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.ndarray:
-    """Return the same result by correlating sub-images."""
+    """Return the correlation, computed from the sub-images."""
     taps = pack_taps(w[None, None], rows, columns)[0, 0]
     y = np.zeros((rows.out, columns.out), np.int64)
     for rh, rw, oy, ox in np.ndindex(rows.residues, columns.residues, rows.plain_out, columns.plain_out):

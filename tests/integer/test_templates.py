@@ -1,4 +1,4 @@
-"""Tests of templates that stay on a device: arrays and tensors, batches, ranges, and the best places."""
+"""Tests of templates that stay on a device: arrays and tensors, batches, ranges, and the best positions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def test_tensors(device: vkq.Device, dtype: str, layout: str) -> None:
 
 
 def test_wide_tensors(device: vkq.Device) -> None:
-    """A camera's 12 bits in int32 need two digits instead of four; numbers beyond the range are refused."""
+    """A camera's 12-bit values in int32 need two digits instead of four; values beyond the range are
+    refused."""
     x, w = data(3, "int32", (1, 1, 9, 10)) & 4095, data(4, "int16", (2, 1, 4, 3))
     templates = Templates(w, accumulate="int64", x_dtype="int32", x_range=(0, 4095), device=device)
     y = templates(vkq.Tensor.from_numpy(x, device))
@@ -57,7 +58,7 @@ def test_wide_tensors(device: vkq.Device) -> None:
 
 
 def test_tensor_range(device: vkq.Device) -> None:
-    """The range of a tensor is found for more numbers than one workgroup reads."""
+    """The range of a tensor is right for more elements than one workgroup reads."""
     x = data(5, "int32", (3, SEGMENT))
     assert tensor_range(vkq.Tensor.from_numpy(x, device)) == (x.min(), x.max())
 
@@ -80,8 +81,8 @@ def test_nothing_is_sent_again(device: vkq.Device) -> None:
 def test_best(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, method: Any, parts: str
 ) -> None:
-    """The best score and its first place are found over workgroups, bands and chunks, with batches, padding
-    and ties."""
+    """The best score and its first position are right over workgroups, bands and chunks, with batches,
+    padding and ties."""
     if parts == "bands":
         monkeypatch.setattr(work, "BAND_BYTES", 20_000)
     if parts == "chunks":
@@ -181,7 +182,7 @@ def test_tensors_of_another_device(any_device: vkq.Device) -> None:
 
 
 def test_conv2d_agrees(any_device: vkq.Device) -> None:
-    """A single call of conv2d and kept templates give the same result, with a bias."""
+    """A single call of conv2d and stored templates give the same result, with a bias."""
     x, w, bias = data(10, "uint8", (1, 1, 9, 9)), data(11, "int8", (2, 1, 3, 3)), np.array([5, -5])
     np.testing.assert_array_equal(
         Templates(w, bias, device=any_device)(x), conv2d(x, w, bias, device=any_device)
@@ -189,7 +190,7 @@ def test_conv2d_agrees(any_device: vkq.Device) -> None:
 
 
 def test_one_convention_of_shapes(any_device: vkq.Device) -> None:
-    """(T, h, w) is for images of one channel and (T, C, h, w) for images (C, H, W), as in
+    """Templates (T, h, w) are for images of one channel and (T, C, h, w) for images (C, H, W), as in
     `match_template`."""
     rng = np.random.default_rng(8)
     image, parts = rng.integers(0, 256, (13, 17), np.uint8), rng.integers(0, 256, (3, 4, 5), np.uint8)

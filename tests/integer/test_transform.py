@@ -56,8 +56,8 @@ def test_cases_take_every_radix(any_device: vkq.Device) -> None:
 
 
 def test_blocks_and_parts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image has several blocks along each axis; templates that do not fit at once are transformed in
-    parts."""
+    """Results are exact if an image has several blocks along each axis, and if templates that do not fit in
+    memory at once are transformed in parts."""
     monkeypatch.setattr(work, "BAND_BYTES", 1_000_000)
     monkeypatch.setattr(transform, "RADICES", {64: RADICES[64]})
     x, w = extremes(3, "uint8", (1, 1, 150, 130)), extremes(4, "int8", (9, 1, 20, 30))
@@ -67,7 +67,7 @@ def test_blocks_and_parts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("prime", PRIMES)
 def test_roots(prime: int) -> None:
-    """The root of unity modulo a prime has the order ROOTS, and no divisor of it."""
+    """The root of unity modulo a prime has the order ROOTS, not a divisor of ROOTS."""
     assert all(prime % n for n in range(2, 50_000))  # 50,000 exceeds the prime's square root
     found = [int(value) * pow(2**32, -1, prime) % prime for value in roots(prime)]
     assert len(set(found)) == ROOTS
@@ -96,7 +96,7 @@ def test_left_to_others(any_device: vkq.Device, options: dict[str, int]) -> None
 
 
 def test_taken_for_large_windows(software_device: vkq.Device) -> None:
-    """The transform is used for large windows only: the estimated cost decides."""
+    """The estimated cost selects the transform for large windows only."""
     x = np.broadcast_to(np.uint8(255), (1, 1, 1000, 1000))
     large, small = (np.broadcast_to(np.uint8(1), (1, 1, size, size)) for size in (100, 5))
     assert "number-theoretic transforms of" in explain(x, large, device=software_device)
