@@ -1,4 +1,4 @@
-"""Tests of which device is opened, and of the errors if there is none."""
+"""Tests of the choice of the device, and of the errors if there is none."""
 
 import dataclasses
 import os

@@ -1,4 +1,5 @@
-"""Core counts are reported or measured; tile costs come from the seed, a shipped file or a measurement."""
+"""Tests that core counts are reported or measured, and that tile costs come from the seed, a shipped file or
+a measurement."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_a_device_that_tells_nothing_is_measured(monkeypatch: pytest.MonkeyPatch
     found = verdict.Verdict({}, False, {}, "", True, cores=24)
     assert verdict.Verdict.parse(json.loads(json.dumps(dataclasses.asdict(found)))) == found
     monkeypatch.setattr(verdict, "_reports", {GEFORCE.key: found})
-    monkeypatch.setenv("VKQ_TUNE", "off")  # it concerns kernels, not core counts
+    monkeypatch.setenv("VKQ_TUNE", "off")  # disables measured kernels, not core counts
     assert profile(verdict.with_choices(GEFORCE)).multiprocessors == 24
     assert not profile(verdict.with_choices(GEFORCE)).measured
     assert profile(verdict.with_choices(told(GEFORCE, shaderSMCount=30))).multiprocessors == 30
@@ -55,7 +56,8 @@ def test_a_device_that_tells_nothing_is_measured(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_device_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file's numbers, and the fact that they were timed, are used for the devices of that file only."""
+    """The costs of a shipped file, and the mark that a device was timed, apply only to the devices of that
+    file."""
     monkeypatch.delenv("VKQ_TUNE", raising=False)
     h100 = dataclasses.replace(H200, device_id=0x2330)
     for c in (H200, h100):
@@ -71,7 +73,7 @@ def test_no_device_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_fewer_cores_take_larger_tiles() -> None:
-    """A device with few cores takes larger tiles: fewer workgroups fill it, so it needs no split K and reads
+    """A device with few cores uses larger tiles: fewer workgroups fill it, so it needs no split K and reads
     operands less often."""
     small, large = (profile(told(GEFORCE, shaderSMCount=cores)) for cores in (8, 128))
     for m, n, k in ((196, 256, 2304), (784, 512, 1024), (3136, 256, 576)):

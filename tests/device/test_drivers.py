@@ -1,5 +1,5 @@
-"""Tests of drivers that crash, hang or end the process, next to a healthy one. The shim (shim.c) does this at
-each Vulkan call in turn."""
+"""Tests of drivers that crash, hang or end the process, next to a healthy one. A fake driver (shim.c) fails
+so at each Vulkan call in turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AT_LOADING = [
 ]
 AT_OPENING = ["vkCreateDevice", "vkCreatePipelineCache", "vkAllocateMemory", "vkCreateShaderModule"]
 AT_OPENING += ["vkCreateComputePipelines", "vkQueueSubmit", "vkWaitForFences"]
-if not EVERY:  # each takes seconds; all of them are calls of the same child
+if not EVERY:  # each takes seconds; all are calls of one child process
     AT_OPENING = AT_OPENING[::2]
 
 USE = """
@@ -220,7 +220,7 @@ def test_the_environment_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_manifest_that_is_none_is_named_and_left_out(
     text: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An invalid manifest is named and ignored; the driver of the valid manifest is still used."""
+    """An invalid manifest is named and ignored, and the driver of the valid manifest is still used."""
     broken = tmp_path / "a_broken.json"
     broken.write_bytes(text)
     monkeypatch.setenv("VK_DRIVER_FILES", f"{broken}:{LAVAPIPE}")

@@ -1,4 +1,4 @@
-"""A compiled extension that was built from other sources is refused before it is called."""
+"""Tests that a compiled extension built from other sources is refused before it is called."""
 
 import importlib
 import sys

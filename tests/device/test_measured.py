@@ -1,4 +1,4 @@
-"""Tests of choices measured on a device: slow, wrong or crashing candidates are never taken; a choice is
+"""Tests of choices measured on a device: slow, wrong or crashing candidates are never chosen, and a choice is
 kept."""
 
 import dataclasses
@@ -19,7 +19,7 @@ from vkq.probe import selftest
 
 from .reported import NAMES, reported
 
-# A child that reports the outcomes it is given, and ends itself as a crashing driver would.
+# A child that reports given outcomes, and ends itself as a crashing driver would.
 CHILD = """
 import json, os, sys
 outcomes = json.loads(sys.argv[1])
@@ -39,7 +39,7 @@ for family, name, what in outcomes:
 PRODUCT = families()[0].name
 LARGE, SMALL = list(families()[0].candidates)[:2]
 WIDE, PLAIN = "4x8 in registers", "4x4 in registers"
-TILES = reported("adreno-740")  # its profile says 4x8 in registers, and it was never timed
+TILES = reported("adreno-740")  # its profile chooses 4x8 in registers; it was never timed
 
 
 def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[list[str]]:
@@ -63,8 +63,8 @@ def measure(kept: dict[str, Measured] | None = None) -> dict[str, Measured] | No
 
 
 def test_the_fastest_that_is_right_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fastest correct candidate is taken. One that compiles too long, or crashes, ends the child; a new
-    child continues without it."""
+    """The fastest correct candidate is chosen. A candidate that compiles too long, or crashes, ends the
+    child; a new child continues without it."""
     started = faked(monkeypatch, {WIDE: 50.0, LARGE: "late", SMALL: "crash", PLAIN: 20.0})
     found = measure()
     assert found is not None
@@ -102,7 +102,8 @@ def test_a_kept_choice_yields_to_a_clearly_faster_one_alone(monkeypatch: pytest.
 
 
 def test_without_the_present_choice_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the profile's own choice has no time (the time ended first, or all failed), nothing is stored."""
+    """If the profile's choice could not be timed (the time limit came first, or all candidates failed),
+    nothing is stored."""
     faked(monkeypatch, {LARGE: 10.0})
     assert measure() == {}
     faked(monkeypatch, {WIDE: "late", PLAIN: "crash", SMALL: "late", LARGE: "crash"})
@@ -147,8 +148,8 @@ def test_each_problem_shows_its_candidates() -> None:
 
 
 def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe's report keeps the choices. They are measured once, and again by `ask_again`, which passes
-    the old choices on."""
+    """The probe's report keeps the choices. They are measured once, and again by `ask_again`, which passes on
+    the old choices."""
     c = any_device.capabilities
     known = selftest.report(any_device)
     asked: list[object] = []
@@ -185,7 +186,7 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
 
 def test_every_candidate_is_right(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every candidate is correct when it runs as in the child, with enough time to compile. The largest tiles
-    are left out, because they take seconds."""
+    are omitted, because they take seconds."""
     large = {(f.name, name) for f in families() for name in f.candidates if "64x64" in name}
     monkeypatch.setattr(measuring, "COMPILE_S", 600.0)
     monkeypatch.setattr(measuring, "SAMPLE_S", 0.0)
@@ -204,7 +205,8 @@ def test_every_candidate_is_right(software_device: vkq.Device, monkeypatch: pyte
 def test_the_child_ends_a_slow_one_and_tells_a_wrong_one(
     seconds: float, least: int, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child ends at a slow candidate, reports a wrong one, and begins none after the time is over."""
+    """The child ends at a slow candidate, reports a wrong one, and begins no candidate after the time
+    limit."""
     ended: list[int] = []
     monkeypatch.setattr(measuring.os, "_exit", ended.append)
     monkeypatch.setattr(measuring, "COMPILE_S", 0.0)

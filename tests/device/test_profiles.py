@@ -1,4 +1,5 @@
-"""Tests of which kernels a device gets, and of the printed reason, given the capabilities of its driver."""
+"""Tests of the kernels that a device gets, and of the printed reason, given the capabilities of its
+driver."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from .reported import NAMES, reported
 
 XCLIPSE, INTEL, UNKNOWN = 0x144D, 0x8086, 0x1010
 DEVICES = {name: reported(name) for name in NAMES} | {
-    # capabilities of these are not known: those of other devices, with the vendor's id
+    # devices with unknown capabilities: the capabilities of other devices, with the vendor's id
     "xclipse": reported("radv-gfx1030", vendor_id=XCLIPSE, device_type="integrated"),
     "intel": reported("lavapipe", vendor_id=INTEL, device_type="integrated"),
     "jetson": reported("nvidia-h200", device_type="integrated"),
@@ -69,8 +70,9 @@ def test_what_is_taken_and_why(name: str) -> None:
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_pools_sums_transposition_and_quantization_take(name: str) -> None:
-    """Pools load a whole window at once on devices where that was timed as faster; quantization loads 16
-    channels first on devices where loops cost more; every device has the same sums and transpositions."""
+    """Pools load a whole window at once on devices where that was measured to be faster; quantization loads
+    16 channels first on devices where loops cost more; sums and transpositions are the same on all
+    devices."""
     c = DEVICES[name]
     found = {each.layer: each for each in auto_programs(c)}
     assert found["add"].variant.name == "binary_q8__word:add.same"

@@ -1,5 +1,5 @@
-"""If the probe finds a feature wrong, kernels do without it and return the same bytes, and reports name
-it."""
+"""Tests of features that fail the probe: kernels avoid them and return the same bytes, and reports name
+them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def layers(device: Device) -> dict[str, tuple[Callable[..., Any], tuple[int, ...
 
 
 def results(device: Device) -> tuple[dict[str, bytes], set[str]]:
-    """Return the bytes of each layer's result, and the names of the shaders that ran."""
+    """Return (layer -> the bytes of its result, names of the shaders that ran)."""
     rng, found, shaders = np.random.default_rng(8), {}, set()
     for name, (layer, shape) in layers(device).items():
         values = rng.integers(-20, 20, shape)

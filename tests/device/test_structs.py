@@ -1,5 +1,6 @@
-"""The structs of `vkq.device.structs` have the memory layout of the C structs. A C compiler checks it with
-Vulkan's header; structs that Debian 12's header lacks are declared here as in the specification."""
+"""Tests that the structs of `vkq.device.structs` have the memory layout of the C structs. A C compiler checks
+the layout with Vulkan's header; structs that Debian 12's header lacks are declared in this file as in the
+specification."""
 
 from __future__ import annotations
 

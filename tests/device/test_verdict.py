@@ -1,5 +1,5 @@
-"""Tests of the probe's child process: what it finds, how the parent treats crashes, hangs and nonsense, and
-which verdicts are kept."""
+"""Tests of the probe's child process: its findings, the parent's handling of crashes, hangs and invalid
+output, and the verdicts that are kept."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ Faulty = Callable[[str], None]
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> Faulty:
-    """Return a function of a Python statement: the real child then runs the statement before it begins, which
-    may change the child's stages (``found``)."""
+    """Return a function that makes the real child run a Python statement before it begins; the statement may
+    change the child's stages (``found``)."""
 
     def use(change: str) -> None:
         code = CHILD.format(change=change, file=str(fresh / "seen"))
@@ -143,7 +143,7 @@ def test_a_driver_that_hangs_in_the_rates_keeps_its_paths(
 def test_only_what_was_seen_twice_is_a_verdict(
     change: str, failures: dict[str, str], kept: bool, any_device: Device, fresh: Path, faulty: Faulty
 ) -> None:
-    """A failure is a verdict if it is seen twice. Wrong numbers count even if the second run was right."""
+    """A failure is a verdict if it is seen twice. A wrong result counts even if the second run was right."""
     faulty(change)
     assert selftest.report(any_device).failures == failures
     assert (fresh / "probe").exists() == kept

@@ -1,11 +1,11 @@
 """Make random Vulkan calls fail: ``python -m tests.runtime.faults --count 10000 --device llvmpipe``.
 
 A call fails once or several times in a row, while random chains of every operator and method (operators.py)
-and whole networks run, on mapped memory and with staging copies; with ``--matrix-units`` also what uses
-these, emulated if the device has none.
+and whole networks run, on mapped memory and with staging copies; with ``--matrix-units`` also operators on
+matrix units, emulated if the device has none.
 
 Each call must raise the typed error or return the right bytes. Afterwards every call of the chain must return
-them on the same device (after a lost device, on a new one). The validation layer must stay silent.
+the right bytes on the same device (after a lost device, on a new one). The validation layer must stay silent.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ LIFE = 200  # faults after which a new device is opened
 LOST = 0.02  # share of faults that lose the device
 CHAIN = 3  # most operators that are pending when a fault happens
 Units = dict[str, tuple[Make, Any]]
-Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # prepares a device while it is in use
+Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # context that prepares a device for use
 
 
 def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
-    """Return whole networks, whose operators are steps of one plan, with their input's shape: every row of
-    the graph's table, epilogues with sums and tables, gates with their means, parallel branches."""
+    """Return whole networks, each one plan, with their input's shape. Together they contain every row of the
+    graph's table, epilogues with sums and tables, gates with their means, and parallel branches."""
     from tests.onnx.networks import KINDS, Net, quantized
 
     found = {"seldom": (seldom.model(), seldom.SHAPE), "real": (seldom.real(), seldom.SHAPE)}
@@ -84,7 +84,7 @@ class Life:
         self._ends.close()
 
     def start(self, name: str, on_device: bool) -> Any:
-        """Return the result, which may still be pending."""
+        """Call an operator and return its result, which may still be pending."""
         make, x = self.units[name]
         if name not in self.calls:
             self.calls[name] = make(self.device)
@@ -106,7 +106,7 @@ def takes_tensors(name: str) -> bool:
 def run(
     name: str, units: Units, count: int, seed: int, fit: Fit = contextlib.nullcontext
 ) -> collections.Counter[str]:
-    """Inject *count* faults on a device; return their outcomes. Raises AssertionError for a wrong number or
+    """Inject *count* faults on a device; return their outcomes. Raises AssertionError for a wrong result or
     another error."""
     rng, told = np.random.default_rng(seed), collections.Counter[str]()
     with vkq.Device(name) as healthy, fit(healthy):

@@ -34,7 +34,7 @@ class Nodes:
         return name
 
     def rounded(self, real: str) -> str:
-        """Quantize a value and dequantize it."""
+        """Add a QuantizeLinear and a DequantizeLinear; return the result's name."""
         quantized = self.op("QuantizeLinear", real, self.scale, self.zero)
         return self.op("DequantizeLinear", quantized, self.scale, self.zero)
 
@@ -90,7 +90,8 @@ def _whole_numbers(n: Nodes) -> None:
 
 
 def real() -> bytes:
-    """Return operators on values that stay float32, selections, and weights of 4 or 8 bits in groups."""
+    """Return a model of operators on values that stay float32, selections, and weights of 4 or 8 bits in
+    groups."""
     n = Nodes()
     for kind in ("Relu", "Neg", "Abs", "Sqrt", "Reciprocal", "HardSigmoid", "HardSwish", "LeakyRelu"):
         n.out(n.op(kind, "x"))
@@ -130,7 +131,7 @@ def _choices(n: Nodes, x: str, other: str) -> None:
 
 
 def _in_order(n: Nodes) -> None:
-    """Add operators along a line (CumSum, linear Resize, TopK), ScatterElements and integer reductions."""
+    """Add operators along an axis (CumSum, linear Resize, TopK), ScatterElements and integer reductions."""
     n.out(n.op("CumSum", "x", n.constant(np.array(2))))
     n.out(n.op("Resize", "x", "", n.constant(np.float32([1, 1, 1.5, 2])), mode="linear"))
     n.out(n.op("TopK", "x", n.whole(3), axis=2))

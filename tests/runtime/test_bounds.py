@@ -1,6 +1,6 @@
-"""Tests that shaders read and write within their buffers. Nothing else checks this, because devices are
-opened without robustBufferAccess. They run in a separate process, in which the validation layer checks bounds
-instead of synchronization."""
+"""Tests that shaders read and write within their buffers. No other test checks this, because devices are
+opened without robustBufferAccess. The tests run in a separate process, in which the validation layer checks
+bounds instead of synchronization."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import sys
 import vkq
 
 # Channels that leave lanes of a subgroup idle, k and rows that are not multiples of a block, images whose
-# lines are whole texels, and others.
+# rows are whole texels, and other images.
 CODE = """
 import re, sys
 import numpy as np

@@ -63,7 +63,7 @@ def test_ranges_are_disjoint_aligned_and_accounted_for(
     usual = any(b.block_bytes == BLOCK for b in held)
     held.clear()
     assert arena.used_bytes == 0
-    # Every free range has merged with its neighbours: a whole block can be allocated without a new
+    # All free ranges have merged with their neighbours: a whole block can be allocated without a new
     # allocation.
     if usual:
         before = arena.allocated_bytes
@@ -176,7 +176,7 @@ def test_a_steady_state_allocates_nothing_and_changing_sizes_do_not_grow(
 def test_device_memory_returns_when_tensors_die(device: vkq.Device) -> None:
     device.synchronize()
     before, limit = device.memory_used_bytes, 0
-    for _ in range(12):  # each is larger than a block
+    for _ in range(12):  # each buffer is larger than a block
         tensor = vkq.Tensor(device, (5 << 20,), "int32")
         limit = max(limit, device.memory_used_bytes - before)
         del tensor

@@ -1,4 +1,4 @@
-"""Tests of values that are made once, and of the size of their caches."""
+"""Tests of caches: values are computed once, and the size is bounded."""
 
 import gc
 import threading

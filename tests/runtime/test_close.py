@@ -29,7 +29,7 @@ for _ in range(4):
 
 @pytest.mark.parametrize("staging", [False, True])
 def test_pinned_arrays_outlive_their_device(device: vkq.Device, staging: bool) -> None:
-    """Pinned arrays outlive their device: they share a block of memory, one of them is uploaded, and the last
+    """Pinned arrays outlive their device: they share a block of memory, one array is uploaded, and the last
     one is freed long after the device is closed."""
     mine = work.opened(device, staging)
     one, two = mine.empty_pinned((300, 1001), np.float32), mine.empty_pinned((7,), np.int8)

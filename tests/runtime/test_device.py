@@ -1,5 +1,5 @@
-"""Tests of a device's chain of work: one submission, a bounded number in flight, and staging copies that
-change nothing."""
+"""Tests of a device's chain of work: it is one submission, a bounded number of submissions is in flight, and
+staging copies do not change results."""
 
 import dataclasses
 import gc
@@ -163,7 +163,7 @@ def test_closing_twice_and_using_after(device: vkq.Device) -> None:
             use()
     assert gone.memory_used_bytes > 0
     uses.clear()
-    use = one = x = unread = recording = None  # freed after their device
+    use = one = x = unread = recording = None  # these objects are freed after their device
     gc.collect()
     assert gone.memory_used_bytes == 0
 
@@ -179,7 +179,7 @@ def test_a_device_that_fails_to_open_is_closed(device: vkq.Device) -> None:
 
 
 def test_a_device_that_is_forgotten_is_freed(device: vkq.Device) -> None:
-    """A device that is forgotten is freed: not closed, with pending work and work in flight, it is
+    """A device without references is freed: it is not closed, has pending work and work in flight, and is
     garbage-collected in any order without a message."""
     for _ in range(5):
         gone = vkq.Device(device.name)

@@ -1,5 +1,5 @@
-"""Tests that make every Vulkan call fail that can fail, each time it is made: a typed error is raised,
-nothing leaks, and the device works afterwards.
+"""Tests that make every Vulkan call that can fail do so at each of its uses: a typed error is raised, nothing
+leaks, and the device works afterwards.
 
 The validation layer reports objects that outlive their device, so closing a device without a message proves
 that nothing leaked.
@@ -31,10 +31,10 @@ RETRIED = {"vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMem
 
 
 def open_and_run(name: str, staging: bool) -> None:
-    """Open a device, run a layer of one dispatch and a layer of two dispatches twice (which reuses a fence),
-    and close it.
+    """Open a device, run a layer of one dispatch, and a layer of two dispatches twice (which reuses a fence),
+    then close the device.
 
-    The driver that takes a tenth of a second for each pipeline runs only the first layer.
+    SwiftShader, which takes a tenth of a second for each pipeline, runs only the first layer.
     """
     with vkq.Device(name, staging=staging) as device:
         for make in (work.linear, work.conv2d) if FAST in name else (work.linear,):
@@ -52,7 +52,7 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
         times = counted()
     assert times > 0 or (call, staging) == ("vkWaitForFences", False), "the test does not reach this call"
     seen = 0
-    # The first calls, which may differ, and the last one; for the slower driver only the first and the last.
+    # The first calls, which may differ, and the last call; for the slower driver only the first and the last.
     many = range(1, min(times, 8) + 1) if FAST in device.name else (1,)
     for nth in sorted({n for n in (*many, times) if n}):
         told = None
@@ -72,7 +72,7 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
 
 @pytest.fixture
 def fresh(device: vkq.Device) -> Iterator[vkq.Device]:
-    """Context manager: the device, opened again, without memory of other tests."""
+    """Yield the device, opened again, without memory of other tests."""
     with vkq.Device(device.name) as one:
         yield one
 
@@ -227,8 +227,8 @@ def test_failures_of_one_thread_or_call_do_not_reach_the_next(device: vkq.Device
 
 
 def test_a_leak_would_be_told(any_device: vkq.Device) -> None:
-    """A leak would be reported: a fence that outlives its device gives a message of the validation layer. So
-    the silence of the other tests means something."""
+    """A fence that outlives its device gives a message of the validation layer. So the silence of the other
+    tests proves that nothing leaked."""
     native, c = vulkan.instance().native, any_device.capabilities
     physical = vulkan.instance().physical_devices()[c.index]
     handle, _ = vulkan.open_device(physical, c.compute_family or 0, dict(c.features), set(c.extensions))

@@ -24,7 +24,7 @@ from vkq.runtime.plan import grids
 
 
 def covered(total: int, limits: tuple[int, int, int], most: int) -> list[tuple[int, int, int]]:
-    """Return the dispatches after checking that they cover exactly [0, total) in order and keep the
+    """Return the dispatches, after checking that they cover exactly [0, total) in order and observe the
     limits."""
     out = list(grids(total, limits, most))
     following = 0

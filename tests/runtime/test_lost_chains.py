@@ -1,5 +1,5 @@
-"""Tests of a chain whose commands are lost (vkEndCommandBuffer failed): its results become invalid, and
-nothing else; for every operator and method, with and without staging copies."""
+"""Tests of a chain whose commands are lost (vkEndCommandBuffer failed): only its results become invalid, for
+every operator and method, with and without staging copies."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests that the extension packs like `vkq.layout.pack`: every layout, every remainder, every lane."""
+"""Tests that the extension packs arrays like `vkq.layout.pack`: every layout, remainder and lane."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Tests of the pipeline cache: a damaged or foreign one is ignored with one warning, and results are
+"""Tests of the pipeline cache: a damaged or foreign cache is ignored with one warning, and results are
 right."""
 
 import struct
@@ -17,7 +17,7 @@ from vkq.runtime import pipeline_cache
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use a folder for this test's pipelines; shaders and self-tests keep theirs."""
+    """Store this test's pipelines in a temporary folder; return the folder."""
     monkeypatch.setattr(pipeline_cache, "path", lambda c: tmp_path / "pipelines" / f"{c.key}.bin")
     return tmp_path / "pipelines"
 
@@ -29,7 +29,7 @@ def run(device: vkq.Device) -> Path:
 
 
 def header(data: bytes, **fields: Any) -> bytes:
-    """Return the data with other values in fields of its header."""
+    """Return the data with these fields of its header replaced."""
     names = ("size", "version", "vendor", "device", "uuid")
     values = dict(zip(names, struct.unpack_from("<IIII16s", data), strict=True)) | fields
     return struct.pack("<IIII16s", *values.values()) + data[32:]

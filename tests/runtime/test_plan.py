@@ -1,5 +1,5 @@
-"""Tests of plans: they are made without running anything, cached, and the same for eager calls, recordings
-and explanations; and of ``out=``."""
+"""Tests of plans, which are made without running anything, are cached, and are the same for eager calls,
+recordings and explanations; and tests of ``out=``."""
 
 from collections.abc import Callable
 from typing import Any

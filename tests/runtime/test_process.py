@@ -94,8 +94,8 @@ def test_the_process_ends_quietly_on_each_driver(device: vkq.Device, validation:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_daemon_threads_at_the_end_neither_abort_nor_hang(device: vkq.Device, threads: int) -> None:
-    """Daemon threads at the end neither abort nor hang the process. At exit CPython unwinds a thread that
-    asks for the GIL; C++ destructors would then end the process."""
+    """Daemon threads neither abort nor hang the process at its exit. CPython then unwinds threads that ask
+    for the GIL; C++ destructors would end the process."""
     code = """
 threading.excepthook = lambda _: None
 def work():
@@ -112,8 +112,8 @@ time.sleep(0.05)
 
 
 def test_a_forked_child_is_told_to_spawn(device: vkq.Device) -> None:
-    """A child forked with work in flight and pending, and with another thread in the driver, is told to use
-    spawn; the child ends, and the parent continues."""
+    """A child that is forked while work is in flight and pending, and while another thread is in the driver,
+    gets an error that recommends spawn; the child ends, and the parent continues."""
     code = """
 threading.Thread(target=lambda: [layer(x[:1]) for _ in range(20)], daemon=True).start()
 recording = long_work()
@@ -142,8 +142,8 @@ assert (pending.numpy() == layer(x)).all()
 
 
 def test_a_sub_interpreter_is_refused_and_this_one_goes_on(any_device: vkq.Device) -> None:
-    """A sub-interpreter is refused, because NumPy and the extension can be loaded once in a process; the main
-    one continues."""
+    """A sub-interpreter is refused, because NumPy and the extension can be loaded only once in a process; the
+    main interpreter continues."""
     code = """
 try:
     import _interpreters as interpreters  # from CPython 3.13 on
@@ -209,7 +209,8 @@ def test_ctrl_c_ends_a_script(any_device: vkq.Device) -> None:
 
 
 def test_a_signal_handler_may_close_the_device(any_device: vkq.Device) -> None:
-    """A signal handler may close the device during a wait, which then ends with an error about it."""
+    """A signal handler may close the device during a wait; the wait then raises an error about the closed
+    device."""
     code = """
 recording = long_work()
 signal.signal(signal.SIGINT, lambda *_: device.close())
@@ -227,7 +228,7 @@ except vkq.DeviceError as error:
     ends(process, "True\n")
 
 
-# Every entry point, each in a child that is forked while another thread is inside it.
+# Every entry point, each called in a child that is forked while another thread is inside the entry point.
 FORKED = {
     "session.run": "lambda: session.run(None, {'x': images})",
     "session.map": "lambda: list(session.map(images, 4))",
@@ -337,7 +338,7 @@ def first():
 
 @pytest.mark.parametrize("before", ["", "import vkq.onnx", "import vkq; device = vkq.Device(sys.argv[1])"])
 def test_a_first_run_at_the_end_of_the_process(any_device: vkq.Device, before: str) -> None:
-    """A first run at the end of the process works, when no thread can be started any more, before and after
+    """A first run at the exit of the process works, although no thread can be started then, before and after
     vkq's own devices are closed."""
     for code in (f"atexit.register(first)\n{before}", f"{before}\natexit.register(first)"):
         child = subprocess.run(

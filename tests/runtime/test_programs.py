@@ -19,7 +19,7 @@ from vkq.shader.spec import Variant
 
 @pytest.fixture
 def fresh(device: vkq.Device) -> Iterator[vkq.Device]:
-    """Context manager: a device that has made no pipeline."""
+    """Yield a device that has created no pipeline."""
     with vkq.Device(device.name) as one:
         yield one
 
@@ -120,8 +120,7 @@ def test_they_are_made_while_the_block_goes_on() -> None:
 
 
 def given(name: str, device: vkq.Device, **constants: int) -> tuple[Variant, dict[int, int]]:
-    """Return the variant, and the specialization constants that are left to the driver: its module has no
-    others."""
+    """Return (the variant, the specialization constants that its module leaves to the driver)."""
     variant = catalog().variants[name]
     module, others = code(variant, spirv(variant), variant.constants(constants), device.capabilities)
     assert set(reflect(module).specialization) <= {number for number, _ in others}
@@ -129,7 +128,7 @@ def given(name: str, device: vkq.Device, **constants: int) -> tuple[Variant, dic
 
 
 def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device) -> None:
-    """Sizes are literals, but numbers of a problem are not: SwiftShader unrolls loops with a literal trip
+    """Sizes are literals, but parameters of a problem are not: SwiftShader unrolls loops with a literal trip
     count, which took 90 seconds for 7 x 2 taps."""
     for name, own in (("conv2d_q8csw__depthwise:texels", "KW"), ("conv2d_q8csw__direct:4x4.float32", "KW")):
         variant, others = given(name, device, **{own: 7})
@@ -139,7 +138,7 @@ def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device)
 
 
 def test_choices_are_literals(device: vkq.Device) -> None:
-    """Choices are literals, because SwiftShader compiles the code of every choice that is not one."""
+    """Choices are literals, because SwiftShader compiles the code of every alternative of other choices."""
     for name, left in (
         ("gemm_q8ta_q8csw__tiled:float.q8to.8x8", {"LOCAL_X", "LOCAL_Y"}),
         ("binary_q8__word:table.same", {"LOCAL_X", "LANE_AXIS"}),

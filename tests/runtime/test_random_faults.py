@@ -12,8 +12,8 @@ NO_OPERATORS = {
     "clamp", "default_device", "devices", "empty_pinned", "explain", "integer", "leaky_relu", "load",
     "quantize_weight", "table_of",
 }  # fmt: skip
-# Rows of the graph's table of operators that models do not reach: in models they become lookup2, dequantize,
-# chains, and rows of up to 8 million numbers; attention is fused only from 16 MiB of scores on.
+# Rows of the graph's table of operators that models do not reach: in models these operators become lookup2,
+# dequantize, chains, and rows of up to 8 million elements; attention is fused only from 16 MiB of scores on.
 OTHER_ROWS = {"sub", "DequantizeLinear", "Where", "GlobalAveragePool", "ReduceSum", "CumProd", "attention"}
 
 

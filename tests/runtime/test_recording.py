@@ -16,7 +16,7 @@ from vkq.runtime.tensor import Tensor
 
 
 def recorded(recording: Recording, ask: Any) -> list[str]:
-    """Return what *ask* records, barriers included."""
+    """Return the names of the commands that *ask* records, barriers included."""
     before = recording.position
     ask()
     return ["operation", "barrier and operation"][recording.position - before - 1 :][:1]
@@ -93,7 +93,7 @@ def test_a_write_waits_for_what_was_asked_for_before(device: vkq.Device) -> None
     np.testing.assert_array_equal(y.numpy(), one.layer(np.zeros_like(one.x)))
     with device.record() as recording:
         z = one.layer(x)
-    recording.submit()  # submitted, but not waited for
+    recording.submit()  # submitted, but not complete
     x.write(np.zeros_like(one.x))
     np.testing.assert_array_equal(z.numpy(), one.want)
 
@@ -131,7 +131,7 @@ def test_buffers_of_a_recording_live_as_long_as_it(device: vkq.Device) -> None:
     del x
     others = [
         vkq.Tensor.from_numpy(np.full_like(one.x, 77), device) for _ in range(4)
-    ]  # would reuse the memory of x
+    ]  # allocations that would reuse the memory of x
     recording.run()
     np.testing.assert_array_equal(y.numpy(), one.want)
     assert len(others) == 4

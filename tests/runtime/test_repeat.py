@@ -56,7 +56,7 @@ def test_repeat_lasts_longer_and_gives_the_same(device: vkq.Device) -> None:
         recording.repeat(first, 99)
         recording.mark()
     times = []
-    for _ in range(5):  # use the shortest of five: a busy machine makes some long
+    for _ in range(5):  # use the shortest of five: a busy machine delays some
         recording.run()
         times.append(recording.mark_times_us())
     once, hundred = (min(one) for one in zip(*times, strict=True))

@@ -1,5 +1,5 @@
-"""Tests with the statistics of Mesa's compiler for an AMD GPU. No such GPU is needed, because RADV compiles
-for a named one."""
+"""Tests of kernels by the statistics of Mesa's compiler for an AMD GPU. No such GPU is needed, because RADV
+compiles for a named GPU."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 @cache
 def navi21(pattern: str) -> dict[str, dict[str, Any]]:
-    """Run `vkq shaders stats` for gfx1030, in a separate process: the loader chooses its drivers when it
-    starts."""
+    """Return the output of `vkq shaders stats` for gfx1030, run in a separate process, because the loader
+    chooses its drivers when it starts."""
     environment = {
         **os.environ,
         "VK_DRIVER_FILES": str(RADV),
@@ -49,8 +49,8 @@ def radv() -> None:
 
 @pytest.mark.parametrize(("family", "name"), [("navi21", "gfx1030"), ("gfx1100", "gfx1100")])
 def test_what_auto_takes_is_no_worse_than_what_is_kept(family: str, name: str) -> None:
-    """The automatic choices are not worse than the results kept in benchmarks/results, from Debian 12's RADV;
-    another version may compile differently."""
+    """The automatically chosen kernels are not worse than the results in benchmarks/results, from Debian 12's
+    RADV; another version may compile differently."""
     kept = Path(__file__).parents[2] / "benchmarks" / "results" / f"compiled-radv-{name}.json"
     environment = {
         **os.environ, "VK_DRIVER_FILES": str(RADV), "RADV_FORCE_FAMILY": family, "VKQ_VALIDATION": "0"

@@ -1,5 +1,5 @@
-"""Tests that long work on a slow driver is split into several submissions, so that none triggers a watchdog:
-bytes, times and repeated runs are the same."""
+"""Tests that long work on a slow driver is split into several submissions, so that no watchdog acts: bytes,
+times and repeated runs are the same."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ RATE = 2 * 8 * MACS * 10 * 2.5  # the rate at which a layer takes 40 ms by the e
 
 @pytest.fixture
 def slow(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vkq.Device]:
-    """Context manager: the device as an integrated one with very low measured rates."""
+    """Yield the device as an integrated GPU with very low measured rates."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     report = verdict.Verdict({}, soft_float=False, rates={"float": RATE}, isolated=True, tuning={})
     monkeypatch.setitem(verdict._reports, c.key, report)
@@ -56,7 +56,7 @@ def wanted(some: list[vkq.Linear], seed: int) -> npt.NDArray[Any]:
 
 def test_a_replayed_chain_is_split(slow: vkq.Device) -> None:
     """A replayed chain is split: five layers of 40 ms are three submissions. Runs with other inputs give the
-    same bytes, every layer has its time, and if the second submission fails, the next run repeats all of
+    same bytes, and every layer has its time. If the second submission fails, the next run repeats all of
     them."""
     some, x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = [wanted(some, seed) for seed in range(3)]
@@ -83,7 +83,7 @@ def test_a_replayed_chain_is_split(slow: vkq.Device) -> None:
 
 @pytest.mark.parametrize("nth", [0, 1, 2, 3])
 def test_an_eager_chain_is_split(slow: vkq.Device, nth: int) -> None:
-    """An eager chain is split: if a submission fails, the next one continues after those that ran."""
+    """An eager chain is split: if a submission fails, the next one continues after the work that ran."""
     some, x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = wanted(some, 0)
     y = chain(some, x)
@@ -101,7 +101,8 @@ def test_an_eager_chain_is_split(slow: vkq.Device, nth: int) -> None:
 
 
 def test_repeated_operations_count(slow: vkq.Device) -> None:
-    """Repeated operations count: one layer ten times between marks is five submissions of two."""
+    """Repeated operations count for the split: one layer repeated ten times between marks is five submissions
+    of two."""
     (layer, *_), x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = wanted([layer], 0)
     with slow.record(marks=2) as recording:

@@ -21,7 +21,7 @@ DTYPES = ["int8", "uint8", "float32", "int32"]
 
 
 def values(dtype: str, shape: tuple[int, ...] = (3, 5, 6, 7)) -> Array:
-    """Return every kind of bit pattern of the type, its extremes first."""
+    """Return values with many bit patterns of the type, its extremes first."""
     rng = np.random.default_rng(5)
     size = int(np.prod(shape))
     out = rng.integers(0, 256, size * np.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)[:size]
@@ -96,7 +96,7 @@ def test_images_in_every_layout(device: vkq.Device, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("shape", [(), (35,), (5, 16), (2, 3, 17), (2, 3, 2, 2, 5), (3, 0), (0, 7)])
 def test_rows_in_blocks_of_channels(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Rows in blocks of channels are stored with 16 numbers of a row contiguous; the rows of a block follow
+    """Rows in blocks of channels are stored with 16 elements of a row contiguous; the rows of a block follow
     each other."""
     array = np.resize(values(dtype), shape)
     tensor = vkq.Tensor.from_numpy(array, device, BLOCKED)

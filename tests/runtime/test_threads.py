@@ -65,8 +65,8 @@ def test_threads_share_a_chain_and_read_when_they_like(device: vkq.Device) -> No
 
 
 def test_threads_may_make_the_same_program_at_once(device: vkq.Device) -> None:
-    """Threads may ask for the same program at once, and it is made only once. Staging copies add programs
-    that pack."""
+    """Threads may request the same program at once, and it is compiled only once. With staging copies there
+    are also packing programs."""
     with vkq.Device(device.name) as mine, work.failing("vkCreateComputePipelines", 0):
         work.linear(mine).check()
         alone = work.counted()

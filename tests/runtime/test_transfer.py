@@ -1,5 +1,5 @@
-"""Tests of arrays to the device and back: every kind of array, ordering, chunks, faults, and no allocation in
-the steady state."""
+"""Tests of transfers of arrays to the device and back: every kind of array, ordering, chunks, faults, and no
+allocation in the steady state."""
 
 import array as stdarray
 import gc
@@ -24,8 +24,7 @@ SMALL_RING = 1 << 16
 def mine(
     device: vkq.Device, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[vkq.Device]:
-    """Context manager: a device without staging, with it, or with a staging buffer smaller than the
-    arrays."""
+    """Yield a device without staging, with staging, or with a staging buffer smaller than the arrays."""
     if request.param == "small ring":
         monkeypatch.setattr(memory, "BLOCK_BYTES", SMALL_RING // 4)
         monkeypatch.setattr(memory, "STAGING_BYTES", SMALL_RING)
@@ -94,7 +93,7 @@ def test_odd_arrays_give_what_they_hold_and_stay_as_they_are(mine: vkq.Device, t
 
 
 class Holder:
-    """An object that provides its numbers only by `__array__`."""
+    """An object that provides its data only by `__array__`."""
 
     def __init__(self, data: Any):
         self.data = data
@@ -104,7 +103,7 @@ class Holder:
 
 
 class Capsule:
-    """An object that provides its numbers only by DLPack."""
+    """An object that provides its data only by DLPack."""
 
     def __init__(self, data: Any, kind: int = 1):
         self.data, self.kind = data, kind
@@ -265,8 +264,8 @@ RING_CALLS = [
 def test_a_fault_at_every_call_of_the_ring_loses_no_number(
     any_device: vkq.Device, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault at any call of the staging ring loses no number: the n-th call fails, for every n; the result
-    is that call's error or the right numbers, and the right numbers afterwards."""
+    """A fault at any call of the staging ring loses no data: the n-th call fails, for every n; the result is
+    that call's error or right, and afterwards results are right."""
     monkeypatch.setattr(memory, "BLOCK_BYTES", SMALL_RING // 4)
     monkeypatch.setattr(memory, "STAGING_BYTES", SMALL_RING)
     monkeypatch.setattr(memory, "STAGING_CHUNK", SMALL_RING // 8)
@@ -298,7 +297,7 @@ def test_a_fault_at_every_call_of_the_ring_loses_no_number(
             with failing(call, nth):
                 tried(lambda tensor=tensor: tensor.write(data[::-1]))  # type: ignore[misc]
                 tried(tensor.numpy)
-            got = tried(tensor.numpy)  # a half-written result is reported, and numbers are not mixed
+            got = tried(tensor.numpy)  # a half-written result raises an error; old and new data are not mixed
             assert got is None or np.array_equal(got, data[::-1]) or np.array_equal(got, data)
             tensor.write(data)
             np.testing.assert_array_equal(tensor.numpy(), data)
@@ -348,7 +347,7 @@ def test_files_in_memory_are_read_where_they_are(any_device: vkq.Device) -> None
 
 
 class Raising:
-    """An object whose method of returning numbers raises."""
+    """An object whose method of returning data raises."""
 
     def __array__(self, *_: object, **__: object) -> None:
         raise KeyError("mine")

@@ -1,4 +1,4 @@
-"""Layers with operands and the expected result, for tests of whether a device still computes."""
+"""Layers with operands and expected results, for tests that a device still computes correctly."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def conv2d(device: vkq.Device, path: str = "portable", seed: int = 2) -> Work:
 
 
 def replayed(layer: Any, x: npt.NDArray[Any], device: vkq.Device, times: int = 200) -> npt.NDArray[Any]:
-    """Return the layer's result, after checking that repeated runs give the same bytes, whatever memory held
-    before."""
+    """Return the layer's result, after checking that repeated runs give the same bytes, for any previous
+    content of memory."""
     taken, found = vkq.Tensor.from_numpy(x, device), set()
     with device.record() as recording:
         y = layer(taken)

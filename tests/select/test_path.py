@@ -1,5 +1,5 @@
-"""Tests of the chosen path and the printed reason, for devices that report, fail and are slow in every
-combination."""
+"""Tests of the chosen path and the printed reason, for devices with every combination of reported features,
+failed tests and rates."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setattr(select, "TABLE", (row, *select.TABLE))
     able = doctor(pipelineExecutableInfo=False)
-    # Reported, but not enabled.
+    # A feature that is reported, but not enabled.
     monkeypatch.setattr(able, "capabilities", capabilities(able, pipelineExecutableInfo=True))
     assert (
         select.refusal(doctor(pipelineExecutableInfo=False), "imagined") == "pipelineExecutableInfo is false"

@@ -1,5 +1,5 @@
-"""Tests of choices for one problem: only its layers use them, they are kept, and they are verified before
-they are used."""
+"""Tests of choices tuned for one problem: only its layers use them, and they are stored, and verified before
+use."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Devic
     usual = taken(device)
     assert "__staged" not in usual[0]
     tuner.store(c, NAME, "q8ta_q8csw", STAGED)
-    tuner._tuned.clear()  # forget them, as in another process
+    tuner._tuned.clear()  # forget tuned choices, as in another process
     assert taken(device) == ("gemm_q8ta_q8csw__staged:float.f32.32x32",)
     assert taken(device, 41) == (usual[0],)
-    with preferred({}):  # while choices are measured
+    with preferred({}):  # as while choices are measured
         assert taken(device) == usual
     tuner.store(c, NAME, "q8ta_q8csw", REGISTERS)
     assert taken(device) == ("gemm_q8ta_q8csw__texels:float.f32.4x4",)
@@ -97,8 +97,8 @@ def test_a_file_of_another_form_is_ignored_with_a_warning(
 
 
 def test_each_kind_has_its_turn() -> None:
-    """Each kind has its turn: the order is the next best of each kind, then of each family; in the end each
-    is tried once."""
+    """Each kind of choice is tried in turn: first the next best of each kind, then of each family; in the end
+    each choice is tried once."""
     found = list(tuner.legal({"a": ["a1", "a2", "a3"], "b": ["b1"]}))
     assert found[:2] == [{}, {"a": "a2"}]
     assert {"a": "a3"} in found[3:]
