@@ -30,7 +30,7 @@ EXAMPLES = {4: (1, 5, 2, 3), 3: (1, 6, 5)}  # the shapes drawn in the README, by
 
 
 def values(shape, seed=0):
-    """Return random int8 numbers of the whole range, -128 included."""
+    """Return random int8 values of the whole range, including -128."""
     return np.random.default_rng(seed).integers(-128, 128, shape, dtype=np.int8)
 
 
@@ -39,7 +39,7 @@ def hexadecimal(words):
 
 
 def packed_by_formula(found, array, fill):
-    """Return what pack must return, computed one element at a time with Layout.index."""
+    """Return the expected result of `pack`, computed one element at a time with Layout.index."""
     lanes = np.full((found.words(array.shape), 4), fill, np.int8)
     for element in product(*map(range, array.shape)):
         lanes[found.index(*element, shape=array.shape)] = array[element]
@@ -377,7 +377,7 @@ def test_drawing_shows_the_packed_words(name):
 
 def test_drawing_of_empty_and_wide():
     assert "0 words" in layout("kPackedInt8_4C").drawing((1, 0, 2, 2))
-    wide = layout("kPackedInt8_4C").drawing((2, 100, 1, 1))  # numbers above 0xff have three digits
+    wide = layout("kPackedInt8_4C").drawing((2, 100, 1, 1))  # values above 0xff have three digits
     assert "(2, 100, 1, 1): 50 words, element = 0x100*n + c" in wide
     assert "103102101100" in wide
 

@@ -35,7 +35,7 @@ class Vector:
 
 
 def run_as_python(glsl, **builtins):
-    """Return the functions of a GLSL text as Python functions. The text may have unsigned + * / % in
+    """Return the functions of a GLSL text as Python functions. The text may use unsigned + * / % in
     straight-line code."""
     python = re.sub(r"//.*", "", glsl)
     python = re.sub(r"^ *#.*$", "", python, flags=re.MULTILINE)
@@ -80,7 +80,7 @@ def test_glsl_is_the_formula(name, tmp_path):
 
 
 def test_glsl_text():
-    """The generated text is compared, so that any change of it is noticed."""
+    """The generated GLSL equals the expected text, so that every change is noticed."""
     text = layout("kPackedInt8_4N4K").glsl()
     assert "// e = (g, n, k) is an element of an array of sizes `extent`." in text
     assert "word = the row-major index over (g, k/4, n/4, n%4), lane = k%4" in text
@@ -123,7 +123,7 @@ def test_parts_read_back():
 
 
 def test_good_file_is_good(tmp_path):
-    """The file that all other tests change in one place is valid itself."""
+    """The layout file that all other tests modify is valid."""
     found = load(tmp_path, GOOD)
     assert found.summary == "for this test"
     assert found.extents((2, 37, 3, 7)) == [2, 2, 3, 2, 8, 4]

@@ -1,4 +1,4 @@
-"""Tests of 8-bit numbers in steps: they give NumPy's results."""
+"""Tests of 8-bit quantization in float32 steps: results equal NumPy's."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ def quantizer(q: QParams) -> steps.Quantizer:
     "q", [QParams(0.5, -3), QParams(0.0173, 200, "uint8"), QParams(2.0**-126), QParams(3e7, 5)]
 )
 def test_numbers(q: QParams) -> None:
-    """Quantization in steps gives NumPy's results for ties and their neighbours, very large numbers,
-    infinities, NaN and subnormal numbers."""
+    """Quantization in steps gives NumPy's results for ties and their neighbours, very large values,
+    infinities, NaN and subnormal values."""
     ties = ((np.arange(-300, 300) + 0.5) * q.scale).astype(np.float32)
     near = [np.nextafter(ties, np.float32(to)) for to in (-np.inf, np.inf)]
     far = np.random.default_rng(1).normal(0, 200, 4000).astype(np.float32) * np.float32(q.scale)
@@ -39,8 +39,8 @@ def test_numbers(q: QParams) -> None:
 
 
 def test_near_every_tie() -> None:
-    """For any normal scale, numbers within three units of a tie or of an integer are rounded as NumPy's
-    quotient is."""
+    """For any normal scale, values within three ulp of a tie or of an integer are rounded like NumPy's
+    quotient."""
     rng = np.random.default_rng(2)
     scales = np.ldexp(rng.integers(1 << 23, 1 << 24, 300), rng.integers(-149, 104, 300)).astype(np.float32)
     for scale in [*scales, np.float32(1), np.float32(2) - np.float32(2**-23), np.float32(2.0**100)]:

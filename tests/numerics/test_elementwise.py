@@ -30,7 +30,8 @@ def _point(rng: np.random.Generator, dtype: QDType) -> int:
 
 
 def _binary_qparams(rng: np.random.Generator, dtype: QDType, op: str) -> list[QParams]:
-    """Return scales whose ratios are simple fractions, so that many results lie near a tie."""
+    """Return parameters with scales whose ratios are simple fractions, so that many results are near a
+    tie."""
     y = float(10 ** rng.uniform(-2, 0))
     a, b = (y * int(rng.integers(1, 64)) / int(rng.choice([10, 14, 30, 100, 64])) for _ in range(2))
     return [QParams(s, _point(rng, dtype), dtype) for s in ((a, b, y) if op == "add" else (a, b / y / 20, y))]
@@ -118,7 +119,7 @@ def test_table_holds_onnxruntimes_result_of_every_pair(op: BinaryOp, dtype: QDTy
 
 
 def test_subtraction_is_the_addition_of_the_mirrored_numbers() -> None:
-    """a - b is ONNX Runtime's QLinearAdd of a and -b, whose zero point is negated too, since there is no
+    """a - b equals ONNX Runtime's QLinearAdd of a and -b, with a negated zero point, because there is no
     QLinearSub."""
     rng = np.random.default_rng(9)
     values = np.arange(-127, 128).astype(np.int8)  # int8 has no 128

@@ -1,4 +1,4 @@
-"""Tests of weights in groups: quantized as ONNX Runtime does, and every refusal with its numbers."""
+"""Tests of weights in groups: they are quantized as by ONNX Runtime, and every refusal states its numbers."""
 
 import copy
 import pickle
@@ -53,7 +53,7 @@ def test_float16_scales_and_largest_values() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_ranges_that_no_scale_spans() -> None:
-    """A range whose width exceeds the largest float32 (the second group's) is refused."""
+    """A group (here the second) whose range is wider than the largest float32 is refused."""
     w = np.zeros((1, 64), np.float32)
     w[0, 40:42] = -3e38, 3e38
     with pytest.raises(vkq.ArgumentError, match=r"weight\[0, 32:64\] spans .*: make the weight smaller"):
@@ -136,7 +136,7 @@ def test_zero_points_of_every_form() -> None:
     ("bits", "group", "k"), [(4, 16, 48), (4, 16, 33), (4, 16, 20), (8, 16, 5), (4, 32, 33), (8, 128, 300)]
 )
 def test_filled_with_what_stands_for_zero(bits: int, group: int, k: int, points: str) -> None:
-    """Codes beyond K become the code of zero, or the nearest one if zero points have fractions. Nothing else
+    """Codes beyond K become the code of zero, or the nearest code if zero points have fractions. Nothing else
     changes, and nothing at all if every group is full."""
     rng, blocks = np.random.default_rng(k), -(-k // group)
     zero: Any = None

@@ -25,8 +25,8 @@ from ..referees import ort
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("seed", range(20))
 def test_onnx_runtime_makes_the_same_bytes_of_any_accumulator(seed: int, dtype: QDType) -> None:
-    """ONNX Runtime gives the same bytes for any accumulator. The input of its 1x1 QLinearConv counts as zero,
-    so the bias is the accumulator; the weights' scales put it near ties."""
+    """ONNX Runtime gives the same bytes for any accumulator. The input of its 1x1 QLinearConv is the zero
+    point, so the bias is the accumulator; the weights' scales make results near ties."""
     rng = np.random.default_rng([20, seed])
     size = (10 ** rng.uniform(0, 9.3, 1000)).astype(np.int64)
     acc = np.concatenate([size, -size, [0, 2**31 - 1, -(2**31) + 1]]).astype(np.int32)
@@ -47,7 +47,7 @@ def test_onnx_runtime_makes_the_same_bytes_of_any_accumulator(seed: int, dtype: 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("activation", ["relu", "relu6", (-0.37, 1.21), (-1e9, 0.5), (2.0, 2.0)])
 def test_bounds_are_those_of_onnx_runtimes_operators(activation: Activation, dtype: QDType) -> None:
-    """Dequantizing, clipping and quantizing a number gives the number clamped to the bounds."""
+    """Dequantizing, clipping and quantizing a value gives the value clamped to the bounds."""
     rng = np.random.default_rng(21)
     for _ in range(40):
         q = QParams(float(10 ** rng.uniform(-3, 0)), int(rng.integers(0, 128)), dtype)

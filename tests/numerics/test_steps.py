@@ -1,5 +1,5 @@
-"""Tests of functions of float32 numbers in steps: their distance from the real values, special values, and
-the effect of flushed subnormal numbers."""
+"""Tests of functions of float32 values in steps: their distance from the real values, special values, and the
+effect of flushed subnormal values."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Flushing(Computed):
 
 
 def sample(seed: int, count: int) -> Any:
-    """Return normal numbers of every exponent and of common sizes, and special values."""
+    """Return normal values of every exponent and of common magnitudes, and special values."""
     r = np.random.default_rng(seed)
     every = r.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
     usual = np.concatenate([r.uniform(-110, 110, count), r.normal(0, 2, count)]).astype(np.float32)
@@ -38,8 +38,8 @@ def sample(seed: int, count: int) -> Any:
 
 
 def units(got: Any, want: Any) -> Any:
-    """Return distances in units of the last place. Zero counts as right for subnormal results, infinity for
-    results beyond float32."""
+    """Return distances in ulp. Zero counts as right for subnormal results, infinity for results beyond
+    float32."""
     size = np.abs(want)
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log2(np.where(size > 0, size, 1)))
@@ -111,7 +111,7 @@ REAL: dict[str, tuple[Callable[..., Number], Callable[[Any], Any], float]] = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_near_the_real_value(name: str) -> None:
-    """Errors are within the stated distance, and bits do not change if subnormal numbers are flushed to
+    """Errors are within the stated distance, and bits do not change if subnormal values are flushed to
     zero."""
     function, real, most = REAL[name]
     x = sample(1, 20_000)

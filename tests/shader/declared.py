@@ -1,6 +1,6 @@
-"""Shaders whose loops end after the rounds that their YAML declares (``iterations``), counted like drivers
-that end loops: each time an invocation evaluates a loop's condition. Results are wrong if the YAML declares
-too few.
+"""Shaders whose loops end after the iterations that their YAML declares (``iterations``), counted as by
+drivers that end loops: each time an invocation evaluates a loop's condition. Results are wrong if the YAML
+declares too few.
 
 ``VKQ_DECLARED_LOOPS=1 python -m pytest tests/ops ...`` runs any tests this way, on every driver.
 """
@@ -18,7 +18,7 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Value, Variant
 
 LOOP = re.compile(r"(\[\[unroll\]\]\s*)?\b(for|while)\s*\(")
-CONSTANT = re.compile(r"\bconst u?int (\w+)")  # bounds like this, or in capitals, are unrolled
+CONSTANT = re.compile(r"\bconst u?int (\w+)")  # loops with such bounds, or bounds in capitals, are unrolled
 NAME = re.compile(r"\b[a-z]\w*")
 FUNCTIONS = """
 uint vkq_rounds = 0u;
@@ -66,7 +66,7 @@ def _closing(source: str, start: int) -> int:
 
 
 def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-    """Stand-in for `Programs._make`."""
+    """Replacement of `Programs._make` that compiles counted loops."""
     spirv = find_compiler().compile(counted(variant, values), variant.source.name)
     module, constants = code(variant, spirv, values, self._capabilities)
     native: Any = self._context.program(

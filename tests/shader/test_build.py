@@ -79,7 +79,7 @@ def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_imports_little() -> None:
-    """Building a wheel imports little: only NumPy, PyYAML and platformdirs are installed then, and the
+    """Building a wheel imports few packages: only NumPy, PyYAML and platformdirs are installed then, and the
     extension does not exist yet."""
     code = (
         "import sys, vkq.shader.build\n"

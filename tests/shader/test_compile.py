@@ -1,4 +1,5 @@
-"""Tests of includes, keys, and the way from a variant to its SPIR-V through package, cache and compiler."""
+"""Tests of includes, keys, and the lookup of a variant's SPIR-V in the package, the cache and the
+compiler."""
 
 import dataclasses
 from pathlib import Path

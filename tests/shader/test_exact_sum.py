@@ -98,7 +98,7 @@ def results(
     pairs: np.ndarray, glsl: str, shape: tuple[int, ...], device: vkq.Device, folder: Path,
     soft: bool = False, steps: float = 1.0, litert: bool = False,
 ) -> np.ndarray:  # fmt: skip
-    """Return what the lines *glsl* write for each pair."""
+    """Return the results that the GLSL lines *glsl* write for each pair."""
     shutil.copytree(shaders_folder() / "common", folder / "common")
     (folder / "sum").mkdir()
     (folder / "sum" / "exact_sum.comp").write_text(
@@ -131,8 +131,8 @@ def test_sum_and_quotient(device: vkq.Device, soft: bool, tmp_path: Path) -> Non
 
 def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
     """Quotients rounded to integers are right for every half in the range and its neighbours, if the device's
-    quotient is off by up to three ulp; for scales up to the ends of float32, quotients beyond the range, zero
-    and subnormal numbers."""
+    quotient is off by up to three ulp; also for scales up to the ends of float32, quotients beyond the range,
+    zero and subnormal values."""
     rng = np.random.default_rng(71)
     halves = np.repeat(np.arange(-1030, 1031) / 2, 7)
     scales = (rng.integers(1 << 23, 1 << 24, halves.size) * 2.0 ** rng.integers(-40, 40, halves.size)).astype(
@@ -155,7 +155,8 @@ def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("litert", [False, True])
 def test_results_of_softmax(device: vkq.Device, litert: bool, soft: bool, tmp_path: Path) -> None:
-    """Numbers of a row and its sum, half of them within three ulp of a tie."""
+    """Results of softmax are right for pairs of an element and a row's sum, half of them within three ulp of
+    a tie."""
     rng = np.random.default_rng(71)
     n, steps = 40000, np.float32(1 / 256 if litert else 255)
     total = (rng.integers(1 << 23, 1 << 24, n) * 2.0 ** rng.integers(-23, 9, n)).astype(np.float32)

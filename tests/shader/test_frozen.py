@@ -29,7 +29,7 @@ MOST_CALLS = 60  # Python calls for one module; reflecting a module of 60 KB tak
 
 @pytest.fixture
 def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Shader]]:
-    """A package's folder with the sample, and the sample from its YAML."""
+    """Yield (a package's folder with the sample, the sample from its YAML)."""
     shader, folder = sample(tmp_path), tmp_path / "_spirv"
     monkeypatch.setattr(shader_build, "catalog", lambda: Catalog({shader.name: shader}))
     build(folder, 1)
@@ -72,8 +72,7 @@ def test_a_package_is_taken_as_it_is(packaged: tuple[Path, Shader], monkeypatch:
 
 
 def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader], tmp_path: Path) -> None:
-    """A package names the compiler that made it, also if another machine compiled and its folder was
-    copied."""
+    """A package names its compiler, also if the modules were compiled on another machine and copied."""
     folder, _ = packaged
     assert (folder / COMPILER).read_text() == f"{find_compiler().name}\n"
     (folder / COMPILER).write_text("glslang of another machine\n")
@@ -85,8 +84,8 @@ def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader]
 
 
 def test_it_takes_few_python_calls(packaged: tuple[Path, Shader]) -> None:
-    """Loading takes few Python calls. The test counts calls, not time: before, a first convolution took 5,229
-    calls for reflection, and 1,057 for reading YAML."""
+    """Loading takes few Python calls. The test counts calls, not time: with YAML, a first convolution took
+    5,229 calls for reflection, and 1,057 for reading YAML."""
     profile = cProfile.Profile()
     profile.enable()
     for variant in catalog().variants.values():

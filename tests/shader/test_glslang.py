@@ -1,4 +1,4 @@
-"""Tests of the compiler providers: the library with real shaders, commands by stand-ins."""
+"""Tests of the compiler providers: the library with real shaders, and fake commands."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def test_threads_get_the_same_bytes() -> None:
 
 
 def command(folder: Path, name: str, script: str) -> Path:
-    """Write an executable that stands in for a compiler command."""
+    """Write a fake compiler command; return its path."""
     path = folder / name
     path.write_text(f"#!{sys.executable}\nimport sys\n{script}")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -92,7 +92,7 @@ def test_commands(tmp_path: Path, name: str) -> None:
 
 
 def find_with(monkeypatch: pytest.MonkeyPatch, folder: Path, package: bool) -> "glslang.Compiler":
-    """Call `find_compiler` with only *folder* on PATH."""
+    """Return the result of `find_compiler` with only *folder* on PATH."""
     monkeypatch.setenv("PATH", str(folder))
     if not package:
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
@@ -124,8 +124,8 @@ def test_probe_needs_both_extensions() -> None:
 
 
 def test_a_signal_is_not_lost() -> None:
-    """A signal during compilation is not lost. The library calls Python back, and an exception of a signal
-    handler inside such a callback would be lost together with the result."""
+    """A signal during compilation is not lost. The library calls back into Python, and an exception of a
+    signal handler inside such a callback would be lost together with the result."""
     lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(200))  # lasts until the signal
     source = f"#version 450\nlayout(binding = 0) buffer D {{ int data[]; }};void main() {{ {lines} }}"
     compiler = find_compiler()
@@ -144,9 +144,9 @@ def test_a_signal_is_not_lost() -> None:
 
 
 def test_the_interpreter_ends_while_a_daemon_thread_compiles() -> None:
-    """The interpreter can end while a daemon thread compiles. The library calls Python, which a thread must
-    not enter any more then, so the exit waits for it. Here the process runs for two seconds after Python's
-    end."""
+    """The interpreter can end while a daemon thread compiles. The library calls Python, which threads must
+    not enter at that time, so the exit waits for the compilation. In this test the process runs for two
+    seconds after Python's end."""
     code = """if True:
         import ctypes, threading, time
         from vkq.shader.glslang import find_compiler

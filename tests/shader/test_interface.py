@@ -1,4 +1,4 @@
-"""Tests of push constants from one source: `push:` in a YAML, in Python and in GLSL; and of its errors."""
+"""Tests of push constants from one source (`push:` in a YAML), in Python and in GLSL, and of errors in it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def like(tmp_path: Path, text: str) -> Shader:
 
 
 def test_what_a_shader_is_like_holds_unless_it_is_said_anew(tmp_path: Path) -> None:
-    """A shader that is `like` another has everything of it that it does not replace: axes, defines, bindings
+    """A shader that is `like` another inherits everything that it does not replace: axes, defines, bindings
     and constants are extended."""
     shader = like(tmp_path, LIKE)
     assert [variant.name for variant in shader.variants] == [

@@ -27,7 +27,7 @@ def looping(folder: Path, loop: str, iterations: str = "") -> Variant:
 
 
 def test_a_loop_needs_a_declaration(tmp_path: Path) -> None:
-    """A loop must be declared in the YAML, unless it has the hint to unroll it, since it is short then."""
+    """A loop must be declared in the YAML, unless it has an unroll hint, because such loops are short."""
     bare = looping(tmp_path / "a", LOOP)
     with pytest.raises(CompileError, match=r"the SPIR-V has 1 loops; say their rounds in the YAML"):
         build([bare], text(bare))
@@ -53,8 +53,7 @@ def test_counted_loops_end_as_declared(tmp_path: Path) -> None:
 
 @pytest.fixture
 def counting(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vkq.Device]:
-    """Context manager: the device with new plans and programs, whose loops end after the declared
-    iterations."""
+    """Yield the device with new plans and programs, whose loops end after the declared iterations."""
     monkeypatch.setattr(device, "_plans", type(device._plans)(8))
     monkeypatch.setattr(device.programs, "_made", {})
     monkeypatch.setattr("vkq.runtime.programs.Programs._make", declared.make)

@@ -205,7 +205,7 @@ def test_features_must_be_required(tmp_path: Path) -> None:
 
 
 def validate(spirv: bytes) -> bool:
-    """Return the verdict of SPIRV-Tools, from the compiler's library."""
+    """Return True if SPIRV-Tools (in the compiler's library) accepts a module."""
     compiler = find_compiler()
     if not isinstance(compiler, LibraryCompiler):
         raise LookupError("these tests need the compiler of slangpy: pip install 'vkq[compile]'")
@@ -252,7 +252,7 @@ def module(*instructions: tuple[int, ...]) -> bytes:
         [(52, 5, 3, 196, 2), (71, 3, 11, 25)],
         # A constant 1 << 2^31 would have 256 MiB of zeros.
         [(21, 1, 32, 0), (43, 1, 2, 2**31), (52, 1, 5, 196, 2, 2), (71, 3, 11, 25), (51, 4, 3, 5, 5, 5)],
-        # An expression that doubles 5000 times has 2^5000 steps, and as many bits.
+        # An expression that doubles 5000 times has 2^5000 terms, and its value 5000 bits.
         [(21, 1, 32, 0), (43, 1, 2, 7), *((52, 1, n + 1, 128, n, n) for n in range(2, 5000)),
          (71, 9000, 11, 25),
          (51, 4, 9000, 5000, 5000, 5000)],

@@ -69,8 +69,8 @@ def test_what_has_no_value_stays(tmp_path: Path) -> None:
 
 
 def test_what_is_not_given_stays() -> None:
-    """Constants that are not given stay, and so does everything computed from them: a local size that uses
-    both kinds stays open."""
+    """Constants without given values stay, and so does everything computed from them: a local size that uses
+    both kinds stays a specialization constant."""
     source = GLSL.replace("STORES", "  y[A * 2] = T ? int(U * 3u) + B : 6;")
     source = source.replace(
         "layout(local_size_x = 1) in", "layout(local_size_x_id = 0, local_size_y_id = 7) in"

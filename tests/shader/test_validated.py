@@ -29,7 +29,7 @@ NEWER = {"6022", "5116"}
 
 
 def said(module: bytes) -> str:
-    """Return the validator's messages about a module; "" for a valid one."""
+    """Return the validator's messages about a module; "" if it is valid."""
     ended = subprocess.run(
         ["spirv-val", "--target-env", "vulkan1.1", "-"], input=module, capture_output=True, check=False
     )
@@ -52,7 +52,7 @@ def given(variant: Variant, module: bytes) -> bytes:
 
 
 def test_every_module_is_valid_for_vulkan_1_1(validator: None) -> None:
-    """Every module is valid as compiled, and as a driver gets it for each variant that shares it."""
+    """Every module is valid as compiled, and as specialized for each variant that shares it."""
     made = [(each, spirv(each[0])) for each in modules(catalog().variants.values())]
     rules = [what for each, module in made for variant in each for what in check_module(variant, module)]
     assert not rules
@@ -89,8 +89,8 @@ def test_the_compiler_is_the_one_that_was_tested() -> None:
 
 
 def test_other_spirv_of_a_release_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Other SPIR-V of a release is detected: one changed byte of a module, an additional module, or another
-    compiler ends the build; a new version does not."""
+    """A difference from a release's SPIR-V is detected: one changed byte of a module, an additional module,
+    or another compiler ends the build; a new version does not."""
     folder, file = tmp_path / "spirv", tmp_path / "release.json"
     folder.mkdir()
     stored.write(folder / "a.spv", b"\3\2\x23\7")
