@@ -73,7 +73,7 @@ class Histogram:
         return float(self.counts[outside].sum() / max(self.counts.sum(), 1))
 
     def quantile(self, share: float) -> float:
-        """Return the value below which this share of all elements is."""
+        """Return the value that is larger than this share of all elements."""
         total = np.cumsum(self.counts)
         at = int(np.searchsorted(total, share * total[-1]))
         return float(np.clip(self.centres[min(at, BINS - 1)], self.low, self.high))

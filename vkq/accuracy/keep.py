@@ -41,7 +41,7 @@ def kept_layers(
        rounds once.
     2. Each layer is tried alone, which gives its gain for each multiply-add.
     3. Layers leave int8 in the order of these gains, as few as needed (binary search).
-    4. Layers return to int8 where the goal holds without them, those with the most multiply-adds first.
+    4. Layers return to int8 if the goal is still reached, those with the most multiply-adds first.
     """
 
     if reached(found):

@@ -21,7 +21,7 @@ LARGE = 1 << 20  # least bytes of a dropped value after which freed memory is re
 
 
 class Walk:
-    """A model whose nodes are separate sessions; nodes that differ only in their constants share one.
+    """A model whose nodes are separate sessions; nodes that differ only in their inputs share one.
 
     Values that depend only on constants are computed once, in the constructor.
     """
@@ -140,7 +140,7 @@ class Run:
                 ahead += names
 
     def take(self, name: str) -> Array:
-        """Return a value; this counts as one of its readers."""
+        """Return a value; the call counts as one read."""
         if name in self.walk.constants:
             return self.walk.constants[name]
         ahead = [self.walk.held(name)]

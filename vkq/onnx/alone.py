@@ -39,8 +39,8 @@ def _attribute(key: str, value: Any) -> Any:
 
 
 def node_proto(node: Node) -> list[Any]:
-    """Return an unknown node in ONNX's form, after Identity nodes that make the values which its graphs read
-    by name."""
+    """Return an unknown node in ONNX's form, after Identity nodes that define the names which its graphs
+    read."""
     helper, a = package().helper, node.attributes
     own = node.inputs[: len(node.inputs) - len(a["captured"])]
     renamed = [

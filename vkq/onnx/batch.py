@@ -69,11 +69,11 @@ class BatchCheck:
         why = f"has shape {list(shape)} for a batch of {count}"
         if shape[:1] == (count,):
             if count == 1 and all(a.shape[:1] == (1,) for a in self.model.inputs):
-                return  # the model allows no other batch size
+                return  # all inputs have the fixed batch size 1
             try:
                 more = _graph(self.model, shapes, given, 1)
             except (VkqError, ValueError):
-                return  # the model has this batch size only
+                return  # the model accepts no other batch size
             if _axes(one, more, count).get(self.output, 0) == 0:
                 return
             why += f", {list(more.specs[self.output].shape)} for {count + 1}, and may mix or exchange inputs"
@@ -101,7 +101,7 @@ def _axes(one: Graph, more: Graph, count: int) -> dict[str, int]:
 
 
 def _grown(one: Graph, more: Graph, name: str, count: int) -> int:
-    """Return the only axis of a value that grew, from *count* by one."""
+    """Return the only axis of a value that grew, from *count* to *count* + 1."""
     if name not in more.specs or len(one.specs[name].shape) != len(more.specs[name].shape):
         return MIXED
     pairs = list(zip(one.specs[name].shape, more.specs[name].shape, strict=True))

@@ -80,15 +80,15 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Return the output on the CPU or leave it on the device; or write it into the OrtValue whose
-        ``data_ptr()`` is *buffer_ptr*."""
+        """Bind an output: to new memory on the CPU or the device, or to the OrtValue whose ``data_ptr()`` is
+        *buffer_ptr*."""
         if buffer_ptr is not None:
             return self.bind_ortvalue_output(name, at_address(buffer_ptr, element_type, shape or ()))
         self._output(name, device_type.lower())
 
     @checked
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Write the output into an OrtValue or a `vkq.Tensor` of its shape and type."""
+        """Bind an output to an OrtValue or a `vkq.Tensor` of its shape and type."""
         self._output(name, _checked(ortvalue))
 
     def _output(self, name: str, where: OrtValue | Tensor | str) -> None:
@@ -123,7 +123,7 @@ class IOBinding:
         return [value.numpy() for value in self._results]
 
     def run(self, options: Any) -> None:
-        """Run as `InferenceSession.run_with_iobinding`."""
+        """Run the session (`InferenceSession.run_with_iobinding`)."""
         self._results = []
         if not self._outputs:
             raise ArgumentError(f"no output is bound; bind at least one of {sorted(self._types)}")

@@ -21,8 +21,8 @@ TYPES = {"float": "float32", "double": "float64"}
 
 
 class CpuModel:
-    """A model in ONNX Runtime, with vkq's reason *why*. Used as `Executable`. Raises *why* itself if ONNX
-    Runtime refuses the model, too."""
+    """A model in ONNX Runtime; *why* is the error of vkq. Used as `Executable`. Raises *why* if ONNX Runtime
+    refuses the model, too."""
 
     def __init__(self, source: Any, why: ModelError):
         self.why = str(why)

@@ -17,7 +17,7 @@ class Genai:
     """Names of files, inputs and outputs, and the sizes for a loop over tokens."""
 
     model: Path
-    context: int  # most tokens, given and generated
+    context: int  # most tokens of a prompt and its continuation
     ends: frozenset[int]  # tokens that end the text
     shares: bool  # True if past and present share one buffer of length ``context``
     heads: int  # number of heads of keys and values

@@ -16,8 +16,8 @@ Key = tuple[str, str]
 
 
 def inlined(proto: Any) -> Any:
-    """Return the model without functions; raises ModelError if they call each other in a circle, are nested
-    deeper than `DEEPEST`, or give more than `MOST_NODES` nodes."""
+    """Return the model without functions; raises ModelError if functions are recursive, nested deeper than
+    `DEEPEST`, or expand to more than `MOST_NODES` nodes."""
     bodies = {(f.domain, f.name): f.node for f in proto.functions}
     sizes: dict[Key, int] = {}
 

@@ -26,7 +26,7 @@ class LanguageModel:
     needed.
 
     device, fallback: as in `InferenceSession`. Raises ModelError for another folder, or a model with inputs
-    unknown to a loop over tokens.
+    that vkq does not know.
     """
 
     @checked

@@ -64,7 +64,7 @@ class Executables:
         self.constant = constant  # names of the inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
-        # Most bytes of earlier shapes, without the weights that the newest shape uses, too.
+        # Most bytes of earlier shapes. Weights that the newest shape also uses do not count.
         self.limit = heap // KEPT_SHARE
         self._lock = Turns("preparing a model")  # always acquired before the lock of the layers
 
@@ -212,7 +212,7 @@ class Staged:
         self._executables, self._model = executables, model
         self._results = [argument.name for argument in model.outputs]
         self._lock = Turns("running a model")
-        self._then: dict[Hashable, Executables] = {}  # key: dtypes and numbers of axes
+        self._then: dict[Hashable, Executables] = {}  # by dtypes and ranks of the inputs
         self._whole: CpuModel | None = None
 
     def _on_cpu(self, layers: dict[Hashable, Any], model: Model) -> CpuPart:

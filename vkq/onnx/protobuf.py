@@ -23,7 +23,7 @@ DATA_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
-NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}  # number: (type, dtype of the unpacked array)
+NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}  # TensorProto.DataType: (type, unpacked dtype)
 ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
     11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",

@@ -52,7 +52,7 @@ class Model:
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         """Return the graph for these shapes of the inputs; every error names the node. Raises OpenShape if
         run-time values decide a shape."""
-        return fold_constants(self._graph(shapes), _otherwise)  # this also infers the spec of every value
+        return fold_constants(self._graph(shapes), _otherwise)  # folding also infers the spec of every value
 
     def known(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Graph, Rest]:
         """Return the part of the graph that can be planned without run-time values, and the rest."""
@@ -158,8 +158,7 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
 
 
 def _why(node: Node, domains: Mapping[int, str]) -> str:
-    """Return the reason why an operator that vkq knows cannot be read in this form; "" if vkq does not know
-    the operator."""
+    """If vkq knows an operator, return the reason why this form of it cannot be read; else ""."""
     domain = domains[id(node)]
     known = (domain, node.op) in FORMED or (not domain and node.op in REWRITTEN)
     return f"vkq does not support this form of {domain or 'ai.onnx'}.{node.op}" if known else ""

@@ -33,7 +33,7 @@ def multiplied(b: Builder, x: Value, z: Value) -> Value:
             " but one, and the leading axes must broadcast"
         )
     count = math.prod(leading)
-    if math.prod(right) == 1 and count:  # all matrices share one right operand: join the left rows
+    if math.prod(right) == 1 and count:  # all matrices share one right operand: stack all left rows
         m, count, x_step = count * m, 1, 0
     else:
         x, x_step = _spread(b, x, leading, (m, k))

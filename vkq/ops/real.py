@@ -19,7 +19,7 @@ from .choose import broadcast_to
 SHARED = 128  # least number of elements for which several invocations share a sum
 # SHARERS_OF_LARGEST invocations share a window of LARGEST or more elements.
 LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128
-PART = 4096 * SHARERS  # most elements that the invocations that share a sum add up in one dispatch
+PART = 4096 * SHARERS  # most elements of a sum that its invocations add up in one dispatch
 
 RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 

@@ -80,8 +80,8 @@ class FileStep:
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """A plan for one kind of device. A slot is the number of a buffer or of a part of one: an input, a
-    constant, a result or scratch memory.
+    """A plan for one kind of device. A slot is the index of a buffer, or of a part of a buffer, with an
+    input, a constant, a result or scratch memory.
 
     kind: the kind's name, such as "this" or "portable". about: a line of text for people.
     needs: features (1), limits (minimum values), and "=name" for values that must be equal.

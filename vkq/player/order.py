@@ -78,7 +78,7 @@ def _of_lines(matrices: Words, lines: Words) -> Iterator[Order]:
 
 
 def _channels(lines: Words, matrices: Words) -> Iterator[tuple[int, int]]:
-    """Yield each (n, k) that is consistent with the first four words."""
+    """Yield each (n, k) for which the first four words are equal."""
     for n in _divisors(lines.size // 4):
         if np.array_equal(matrices[:4], lines[: 4 * n : n][:4]):
             yield n, lines.size // n

@@ -1,4 +1,4 @@
-"""Models of both formats: a .tflite file by its identifier or suffix, any other file as ONNX."""
+"""Opens models of both formats: a file is .tflite by its identifier or suffix, and ONNX otherwise."""
 
 from __future__ import annotations
 

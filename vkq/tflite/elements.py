@@ -126,7 +126,7 @@ def by_table(low: Lowering, operator: FileOperator, table: Array) -> None:
 
 
 def by_node(low: Lowering, operator: FileOperator, op: str, **attributes: Any) -> None:
-    """Lower a function of one float."""
+    """Lower a function of floats."""
     x, y = operator.inputs[0], operator.outputs[0]
     first = low.channels_first([x])
     low.give(y, low.emit(op, [low.of(x, first)], **attributes), first)
@@ -145,7 +145,7 @@ REAL_NODES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower a function of one value."""
+    """Lower a function with one operand."""
     x, op = operator.inputs[0], operator.op
     if low.dtype(x) in FLOATS:
         if op == "RSQRT":

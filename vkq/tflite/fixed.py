@@ -74,8 +74,8 @@ def _sums(
     low: Lowering, op: str, inputs: list[str], weight: Array, x: QParams, point: Array | None,
     window: Mapping[str, Any],
 ) -> str:  # fmt: skip
-    """Return the int32 sums of a convolution: float32 results of a layer with scales of 1, exact below 2^24;
-    larger sums are added from several parts."""
+    """Return the int32 sums of a convolution: float32 results of a layer with scales of 1, exact below 2^24.
+    Larger sums are computed in several parts."""
     unit: dict[str, Any] = {
         "x": QParams(1.0, x.zero_point, x.dtype), "y": None, "activation": None, "w_zero_point": point,
         "w_scale": np.ones(1, np.float32), **window,

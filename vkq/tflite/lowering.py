@@ -46,8 +46,8 @@ class Unsupported(Exception):
 
 @dataclasses.dataclass
 class Lowering:
-    """Nodes and constants so far. ``plain`` and ``first``: by tensor, the name of its value in the file's
-    order, and with channels first; each only if it was emitted."""
+    """The state of lowering: nodes and constants so far. ``plain`` and ``first``: by tensor, the name of its
+    value in the file's order, and with channels first; each only if it was emitted."""
 
     file: File
     nodes: list[Node] = dataclasses.field(default_factory=list)
@@ -159,8 +159,8 @@ class Lowering:
         return True
 
     def spend(self, count: int) -> None:
-        """Count bytes of constants made from the file's, and raise an error above a limit that no network
-        needs: otherwise a small file could use any amount of memory, operator by operator."""
+        """Count *count* more bytes of computed constants; raise an error above a limit that no network needs.
+        Otherwise a small file could use any amount of memory, operator by operator."""
         self.room -= count
         if self.room < 0:
             raise ModelError(f"{self.source}: the model's constants would take more than {self.most} bytes")
@@ -189,7 +189,7 @@ class Lowering:
         return self.first[number]
 
     def channels_first(self, numbers: Sequence[int]) -> bool:
-        """Return True if an operator on these tensors should have channels first: one of them was computed
+        """Return True if an operator on these tensors should have channels first: one of them exists only
         so."""
         return any(n in self.first and n not in self.plain for n in numbers)
 

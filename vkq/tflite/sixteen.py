@@ -33,7 +33,8 @@ def has_sixteen(file: File) -> bool:
 
 
 def as_floats(file: File) -> File:
-    """Return the file with float32 tensors in place of int16 tensors. A clip to its range follows each."""
+    """Return the file with float32 tensors in place of int16 tensors, and a clip to the 16-bit range after
+    each."""
     sixteen = [is_sixteen(tensor) for tensor in file.tensors]
     tensors = [_real(tensor) if real else tensor for tensor, real in zip(file.tensors, sixteen, strict=True)]
     operators: list[FileOperator] = []

@@ -20,8 +20,8 @@ class Gates:
     nodes: tuple[Node, ...]
 
     def keep(self, context: Context, gates: Value) -> None:
-        """Store the kernel's result as the result of every replaced node. It is the result of the last one;
-        the other nodes' results are not read."""
+        """Store the kernel's result as the result of every replaced node. Other nodes read only the last
+        node's result."""
         context.ahead.update((node.outputs[0], gates) for node in self.nodes)
 
 

@@ -105,8 +105,8 @@ def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
 
 
 def only_reader(context: Context, node: Node) -> Node | None:
-    """Return the node that reads a node's result if it is the only one, a convolution that reads the result
-    as its image, and adds no residual; else None."""
+    """Return the only reader of a node's result if it is a convolution without residual that reads the result
+    as its image; else None."""
     name = node.outputs[0]
     readers = context.readers(name)
     if len(readers) != 1 or context.uses[name] != 1:  # a graph result counts as a use without a reader

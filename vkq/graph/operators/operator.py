@@ -89,7 +89,7 @@ class Operator:
       which commutes with any increasing function
     - "number": sums and other functions of real numbers
     - "shape": depends only on shapes, or makes constants
-    - "quantized": works on 8-bit numbers with parameters
+    - "quantized": computes with 8-bit values that have parameters
     """
 
     kind: Kind
@@ -113,7 +113,7 @@ def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]
 
 
 def one(result: Array) -> list[Array]:
-    """Return the list of a node's results if it has one."""
+    """Return the results of a node with one result."""
     return [np.asarray(result)]
 
 

@@ -87,7 +87,7 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
         if made.op == "MatMul":
             return Softmaxed(made, scale, tuple(added[::-1]), guarded)
         if scale != 1.0 or sweep.specs[made.outputs[0]].shape != shape:
-            return None  # a mask or a factor before the factor, or a broadcast
+            return None  # not supported: a step before the factor, or a broadcast
         if made.op in ("Mul", "Div"):
             name, factor = _apart(sweep, made)
             if factor is None or not np.isfinite(factor) or factor == 0:

@@ -32,8 +32,8 @@ def chain_elements(graph: Graph) -> Graph:
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
-    """Rewrite operators with several operands as binary ones, BatchNormalization as a product and a sum, and
-    common powers as products."""
+    """Rewrite operators with several operands as binary operators, BatchNormalization as a product and a sum,
+    and common powers as products."""
     dtype = sweep.specs[node.inputs[0]].dtype if node.input(0) else ""
     if node.op in (*VARIADIC, "Mean") and len(node.inputs) > 2 and takes(node.op, dtype):
         total = node.inputs[0]

@@ -42,8 +42,8 @@ def _is_product(sweep: Sweep, name: str) -> bool:
 
 
 def _slice(sweep: Sweep, node: Node) -> bool:
-    """Replace a Slice after a Reshape (and a Transpose) by a Slice of columns before the Reshape. It must be
-    along the first of the axes into which the Reshape splits the columns."""
+    """Replace a Slice after a Reshape (and a Transpose) by a Slice of columns before the Reshape. The old
+    Slice must be along the first of the axes into which the Reshape splits the columns."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     name = turned.inputs[0] if turned else node.inputs[0]
     split, lists = sweep.producer(name, "Reshape"), [sweep.array(one) for one in node.inputs[1:]]
@@ -78,7 +78,7 @@ def _reshape(sweep: Sweep, node: Node) -> bool:
     long = [place for place, size in enumerate(to) if size > 1]
     if len(given) <= len(to) or [given[axis] for axis in perm] != [to[place] for place in long]:
         return False
-    order = sorted(perm)  # the long axes before the Transpose, for the positions of those after it
+    order = sorted(perm)  # the long axes in the order before the Transpose
     shape, moved = list(to), list(range(len(to)))
     for place, axis, own in zip(long, perm, order, strict=True):
         shape[place], moved[place] = given[own], long[order.index(axis)]

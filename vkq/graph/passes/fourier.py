@@ -29,8 +29,8 @@ def waves(given: int, length: int, parts: int, results: int, inverse: bool = Fal
 
 
 def real_waves(given: int, length: int) -> Matrix:
-    """Return the matrix (given * 2, length) from the first half of a spectrum to real numbers. The other half
-    is the mirror image of the first; an element that is its own mirror image counts once."""
+    """Return the matrix (given * 2, length) that maps the first half of a spectrum to a real signal. The
+    other half is the mirror image of the first; an element that is its own mirror image counts once."""
     both = waves(given, length, 2, length, inverse=True)[:, ::2].reshape(given, 2, length)
     alone = np.isin(np.arange(given) * 2, (0, length))
     return (both * np.where(alone, 1, 2)[:, None, None]).reshape(given * 2, length)

@@ -20,8 +20,8 @@ from .words import FLOATS, WHOLE, Words
 
 
 def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Convert *ids* to non-negative indices into axes of these sizes. Position i of the last axis of *ids* is
-    for size i; a single size is for all ids."""
+    """Convert *ids* to non-negative indices into axes of these sizes. ids[..., i] is an index into the axis
+    of size sizes[i]; if there is one size, all ids are indices into that axis."""
     dtype = w.of(ids).dtype
     size = np.asarray(sizes if len(sizes) > 1 else sizes[0])
     known = w.sweep.array(ids)

@@ -1,4 +1,4 @@
-"""Replaces an operator between dequantize and quantize by vkq's operator on 8-bit numbers.
+"""Replaces an operator between dequantize and quantize by vkq's operator on 8-bit values.
 
 The conditions are those of ONNX Runtime's selectors: activations and result have one type; weights are
 constant, and quantized per tensor or per output channel; the bias is int32 with the scale x * w (within 1 %;

@@ -109,7 +109,7 @@ def _way(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int | N
     """Return the code of how the kernel addresses an operand of the chain for rows of this shape; None if the
     kernel cannot read the operand."""
     own = sweep.specs[name]
-    if own.dtype != dtype:  # flags or bytes, which must be converted to numbers first
+    if own.dtype != dtype:  # flags or bytes, which must be converted first
         return None
     if own.shape == shape:
         return LIKE

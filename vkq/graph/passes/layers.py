@@ -6,9 +6,9 @@ Weights are constants, quantized per tensor or per output channel. An int32 bias
 
 ONNX Runtime computes int32 sums, which wrap on overflow, in linear layers whose weight has zero points, and
 in convolutions with a quantize after them; vkq's sums wrap there, too. ONNX Runtime computes all other layers
-in floats (attribute ``floats``: this layer in every case). There a bias that is too large is added to the
-float result (``biases`` has the int32 and the float form), and convolutions with too large products are
-refused (``why``)."""
+in floats (attribute ``floats``: this layer always). There a bias that is too large is added to the float
+result (``biases`` has the int32 and the float form), and convolutions with too large products are refused
+(``why``)."""
 
 from __future__ import annotations
 
