@@ -97,8 +97,8 @@ class Spec:
 
 
 def default_layout(dtype: str, rank: int) -> str:
-    """Return the default layout: for int8 with four dims the image layout, with others the matrix layout;
-    other types are row-major."""
+    """Return the default layout: for 8-bit dtypes the image layout with four dims, else the matrix layout;
+    other dtypes are row-major."""
     if dtype not in BYTES:
         return CONTIGUOUS
     return IMAGE if rank == 4 else MATRIX

@@ -51,8 +51,8 @@ _SCALARS = {OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC
 
 def literals_of(variant: Variant, matrix_literals: bool) -> set[int]:
     """Return the ids of the specialization constants that become literals: sizes and choices.
-    *matrix_literals*: in shaders for matrix units all but trip counts; if False, only sizes in these
-    shaders."""
+    *matrix_literals*: in shaders for matrix units, make all constants except trip counts literals; if False,
+    only sizes."""
     matrices = "cooperativeMatrix" in variant.requires
 
     def literal(name: str, constant: Constant) -> bool:
