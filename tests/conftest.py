@@ -18,8 +18,8 @@ REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 
 def _environment() -> None:
-    """Set up, before the loader is opened: both drivers, the validation layer, and a cache that outlives the
-    run but is not the user's."""
+    """Set up both drivers, the validation layer, and a cache that outlives the run but is not the user's,
+    before the loader is opened."""
     icds = [
         *Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"),
         ROOT / ".drivers" / "vk_swiftshader_icd.json",
@@ -48,7 +48,7 @@ _opened: dict[str, vkq.Device] = {}
 
 
 def open_device(driver: str) -> vkq.Device:
-    """Return the driver's device, opened once for the whole run; a missing one is a failure under
+    """Return the driver's device, opened once for the whole run; a missing device is a failure under
     VKQ_REQUIRE_DEVICE=1."""
     if driver not in _opened:
         try:

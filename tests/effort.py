@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TooMuchWork(BaseException):
-    """More ran than was allowed. The tested code has no handler that catches it."""
+    """More work was done than allowed. No handler in the tested code catches this exception."""
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 """``python -m tests.mutants [PART]``: removes the guards of mutants.yaml one at a time and runs the test that
-must fail; exit code 1 if one passes. PART selects those whose text or test contains it.
+must fail; exit code 1 if one passes. PART selects the guards whose text or test contains it.
 
 The guard is removed in the file itself, which is always restored: run nothing else in this checkout
 meanwhile.
@@ -25,7 +25,7 @@ TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Mutant:
-    """A guard: the text in a file, its replacement, and the test that must then fail."""
+    """A guard: the text in a file, its replacement, and the test that must fail with the replacement."""
 
     file: Path
     guard: str
@@ -45,7 +45,8 @@ class Mutant:
 
 
 def mutants() -> list[Mutant]:
-    """Return all of mutants.yaml: for each file and test, pairs of a guard and its replacement."""
+    """Return all guards of mutants.yaml, which lists pairs of guard and replacement for each file and
+    test."""
     found = []
     for entry in yamlfile.load(LIST).sequence():
         keys = entry.mapping({"file", "test", "guard"}, {"becomes"})
@@ -65,7 +66,7 @@ def seen(mutant: Mutant) -> bool:
 
 
 def passes(test: str) -> bool:
-    """Return True if a test passes; a test that does not end in time, or does not exist, fails."""
+    """Return True if a test passes; a test that exceeds the time limit, or does not exist, fails."""
     argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "VKQ_REQUIRE_DEVICE": "1"}
     try:

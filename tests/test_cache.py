@@ -1,4 +1,4 @@
-"""The validated cache: every kind of damage is detected, reported once, and repaired."""
+"""Tests of the validated cache: every kind of damage is detected, reported once, and repaired."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests of which cases SwiftShader skips."""
+"""Tests of the choice of cases that SwiftShader skips."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ PATHS, SHAPES = ("dot", "words"), ("one", "two", "three", "four", "five")
 
 
 class Item(SimpleNamespace):
-    """A stand-in for pytest's Item with the fields that conftest.py reads."""
+    """A fake of pytest's Item with the fields that conftest.py reads."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""Imports go one way, and ``import vkq`` does no work."""
+"""Tests that imports go only from higher to lower layers, and that ``import vkq`` does no work."""
 
 import ast
 import functools
@@ -36,12 +36,12 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-# The oracle tests the other modules, so they must not use it.
+# The oracle is used to test the other modules, so they must not import it.
 JUDGES = {"reference", "check", "bench"}
 
 
 def part(module: tuple[str, ...]) -> str:
-    """Return the name in LAYERS of a module of vkq."""
+    """Return the name under which LAYERS lists a module of vkq."""
     return module[0] if module else "__init__"
 
 
@@ -82,7 +82,7 @@ def name_of(path: Path) -> str:
 
 @functools.cache
 def graph() -> dict[str, set[str]]:
-    """Return every module with its imports: also those inside functions and only for type checkers."""
+    """Return module -> its imports, including imports inside functions and for type checkers only."""
     names = {*(name_of(path) for path in modules()), ""}
 
     def module(target: tuple[str, ...]) -> str:
@@ -96,7 +96,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def circles(edges: dict[str, set[str]]) -> set[str]:
-    """Return the modules that import themselves through others."""
+    """Return the modules that import themselves through other modules."""
 
     def reached(name: str) -> set[str]:
         seen: set[str] = set()
@@ -130,7 +130,7 @@ def test_no_circle() -> None:
 
 
 def inside(package: str, edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the modules and packages of a package ("": of vkq) with the siblings that they import."""
+    """Return each module and package of a package ("" means vkq) -> the siblings that it imports."""
     prefix = f"{package}." if package else ""
 
     def child(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The list of guards matches the code; `make mutants` removes them one at a time."""
+"""Tests that the list of guards matches the code; `make mutants` removes the guards one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's example, every example script and every docstring run."""
+"""Tests that the README's example, every example script and the examples of every docstring run."""
 
 import doctest
 import importlib
@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 PRINTED = "(10, 10)", "10)", "[[20 50]]"  # the texts that the blocks print
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-# By file: an editable install has the checkout itself in the package's path. A __main__ module runs on
-# import.
+# Listed by file, because in an editable install the package's path contains the checkout. A __main__ module
+# runs on import.
 FILES = [path for path in sorted((ROOT / "vkq").rglob("*.py")) if path.stem not in ("__main__", "__init__")]
 MODULES = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES]
 

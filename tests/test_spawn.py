@@ -1,4 +1,4 @@
-"""Tests of vkq's child processes: what they import, how their end is reported, and that none outlives its
+"""Tests of vkq's child processes: their imports, the report of their end, and that none outlives its
 parent."""
 
 from __future__ import annotations

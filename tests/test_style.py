@@ -1,4 +1,4 @@
-"""Rules beyond ruff: lengths of lines, functions and files, and unique names of classes."""
+"""Tests of rules beyond ruff: lengths of lines, functions and files, and unique names of classes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def paragraphs(text: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_are_read_at_once(path: Path) -> None:
-    """Lines fit, and no paragraph is too long to be read at once."""
+    """Lines of Markdown pages fit, and no paragraph is longer than `PARAGRAPH_WORDS`."""
     found = list(paragraphs(path.read_text(encoding="utf-8")))
     assert [line for lines in found for line in lines if len(line) > COLUMNS] == []
     words = {lines[0]: sum(len(line.split()) for line in lines) for lines in found}

@@ -1,4 +1,4 @@
-"""Tests of vkq's locks, which raise an error where a plain lock would wait for ever."""
+"""Tests of vkq's locks, which raise an error in cases in which a plain lock would wait for ever."""
 
 import os
 import re
@@ -108,8 +108,8 @@ def test_a_child_forked_by_the_thread_inside_goes_on() -> None:
 
 
 def test_locks_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks of closed sessions are forgotten, so that a service can open many; a fork still knows those in
-    use."""
+    """Locks of closed sessions are forgotten, so that a service can open many sessions; a fork still knows
+    the locks in use."""
     monkeypatch.setattr(module, "_all", {})
     monkeypatch.setattr(module, "_most", 5)
     kept = [Turns("kept") for _ in range(4)]

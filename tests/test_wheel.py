@@ -1,5 +1,5 @@
-"""Tests of the wheel: it is built here and installed into an empty environment without a shader compiler,
-where it runs work like that of the demo."""
+"""Tests of the wheel, which is built and installed into an empty environment without a shader compiler, where
+it runs work like the demo's."""
 
 import os
 import subprocess

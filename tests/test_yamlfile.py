@@ -1,4 +1,4 @@
-"""The YAML loader: accepted files, and every refusal with file and line."""
+"""Tests of the YAML loader: accepted files, and every refusal with file and line."""
 
 import os
 from pathlib import Path
@@ -145,7 +145,7 @@ def test_numbers_are_bounded(tmp_path: Path, text: str, message: str) -> None:
 def test_what_is_refused_is_refused_soon(
     tmp_path: Path, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refused file is refused at once: no value after the refused one is visited."""
+    """A file is refused at its first invalid value: no later value is visited."""
     visited = 0
     compose = yamlfile._Plain.compose_node
 

@@ -1,4 +1,4 @@
-"""Compare the memory that comparing layers, or quantizing, takes with that of a model's values.
+"""Compare the memory for comparing layers, or for quantizing, with the memory of a model's values.
 
     python -m tests.accuracy.memory compare 25 64
     python -m tests.accuracy.memory quantize 25 64
@@ -55,7 +55,7 @@ def compared(blocks: int, side: int, folder: Path) -> LayerReport:
 
 
 def quantized(blocks: int, side: int, folder: Path) -> QuantizedReport:
-    """Return the report for three random samples, which are made when they are read."""
+    """Return the report for three random samples, generated when they are read."""
 
     def samples() -> Iterator[dict[str, np.ndarray]]:
         for seed in range(3):

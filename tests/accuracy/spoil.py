@@ -4,8 +4,8 @@
     python -m tests.accuracy.spoil all
 
 multiplies 20 random scales of each of five networks by 4 or 1/4, or every scale by both, one at a time, and
-counts how often the layer is named. "all" also multiplies the scales of biases, and in each weight's scales
-that of a random channel. (A wrong bias of one channel may be smaller than what the layer rounds anyway.)
+counts how often the layer is named. "all" also multiplies the scales of biases, and one random channel of
+each weight's scales. (A wrong bias of one channel may be smaller than the layer's rounding error.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Place = tuple[str, float, int | None]  # a scale, its factor, and the channel (N
 
 
 def pair(kind: str, folder: Path) -> tuple[Path, onnx.ModelProto, list[dict[str, Any]]]:
-    """Return the float network's file, its quantized form, and the samples that calibrated it."""
+    """Return (the float network's file, its quantized form, the calibration samples)."""
     net = Net(seed=3)
     proto = net.model(*KINDS[kind](net))
     path = folder / f"{kind}.onnx"
@@ -43,8 +43,8 @@ def pair(kind: str, folder: Path) -> tuple[Path, onnx.ModelProto, list[dict[str,
 
 
 def scales(model: onnx.ModelProto) -> list[str]:
-    """Return the scales of activations and weights, without those of biases and of constants without an
-    axis."""
+    """Return the names of the scales of activations and weights, but not of biases and of constants without
+    an axis."""
     nodes = model.graph.node
     made = {name for node in nodes for name in node.output} | {value.name for value in model.graph.input}
     found = []
@@ -58,7 +58,7 @@ def scales(model: onnx.ModelProto) -> list[str]:
 
 
 def biases(model: onnx.ModelProto) -> list[str]:
-    """Return the scales of int32 constants."""
+    """Return the names of the scales of int32 constants."""
     wide = {t.name for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT32}
     found = (node for node in model.graph.node if node.op_type in QDQ and node.input[0] in wide)
     return list(dict.fromkeys(node.input[1] for node in found))
@@ -67,8 +67,8 @@ def biases(model: onnx.ModelProto) -> list[str]:
 def spoilt(
     model: onnx.ModelProto, scale: str, factor: float, channel: int | None = None
 ) -> tuple[onnx.ModelProto, set[str]]:
-    """Return the model with one scale multiplied, whole or in one channel, and the values or weights that
-    this scale quantizes."""
+    """Return (the model with one scale multiplied, as a whole or in one channel; the values or weights that
+    this scale quantizes)."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     tensor = next(t for t in copy.graph.initializer if t.name == scale)
     array = numpy_helper.to_array(tensor).copy()
@@ -79,7 +79,7 @@ def spoilt(
 
 
 def named(report: LayerReport, model: onnx.ModelProto, values: set[str]) -> bool:
-    """Return whether the first layers that the report names compute these values or read these weights."""
+    """Return True if the first layers that the report names compute these values or read these weights."""
     count = max(1, sum(row.output in values for row in report.rows))
     readers = {name for node in model.graph.node if values & set(node.input) for name in node.output}
     found = {row.output for row in report.worst(count)}
@@ -87,7 +87,7 @@ def named(report: LayerReport, model: onnx.ModelProto, values: set[str]) -> bool
 
 
 def _near(model: onnx.ModelProto, names: set[str]) -> set[str]:
-    """Return these values and those made from them by Relu and quantization."""
+    """Return these values and the values computed from them by Relu and quantization."""
     for node in model.graph.node:  # in order
         if node.op_type in ("Relu", "Clip", *QDQ) and names & set(node.input):
             names = names | set(node.output)
@@ -95,13 +95,13 @@ def _near(model: onnx.ModelProto, names: set[str]) -> set[str]:
 
 
 def drawn(model: onnx.ModelProto, count: int, random: np.random.Generator) -> Iterator[Place]:
-    """Draw scales and factors."""
+    """Yield random scales and factors."""
     for scale in random.choice(scales(model), count):
         yield str(scale), float(random.choice(FACTORS)), None
 
 
 def every(model: onnx.ModelProto, random: np.random.Generator) -> Iterator[Place]:
-    """Return every scale with both factors, and a channel of each weight's."""
+    """Yield every scale with both factors, and one channel of each weight's scales."""
     sizes = {t.name: int(np.prod(t.dims)) for t in model.graph.initializer}
     for factor in FACTORS:
         for scale in (*scales(model), *biases(model)):

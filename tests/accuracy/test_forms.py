@@ -1,5 +1,5 @@
-"""Tests of quantizing models as exporters write them: nodes without names, several inputs of open sizes, a
-weight that two layers share."""
+"""Tests of quantizing models as exporters write them: nodes without names, several inputs of variable sizes,
+a weight that two layers share."""
 
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def test_it_is_quantized_and_runs_whole(
     assert main([*words, "--seconds", "3", "-o", str(target)]) == 0
     out, err = capfd.readouterr()
     assert all(f"  {name}: " in out for name in "yzu")  # a line for each output
-    assert "Exception" not in err  # ONNX Runtime logs nothing about what was tried
+    assert "Exception" not in err  # ONNX Runtime logs no failed attempts
     session = vkq.onnx.InferenceSession(target, device)  # raises if a node cannot run there
     names, real, beside = ["y", "z", "u"], cpu_session(path, "test"), cpu_session(target, "test")
     agreement = Agreement(names)

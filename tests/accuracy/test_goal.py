@@ -1,4 +1,4 @@
-"""Tests of targets that a user's own program or function evaluates."""
+"""Tests of accuracy targets that a user's program or function evaluates."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,8 @@ def noise(real: Path, path: Path, feeds: list[dict[str, np.ndarray]]) -> float:
 
 
 def test_a_function_judges(tmp_path: Path) -> None:
-    """A function judges candidates: one target needs more than plain int8, the other is reached at once."""
+    """A user's function evaluates candidates: one target needs more than plain int8, the other is reached at
+    once."""
     path, net = saved(short, tmp_path)
     feeds = samples(net.shape)
     plain = quantize(path, tmp_path / "plain.onnx", feeds, seconds=0)
@@ -50,7 +51,7 @@ def test_a_function_judges(tmp_path: Path) -> None:
     assert report.reached
     assert report.kept
     assert noise(path, tmp_path / "a.onnx", feeds) <= whole / 2
-    assert asked[0] == 0  # the float model is judged first
+    assert asked[0] == 0  # the float model is evaluated first
     assert min(asked) == pytest.approx(-whole)
     assert "the float model scores -0.0" in said
     report = quantize(path, tmp_path / "b.onnx", feeds, seconds=0, target_judge=judge, least=-2 * whole)

@@ -1,5 +1,5 @@
-"""Tests of the comparison of a quantized model's layers with the float model's: a layer with a wrong scale is
-named, and memory is bounded."""
+"""Tests of the comparison of a quantized model's layers with the float model's layers: a layer with a wrong
+scale is named, and memory is bounded."""
 
 import json
 import weakref
@@ -54,7 +54,7 @@ def test_what_a_layer_adds_and_what_it_inherits(networks: dict[str, Any], tmp_pa
     rows = {row.output: row for row in compare_layers(path, tmp_path / "broken.onnx", samples).rows}
     assert rows.keys() == clean.keys()
     worse = [name for name in rows if rows[name].own_db < clean[name].own_db - 3]
-    assert len(worse) == 1, worse  # only this layer is at fault
+    assert len(worse) == 1, worse  # only this layer is wrong
     assert sum(rows[name].snr_db < clean[name].snr_db - 3 for name in rows) > len(rows) / 2
     assert clean["x"].own_db == clean["x"].snr_db
     assert all(row.cosine > 0.99 and 0 <= row.clipped < 0.1 and 0.3 < row.used <= 1 for row in clean.values())
@@ -120,7 +120,7 @@ def test_memory_that_is_freed_is_given_back(tmp_path: Path, monkeypatch: pytest.
     calls: list[int] = []
     monkeypatch.setattr("vkq.accuracy.layers.give_back", lambda: calls.append(1))
     compared(2, 16, tmp_path)
-    assert not calls  # garbage collection would take longer than small values are worth
+    assert not calls  # no garbage collection: it takes longer than small values are worth
     monkeypatch.setattr("vkq.accuracy.layers.LARGE", CHANNELS * 16 * 16 * 4)
     assert len(compared(2, 16, tmp_path).rows) == len(calls)
     give_back()
@@ -150,7 +150,8 @@ def test_a_value_is_read_by_branches_too() -> None:
 
 
 def test_a_tally_of_many_shapes() -> None:
-    """While the samples have the same channels, each is counted; then all numbers are one channel."""
+    """While all samples have the same channels, each channel is counted; afterwards all values are one
+    channel."""
     x = np.float32([[[1, 5], [2, 3]]])
     tally = Tally()
     for _ in range(2):

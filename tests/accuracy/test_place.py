@@ -1,4 +1,4 @@
-"""Tests of the numbers that quantization writes: scales, zero points, codes of weights and biases follow
+"""Tests of the constants that quantization writes: scales, zero points, codes of weights and biases follow
 their formulas, channel by channel."""
 
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_scales_are_those_of_the_ranges(activations: str, symmetric: bool) -> No
             low, high = -widest, widest
         steps = 254 if symmetric and activations == "int8" else 255
         assert scale == pytest.approx((high - low) / steps, rel=1e-6), name
-        if not symmetric and activations == "int8":  # what the search computes with
+        if not symmetric and activations == "int8":  # the parameters that the search uses
             assert step((low, high)) == (pytest.approx(scale, rel=1e-6), zero)
         middle = 127 if activations == "uint8" else 0
         want = middle if symmetric else round(lowest - low / scale)
@@ -87,7 +87,7 @@ def test_scales_are_those_of_the_ranges(activations: str, symmetric: bool) -> No
 
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_codes_are_those_of_the_weights(per_channel: bool) -> None:
-    """Each channel has its own scale, and its own bias in steps of both scales."""
+    """Codes are the rounded weights: each channel has its own scale, and a bias in steps of both scales."""
     real = arrays(network())
     made = placed(network(), QuantPlan(SPANS, per_channel=per_channel))
     data, read = arrays(made), {node.name: node for node in made.graph.node}
@@ -110,7 +110,7 @@ def test_codes_are_those_of_the_weights(per_channel: bool) -> None:
 
 
 def pictures(count: int, seed: int = 1) -> list[dict[str, np.ndarray]]:
-    """Return samples whose channels have means of their own."""
+    """Return samples whose channels have different means."""
     random = np.random.default_rng(seed)
     means = np.float32([1, 5, -3]).reshape(1, 3, 1, 1)
     return [{"x": random.uniform(0, 2, (3, 3, 2, 2)).astype(np.float32) * means} for _ in range(count)]
@@ -125,7 +125,7 @@ def test_peaks_are_those_of_all_samples() -> None:
 
 
 def test_samples_held_out_set_no_range(tmp_path: Path) -> None:
-    """Every third sample is measured, and not calibrated with."""
+    """Every third sample is used for measuring, not for calibrating."""
     onnx.save(network(), tmp_path / "float.onnx")
     feeds = pictures(6)
     feeds[5]["x"][0, 1, 0, 0] = 1000
@@ -136,8 +136,8 @@ def test_samples_held_out_set_no_range(tmp_path: Path) -> None:
 
 
 def test_the_search_corrects_biases(tmp_path: Path) -> None:
-    """With one scale for the weight of uneven channels, the search keeps biases that take up the mean error,
-    of the layers as they are after equalizing."""
+    """With one scale for a weight of uneven channels, the search keeps bias corrections for the mean error,
+    of the layers after equalizing."""
     proto = network()
     tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == "u")
     u = numpy_helper.to_array(tensor).copy()
@@ -153,7 +153,8 @@ def test_the_search_corrects_biases(tmp_path: Path) -> None:
 
 
 def test_corrected_biases_are_those_of_the_formula() -> None:
-    """``b + (W - W_q) E[x]``, with the mean of each channel over all samples and pixels."""
+    """Corrected biases equal ``b + (W - W_q) E[x]``, with the mean of each channel over all samples and
+    pixels."""
     proto = network()
     feeds = pictures(3)
     seen = Observed(proto, feeds)

@@ -1,4 +1,4 @@
-"""Tests of measured quantization: which layers stay float, what is corrected, targets, and results on a
+"""Tests of measured quantization: the layers that stay float, the corrections, targets, and results on a
 device without CPU nodes."""
 
 from pathlib import Path
@@ -80,8 +80,8 @@ def saved(kind: Any, folder: Path, seed: int = 3) -> tuple[Path, Net]:
 
 
 def on_device(device: vkq.Device, real: Path, target: Path, feeds: list[dict[str, Any]]) -> Agreement:
-    """Return how near the device's outputs are to the float model's. Check that every node runs on the
-    device, and that its outputs differ from ONNX Runtime's by much less than quantization changes them."""
+    """Return the agreement of the device's outputs with the float model's. Check that every node runs on the
+    device, and that its outputs differ from ONNX Runtime's much less than from the float model's."""
     session = vkq.onnx.InferenceSession(target, device)  # raises if a node cannot run there
     beside, floats = cpu_session(target.read_bytes(), "test"), ort.InferenceSession(real)
     names = [value.name for value in session.get_outputs()]
@@ -177,7 +177,7 @@ def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
     floats = elementwise(proto)
     assert [name.split("_")[0] for name in floats] == ["HardSwish", "HardSwish"]
     new, ranges, nodes = smoothed(proto, seen, floats)
-    assert nodes == ["Conv_0/smooth", "Conv_2/smooth"]  # the others are equalized
+    assert nodes == ["Conv_0/smooth", "Conv_2/smooth"]  # the other layers are equalized
     feed = samples(net.shape, 1, 7)[0]
     a, b = (ort.InferenceSession(p.SerializeToString()).run(None, feed)[0] for p in (proto, new))
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -252,7 +252,7 @@ def test_targets(device: vkq.Device, tmp_path: Path) -> None:
 def test_a_target_that_is_out_of_reach(
     tmp_path: Path, software_device: vkq.Device, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The search reports a target that it cannot reach, and the best found. A product of two activations has
+    """The search reports a target that it cannot reach, and the best result. A product of two activations has
     no weight and stays int8."""
     path, net = saved(
         lambda net: [net.op("MatMul", "x", net.op("Transpose", "x", perm=[0, 1, 3, 2]))], tmp_path
@@ -353,7 +353,7 @@ def test_sessions_of_candidates_keep_no_memory(tmp_path: Path, monkeypatch: pyte
 
 def test_channels_are_counted_alike(tmp_path: Path) -> None:
     """Channels of large values (boxes) do not hide errors in channels of small values (scores). The search
-    maximizes the same number that it reports."""
+    maximizes the measure that it reports."""
     random = np.random.default_rng(0)
     real = np.abs(random.normal(1, 0.1, (4, 3, 50))).astype(np.float32) * np.float32([[320], [1], [1]])
     real[:, 2] = 0  # a channel that is always 0 does not count

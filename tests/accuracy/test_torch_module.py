@@ -1,4 +1,4 @@
-"""Tests of PyTorch modules that become int8 sessions in one call (if PyTorch is installed), and of refused
+"""Tests of PyTorch modules that one call makes int8 sessions (if PyTorch is installed), and of refused
 objects."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_what_is_none_of_it_is_refused() -> None:
 
 
 def network(torch: Any) -> Any:
-    """Return a network of two inputs, with a BatchNorm in training mode and one that is not."""
+    """Return a network of two inputs, with one BatchNorm in training mode and one in evaluation mode."""
     torch.manual_seed(1)
 
     class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -55,7 +55,7 @@ def network(torch: Any) -> Any:
 
 
 def test_modules_and_programs(any_device: vkq.Device, torch: Any, tmp_path: Path) -> None:
-    """Modules and exported programs are quantized: with two inputs, an open batch, and BatchNorm in
+    """Modules and exported programs are quantized: with two inputs, a variable batch, and BatchNorm in
     evaluation or training mode."""
     net = network(torch)
     samples = [(torch.randn(2, 3, 9, 7), torch.randn(2, 2, 9, 7)) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Tests of trained networks: in int8 they keep their decisions and run whole on a device."""
+"""Tests of trained networks: in int8 they keep their decisions and run entirely on a device."""
 
 import tempfile
 from functools import cache
@@ -20,7 +20,7 @@ from vkq.onnx.cpu import cpu_session
 
 @cache
 def made(network: str) -> bytes:
-    """Return the quantized network, by the first choices of the search."""
+    """Return the network, quantized with the first choices of the search."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
         quantize(MODELS / f"{network}.float.onnx", path, feeds(network, 6, True), seconds=0)
@@ -29,8 +29,8 @@ def made(network: str) -> bytes:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_decisions_stay(network: str, tmp_path: Path) -> None:
-    """At least 99.5 % of a network's decisions stay the same, with every layer in int8: classes, and what
-    non-maximum suppression leaves of the detector's boxes."""
+    """At least 99.5 % of a network's decisions stay the same with every layer in int8: classes, and the
+    detector's boxes after non-maximum suppression."""
     (tmp_path / "int8.onnx").write_bytes(made(network))
     snr, same = measured(network, tmp_path / "int8.onnx", feeds(network, 60, False))
     assert same >= 0.995

@@ -46,8 +46,8 @@ def layer(
 
 
 def onnxruntime(path: Path, feed: dict[str, Any], optimized: bool = False) -> list[Any]:
-    """Run ONNX Runtime step by step, unless *optimized*: its fused products round activations to 8 bits in
-    blocks."""
+    """Return ONNX Runtime's results, without fusion unless *optimized*: its fused products round activations
+    to 8 bits in blocks."""
     options = ort.SessionOptions()
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -97,8 +97,8 @@ def test_a_layer_runs_whole(device: vkq.Device, tmp_path: Path, name: str, bits:
 
 
 def _magnitudes(path: Path) -> Path:
-    """Write the model with the magnitudes of its weights; from magnitudes it computes the bound's sum of
-    magnitudes."""
+    """Write the model with the magnitudes of its weights, which computes the bound's sum of magnitudes;
+    return its path."""
     model = onnx.load(path)
     by_name = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:

@@ -95,7 +95,7 @@ def test_the_program_that_judges_candidates(
 
 
 def test_the_server_of_fastapi(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server in serving.md runs, with a stand-in for the part of FastAPI that it uses."""
+    """The server in serving.md runs, with a fake of the part of FastAPI that it uses."""
     handlers: dict[str, Any] = {}
 
     class FastAPI:
@@ -114,9 +114,9 @@ def test_the_server_of_fastapi(software_device: vkq.Device, monkeypatch: pytest.
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
-    """Every block of code is run here or is of another known kind. Commands for a machine (sh, yaml,
-    dockerfile) are run by tests/guides, or a mark gives the reason why not. Lines of C belong to a program
-    that a test builds. Sketches are marked, and formulas need no run."""
+    """Every block of code is run by these tests or is of another known kind. Commands for a machine (sh,
+    yaml, dockerfile) are run by tests/guides, or a mark gives the reason why not. Lines of C belong to a
+    program that a test builds. Sketches are marked, and formulas need no run."""
     found = {
         (named(page), kind)
         for page in PAGES

@@ -1,7 +1,7 @@
 """``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzz each target for that long, guided by the
 branches of vkq that its inputs reach (`guided`). The exit code is 1 if there is a defect.
 
-The inputs that were kept and the log of the turns are in a folder, from which the next run continues.
+The kept inputs and the log of the turns are in a folder, from which the next run continues.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def process(name: str, folder: Path, seconds: int) -> tuple[dict[str, Any], list
         raise SystemExit(
             f"{name}: the fuzzer ran not or counted nothing; it needs the package atheris:\n{said[-2000:]}"
         )
-    first = next((at for at, kind, _ in lines if kind == "INITED"), 0)  # until then, what was kept before
+    first = next((at for at, kind, _ in lines if kind == "INITED"), 0)  # until then, earlier inputs are read
     told = {
         "target": name,
         "at": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
@@ -95,7 +95,7 @@ def _processor_s() -> float:
 
 
 def tried(name: str, data: bytes) -> str:
-    """Try an input without counting branches, which takes time of its own. Return what is wrong with it, or
+    """Try an input without counting branches, because counting takes time. Return a text on the defect, or
     ""."""
     try:
         with checking(TARGETS[name]) as check:
@@ -106,7 +106,7 @@ def tried(name: str, data: bytes) -> str:
 
 
 def table(turns: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table, by target, of what all turns of a log did."""
+    """Return a table with the totals of all turns of a log, by target."""
     lines = [
         f"{'target':8} {'executions':>12} {'processor s':>12} {'branches':>9}  executions since a new one"
     ]

@@ -1,5 +1,5 @@
 """Limits on the time and memory of an input, and inputs that hypothesis mutates from a corpus, so that a
-failure is minimized and can be reproduced. `guided` makes inputs of its own."""
+failure is minimized and can be reproduced. `guided` generates its inputs differently."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .targets import Target, once
 
 WATCH_S = 1.0  # seconds of processor time, after which the instructions of an input are counted
 STEPS = 10_000_000  # bytecode instructions that an input may run, plus
-STEPS_A_BYTE = 2_000  # more for each byte of the input (PyYAML uses 1,300 a byte for lists of short numbers)
+STEPS_A_BYTE = 2_000  # more for each byte of input (PyYAML uses 1,300 a byte for lists of short numbers)
 MEGABYTES = 300  # allowed memory, in addition to the process's memory before
 MOST_BYTES = 60_000  # largest size of an input
 # Readers of memory, which need no file.
@@ -64,7 +64,7 @@ def inputs(draw: st.DrawFn, corpus: list[bytes], tokens: tuple[bytes, ...]) -> b
 
 @contextlib.contextmanager
 def bounded_memory() -> Iterator[None]:
-    """Raise a MemoryError if the process takes `MEGABYTES` more than it has."""
+    """Raise a MemoryError if the process allocates `MEGABYTES` more than it has."""
     with open("/proc/self/statm") as statm:
         have = int(statm.read().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
@@ -97,7 +97,7 @@ def watched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def checking(target: Target) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that tries one input of a target. It raises what the input raised.
+    """Yield a function that tries one input of a target and raises the input's exception.
 
     An input that takes longer than `WATCH_S` of processor time is stopped, and run again while its
     instructions are counted: AssertionError above `STEPS` and `STEPS_A_BYTE`. A slow machine changes no

@@ -90,7 +90,8 @@ def shader(data: bytes, folder: Path) -> None:
 
 
 def include(data: bytes, folder: Path) -> None:
-    """Write the parts of the data, which lines of ``---`` separate, as files that may include each other."""
+    """Write the parts of the data (separated by ``---`` lines) as files that may include each other, and
+    expand the first."""
     for number, text in enumerate(data.split(b"\n---\n")[:8]):
         (folder / f"f{number}.glslh").write_bytes(text)
     shader_compile.expand(folder / "f0.glslh", [folder], {"layouts/x.glslh": "int x;\n"}, {"DEBUG": 1})
@@ -105,7 +106,8 @@ def name(data: bytes, folder: Path) -> None:
 
 
 def lists(data: bytes, folder: Path) -> None:
-    """Write the parts of the data, which lines of ``---`` separate, as lists that may include each other."""
+    """Write the parts of the data (separated by ``---`` lines) as lists that may include each other, and load
+    the first."""
     for number, text in enumerate(data.split(b"\n---\n")[:8]):
         (folder / f"l{number}.yaml").write_bytes(text)
     assert len(cases.load_list(folder / "l0.yaml")) <= cases.MAX_CASES

@@ -2,8 +2,8 @@
 guides).
 
 ``page.py`` reads the commands of a page; they run in a fresh root file system (``root.py``) as one script,
-which ends at the first command that fails. At its end the script must print the model's result with which
-the page ends. Files that the page assumes (a checkout, a wheel, a picture) are copied to where it starts.
+which stops at the first command that fails. At its end the script must print the model's result that the page
+states last. Files that the page assumes (a checkout, a wheel, a picture) are copied to the start folder.
 ``--print`` shows the script and runs nothing.
 """
 
@@ -48,7 +48,7 @@ class Guide:
 
     @property
     def name(self) -> str:
-        """The name of its folder, by which it is also selected."""
+        """The name of the guide's folder, which also selects the guide."""
         return f"{Path(self.page).stem}-{self.system.suite}-{self.system.processor}"
 
 
@@ -67,7 +67,7 @@ MODEL = (("model.onnx", f"{EXAMPLES}/digits.onnx"),)
 DIGITS = (("digits.onnx", f"{EXAMPLES}/digits.onnx"),)
 FLOATS = "tests/tflite/models/floats.tflite"
 TFLITE = (("model.tflite", f"{EXAMPLES}/digits.tflite"), ("float.tflite", FLOATS))
-# Where a wheel is installed, Python must not see the checkout's own vkq, which has no compiled extension.
+# If a wheel is installed, Python must not find the checkout's vkq, which has no compiled extension.
 SHOWN = (("examples", "examples"),)
 PLAYER = (("vkq/player/native", "vkq/player/native"), ("vkq/_version.py", "vkq/_version.py"))
 BOOKWORM, NOBLE = "cp311-*_x86_64.whl", "cp312-*_x86_64.whl"
@@ -84,7 +84,7 @@ GUIDES = [
     Guide("guides/docker.md", UBUNTU, EQUAL, NOBLE, DIGITS),
     Guide("guides/ci.md", UBUNTU, EQUAL, NOBLE, MODEL),
 ]
-# The other pages explain: tests/docs runs their code and commands; their shell blocks say why they are not
+# Pages that are no guides: tests/docs runs their code and commands; their shell blocks say why they are not
 # run.
 EXPLAINED = {
     "index", "api", "benchmarks", "changelog", "commands", "devices", "exactness", "layers", "machines",
@@ -93,7 +93,7 @@ EXPLAINED = {
 
 
 def typed(guide: Guide) -> str:
-    """Return the whole script: the commands before the page, and the page's."""
+    """Return the whole script: the guide's commands before the page, then the page's commands."""
     text = (DOCS / guide.page).read_text(encoding="utf-8")
     if (base := page.base(text)) and base != guide.system.name:
         sys.exit(f"{guide.page} is FROM {base}, typed in {guide.system}")
@@ -140,7 +140,7 @@ def follow(guide: Guide, wheels: Path, seconds: float) -> str | None:
     print(f"== {guide.name}: exit code {status} after {took:.0f} s", flush=True)
     if status:
         return f"exit code {status} after {took:.0f} s"
-    shutil.rmtree(root)  # kept after a failure, for inspection
+    shutil.rmtree(root)  # after a failure the folder is kept for inspection
     if not re.search(guide.ends, "".join(said), re.MULTILINE):
         return f"nothing said {guide.ends!r}"
     return None

@@ -2,8 +2,8 @@
 
 The script has every line of ``sh`` blocks, the lines after ``$ `` of ``console`` blocks, the steps after
 ``run:`` of ``yaml`` blocks, and the commands that Docker would run for a ``dockerfile``. All ``python``
-blocks of a page are one program, which runs in place of the last one. A comment before a block, ``<!-- not
-typed: why -->``, excludes the block; readers of the page do not see comments.
+blocks of a page are one program, which runs at the position of the last block. A comment before a block,
+``<!-- not typed: why -->``, excludes the block; readers of the page do not see comments.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Clean systems in which guides run. mmdebstrap makes a root file system of a distribution's packages; it is
-kept as a tar file and unpacked for each guide.
+"""Clean systems in which guides run. mmdebstrap makes a root file system from a distribution's packages; it
+is kept as a tar file and unpacked for each guide.
 
 A system has its base packages, certificates and sudo. Of this machine it sees only the network, pip's
 settings and the packages that were downloaded before. Programs for another processor run under qemu-user,
@@ -22,7 +22,7 @@ PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}
 KEYRING = "http://archive.ubuntu.com/ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb"
 KEYRING_SHA256 = "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8"
 BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-# own mount and process namespaces: they end with the child
+# separate mount and process namespaces, which end with the child
 ENTER = """
 mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc"
 for pair in $BOUND; do mkdir -p "$0${pair#*:}"; mount --bind "${pair%%:*}" "$0${pair#*:}"; done
@@ -108,7 +108,7 @@ def unpacked(system: System, work: Path, name: str) -> Path:
 
 
 def entered(root: Path, system: System, work: Path, script: str) -> subprocess.Popen[str]:
-    """Run *script* with bash in the root; its output is in the process's ``stdout``."""
+    """Start *script* with bash in the root; return the process, with the output in ``stdout``."""
     (root / "root/typed.sh").write_text(script)
     cached = {"pip": "/root/.cache/pip", f"apt-{system.suite}-{system.processor}": "/var/cache/apt/archives"}
     bound = {str(work / "cache" / name): inside for name, inside in cached.items()}

@@ -1,4 +1,4 @@
-"""Tests of how pages are read, and that each guide is run by ``make guides`` (which takes minutes) or says
+"""Tests of the reading of pages, and that each guide is run by ``make guides`` (which takes minutes) or says
 that it is not run."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Every small network in both forms of ONNX, and those of TFLite, exported for every shipped kind: each plan
-that a driver can play gives the session's bytes; for the others the test reports what the driver lacks.
+"""Export every small network in both forms of ONNX, and the networks of TFLite, for every shipped kind: each
+plan that a driver can play gives the session's bytes; for the others the test reports what the driver lacks.
 `python -m tests.player.all DEVICE [PART OF A NAME]`: minutes on lavapipe, half an hour on SwiftShader."""
 
 import os
@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("VKQ_EVERY_DRIVER", "1")  # lavapipe as users have it, whose kind is shipped
+os.environ.setdefault("VKQ_EVERY_DRIVER", "1")  # lavapipe as users run it, because that kind is shipped
 import tests.conftest  # noqa: F401  both drivers, before the loader is opened
 import vkq
 from tests.onnx.networks import KINDS

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of files."""
+"""Fixtures for tests of files of `vkq export`."""
 
 import ctypes
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from vkq.player.load import check, library
 
 @pytest.fixture
 def opened(any_device: vkq.Device) -> Iterator[ctypes.c_void_p]:
-    """A device opened by libvkq."""
+    """Yield a device opened by libvkq."""
     device = ctypes.c_void_p()
     check(library().vkq_open(any_device.name.encode(), ctypes.byref(device)))
     yield device

@@ -1,4 +1,4 @@
-"""Files of small models, and loading bytes without a file."""
+"""Files of small models, and functions that load bytes without a file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def network(kind: str, form: str, folder: Path) -> bytes:
 
 
 def product(k: int = 16, n: int = 8, most: int = 9, rows: int = 3) -> bytes:
-    """Return an int8 product with weights from -*most* to *most* - 1."""
+    """Return a model of an int8 product with weights from -*most* to *most* - 1."""
     random = np.random.default_rng(0)
     given = {
         "a_scale": np.float32(0.1), "a_zero": np.int8(1), "w": random.integers(-most, most, (k, n), np.int8),
@@ -61,7 +61,7 @@ def made(graph: onnx.GraphProto) -> bytes:
 
 
 def texts() -> bytes:
-    """Return token ids through a float table: Gather, a product, Softmax."""
+    """Return a model that gathers rows of a float table by token ids: Gather, a product, Softmax."""
     random = np.random.default_rng(4)
     weights = {
         "table": random.normal(size=(EMBEDDED, 12)).astype(np.float32),
@@ -135,8 +135,8 @@ def check_bytes(
     data: bytes, device: Any, folder: Path, others: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """Export a model (of ONNX or TFLite) for the device, for its shipped kind, for *others* and for any
-    device. Play each plan once, which must give the session's bytes. Return the kinds that were played, and
-    what the device lacks for the others."""
+    device. Play each plan once, which must give the session's bytes. Return (the kinds that were played, kind
+    -> what the device lacks for the other kinds)."""
     model = read_model(data)
     feed = given(model, 8)
     with session_of(data)(data, device) as session:
@@ -151,7 +151,7 @@ def check_bytes(
             np.testing.assert_array_equal(got, wanted[name].astype(got.dtype), f"{plan.kind}: {name}")
 
     for plan in found.plans:
-        body = plan.programs, plan.steps  # several kinds may have the same
+        body = plan.programs, plan.steps  # several kinds may have the same plan
         if body not in bodies:
             one = plan if plan.kind in own else of_any_vendor(plan)
             bodies[body] = lacks(found, one, device, folder, compare)
@@ -182,7 +182,7 @@ def only(data: bytes) -> Shaped:
 
 
 def rewritten(found: Shaped, **changes: Any) -> bytes:
-    """Write the file again."""
+    """Return the file's bytes, written again with these changes."""
     return written(f"vkq {__version__}", [dataclasses.replace(found, **changes)])
 
 

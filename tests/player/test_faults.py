@@ -1,5 +1,5 @@
-"""Every Vulkan call of opening, loading and running fails in turn, with each Vulkan error: an error is
-returned, other open objects keep working, and the next attempt succeeds."""
+"""Tests in which every Vulkan call of opening, loading and running fails in turn, with each Vulkan error: an
+error is returned, other open objects keep working, and the next attempt succeeds."""
 
 import ctypes
 import itertools
@@ -28,7 +28,8 @@ Calls = Callable[[], int]
 
 
 def turned(count: int) -> bytes:
-    """Return transposes of one array: as many steps of one shader that a driver compiles at once."""
+    """Return a model of transposes of one array: as many steps with one shader as a driver compiles at
+    once."""
     orders = list(itertools.permutations(range(4)))[1 : count + 1]
     nodes = [helper.make_node("Transpose", ["x"], [f"y{i}"], perm=axes) for i, axes in enumerate(orders)]
     shape = (2, 3, 4, 5)
@@ -60,7 +61,7 @@ class Player:
 
 
 class Played:
-    """A file on a player, and its known answer."""
+    """A file loaded by a player, and its known answer."""
 
     def __init__(self, player: Player, data: bytes):
         found = only(data)
@@ -88,7 +89,8 @@ class Played:
 
 @pytest.fixture(scope="module")
 def files() -> list[bytes]:
-    """Files with one plan of many steps; with a plan and the portable one; with weights."""
+    """Return files: one with a plan of many steps, one with a plan and the portable plan, one with
+    weights."""
     with vkq.Device("llvmpipe") as device:
         wanted = [(turned(23), (2, 3, 4, 5), "portable"), (turned(12), (2, 3, 4, 5), "this")]
         wanted += [(product(), (3, 16), "portable")]
@@ -98,7 +100,8 @@ def files() -> list[bytes]:
 
 
 def faults(code: int, call: Calls) -> Iterator[int]:
-    """Yield the results of *call* with its first, second, ... Vulkan call failing, until it makes no more."""
+    """Yield the results of *call* with its first, second, ... Vulkan call failing, until the call makes no
+    more Vulkan calls."""
     for nth in range(1, MANY):
         library().vkq_inject(nth, code)
         status = call()
@@ -181,7 +184,8 @@ def test_loading_and_running(any_device: vkq.Device, files: list[bytes], number:
 
 
 def test_threads_take_turns(any_device: vkq.Device, files: list[bytes]) -> None:
-    """On one device: models are loaded, run and unloaded while others run, and two threads run one model."""
+    """Threads share one device: models are loaded, run and unloaded while others run, and two threads run one
+    model."""
     player = Player(any_device.name)
     shared = [Played(player, files[2]), Played(player, files[2])]
     assert shared[0].load() == OK

@@ -1,4 +1,4 @@
-"""The plans for device kinds that vkq ships: the devices that accept them, and their bytes."""
+"""Tests of the plans for the device kinds that vkq ships: the devices that accept them, and their results."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from vkq.player.export import CONTROLS, exported
 from vkq.player.file import Shaped
 
 MODEL = Path(__file__).parents[2] / "examples/models/digits.onnx"
-# What a driver lacks for the kinds with their own plans; None: it plays them.
+# What a driver lacks for each kind with its own plans; None if it plays them.
 ROUNDING, DENORMALS = "shaderRoundingModeRTEFloat32", "shaderDenormPreserveFloat32"
 OTHERS = {
     "llvm": {
@@ -37,7 +37,7 @@ def graph() -> Any:
 
 @pytest.fixture(scope="module")
 def shipped(graph: Any) -> Shaped:
-    """Digits for every kind, planned on one driver."""
+    """Return the digits model exported for every kind, planned on one driver."""
     with vkq.Device("llvmpipe") as device:
         return exported([graph], device, NAMES)[1][0]
 
@@ -66,8 +66,8 @@ def test_a_driver_takes_the_plan_of_its_kind(device: vkq.Device, shipped: Shaped
 def test_plans_of_other_kinds_give_the_same_bytes(
     device: vkq.Device, shipped: Shaped, tmp_path: Path
 ) -> None:
-    """If a driver has everything that a plan needs except a vendor's name, it plays the plan: so a phone's
-    shaders and steps are run here. The known answer is the exporting session's."""
+    """A driver that has everything that a plan needs except the vendor's name plays the plan: so a phone's
+    shaders and steps run in this test. The known answer is the exporting session's."""
     own = OWN[device.name[:4]]
     bodies = {(plan.programs, plan.steps): of_any_vendor(plan) for plan in reversed(shipped.plans[:-1])}
     plans = [plan for plan in bodies.values() if plan.kind != own]
@@ -75,7 +75,8 @@ def test_plans_of_other_kinds_give_the_same_bytes(
 
 
 def test_float_controls_are_a_need(shipped: Shaped) -> None:
-    """A module that asks for float controls is not valid for a driver without them."""
+    """A plan whose modules use float controls needs them, because such a module is invalid for a driver
+    without them."""
     for plan in shipped.plans:
         asks = any(b"SPV_KHR_float_controls" in program.spirv for program in plan.programs)
         assert asks == any(name in CONTROLS for name, _ in plan.needs), plan.kind

@@ -1,4 +1,5 @@
-"""A file gives the session's bytes with the first plan that works; damage and faults are errors."""
+"""Tests of loading: a file gives the session's bytes with the first plan that works; damage and faults are
+errors."""
 
 import ctypes
 import dataclasses
@@ -39,7 +40,7 @@ from vkq.player.file import BLOB, HEAD_AT, FileStep, Shaped, checksum
 from vkq.player.load import library
 from vkq.player.reader import contents
 
-OTHER = {"llvm": "SwiftShader", "Swif": "llvmpipe"}  # driver, by the beginning of the name of one
+OTHER = {"llvm": "SwiftShader", "Swif": "llvmpipe"}  # a device name's first letters -> the other driver
 
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,8 @@ def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
 def test_weights_that_another_plan_has_in_its_order(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, tmp_path: Path
 ) -> None:
-    """A file contains weights once; orders that read beyond a blob are refused."""
+    """A file contains weights once, and plans have them in different orders; orders that read beyond a blob
+    are refused."""
     plain = only(digits_file(digits, any_device, ("portable",)))
     (portable,) = plain.plans
     matrices = dataclasses.replace(
@@ -133,7 +135,7 @@ def test_weights_that_another_plan_has_in_its_order(
 
 
 def sixteen(data: bytes) -> bytes:
-    """Return the words with each block of 4 x 4 of them transposed, or unchanged if the last block is not
+    """Return the words with each block of 4 x 4 words transposed, or unchanged if the last block is not
     full."""
     words = np.frombuffer(data, np.uint32)
     return words.reshape(-1, 4, 4).transpose(0, 2, 1).tobytes() if words.size % 16 == 0 else data
@@ -198,7 +200,7 @@ def is_not_taken(found: Shaped, path: Path, device: vkq.Device, **changes: Any) 
 def test_a_plan_that_answers_wrongly_is_not_taken(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """If one weight is changed, the known answer detects it, and the next plan runs."""
+    """If a weight of a plan is changed, the known answer differs, and the next plan is used."""
     found = only(digits_file(digits, any_device))
     first, path = found.plans[0], tmp_path / "model.vkq"
     slot, weights = max(first.constants, key=lambda one: len(one[1]))
@@ -243,12 +245,12 @@ def test_damage_anywhere_is_seen(any_device: vkq.Device, digits: bytes, opened: 
 def test_changes_that_cancel_in_a_sum_are_seen(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
-    """The checksum detects changes that cancel in a sum: of two words, also weighted with their positions,
+    """The checksum detects changes that cancel in a sum of two words (also weighted with their positions),
     and two swapped words."""
     words = np.frombuffer(digits_file(digits, any_device), "<u8")
     other = np.flatnonzero(words != words[100])[-1]
     pair = np.array([100, other])
-    # Word positions are counted from byte 40, from 0 or from 1.
+    # Weights are word positions from byte 40, counted from 0 or from 1.
     for weights in ((1, 1), 2 * pair[::-1] - 9, pair[::-1] - 4):
         broken = words.copy()
         broken[pair] += np.array(weights, np.int64).astype(np.uint64) * np.array([1, 2**64 - 1], np.uint64)
@@ -341,7 +343,7 @@ def test_the_driver_s_cache_is_kept(any_device: vkq.Device, digits: bytes, tmp_p
 
 
 def test_a_file_may_be_replaced_while_it_plays(any_device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
-    """A file may be replaced while it plays: the opened file is mapped, whatever has its name."""
+    """A file may be replaced while it plays, because the opened file stays mapped."""
     path, other = tmp_path / "model.vkq", tmp_path / "other.vkq"
     path.write_bytes(digits_file(digits, any_device, ("portable",)))
     x = {"x": np.random.default_rng(1).random((1, 1, 8, 8), np.float32)}

@@ -1,4 +1,4 @@
-"""Weights in the orders of several kinds of kernels, stored once in a file."""
+"""Tests of weights in the orders of several kinds of kernels, which a file stores once."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_weights_are_found_in_another_order(shape: tuple[int, int, int]) -> None
 
 @pytest.mark.parametrize(("chunk", "taps"), [(32, 9), (16, 2)])
 def test_weights_of_a_convolution(chunk: int, taps: int) -> None:
-    """The weights of a convolution from 128 to 48 channels are found in their order."""
+    """The order of the weights of a convolution from 128 to 48 channels is found."""
     weight = np.random.default_rng(0).integers(-128, 128, (48, taps, 128 // chunk, chunk), np.int8)
     lines = layout(LAYOUTS[0]).pack(weight.reshape(1, 48, -1)).tobytes()
     matrices = layout(LAYOUTS[1]).pack(weight.swapaxes(1, 2).reshape(1, 48, -1)).tobytes()

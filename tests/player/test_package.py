@@ -1,4 +1,5 @@
-"""libvkq as a C programmer installs it: a prefix, found by CMake and by pkg-config; small."""
+"""Tests of libvkq as a C programmer installs it: in a prefix, found by CMake and by pkg-config; its size is
+small."""
 
 import shutil
 import subprocess
@@ -31,7 +32,7 @@ def ran(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module", params=["static", "shared"])
 def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library, not optimized, installed to a prefix other than the configured one."""
+    """Return the prefix of an unoptimized libvkq, which differs from the configured prefix."""
     folder = tmp_path_factory.mktemp("libvkq")
     build = [
         f"-DVKQ_STATIC={'ON' if request.param == 'static' else 'OFF'}",

@@ -1,4 +1,4 @@
-"""Packed parts of a file: their content, their size, and detected damage."""
+"""Tests of the packed parts of a file: their content, their size, and detected damage."""
 
 import dataclasses
 import zlib
@@ -36,7 +36,8 @@ def test_shaders_come_back_in_a_fifth_of_their_bytes(digits: bytes) -> None:
 
 
 def test_a_file_is_about_as_large_as_its_model(any_device: vkq.Device) -> None:
-    """No packing makes these weights smaller. The rest of the file is the shaders of two plans."""
+    """A file is at most 10 % larger than its model, whose weights cannot be packed. The rest of the file is
+    the shaders of two plans."""
     model = product(1024, 1024, 127)
     data, _ = exported([graph_of(model, {"x": (3, 1024)})], any_device)
     assert [plan.kind for plan in only(data).plans] == ["this", "portable"]
@@ -80,7 +81,7 @@ def test_a_damaged_part_is_an_error_not_another_plan(
     (plan,) = found.plans
     first, *rest = plan.programs
     words = np.frombuffer(first.spirv, np.uint32).copy()
-    words[2] += 1  # its generator
+    words[2] += 1  # the module's generator
     marked = words.tobytes()
     plans = [dataclasses.replace(plan, programs=(dataclasses.replace(first, spirv=marked), *rest)), plan]
 

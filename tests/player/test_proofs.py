@@ -80,7 +80,8 @@ def test_without_a_cache_it_is_always_run_and_nothing_is_written(loads: Loads) -
 
 
 def test_another_file_is_checked(loads: Loads) -> None:
-    """The files differ in a text; the proofs of all files are kept."""
+    """The known answer of another file is checked, even if the files differ only in a text; the proofs of all
+    files are kept."""
     plans = [dataclasses.replace(plan, about="another") for plan in loads.found.plans]
     files = [rewritten(loads.found), rewritten(loads.found, plans=plans), written("another", [loads.found])]
     for data in files:
@@ -101,7 +102,8 @@ def test_another_driver_is_checked(loads: Loads) -> None:
 
 
 def test_another_build_of_a_driver_is_checked(any_device: vkq.Device, tmp_path: Path) -> None:
-    """SwiftShader has the same version numbers in all builds; the second one here differs in its build ID."""
+    """Another build of a driver is checked. All builds of SwiftShader have the same version numbers; the
+    second build in this test differs in its build ID."""
     loads = Loads(any_device, tmp_path)
     library = bytearray((ROOT / ".drivers/libvk_swiftshader.so").read_bytes())
     build_id = struct.pack("<3I4s", 4, 20, 3, b"GNU")
@@ -126,7 +128,7 @@ def test_another_build_of_a_driver_is_checked(any_device: vkq.Device, tmp_path: 
 
 def test_another_pipeline_cache_is_checked(loads: Loads) -> None:
     """A changed pipeline cache makes libvkq check again. Both drivers store no pipelines in the cache: it is
-    only a header, and they ignore the content after it."""
+    only a header, and they ignore bytes after the header."""
     loads.checks()
     header = loads.cache.read_bytes()
     for content in (b"pipelines", b"Pipelines", b"pipelines" * 2):
@@ -158,8 +160,8 @@ def test_a_bounded_number_of_proofs_is_kept(loads: Loads) -> None:
 
 
 def test_a_wrong_answer_is_never_proven(loads: Loads) -> None:
-    """A wrong answer is never proven: the first plan is wrong at each load, and the next plan is right at its
-    first."""
+    """A wrong answer is never recorded as proven: the first plan fails at each load, and the next plan passes
+    at its first."""
     this, portable = loads.found.plans
     loads.write(rewritten(loads.found, plans=[*wrong([this]), portable]))
     for proven in (False, True):
@@ -187,7 +189,7 @@ def test_each_set_of_shapes_has_its_own(loads: Loads) -> None:
 
 
 def test_only_runs_submit(loads: Loads) -> None:
-    """A load without the known answer records each long step as a submission of its own, and submits none:
+    """A load without the known answer records each long step as a separate submission, and submits none:
     three more Vulkan calls for each."""
     (model,) = exported([graph_of(turned(5), {"x": (2, 3, 4, 5)})], loads.opened, ("portable",))[1]
     (plan,), counts = model.plans, []

@@ -1,5 +1,5 @@
-"""One file for several shapes: each gives the session's bytes and is verified, and all share their weights.
-Long work on a slow device is split into several submissions."""
+"""Tests of one file for several shapes: each shape gives the session's bytes and is verified, and all share
+their weights. Long work on a slow device is split into several submissions."""
 
 import ctypes
 import dataclasses
@@ -114,7 +114,7 @@ def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> N
         sizes[0] = 8
         together = calls(shaped)
         assert calls(shaped) == 0, "loaded twice"
-        library().vkq_unload(model)  # does nothing: it belongs to the file
+        library().vkq_unload(model)  # does nothing, because the model belongs to the file
         assert played.run(None, rows(8))[0].shape == (8, K)
     path.write_bytes(file_of((8,)))
     loaded: list[PlayedModel] = []
@@ -204,8 +204,8 @@ RATE = 2 * 8 * M * K * K * 10 * 2.5  # the rate at which a layer takes 40 ms, as
 def test_a_slow_device_gets_several_submissions(
     device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No submission is estimated above 100 ms, as in a session. If one fails, those before it finish
-    first."""
+    """No submission is estimated above 100 ms, as in a session. If one fails, the submissions before it
+    finish first."""
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
     c = dataclasses.replace(device.capabilities, device_type="integrated")

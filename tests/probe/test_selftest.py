@@ -40,8 +40,7 @@ def test_the_rounds_after_which_loops_end_are_counted(device: Device) -> None:
 
 
 def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FORMAT is raised with every change of the list of tests, so that devices whose kept report lacks a test
-    are probed again."""
+    """FORMAT is raised with every change of the list of tests: otherwise a kept report could lack a test."""
     h200 = reported("nvidia-h200")
     whole = dataclasses.replace(h200, properties={**h200.properties, "maxTexelBufferElements": 1 << 27})
     monkeypatch.setattr(any_device, "capabilities", whole)
@@ -114,7 +113,7 @@ def test_rates_are_measured_with_either_clock(device: Device, monkeypatch: pytes
 def test_cores_are_counted_by_what_many_workgroups_do_more_than_one(
     any_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cores are measured by the time of many workgroups over the time of one: on this device, and with the
+    """The core count is the rate of many workgroups divided by the rate of one: on this device, and with the
     simulated times of a device with 24 cores."""
     x, y = (any_device.allocate(1 << 22) for _ in range(2))
     found = rates.measured_cores(any_device, "gpu", (x, y))

@@ -1,4 +1,4 @@
-"""Tests of heads side by side and heads apart: shapes and arrays."""
+"""Tests of concatenated heads and of heads as separate matrices: shapes and arrays."""
 
 import numpy as np
 

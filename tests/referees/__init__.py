@@ -1,1 +1,1 @@
-"""Outside references with which vkq must agree: ONNX's node tests and ONNX Runtime's CPU provider."""
+"""External references with which vkq must agree: ONNX's node tests and ONNX Runtime's CPU provider."""

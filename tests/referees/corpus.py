@@ -45,7 +45,7 @@ def corpus(count: int, seed: int) -> Iterator[tuple[Check, Data]]:
 
 
 def compare(device: Device, count: int, seed: int) -> list[str]:
-    """Return the names of cases, with the path, in which a byte differs."""
+    """Return the names and paths of the cases in which a byte differs."""
     paths, _ = usable_paths(device)
     wrong = []
     for check, data in corpus(count, seed):

@@ -123,7 +123,7 @@ def test_odd_shapes_equal_onnx_runtime(case, types):
 
 @pytest.mark.parametrize("types", TYPES, ids="_".join)
 def test_accumulators_above_2_to_24_equal_onnx_runtime(types):
-    """Above 2**24 float32(acc) rounds, so the order of the steps matters."""
+    """Accumulators above 2**24, which float32(acc) rounds, give ONNX Runtime's results."""
     rng = np.random.default_rng(6)
     problem = parse("linear[M=40,K=5000,N=60]")
     data = random_data(problem, rng, *types, w_range=weights_range(*types), extreme=True)

@@ -1,4 +1,4 @@
-"""The reference of the element-wise, pooling, resize and table operators equals ONNX Runtime byte for
+"""Tests that the reference of element-wise, pooling, resize and table operators equals ONNX Runtime byte for
 byte."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _pytorch_names(attributes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("include", [False, True])
 def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
     """The average pool equals ONNX Runtime's, also at ties: with equal scales a quarter of the means of four
-    numbers are ties."""
+    elements are ties."""
     rng = np.random.default_rng(6)
     for i in range(150):
         window = _random_window(rng, False)

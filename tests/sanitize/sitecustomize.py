@@ -1,4 +1,4 @@
-"""Load the extension built with sanitizers (``make sanitize``) in place of the usual one, in this process and
+"""Load the extension built with sanitizers (``make sanitize``) instead of the usual one, in this process and
 its children: PYTHONPATH contains this folder."""
 
 import importlib.abc

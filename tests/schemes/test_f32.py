@@ -1,5 +1,5 @@
-"""Tests of f32 and f16: float weights, float32 sums. The sizes determine every bit: each product and sum is
-rounded, over k in order, in `slices` parts for few rows; over (channel, kh, kw) in convolutions."""
+"""Tests of f32 and f16: float weights, float32 sums. The sizes determine every bit: products and sums are
+rounded in the order of k (in `slices` parts for few rows), in convolutions in the order (channel, kh, kw)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ def numbers(*shape: int, floats: str = "float32") -> npt.NDArray[np.floating]:
 
 
 def in_order(x: Float32, w: npt.NDArray[np.floating], bias: Float32, parts: int) -> Float32:
-    """Return x (M, K) @ w (N, K).T + bias, one rounded step after another."""
+    """Return x (M, K) @ w (N, K).T + bias, computed in single rounded steps."""
     total, length = np.zeros((len(x), len(w)), np.float32), -(-x.shape[1] // parts)
     for part in range(parts):
         sums = np.zeros_like(total)
@@ -64,8 +64,8 @@ def test_linear_has_the_bits_of_its_order(
 
 
 def convolved(device: vkq.Device, sizes: Sizes, width: int) -> str:
-    """Return the variant that computes such a convolution, after checking that its bits follow from its
-    order."""
+    """Return the variant that computes such a convolution, after checking that its bits equal those of the
+    stated order."""
     ic, oc, (kh, kw), groups, stride, dilation = sizes
     x, w, bias = numbers(2, ic, 11, width), numbers(oc, ic // groups, kh, kw), numbers(oc)
     layer = vkq.Conv2d(
@@ -113,8 +113,8 @@ def test_lanes_that_share_pixels_keep_the_order(
 def test_depthwise_kernels_keep_the_order(
     device: vkq.Device, stride: int, width: int, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Depthwise kernels keep the order of additions: by lines if the profile says so, else by whole vectors,
-    or one pixel at a time for other lines."""
+    """Depthwise kernels keep the order of additions: by rows if the profile says so, else by whole vectors,
+    or one pixel at a time for rows that are not whole vectors."""
     profile_says(monkeypatch, float_depthwise, depthwise_lines_float=lines)
     variant = convolved(device, (6, 12, (3, 3), 6, stride, 1), width)
     by_vectors = width % 4 == 0 and (width + 4 - 3) // stride % 4 == 3

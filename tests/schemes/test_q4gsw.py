@@ -82,8 +82,8 @@ def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, d
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(1, 33), (7, 20), (2, 3, 47), (0, 33), (5, 1)], ids=str)
 def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: vkq.Device) -> None:
-    """Rows are padded with zeros, bit for bit, also NaN and infinities; rows that begin in the middle of a
-    word too; once for all kernels that read them."""
+    """Rows are padded with zeros, bit for bit, also NaN and infinities; also rows that begin in the middle of
+    a word; once for all kernels that read them."""
     x = np.random.default_rng(shape).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
     x = x.view(dtype)[..., 0]
     b = Builder(device)
@@ -128,8 +128,8 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of the sum are right: with 5 chunks (4 bits) some parts have none, or one part has all. Groups
-    are one or two chunks, or half a chunk. Two parts have every weight, one and many parts one weight for
-    each number of rows."""
+    are one or two chunks, or half a chunk. Two parts are tested with every weight, one and many parts with
+    one weight for each number of rows."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
     profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)
@@ -145,7 +145,8 @@ def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch
 def test_one_word_after_the_other(
     method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading one word after the other, as devices with few registers do, is right for any number of rows."""
+    """Kernels that read one word at a time, as on devices with few registers, are right for any number of
+    rows."""
     profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows, gemv_rows_shared=0)
     for group in (32, 16):
         w, x = weight(9, 416, bits, group, False, "float16"), numbers(3, 416)
@@ -297,7 +298,7 @@ def test_extremes(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("method", ["gemv", "staged"])
 def test_nan_and_infinity_pass_through_where_they_belong(method: str, device: vkq.Device) -> None:
-    """inf times a weight of 0 gives NaN, as the formula says; other rows are unchanged."""
+    """Infinity times a weight of 0 gives NaN, as in the formula; other rows are unchanged."""
     packed = np.full((2, 1, 16), 0x99, np.uint8)  # the code for 1
     packed[1, 0, 3] = 0x98  # k = 6 is 0
     w = vkq.GroupedWeight(packed, np.full((2, 1), 0.5, np.float16))
@@ -364,7 +365,7 @@ def test_rows_that_read_the_weight_often_share_it(
 ) -> None:
     """Rows that would read the weight often use the kernel that shares it: the GEMV reads the weight once for
     every four rows, and unpacks it faster with integer zero points."""
-    c = dataclasses.replace(software_device.capabilities, choices=())  # forget what was measured on this CPU
+    c = dataclasses.replace(software_device.capabilities, choices=())  # without measurements on this CPU
     facts = dataclasses.replace(c, device_type="discrete", vendor_id=0x10DE)
     whole = weight(5, 64, 4, 64, True, "float32")
     half = vkq.GroupedWeight(whole.packed, whole.scale, np.full((5, 1), 7.5, np.float32))
@@ -375,8 +376,8 @@ def test_rows_that_read_the_weight_often_share_it(
 
 
 def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:
-    """Tiles depend on shape and device: a CPU gains nothing from shared memory; a device with little of it
-    takes a smaller tile."""
+    """Tiles depend on shape and device: a CPU gains nothing from shared memory; a device with little shared
+    memory gets a smaller tile."""
     facts = software_device.capabilities
     assert grouped.staged_tile(facts, "4", 4096, 4096) is None
     gpu = as_h200(facts)

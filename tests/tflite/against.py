@@ -1,6 +1,6 @@
 """Compare random models of one operator in LiteRT and vkq: ``python -m tests.tflite.against [COUNT]
 [OPERATOR...]``. It prints what differs, what either library refuses, and how many models were equal.
-``--ties``: all scales are powers of two, so that many results lie halfway between two numbers."""
+``--ties``: all scales are powers of two, so that many results are ties."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .writer import Writer
 
 @contextlib.contextmanager
 def powers() -> Iterator[None]:
-    """Context manager: round the scales of written models to powers of two."""
+    """Context manager: round the scales of models written in the block to powers of two."""
     write = Writer.tensor
 
     def tensor(

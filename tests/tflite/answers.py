@@ -19,18 +19,19 @@ from .operators import Case
 
 FILE = Path(__file__).with_name("answers.npz")
 TAKEN = "XNNPACK"  # key in the file: digests of the one-operator models that XNNPACK runs
-WHOLE = 1 << 10  # elements; of a larger 8-bit result only its digest is stored
+WHOLE = 1 << 10  # elements; only the digest of a larger 8-bit result is stored
 SEEDS = 3  # models of each operator; the last one is uint8 if the operator allows it
 
 
 def network_case(name: str) -> Case:
-    """Return a network and numbers for its inputs."""
+    """Return a network and arrays for its inputs."""
     data = NETWORKS[name]() if name in NETWORKS else (FOLDER / f"{name}.tflite").read_bytes()
     return data, inputs_of(data)
 
 
 def inputs_of(data: bytes) -> list[np.ndarray]:
-    """Return random numbers for a model's inputs: all 8-bit ones, floats around 0, small ids."""
+    """Return random arrays for a model's inputs: 8-bit values of the whole range, floats around 0, small
+    ids."""
     file, rng, found = parse(data), np.random.default_rng(7), list[np.ndarray]()
     for tensor in (file.tensors[n] for n in file.inputs):
         if tensor.dtype in ("int8", "uint8"):
@@ -58,7 +59,7 @@ def digest(case: Case) -> str:
 
 
 def answer(case: Case) -> tuple[list[np.ndarray], bool]:
-    """Return LiteRT's answer, and whether XNNPACK computes an operator of the model."""
+    """Return (LiteRT's results, True if XNNPACK computes an operator of the model)."""
     session = Litert(case[0], "this test")
     names = [session.names[n] for n in session.file.inputs]
     found = session.run(None, dict(zip(names, case[1], strict=True)))
@@ -66,14 +67,14 @@ def answer(case: Case) -> tuple[list[np.ndarray], bool]:
 
 
 def short(array: np.ndarray) -> np.ndarray:
-    """Return an answer in its stored form."""
+    """Return a result in its stored form: whole, or as a digest."""
     if array.size <= WHOLE or array.itemsize > 1:
         return array
     return np.frombuffer(hashlib.sha256(array.dtype.str.encode() + array.tobytes()).digest(), np.uint8)
 
 
 def kept() -> dict[str, np.ndarray]:
-    """Return the answers by digest and number of the output."""
+    """Return the stored results by the case's digest and the output's number."""
     with np.load(FILE) as file:
         return {name: file[name] for name in file.files}
 

@@ -1,4 +1,4 @@
-"""Models of operators that compare, choose and look up, and of quotients and roots."""
+"""Models of operators that compare, select and look up, and of quotients and roots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .operators import Case, One, Random
 
 
 def _shapes(one: One) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return an image's shape, and one that is broadcast to it."""
+    """Return an image's shape, and a shape that broadcasts to it."""
     shape = one.shape()
     return shape, tuple(d if kept else 1 for d, kept in zip(shape, one.rng.integers(0, 3, 4), strict=True))
 
@@ -31,7 +31,7 @@ def divided(rng: Random, dtype: str) -> Case:
 
 
 def rooted(rng: Random, dtype: str) -> Case:
-    """Return a SQRT of numbers that are not negative."""
+    """Return a SQRT of values that are not negative."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(), one.scale(), int(rng.integers(-128, 100))
     x = one.input(shape, scale, zero, np.maximum(one.numbers(shape), np.int8(zero)))
@@ -42,7 +42,8 @@ def rooted(rng: Random, dtype: str) -> Case:
 
 
 def compared(op: str) -> Callable[[Random, str], Case]:
-    """Return a comparison whose flags choose from two tensors; near scales give many equal numbers."""
+    """Return a function that makes models of a comparison whose flags select from two tensors; similar scales
+    give many equal values."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
@@ -72,7 +73,7 @@ def selected(rng: Random, dtype: str) -> Case:
 
 
 def looked_up(rng: Random, dtype: str) -> Case:
-    """Return rows of 8-bit numbers by their numbers, and rows with a scale each as floats."""
+    """Return a lookup of 8-bit rows by index, and of rows with one scale each as floats."""
     one = One(rng, dtype)
     rows, width, count = (int(v) for v in rng.integers(2, 20, 3))
     scale, zero = one.scale(), one.zero()

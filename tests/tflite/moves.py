@@ -89,7 +89,7 @@ def strided_slice(rng: Random, dtype: str) -> Case:
 
 
 def _taken(rng: Random, dtype: str) -> tuple[One, int, tuple[int, ...], float, int, int]:
-    """Return a model; its input, whose sizes are even, with shape, scale and zero point; and an axis."""
+    """Return (a model, its input, whose sizes are even, the input's shape, scale and zero point, an axis)."""
     one = One(rng, dtype)
     scale, zero, axis = one.scale(), one.zero(), int(rng.integers(0, 4))
     shape = tuple(int(d) for d in rng.integers(1, 5, 4) * 2)
@@ -97,7 +97,7 @@ def _taken(rng: Random, dtype: str) -> tuple[One, int, tuple[int, ...], float, i
 
 
 def _with(shape: tuple[int, ...], axis: int, *sizes: int) -> tuple[int, ...]:
-    """Return the shape with these sizes in place of the axis's own."""
+    """Return the shape with these sizes instead of the axis's size."""
     return (*shape[:axis], *sizes, *shape[axis + 1 :])
 
 
@@ -291,7 +291,7 @@ def squared_difference(rng: Random, dtype: str) -> Case:
 
 
 def reciprocal_root(rng: Random, dtype: str) -> Case:
-    """Return an RSQRT of numbers above 0, because LiteRT refuses others at run time."""
+    """Return an RSQRT of positive values, because LiteRT refuses others at run time."""
     one = One(rng, "int8")
     scale = one.scale(-3, 0)
     numbers = np.arange(-127, 129).clip(-127, 127).astype(np.int8).reshape(1, 4, 16, 4)

@@ -12,7 +12,8 @@ EXTREME = (0, 1, 2, 3, 4, 127, 128, 255, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x8
 
 
 def mutated(data: bytes, seed: int) -> bytes:
-    """Change bytes, set words to extreme numbers, and remove, double or move parts."""
+    """Return the file with changed bytes, words set to extreme values, and parts removed, doubled or
+    moved."""
     rng, out = np.random.default_rng(seed), bytearray(data)
     for _ in range(int(rng.integers(1, 6))):
         at = int(rng.integers(0, max(len(out) - 4, 1)))

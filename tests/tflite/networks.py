@@ -1,4 +1,4 @@
-"""Small networks with random weights in the form of converters: each is a file's bytes."""
+"""Small networks with random weights in the form of converters, each as the bytes of a file."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ class Network:
 
 
 def mobilenet_v1(size: int = 33, batch: int = 1) -> bytes:
-    """Return separable convolutions, an average over the whole image, and a 1x1 convolution as classifier."""
+    """Return a network of separable convolutions, an average over the whole image, and a 1x1 convolution as
+    classifier."""
     n = Network(1)
     x = first = n.input((batch, size, size, 3))
     x = n.conv(x, 8, 3, 2)
@@ -133,7 +134,7 @@ def mobilenet_v1(size: int = 33, batch: int = 1) -> bytes:
 
 
 def mobilenet_v2(size: int = 35, batch: int = 1) -> bytes:
-    """Return inverted residuals with sums, a mean, and a dense layer."""
+    """Return a network of inverted residuals with sums, a mean, and a dense layer."""
     n = Network(2)
     x = first = n.input((batch, size, size, 3))
     x = n.conv(x, 16, 3, 2)

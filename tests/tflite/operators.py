@@ -18,7 +18,7 @@ ACTIVATIONS = (0, 1, 2, 3)  # none, RELU, RELU_N1_TO_1, RELU6
 
 
 class One:
-    """A model under construction, with its inputs' numbers."""
+    """A model under construction, with arrays for its inputs."""
 
     def __init__(self, rng: Random, dtype: str = "int8"):
         self.w, self.rng, self.dtype = Writer(), rng, dtype
@@ -26,16 +26,16 @@ class One:
         self.arrays: list[Array] = []
 
     def scale(self, low: float = -3, high: float = 0) -> float:
-        """Return a scale, distributed over decades."""
+        """Return a random scale, distributed over decades."""
         return float(np.float32(10 ** self.rng.uniform(low, high)))
 
     def zero(self, dtype: str = "") -> int:
-        """Return a zero point; the type's ends are included."""
+        """Return a random zero point; the type's ends are likely."""
         info = np.iinfo(dtype or self.dtype)
         return int(self.rng.choice([info.min, info.max, self.rng.integers(info.min, info.max + 1)]))
 
     def shape(self, low: int = 1, high: int = 9) -> tuple[int, ...]:
-        """Return an image's shape, (N, H, W, C)."""
+        """Return a random image shape (N, H, W, C)."""
         size = self.rng.integers(low, high, 2)
         return (int(self.rng.integers(1, 3)), int(size[0]), int(size[1]), int(self.rng.integers(1, 20)))
 
@@ -146,7 +146,7 @@ def binary(op: str, low: float = -2, high: float = 3) -> Callable[[Random, str],
 
 
 def all_numbers(one: One) -> Array:
-    """Return all 256 numbers as an image."""
+    """Return all 256 values as an image."""
     info = np.iinfo(one.dtype)
     return np.arange(info.min, info.max + 1).astype(one.dtype).reshape(1, 4, 16, 4)
 
@@ -154,8 +154,8 @@ def all_numbers(one: One) -> Array:
 def unary(
     op: str, kind: str = "", version: int = 1, spread: float = 6, least: float | None = None, **options: Any
 ) -> Callable[[Random, str], Case]:
-    """Return a function that makes models of a function of one number. x is all 256 numbers. The scale of y
-    is the scale of x times 2**e, with a random e from *least* (by default -*spread*) to *spread*."""
+    """Return a function that makes models of a function of one value. x contains all 256 values. The scale of
+    y is the scale of x times 2**e, with a random e from *least* (by default -*spread*) to *spread*."""
     least = -spread if least is None else least
 
     def make(rng: Random, dtype: str) -> Case:

@@ -45,8 +45,8 @@ PLAIN = {
     "direct_in_turn": True,
 }
 TEXELS = {"texels": True, "gemv_texels": True, "depthwise_lines": True, "unrolled_windows": True}
-# Each path: the form of inner products, and what a profile says of kernels. "coopmat" are matrix units, on a
-# device without any emulated ones; their images are in blocks of 16 channels.
+# Each path: the form of inner products, and the overridden profile fields. "coopmat" uses matrix units,
+# emulated on a device without any; their images are in blocks of 16 channels.
 PATHS: dict[str, tuple[str, Mapping[str, Any]]] = {
     **{path: (form, {}) for path, form in FORMS.items()}, "coopmat": ("s8s8", {}),
     "staged": ("s8s8", STAGED), "plain": ("u8s8", PLAIN), "texels": ("s8s8", TEXELS),
@@ -77,7 +77,8 @@ def run(case: Case, device: vkq.Device) -> list[np.ndarray]:
 
 
 def apart(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
-    """Return the largest difference as a part of the largest number; infinite for other types or shapes."""
+    """Return the largest difference as a fraction of the largest value; infinite if types or shapes
+    differ."""
     found = 0.0
     for a, b in zip(got, want, strict=True):
         if (a.dtype, a.shape) != (b.dtype, b.shape):
@@ -89,8 +90,8 @@ def apart(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
 
 
 def compare(name: str, data: bytes, device: vkq.Device, paths: Sequence[str], near: float) -> Counter[str]:
-    """Compare one network on these paths with LiteRT, and return how many were equal, near, different,
-    refused."""
+    """Compare one network on these paths with LiteRT; return the counts of equal, near, different and refused
+    paths."""
     found: Counter[str] = Counter()
     try:
         case = data, inputs_of(data)

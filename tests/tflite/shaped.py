@@ -45,8 +45,7 @@ def squeeze(rng: Random, dtype: str) -> Case:
 
 
 def known(rng: Random, dtype: str) -> Case:
-    """Return a model whose results follow from shapes only, after the input; and the input's numbers as
-    int32."""
+    """Return a model whose results are its input as int32, and values that depend only on shapes."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(), one.scale(), one.zero()
     x, sizes = one.input(shape, scale, zero), one.w.tensor((4,), "int32")

@@ -1,4 +1,4 @@
-"""Tests of operators on floats: NumPy's results within a few units, with axes in the file's order."""
+"""Tests of operators on floats: results are within a few ulp of NumPy's, with axes in the file's order."""
 
 from __future__ import annotations
 

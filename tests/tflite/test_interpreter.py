@@ -86,7 +86,8 @@ def test_misuse(any_device: vkq.Device) -> None:
 
 
 def test_signature_of_another_tensor(any_device: vkq.Device) -> None:
-    """A file whose signature names a tensor that is no output runs, without this signature, as in LiteRT."""
+    """A file whose signature names a tensor that is not an output runs, without this signature, as in
+    LiteRT."""
     w = Writer()
     x, y, z = (w.tensor((1, 3), "int8", 0.5, name=name) for name in "xyz")
     w.operator("RELU", [x], [y])
@@ -102,8 +103,8 @@ def test_signature_of_another_tensor(any_device: vkq.Device) -> None:
 
 
 class Stand:
-    """A stand-in for LiteRT if the package is not installed: the operator Something adds 1, other operators
-    return zeros."""
+    """A fake LiteRT if the package is not installed: the operator Something adds 1, other operators return
+    zeros."""
 
     def __init__(self, model_content: bytes, num_threads: int | None):
         self.file, self.values = parse(model_content), dict[int, np.ndarray]()
@@ -146,7 +147,8 @@ def litert(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unknown() -> bytes:
-    """Return a model with two operators unknown to vkq between two known ones, and a result in the middle."""
+    """Return a model with two operators unknown to vkq between two known operators, and a result in the
+    middle."""
     w = Writer()
     numbers = [w.tensor((1, 3), "int8", 0.5) for _ in range(5)]
     for i, op in enumerate(("RELU", "Something", "Something", "RELU6")):
@@ -155,7 +157,7 @@ def unknown() -> bytes:
 
 
 def test_fallback(any_device: vkq.Device, litert: None) -> None:
-    """The fallback runs some operators in LiteRT, the others on the device."""
+    """With the fallback, unknown operators run in LiteRT and the others on the device."""
     session = InferenceSession(unknown(), any_device, fallback="litert")
     with pytest.warns(UserWarning, match=r"2 of 4 nodes run on the CPU through LiteRT \(Something\)"):
         got = session.run(None, {"t0": A})
@@ -173,7 +175,7 @@ def test_fallback(any_device: vkq.Device, litert: None) -> None:
 
 
 def several(op: str = "") -> bytes:
-    """Return a file of two subgraphs with a signature each; the first may run the second."""
+    """Return a file of two subgraphs with a signature each; the first subgraph may call the second."""
     w = Writer()
     x, y, z = (w.tensor((1, 3), "int8", 0.5, name=name) for name in "xyz")
     w.operator("RELU", [x], [y])
@@ -194,7 +196,7 @@ def several(op: str = "") -> bytes:
 
 
 def test_subgraphs(any_device: vkq.Device) -> None:
-    """Each subgraph is run by its signature or its name; the first one is the default."""
+    """Each subgraph runs by its signature or its name; the first subgraph is the default."""
     interpreter = Interpreter(model_content=several(), device=any_device)
     ends = {"inputs": ["in"], "outputs": ["out"]}
     assert interpreter.get_signature_list() == {"bound": ends, "cut": ends}
@@ -215,7 +217,7 @@ def test_operators_that_run_subgraphs(any_device: vkq.Device, op: str) -> None:
 
 
 def sixteen(op: str = "ADD", ends: str = "float32") -> bytes:
-    """Return a model with floats as int16 numbers, one operator on them, and the conversion back."""
+    """Return a model that converts floats to int16, applies one operator, and converts back."""
     w = Writer()
     x, y = (w.tensor((1, 4), ends, 2**-10 if ends == "int16" else None, name=name) for name in "xy")
     one, two = (w.tensor((1, 4), "int16", scale) for scale in (2**-10, 2**-11))
@@ -254,7 +256,7 @@ def test_command_line(
     path.write_bytes(network_case("mobilenet_v2")[0])
     assert main(["inspect", str(path)]) == 0
     assert "TFLite, 28 nodes" in capsys.readouterr().out
-    assert main(["run", str(path), "--random", "--compare", "litert"]) == 1  # the stand-in returns zeros
+    assert main(["run", str(path), "--random", "--compare", "litert"]) == 1  # the fake returns zeros
     assert "compare LiteRT with XNNPACK" in capsys.readouterr().out
     assert main(["run", str(path), "--random", "--profile"]) == 0
     assert "CONV_2D #0" in capsys.readouterr().out

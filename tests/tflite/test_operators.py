@@ -54,7 +54,8 @@ def test_sums_need_no_table() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name: str, any_device: vkq.Device) -> None:
-    """A network is right, and channels are moved first only once, before the first convolution."""
+    """A network is right, and the device transposes only the expected number of values (channels first,
+    once)."""
     case = network_case(name)
     session = check(case, any_device)
     rows = session.explain().rows
@@ -64,13 +65,13 @@ def test_network(name: str, any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_converted_network(name: str, any_device: vkq.Device) -> None:
-    """A network of TensorFlow's converter is right; the 8-bit ones are equal in every byte."""
+    """A network of TensorFlow's converter is right; 8-bit networks are equal in every byte."""
     session = check(network_case(name), any_device, CONVERTED_NEAR.get(name, 0))
     assert {row.where for row in session.explain().rows} == {"device"}
 
 
 def test_other_shapes(any_device: vkq.Device) -> None:
-    """For another image size the network is read again from the same file."""
+    """For another image size the network is read again from the same file and is right."""
     data, (x,) = network_case("residual")
     interpreter = vkq.tflite.Interpreter(model_content=data, device=any_device)
     interpreter.resize_tensor_input(0, (2, *x.shape[1:]))
@@ -84,8 +85,8 @@ def test_other_shapes(any_device: vkq.Device) -> None:
 
 
 def test_example(device: vkq.Device) -> None:
-    """The example's file is the output of its script; its scores equal those of the ONNX model from which it
-    is made."""
+    """The example's file is the output of its script; its scores equal the scores of its source, the ONNX
+    model."""
     data = (MODELS / "digits.tflite").read_bytes()
     assert data == digits()
     images = np.load(MODELS / "digits.npz")["images"][:40].astype(np.float32) / 16

@@ -12,12 +12,12 @@ from .paths import PATHS, forced
 from .test_operators import check
 
 NETWORKS = ("torch_mobile3", "torch_vit")
-# Part of a kernel's name that only this path has.
+# Part of a kernel's name that occurs only on this path.
 KERNELS = {"staged": "staged", "texels": "texels", "coopmat": "coopmat"}
 
 
 def check_on(path: str, name: str, device: vkq.Device) -> None:
-    """Check a network on a path, and that its kernels are the path's."""
+    """Check a network on a path, and that the path's kernels ran."""
     with forced(device, path):
         session = check(network_case(name), device)
     (executable,) = session._executables.kept.values()
@@ -35,5 +35,5 @@ def test_network_on_a_path(path: str, name: str, device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", ["torch_mobile3", "torch_resnet"])
 def test_network_on_matrix_units(name: str, strict_device: vkq.Device) -> None:
-    """Matrix units are emulated on a device that has none."""
+    """Networks on matrix units give LiteRT's bytes; matrix units are emulated on a device without them."""
     check_on("coopmat", name, strict_device)

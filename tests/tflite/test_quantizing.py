@@ -1,5 +1,5 @@
 """Tests of ``vkq quantize`` for .tflite files: the requests to ai-edge-quantizer, and the use of its result.
-A stand-in returns the package's real result (``models/quantized.tflite``)."""
+A fake returns the package's real result (``models/quantized.tflite``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOAT, MADE = FOLDER / "floats.tflite", FOLDER / "quantized.tflite"
 
 
 class Quantizer:
-    """A stand-in for ai-edge-quantizer that records the requests."""
+    """A fake ai-edge-quantizer that records the requests."""
 
     asked: ClassVar[list[Any]] = []
 
@@ -68,7 +68,7 @@ def samples(tmp_path: Path) -> Path:
 
 
 class Real:
-    """A stand-in for LiteRT that runs the float model."""
+    """A fake LiteRT that runs the float model."""
 
     def __init__(self, model: str, needed: str):
         self.session = InferenceSession(model)

@@ -30,7 +30,7 @@ def model(**more: Any) -> dict[str, Any]:
 
 
 def changed(**more: Any) -> bytes:
-    """Return the model with other fields in its graph."""
+    """Return the model with these fields of its graph replaced."""
     made = model()
     made["subgraphs"][0].update(more)
     return serialized(made)
@@ -117,7 +117,7 @@ def test_mutated_files(start: int) -> None:
 
 
 def test_no_file_asks_for_any_memory() -> None:
-    """Files that ask for much memory are refused: a kilobyte of operators that would fill gigabytes, and an
+    """Files that request much memory are refused: a kilobyte of operators that would fill gigabytes, and an
     image of too many rows."""
     w = Writer()
     shape, value = w.constant(np.array([1 << 12, 1 << 10], np.int32)), w.constant(np.float32(1))

@@ -23,7 +23,7 @@ WHOSE = {"XNNPACK": {True}, "LiteRT": {False}, "the numbers": BOTH, "XNNPACK or 
 
 
 def rows(columns: int) -> list[list[str]]:
-    """Return the cells of the tables of docs/tflite.md with this number of columns. A row begins with the
+    """Return the rows of the tables of docs/tflite.md with this number of columns. A row begins with the
     names of its operators; a table's head does not."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "tflite.md").read_text(encoding="utf-8")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]

@@ -105,7 +105,7 @@ class Atrous(nn.Module):
 
 
 class Encoder(nn.Module):
-    """BERT's: embeddings of words and places, attention of two heads, and the first token's class."""
+    """A BERT: embeddings of words and positions, attention of two heads, and the first token's class."""
 
     def __init__(self, width: int = 16, tokens: int = 10):
         super().__init__()
@@ -142,7 +142,7 @@ def keywords() -> nn.Module:
 
 
 class Waves(nn.Module):
-    """One-dimensional convolutions with growing dilation, and gates of tanh and sigmoid."""
+    """WaveNet's layers: 1-D convolutions with growing dilation, and gates of tanh and sigmoid."""
 
     def __init__(self):
         super().__init__()
@@ -159,7 +159,7 @@ class Waves(nn.Module):
 
 
 class Boxes(nn.Module):
-    """SSD's heads: boxes and scores of two scales, joined."""
+    """SSD's heads: boxes and scores of two scales, concatenated."""
 
     def __init__(self):
         super().__init__()
@@ -180,7 +180,7 @@ class Boxes(nn.Module):
 
 
 class Yolo(nn.Module):
-    """Halves of channels, pools side by side, nearest resizing, distances as sums over a softmax."""
+    """YOLO's parts: split channels, parallel pools, nearest resizing, distances as sums over a softmax."""
 
     def __init__(self):
         super().__init__()
@@ -251,13 +251,13 @@ class Dense(nn.Module):
 
 
 def larger() -> nn.Module:
-    """A picture three times as large, by PixelShuffle."""
+    """Return a network that enlarges a picture three times, by PixelShuffle."""
     rows = [nn.Conv2d(1, 8, 5, padding=2), nn.Tanh(), nn.Conv2d(8, 8, 3, padding=1), nn.PReLU(8)]
     return nn.Sequential(*rows, nn.Conv2d(8, 9, 3, padding=1), nn.PixelShuffle(3))
 
 
 def style() -> nn.Module:
-    """Mirrored margins, normalized images and groups, ELU."""
+    """Return a network with reflection padding, instance and group normalization, and ELU."""
     rows = [nn.ReflectionPad2d(2), nn.Conv2d(3, 8, 5), nn.InstanceNorm2d(8, affine=True), nn.ELU()]
     more = [nn.Conv2d(8, 8, 3, 2, 1), nn.GroupNorm(4, 8), nn.LeakyReLU(0.2), nn.Upsample(scale_factor=2)]
     return nn.Sequential(*rows, *more, nn.ReplicationPad2d(1), nn.Conv2d(8, 3, 3), nn.Tanh())
@@ -294,7 +294,7 @@ class Decoder(nn.Module):
 
 
 class Attended(nn.Module):
-    """Gates of the mean and the maximum of all pixels, then of all channels."""
+    """Gates from the mean and the maximum of all pixels, then of all channels."""
 
     def __init__(self):
         super().__init__()
@@ -313,7 +313,7 @@ class Attended(nn.Module):
 
 
 class Points(nn.Module):
-    """Points of a cloud: products of each, and the maximum of all."""
+    """A network on a point cloud: products for each point, and the maximum over all points."""
 
     def __init__(self):
         super().__init__()

@@ -1,6 +1,7 @@
 """Networks of PyTorch in the form of litert-torch and ai-edge-quantizer, with random weights. ``python -m
-tests.tflite.torched`` makes those in ``models`` again, and ``... torched FOLDER`` those of torchvision and
-timm in a folder. Both need litert-torch, ai-edge-quantizer, torchvision and timm, which no test needs."""
+tests.tflite.torched`` makes the networks in ``models`` again, and ``... torched FOLDER`` the networks of
+torchvision and timm in a folder. Both need litert-torch, ai-edge-quantizer, torchvision and timm, which no
+test needs."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import numpy as np
 from .convert import FOLDER, KEPT
 
 Make = Callable[[], Any]
-LEAST = 1e-3  # weights below it are a head's or a scale's before any training
+LEAST = 1e-3  # smaller weights are untrained heads or scales
 TIMM = """mobilevit_xxs ghostnet_050 levit_128s repvgg_a0 edgenext_xx_small efficientvit_b0 mobileone_s0
 fastvit_t8 poolformer_s12 mobilenetv4_conv_small convmixer_768_32 res2net50_14w_8s tinynet_e hardcorenas_a
 lcnet_050 semnasnet_075 pit_ti_224 deit_tiny_patch16_224 repghostnet_050 starnet_s1 tf_efficientnet_lite0
@@ -60,7 +61,7 @@ def converted(model: Any, inputs: tuple[Any, ...], last: bool) -> bytes:
 
 
 def recipes() -> dict[str, Any]:
-    """Return the recipes of ai-edge-quantizer by the names that files get."""
+    """Return the recipes of ai-edge-quantizer by the names used in file names."""
     from ai_edge_quantizer import algorithm_manager, qtyping, recipe, recipe_manager
 
     half = recipe_manager.RecipeManager()
@@ -127,7 +128,7 @@ def library() -> dict[str, Make]:
 
 
 def made(name: str, make: Make, shape: tuple[int, ...], kind: str, floats: bool) -> bytes:
-    """Return one quantized network, with weights that its name decides."""
+    """Return one quantized network, with weights that depend on its name."""
     import torch
 
     torch.manual_seed(len(name))

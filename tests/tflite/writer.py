@@ -92,7 +92,7 @@ class Writer:
 
 
 def serialized(model: dict[str, Any]) -> bytes:
-    """Return a Model as bytes: each table follows its vtable, and precedes what it refers to."""
+    """Return a Model as bytes: each table follows its vtable, and precedes the objects that it refers to."""
     out = bytearray(8)
     out[4:8] = b"TFL3"
     struct.pack_into("<I", out, 0, _table(out, "Model", model))

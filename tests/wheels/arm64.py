@@ -55,7 +55,7 @@ with np.load(given) as inputs:
 np.savez(results, **found)
 """
 )
-SHAPES = {"digits": ((1, 1, 8, 8),), "denoise": ((1, 3, 8, 8), (1, 3, 33, 50))}  # the last is played
+SHAPES = {"digits": ((1, 1, 8, 8),), "denoise": ((1, 3, 8, 8), (1, 3, 33, 50))}  # the last shape is played
 MODELS = ROOT / "examples" / "models"
 
 
@@ -114,13 +114,13 @@ class Tree:
 
 
 def digit_images() -> tuple[Any, Any]:
-    """Return the demo's pictures of digits and what they show."""
+    """Return (the demo's pictures of digits, the digits)."""
     with np.load(MODELS / "digits.npz") as file:
         return file["images"], file["labels"]
 
 
 def compared(name: str, got: Any, want: Any) -> str:
-    """Return how many numbers are equal; exit unless all are."""
+    """Return a text with the count of equal elements; exit unless all are equal."""
     found = f"{int((got == want).sum())} of {want.size} equal"
     if not np.array_equal(got, want):
         sys.exit(f"{name}: {found}")
@@ -167,14 +167,14 @@ class Applications:
         return program
 
     def output(self, program: Path, file: str, given: bytes) -> bytes:
-        """Return what a program prints for an input."""
+        """Return the output of a program for an input."""
         return subprocess.run(
             [*self.tree.qemu, str(program), str(self.folder / file)],
             input=given, stdout=subprocess.PIPE, check=True, env=self.tree.environment,
         ).stdout  # fmt: skip
 
     def digit(self) -> str:
-        """Return how many digits the C example tells as they are."""
+        """Return how many digits the C example recognizes correctly."""
         (pixels, labels), program, told = digit_images(), self.built("digit.c"), []
         for picture in pixels[:4]:
             said = self.output(program, "digits.vkq", b" ".join(b"%d" % n for n in picture.reshape(-1)))
@@ -209,7 +209,7 @@ class Applications:
         return found
 
     def all(self) -> dict[str, Any]:
-        """Return what came of each."""
+        """Return the result of each application."""
         return {"digit.c": self.digit(), "denoise.cpp": self.denoise(), "vkq.load": self.played()}
 
 

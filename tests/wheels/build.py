@@ -3,7 +3,7 @@
 First the sdist, which contains the SPIR-V and Kompute's source. Then, from the unpacked sdist only, the
 wheels for two processors on one machine: ziglang compiles for both, against glibc 2.28. Each processor gets
 three files: CPython 3.10, 3.11, and the stable ABI from 3.12 on. auditwheel gives a wheel its tag, or says
-why it may not have one; abi3audit checks every symbol of the stable ABI.
+why the wheel may not have it; abi3audit checks every symbol of the stable ABI.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def python(version: str, folder: Path) -> Path:
 
 
 def sdist(output: Path, spirv: Path | None) -> Path:
-    """Make the source distribution; the wheels are built from its unpacked content."""
+    """Make the source distribution; return its unpacked folder, from which the wheels are built."""
     PREBUILT.mkdir(exist_ok=True)
     given = ("--given", spirv.resolve()) if spirv else ()
     run(sys.executable, "-m", "vkq.shader.build", PREBUILT / "spirv", *given, PYTHONPATH=str(ROOT))
@@ -96,7 +96,7 @@ def sdist(output: Path, spirv: Path | None) -> Path:
 
 
 def compilers() -> None:
-    """Make programs under the names that CMake expects, and put the headers in a separate folder:
+    """Write compiler programs under the names that CMake expects, and put the headers in a separate folder:
     /usr/include would also provide this machine's C library."""
     zig = Path(ziglang.__file__).parent / "zig"
     (WORK / "bin").mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from .build import ROOT, WORK, python, run, tool
 
-# (Python, NumPy): the oldest of both, the current ones, and the newest that drivers of CI have
+# (Python, NumPy): the oldest versions, the current ones, and the newest with drivers in CI
 PAIRS = (("3.10", "numpy==1.26.*"), ("3.12", "numpy>=2"), ("3.13", "numpy>=2"))
-DEMO = ("onnx", "onnxruntime")  # one reads the network, the other is compared with it
+DEMO = ("onnx", "onnxruntime")  # for reading the network, and for comparing results
 SLICE = (
     "tests/runtime/test_process.py", "tests/test_spawn.py", "tests/test_cache.py", "tests/probe",
     "tests/device/test_drivers.py", "tests/ops/test_linear.py",
@@ -49,7 +49,8 @@ def demo(interpreter: Path) -> str:
 
 
 def suite(interpreter: Path, chosen: Sequence[str]) -> str:
-    """Run a part of the suite on the installed wheel, in a copy of tests/ without vkq beside it."""
+    """Run a part of the suite on the installed wheel, in a copy of tests/ outside the checkout; return the
+    last line of output."""
     place = WORK / "suite"
     shutil.rmtree(place, ignore_errors=True)
     for name in ("tests", "examples"):

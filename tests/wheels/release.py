@@ -35,13 +35,13 @@ def _content(path: Path) -> bytes:
 
 
 def found(folder: Path) -> dict[str, str]:
-    """Return the compiler that made the folder's modules, and the hash."""
+    """Return the compiler of the folder's modules, and their hash."""
     return {"compiler": compiler_of(folder), "spirv": spirv_hash(folder)}
 
 
 def changed(folder: Path, file: Path = FILE, version: str = __version__) -> str | None:
-    """Return how the folder differs from the record of this version, and what to do; None if it does not
-    differ or there is no record."""
+    """Return a text on how the folder differs from the record of this version, with the remedy; None if it
+    does not differ or there is no record."""
     before, now = _kept(file).get(version), found(folder)
     parts = [f"{name} {before[name]} -> {now[name]}" for name in now if before and before[name] != now[name]]
     if not parts:
