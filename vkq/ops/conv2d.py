@@ -196,4 +196,4 @@ class Conv2d(Layer[Conv2dProblem]):
 
 @applied(Conv2d)
 def conv2d(*operands: Any, **options: Any) -> Any:
-    """Apply a convolution once; `Conv2d` keeps the packed weight for more calls."""
+    """A convolution that is applied once; `Conv2d` keeps the packed weight for more calls."""

@@ -155,4 +155,4 @@ def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
 
 @applied(ConvTranspose2d)
 def conv_transpose2d(*operands: Any, **options: Any) -> Any:
-    """Apply a transposed convolution once; `ConvTranspose2d` keeps the packed weight for more calls."""
+    """A transposed convolution, applied once; `ConvTranspose2d` keeps the packed weight for more calls."""
