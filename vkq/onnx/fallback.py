@@ -156,8 +156,8 @@ def left_alone(model: Model, refused: RefusedNode) -> Model:
 
 def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Graph]]:
     """Return the graph as pairs (kind, part) in an order in which the parts can run. The kind is the opset,
-    or 0 for the device. Each part has as many nodes of one kind as possible; the first kind is the one that
-    gives the fewest parts. refused: the nodes that do not run on the device, with their opset."""
+    or 0 for the device. Each part has as many nodes of one kind as possible; the first kind is chosen so that
+    there are few parts. refused: the nodes that do not run on the device, with their opset."""
     kinds = [0, *sorted(set(refused.values()))]
     found = [_groups(graph, refused, [*kinds[i:], *kinds[:i]]) for i in range(len(kinds))]
     return [(kind, _part(graph, group)) for kind, group in min(found, key=len)]

@@ -1,4 +1,4 @@
-"""Inputs with an initializer, which is the input's value unless a run feeds another."""
+"""Inputs with an initializer, which is the input's value unless a run feeds another value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Parse = Callable[[Any], Model]
 
 
 class Initials(Generic[Session]):
-    """The sessions of a model with initializers as inputs, one for each set of fed initializers."""
+    """The sessions of a model with initializers as inputs, one session for each set of fed initializers."""
 
     def __init__(self, initial: Sequence[Argument]):
         self._names = [argument.name for argument in initial]

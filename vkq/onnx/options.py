@@ -178,7 +178,7 @@ def _number(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """The arguments of a session: the device, the fallback, the options, and the ignored ones."""
+    """The arguments of a session: the device, the fallback, the options, and the ignored arguments."""
 
     device: Device | int | str | None = None
     fallback: str | None = None
@@ -272,7 +272,7 @@ def _is_options(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ModelMetadata:
-    """A model file's metadata (`InferenceSession.get_modelmeta`), as in ONNX Runtime."""
+    """The metadata of a model file (`InferenceSession.get_modelmeta`), as in ONNX Runtime."""
 
     custom_metadata_map: Mapping[str, str] = dataclasses.field(default_factory=dict)
     description: str = ""

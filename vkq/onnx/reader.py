@@ -273,7 +273,7 @@ def _value(value: Any, folder: Path | None) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, messages().TensorProto):
-        dtype_of(value.data_type, value.name)  # 4-bit values are allowed only as constants
+        dtype_of(value.data_type, value.name)  # 4-bit numbers occur only as constants
         return array_of(value, folder)
     if isinstance(value, (list, tuple)) or (hasattr(value, "__iter__") and not isinstance(value, str)):
         return tuple(_value(v, folder) for v in value)

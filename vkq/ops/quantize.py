@@ -28,8 +28,8 @@ def quantize(
 ) -> Any:
     """``saturate(round_half_even(x / scale) + zero_point)``.
 
-    x: float32 of any shape, a NumPy array (the result is one too) or a Tensor (the result is a Tensor in
-    *layout*: by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W). The division is rounded
+    x: float32 of any shape, a NumPy array (the result is an array, too) or a Tensor (the result is a Tensor
+    in *layout*: by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W). The division is rounded
     correctly on every device. +-Inf saturates, NaN gives the lower bound, -0.0 is 0.
     https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 

@@ -171,8 +171,8 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
 def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
-    """Add to a plan: reshape x to *shape*, transpose it with *axes*, and reshape the result to *to*.
-    *layout*: of the result; by default the usual layout for its shape."""
+    """Add the reshape of x to *shape*, the transpose with *axes*, and the reshape to *to* to a plan, in one
+    movement. *layout*: of the result; by default the usual layout for its shape."""
     if x.spec.layout in PIXELS and not x.spec.folded:  # images have special kernels
         return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
     return permuted(b, x, shape, axes, to, layout)

@@ -3,8 +3,8 @@
 The columns of SPIR-V are the first, second and third words of all instructions, and then the remaining words.
 Third words are mostly result ids, which count upward; later words mostly refer to recent results. So each
 third word is stored as its difference from the previous third word, and each later word as its difference
-from the third word of its own instruction. The sign is in the lowest bit. All lowest bytes of the words come
-first, then all second bytes, and so on. native/packed.cpp reverses this."""
+from the third word of the same instruction. The sign of a difference is stored in the lowest bit. All lowest
+bytes of the words come first, then all second bytes, and so on. native/packed.cpp reverses this."""
 
 from __future__ import annotations
 

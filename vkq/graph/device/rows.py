@@ -52,7 +52,7 @@ WEIGHTED = "Conv", "ConvTranspose"
 
 
 def refusal(graph: Graph, node: Node) -> str | None:
-    """Return why a node cannot run on a device, or None."""
+    """Return the reason why a node cannot run on a device; None if it can."""
     row = ROWS.get(node.op)
     if row is None or (node.op == "Cast" and "why" in node.attributes):
         return _why_float(graph, node)

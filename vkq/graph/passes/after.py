@@ -1,7 +1,7 @@
 """Fuses epilogues. The epilogue of a convolution is the addition of another value (a residual), or a table.
 The epilogue of a linear layer is a table, a table for each channel, or a dequantize.
 
-This is exact: the kernel requantizes its result first, and continues with the bytes."""
+This is exact: the kernel requantizes its result first, and the epilogue reads these bytes."""
 
 from __future__ import annotations
 

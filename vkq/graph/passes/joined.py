@@ -64,7 +64,7 @@ class _Joined:
         return True
 
     def _put_together(self, sweep: Sweep, node: Node, source: str, perm: tuple[int, ...]) -> bool:
-        """Let the product before a merge of heads write its heads side by side."""
+        """Let the product before a merge of heads store its heads side by side."""
         made, shape = sweep.producer(source, "matmul"), sweep.specs[source].shape
         if made is None or self.uses[source] > 1 or perm != SWAPPED or shape[1] == 1:
             return False
