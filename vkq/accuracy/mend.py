@@ -26,9 +26,10 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
 
     A pair is a convolution, an optional Relu, and a convolution that is its only reader. Each channel between
     the two is divided by s, and the second weight is multiplied by s, so the function stays the same. a_c is
-    the largest magnitude of the channel, and w_c of the second weight's elements for it: ``s_c = sqrt(a_c /
-    w_c)`` up to a common factor. Before a depthwise convolution, whose channels each have a scale, ``s_c =
-    a_c``. (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
+    the largest magnitude of the channel, and w_c of the second weight's elements for it:
+    ``s_c = sqrt(a_c / w_c)`` up to a common factor. Before a depthwise convolution, whose channels each have
+    a scale, ``s_c = a_c``. (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao
+    et al. 2022.)
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)

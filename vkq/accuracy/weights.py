@@ -50,11 +50,11 @@ def quantize_weights(
 ) -> list[WeightRow]:
     """Write the float *model* with weights of 8 or 4 bits to one file, and return a row for each layer.
 
-    Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel (``max|w|
-    / 127``, symmetric). With ``bits=4`` weights of MatMul and Gemm become int4 with a scale for each *block*
-    (16, 32, 64 or 128) of elements along K; weights of convolutions become int8. DequantizeLinear converts
-    them to floats, so the model runs as q8csw and q4gsw on a device. Biases and activations stay float: no
-    samples are needed.
+    Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel
+    (``max|w| / 127``, symmetric). With ``bits=4`` weights of MatMul and Gemm become int4 with a scale for
+    each *block* (16, 32, 64 or 128) of elements along K; weights of convolutions become int8.
+    DequantizeLinear converts them to floats, so the model runs as q8csw and q4gsw on a device. Biases and
+    activations stay float: no samples are needed.
 
     exclude: names of nodes, or of modules that contain them, whose weights stay float.
 

@@ -47,10 +47,11 @@ def add(
 
     a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors. Shapes broadcast as in
     NumPy (at most four axes, after neighbouring axes that broadcast alike are joined). The result is an array
-    if both operands are arrays, else a Tensor. activation: None, "relu", "relu6" or (lo, hi). ``ra = a_scale
-    / y_scale``, ``rb = b_scale / y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``, each rounded to
-    float32: the zero point is added before rounding. If only a is broadcast along the innermost axis, the
-    operands are swapped. The result equals ONNX Runtime's com.microsoft.QLinearAdd on x86-64, byte for byte.
+    if both operands are arrays, else a Tensor. activation: None, "relu", "relu6" or (lo, hi).
+    ``ra = a_scale / y_scale``, ``rb = b_scale / y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``, each
+    rounded to float32: the zero point is added before rounding. If only a is broadcast along the innermost
+    axis, the operands are swapped. The result equals ONNX Runtime's com.microsoft.QLinearAdd on x86-64, byte
+    for byte.
 
     Raises DTypeError for other types, ArgumentError for shapes that do not broadcast and missing qparams.
 

@@ -173,9 +173,9 @@ def global_avg_pool2d(
     """The mean of each channel: (N, C, H, W) to (N, C, 1, 1), as ONNX Runtime's
     com.microsoft.QLinearGlobalAveragePool.
 
-    ``y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp)``, ``m = x_scale / (y_scale * H *
-    W)``, with an exact sum and each float32 step rounded. y_qparams: by default the parameters of x. H * W is
-    at most 2**23.
+    ``y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp)``,
+    ``m = x_scale / (y_scale * H * W)``, with an exact sum and each float32 step rounded. y_qparams: by
+    default the parameters of x. H * W is at most 2**23.
 
     >>> import numpy as np
     >>> global_avg_pool2d(np.arange(8, dtype=np.int8).reshape(1, 2, 2, 2), x_qparams=QParams(1.0)).ravel()

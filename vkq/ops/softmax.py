@@ -54,10 +54,10 @@ def softmax(
     8-bit with y_qparams (then it is QuantizeLinear of the float32 result; QParams(1 / 256, -128) uses the
     whole of int8).
 
-    ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table, ``y = float32(e) * (1 /
-    float32(sum(e)))``; the integer sum is exact and each float32 step is rounded, so all devices return the
-    same bits. Against the real softmax of n numbers the error of the float32 result is at most ``(n + 2) *
-    2**-31 + 4 * 2**-24 * y``.
+    ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table,
+    ``y = float32(e) * (1 / float32(sum(e)))``; the integer sum is exact and each float32 step is rounded, so
+    all devices return the same bits. Against the real softmax of n numbers the error of the float32 result is
+    at most ``(n + 2) * 2**-31 + 4 * 2**-24 * y``.
 
     onnxruntime: compute the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit
     result, with the order of float32 additions of its plain kernel
