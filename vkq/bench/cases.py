@@ -194,7 +194,7 @@ def select(
 ) -> list[Case]:
     """Return the cases that the command line names: problems, names of lists, or paths of YAML files.
 
-    *scheme*, *scale* and *method* replace those of a list. Raises ArgumentError, which names the lists, if
+    *scheme*, *scale* and *method* replace a list's values. Raises ArgumentError, which names the lists, if
     there is no such list.
     """
     found = [case for word in words for case in _named(word)]
@@ -213,7 +213,7 @@ def networks(words: Sequence[str]) -> dict[str, list[Case]]:
 
 
 def changed(case: Case, scheme: str | None, scale: str | None, method: str | None) -> Case:
-    """Return the case with its scheme, scale and method replaced by those that are not None."""
+    """Return the case with its scheme, scale and method replaced by the arguments that are not None."""
     return replace(
         case, scheme=scheme or case.scheme, scale=scale or case.scale, method=method or case.method
     )

@@ -27,7 +27,7 @@ OPERATIONS = {
 INVOCATIONS = 64  # of a workgroup
 MATRIX_CHAINS = 8  # independent accumulators of a subgroup
 MATRIX_SUBGROUPS = 4  # of a workgroup
-# Size of the copy in multiples of the last-level cache; halved until a device allows such a buffer.
+# Size of the copy in multiples of the last-level cache; halved until a device allows this size.
 COPY_CACHES = 4
 LASTING_US = 4000.0  # fewest microseconds of a kernel's run
 RUNS = 10
@@ -52,8 +52,8 @@ def measure(device: Device, progress: Callable[[str], None] = lambda what: None)
 
 
 def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
-    """Return (name, rate) of a path's arithmetic ceiling: the ceiling of its own instruction, or of float32
-    for a path without dot products. The rate is None if it was not measured."""
+    """Return (name, rate) of a path's arithmetic ceiling: the ceiling of the path's dot product, or of
+    float32 for a path without dot products. The rate is None if it was not measured."""
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None

@@ -1,4 +1,4 @@
-"""Comparison of two runs of the same cases: find those that became slower by more than noise."""
+"""Comparison of two runs of the same cases: find the cases that became slower by more than noise."""
 
 from __future__ import annotations
 

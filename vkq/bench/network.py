@@ -37,7 +37,7 @@ from vkq.tflite.file import is_tflite
 MOST_DISPATCHES = 4096  # most dispatches of a model that is timed node by node
 NODE_RUNS = 20
 SUMS = ("MatMulNBits",)  # operators whose float sums may be added in any order: compared within a bound
-NEAR = 1e-4  # allowed error of a model with such sums, relative to its largest result
+NEAR = 1e-4  # allowed error of a model with these operators, relative to its largest result
 
 
 def at_batch(path: str, batch: int | None) -> str | bytes:

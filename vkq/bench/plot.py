@@ -70,7 +70,7 @@ def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light"
 def bars(title: str, groups: Mapping[str, Mapping[str, float]], path: Path, theme: str = "light") -> None:
     """Write a bar chart of *groups*: group -> series -> milliseconds.
 
-    The first series is vkq's; the labels of the others give their time as a multiple of vkq's.
+    The first series is vkq's; the labels of other series give their time as a multiple of vkq's.
     """
     series = list(dict.fromkeys(name for one in groups.values() for name in one))
     with _figure(

@@ -74,8 +74,8 @@ def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: floa
     of these ratios.
 
     The interval comes from the Wilcoxon signed-rank test. It is exact if the log ratios are symmetric about
-    their centre; interleaving makes this true for two equal arms, whatever the noise's distribution. With
-    too few pairs for the confidence (fewer than eight for 99 %) it is the whole range.
+    their centre; interleaving makes this true for two equal arms, for any distribution of the noise. With too
+    few pairs for the confidence (fewer than eight for 99 %) the interval is the whole range.
 
     >>> paired_ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]).value
     2.0

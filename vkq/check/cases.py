@@ -25,7 +25,7 @@ GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # linear layers only: bits of
 FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # scheme -> dtype of the weight and of the tensors
 CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # the dtype of the products' factors
 Q8TO = ("q8ta_q8csw_q8to",)  # schemes with 8-bit results
-Q8TA = (*Q8TO, "q8ta_q8csw")  # schemes with 8-bit activations, with static parameters
+Q8TA = (*Q8TO, "q8ta_q8csw")  # schemes with 8-bit activations and static parameters
 DQ8CA = ("dq8ca_q8csw",)  # linear layers only: each row of x is quantized dynamically
 SCHEMES = (*Q8TA, *DQ8CA, *CHANNELS, *GROUPED, *FLOAT_WEIGHTS)
 # Schemes with float sums: they have one path, and are compared within a bound.

@@ -241,8 +241,8 @@ def _fitting(check: Check) -> Check:
 
 
 def select(pattern: str) -> list[Check]:
-    """Return the checks that match *pattern*: one check if it is a full name (also of a random check), else
-    those whose name contains it.
+    """Return the checks that match *pattern*: one check if *pattern* is a full name (also of a random check),
+    else the checks whose name contains it.
 
     With ``*`` or ``?`` it is a glob for the whole name. Raises ArgumentError if nothing matches.
     """

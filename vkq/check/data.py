@@ -51,7 +51,7 @@ class Data:
 
     @property
     def float_bias(self) -> npt.NDArray[np.float32]:
-        """The bias as real numbers, for schemes with float activations."""
+        """The bias as real values, for schemes with float activations."""
         return (self.bias * (self.x_q.scale * self.w_scale.astype(np.float64))).astype(np.float32)
 
     def floats(self, dtype: str) -> Array:

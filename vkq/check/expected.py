@@ -11,7 +11,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 UNIT_ROUNDOFF = 2.0**-24  # unit roundoff of float32
 HALF_ROUNDOFF = 2.0**-10  # roundoff of float16, for every rounding that devices use
-HALF_NORMAL = 2.0**-14  # the smallest normal float16: a device may flush smaller numbers
+HALF_NORMAL = 2.0**-14  # the smallest normal float16: a device may flush smaller values
 HALF_FLUSHED = 2.0**-8  # error of a float16 product and sum that are flushed, for a weight of 1
 HALF_LARGEST = 65504.0
 
@@ -67,7 +67,7 @@ class Expected:
         return np.asarray(np.ascontiguousarray(got).view(bits) != np.ascontiguousarray(self.y).view(bits))
 
     def unlike(self, got: Array) -> str | None:
-        """Return what is wrong with a result's dtype or shape; None if nothing is."""
+        """Return an error text if a result's dtype or shape is wrong, else None."""
         dtype = np.dtype(self.floats) if self.bound is not None else self.y.dtype
         if got.shape == self.y.shape and got.dtype == dtype:
             return None

@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]]) -> None:
-    """Measure every candidate except those *skipped*: first the current choices, then the tiles of matrix
+    """Measure every candidate that is not in *skipped*: first the current choices, then the tiles of matrix
     units."""
     path = without_matrices(device).path
     _ = catalog().variants  # reads all shaders' YAML before anything is timed

@@ -28,7 +28,7 @@ from vkq.shader.glslang import find_compiler
 
 INTEGER = "integer"  # the filter for exact integer correlations
 WINDOWS = "windows"  # the filter for pools, means and softmaxes
-SHOWN = 5  # mismatches printed in full; of the others only names are printed
+SHOWN = 5  # mismatches printed in full; the rest only by name
 LISTED = 50
 EXAMPLES = [
     "vkq check",

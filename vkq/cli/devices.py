@@ -123,7 +123,8 @@ def measured_on(probe: Verdict) -> dict[str, str]:
 
 
 def show_measured(found: dict[str, str], why: bool = True) -> None:
-    """Print the output of `measured_on`: the chosen candidate and, with *why*, the others and their times."""
+    """Print the output of `measured_on`: the chosen candidate and, with *why*, the other candidates and their
+    times."""
     for family, said in found.items():
         print(folded(f"     measured: {family}: {said if why else said.partition(' (')[0]}", 16))
 

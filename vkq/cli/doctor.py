@@ -44,7 +44,7 @@ from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
 
 ALL, TEXELS = "all", "texels"  # paths of works that use none of `vkq.select.path`
-TEXELS_READ = {  # why layers read texels on the device, and what to do
+TEXELS_READ = {  # the reason for reading texels -> its remedy
     "unread": "vkq's layers read none on this device. Report it",
     "measured": "layers read them because that was fastest here. Set VKQ_TUNE=off, and report it",
     "profile": "layers read them on every device of this kind, and nothing turns that off. Report it, and"

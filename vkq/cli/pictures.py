@@ -13,8 +13,7 @@ from typing import Any
 from vkq.errors import ArgumentError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
-# Pillow may use only these formats, whatever the file's name: other formats start programs (EPS starts
-# Ghostscript).
+# Pillow may use only these formats, for any file name: other formats start programs (EPS starts Ghostscript).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 MOST_PIXELS = 1 << 27
 _BROKEN = (

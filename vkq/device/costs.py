@@ -183,7 +183,7 @@ def _like(seed: Any, given: Any, where: str) -> Any:
 
 def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> CostTable:
     """Return tables of `Costs` from measured times, scaled so that their median ratio to the seed is 1,
-    because unmeasured costs stay the seed's. Further numbers of a tile also stay the seed's."""
+    because unmeasured costs stay the seed's. The further entries of a tile also stay the seed's."""
     seeds = {name: {tile: SEED[name][tile] for tile in table} for name, table in found.items()}
     ratios = [seeds[name][tile][1] / pair[1] for name, table in found.items() for tile, pair in table.items()]
     unit = statistics.median(ratios) if ratios else 1.0

@@ -1,11 +1,10 @@
 """The machine's Vulkan drivers, each tried in a child process before it is loaded in this one.
 
-The loader loads every driver that has a manifest, and a driver that crashes or hangs then ends the process,
-whatever the other drivers do. So unknown drivers are first loaded, enumerated and queried in a child
-(trial.py): all at once, and if that fails, one by one. This process does not load failed drivers: it sets
-``VK_DRIVER_FILES`` to the good ones. A driver that passed is not tried again until its manifest, its library
-or the kernel changes. A verdict of two crashes is also kept; every process tries a driver again that did not
-answer in time.
+The loader loads every driver that has a manifest, and a single driver that crashes or hangs ends the process.
+So unknown drivers are first loaded, enumerated and queried in a child (trial.py): all at once, and if that
+fails, one by one. This process does not load failed drivers: it sets ``VK_DRIVER_FILES`` to the good ones. A
+driver that passed is not tried again until its manifest, its library or the kernel changes. A verdict of two
+crashes is also kept; every process tries a driver again that did not answer in time.
 """
 
 from __future__ import annotations
@@ -113,8 +112,8 @@ def _listed(text: str) -> list[Path]:
 
 
 def _malformed(path: Path) -> str | None:
-    """Return why a manifest is invalid, or None. The loader must not read an invalid one, because it then
-    gives up on the other drivers too."""
+    """Return why a manifest is invalid, or None. The loader must not read an invalid manifest, because it
+    would then not load the other drivers either."""
     try:
         library = files.parse_json(files.read(path, MANIFEST_BYTES))["ICD"]["library_path"]
     except OSError as error:
@@ -125,7 +124,7 @@ def _malformed(path: Path) -> str | None:
 
 
 def _try(unknown: Sequence[Path]) -> dict[Path, str]:
-    """Keep a verdict on each unknown driver, and return the reasons of those that failed."""
+    """Keep a verdict on each unknown driver, and return the failed drivers with their reasons."""
     ended = _trial(unknown)
     if ended is None or not ended.started:
         return {}  # no child process could run, so nothing is known

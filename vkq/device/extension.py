@@ -45,7 +45,7 @@ def _sources() -> str | None:
 
 
 def _missing(error: ImportError) -> str:
-    """Return what is wrong with an extension that cannot be imported."""
+    """Return a text on the cause and remedy of a failed import of the extension."""
     here = sysconfig.get_config_var("SOABI")
     folders = sys.modules["vkq"].__path__
     found = sorted({p.name for folder in folders for p in Path(folder).glob("_kompute*.so")})

@@ -1,4 +1,4 @@
-"""Hints on what to install if there is no Vulkan loader or no driver, for this machine."""
+"""Hints for this machine on the packages to install if there is no Vulkan loader or no driver."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loader() -> str:
 
 
 def no_driver() -> str:
-    """Return what to do if the loader finds no driver. If an environment variable lists drivers, say that the
+    """Return the remedy if the loader finds no driver. If an environment variable lists drivers, say that the
     loader ignores all others."""
     for name in NAMED:
         given = os.environ.get(name)

@@ -84,7 +84,7 @@ class Profile(costs.Costs):
     grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]
-    timed: bool  # True if kernels were timed on such a device
+    timed: bool  # True if kernels were timed on this kind of device
     measured: bool  # True if something was measured on this device
 
     @property
@@ -112,7 +112,7 @@ class Profile(costs.Costs):
 
 @dataclasses.dataclass(frozen=True)
 class ProfileRule:
-    """A rule of the file: which devices it matches, and the fields that it sets."""
+    """A rule of the file: the conditions for a device, and the profile fields that the rule sets."""
 
     name: str
     device_type: str | None
@@ -147,7 +147,7 @@ class Family:
 
 
 def profile(c: Capabilities) -> Profile:
-    """Return the profile of a device, including what was measured on it (`Capabilities.choices`)."""
+    """Return the profile of a device, including its measurements (`Capabilities.choices`)."""
     return _profile(c, tuple(one for one in _preferred.get() or () if one[0] != PICKS))
 
 
@@ -180,7 +180,8 @@ def picks() -> Mapping[str, str]:
 
 
 def preference() -> tuple[tuple[str, Any], ...] | None:
-    """Return the preferred values of the enclosing block, possibly none; None outside of such a block."""
+    """Return the overrides of the enclosing `preferred` block, possibly empty; None outside of such a
+    block."""
     return _preferred.get()
 
 

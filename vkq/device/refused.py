@@ -15,7 +15,7 @@ SHUFFLE = 16  # VK_SUBGROUP_FEATURE_SHUFFLE_BIT
 
 
 def refused(failures: Mapping[str, str]) -> dict[str, str]:
-    """Return the features whose tests failed, with what was wrong.
+    """Return the features whose tests failed: feature -> error.
 
     >>> refused({"texels": "1 of 2 words wrong", "u8s8": "2 of 2 wrong"})
     {'texel buffers': '1 of 2 words wrong'}
@@ -24,7 +24,7 @@ def refused(failures: Mapping[str, str]) -> dict[str, str]:
 
 
 def without(c: Capabilities) -> tuple[str, ...]:
-    """Return the failed features of a device whose probe is known, each with what was wrong."""
+    """Return the failed features of a device, each with its error; empty if the device was not probed."""
     found = verdict.known(c)
     return tuple(f"{name} ({why})" for name, why in refused(found.failures if found else {}).items())
 

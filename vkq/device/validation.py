@@ -1,6 +1,6 @@
 """The Khronos validation layer. VKQ_VALIDATION=1 turns it on with synchronization validation; ``printf``
-makes it show what shaders print (debugPrintfEXT) instead, and ``bounds`` makes it check that shaders stay
-within their buffers (GPU-assisted validation)."""
+shows the output of shaders (debugPrintfEXT) instead, and ``bounds`` checks that shaders stay within their
+buffers (GPU-assisted validation)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _printing() -> bool:
 
 
 def bounds() -> bool:
-    """Return True if the layer checks where shaders read and write. It knows the end of a VkBuffer, not the
-    range that is bound, so each vkq buffer must then be a VkBuffer of its own."""
+    """Return True if the layer checks the bounds of shaders' accesses. It knows the size of a VkBuffer, not
+    of the bound range, so each vkq buffer must then be a separate VkBuffer."""
     return os.environ.get("VKQ_VALIDATION") == "bounds"
 
 

@@ -39,13 +39,12 @@ _VERDICTS = ("wrong", "crashed")
 class Verdict:
     """The result of a probe.
 
-    ``failures``: what was wrong, by test (a dot form, ``matrices``, ``matrices_half``, ``requantize``,
-    ``quantize``, or ``open`` if the device could not be opened). ``soft_float``: floats are rounded in
-    integers. ``rates``: see `vkq.probe.rates.Rates`; empty if not measured. ``clock``: how rates were timed,
-    "gpu" or "host". ``isolated``: the probe ran in a child process. ``cores``: the measured number of cores,
-    or None. ``tuning``: the measurements by family of kernels (`measured`); None if there are none.
-    ``loop_limit``: the iterations after which the driver ends the loops of an invocation; None if it does
-    not.
+    ``failures``: test -> error (a dot form, ``matrices``, ``matrices_half``, ``requantize``, ``quantize``, or
+    ``open`` if the device could not be opened). ``soft_float``: floats are rounded in integers. ``rates``:
+    see `vkq.probe.rates.Rates`; empty if not measured. ``clock``: how rates were timed, "gpu" or "host".
+    ``isolated``: the probe ran in a child process. ``cores``: the measured number of cores, or None.
+    ``tuning``: the measurements by family of kernels (`measured`); None if there are none. ``loop_limit``:
+    the iterations after which the driver ends the loops of an invocation; None if it does not.
     """
 
     failures: Mapping[str, str]
@@ -151,7 +150,8 @@ def known(c: Capabilities) -> Verdict | None:
 
 
 def with_choices(c: Capabilities) -> Capabilities:
-    """Return the capabilities with what was measured on the device, if that is known and wanted."""
+    """Return the capabilities with the choices measured on the device, if these are known and VKQ_TUNE allows
+    them."""
     found = known(c)
     choices = measured.choices(found.tuning if found else None)
     if found and found.cores and told_cores(c) is None:
@@ -170,8 +170,8 @@ def refusal(c: Capabilities) -> str | None:
 
 
 def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Verdict:
-    """Return the report, given the results of the stages that ended (for a test: what is wrong, or None) and
-    the reasons of the stages that failed."""
+    """Return the report, given the results of the completed stages (for a test: an error text, or None) and
+    the reasons of the failed stages."""
     own = (RATES, REQUANTIZE, SOFT, LOOPS)
     failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
     failures |= {name: why for name, why in failed.items() if name not in own or name == LOOPS}

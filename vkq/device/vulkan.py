@@ -97,8 +97,8 @@ class Instance:
         if validation.wanted():
             layers, extensions = [validation.LAYER], list(validation.EXTENSIONS)
             checks, severities = validation.enabled(), validation.severities()
-        # Without this flag the loader hides devices such as MoltenVK's. An old loader does not know the flag,
-        # and asking for it first would load every driver once more.
+        # Without this flag the loader hides devices such as MoltenVK's. Old loaders do not know the flag; a
+        # query for it would load every driver once more.
         result, portability = VK_ERROR_EXTENSION_NOT_PRESENT, ["VK_KHR_portability_enumeration"]
         for more, flags in ((portability, PORTABILITY), ([], 0)):
             create = functools.partial(

@@ -14,7 +14,7 @@ LONGEST_S = 0.1
 LEAST_SHARE = 0.125  # share of the measured rate that kernels reach at least
 SHARED = ("integrated", "other")  # types of devices that drive the screen
 # Operations and bytes per second of devices without known rates, such as devices for which a file is
-# exported. They approximate the slowest phones (a Mali-G52's peak) and are not measured.
+# exported. These values approximate the slowest phones (a Mali-G52's peak) and are not measured.
 ASSUMED, ASSUMED_COPY = 1e11, 1e10
 
 

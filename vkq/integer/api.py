@@ -61,18 +61,18 @@ def conv2d(
 
     Args:
         x: (N, C, H, W), int8, uint8, int16, uint16 or int32.
-        w: (OC, C/groups, KH, KW), of any of these dtypes; windows may be larger than the image where padding
-            makes room.
+        w: (OC, C/groups, KH, KW), of any of these dtypes; windows may be larger than the image if they fit
+            the padded image.
         bias: None or integers (OC,).
         stride, dilation, padding, groups: as `vkq.Conv2d`; padding has the value 0.
-        accumulate: "int32", "int64" or "auto". A template o fits where both ends of
-            ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]`` do, with lo = min(x, 0), hi = max(x, 0) over the data
-            given, P the sum of the template's positive taps and Q of its negative ones. No result can lie
-            outside.
-        path: "auto" takes what should be the fastest (`explain`). "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8"
-            and "portable" name a form of the dot product, "coopmat" matrix units and "transform"
-            number-theoretic transforms, which leave to the others what they cannot take. All give the same
-            numbers.
+        accumulate: "int32", "int64" or "auto". A template o fits if both ends of the range
+            ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]`` fit, with lo = min(x, 0) and hi = max(x, 0) over the
+            given data, P the sum of the template's positive taps and Q the sum of its negative taps. All
+            results are in this range.
+        path: "auto" chooses the path with the lowest estimate (`explain`). "dot", "dot_s8s8", "dot_u8s8",
+            "dot_u8u8" and "portable" name a form of the dot product, "coopmat" matrix units, and "transform"
+            number-theoretic transforms; the last two use other paths for problems that they do not support.
+            All paths give the same results.
         device: None is the default device.
 
     Returns:
@@ -81,7 +81,7 @@ def conv2d(
     Raises:
         DTypeError: another dtype (floats are not rounded silently).
         ArgumentError: shapes or options that do not fit.
-        AccumulatorOverflowError: a sum could leave the accumulator; names the template and the numbers.
+        AccumulatorOverflowError: a sum may exceed the accumulator; the message names the template.
 
     https://onnx.ai/onnx/operators/onnx__ConvInteger.html
 
@@ -109,9 +109,9 @@ def correlate2d(
     filled with 0.
 
     image: (H, W); templates: (h, w) or (T, h, w), which may be larger than the image unless *mode* is
-    "valid". The dtypes, the other arguments and errors are as for `conv2d`. "full" is every overlap,
-    (H+h-1, W+w-1); "same" its centre, (H, W); "valid" the windows inside, (H-h+1, W-w+1). Returns those
-    sizes, with a leading T where there is one.
+    "valid". The dtypes, the other arguments and errors are as for `conv2d`. "full" is every overlap, (H+h-1,
+    W+w-1); "same" its centre, (H, W); "valid" the windows inside, (H-h+1, W-w+1). Returns these sizes, with a
+    leading T if templates have one.
 
     >>> correlate2d(np.array([[1, 2, 3]], np.int16), np.array([[1, 10]], np.int8), "valid")
     array([[21, 32]], dtype=int32)

@@ -171,7 +171,7 @@ class Correlation:
         return run(self.plan(images, rows, columns), [x])
 
     def plan(self, images: Images, rows: Axis, columns: Axis) -> Plan:
-        """Return the plan for such images; it is made once."""
+        """Return the plan for images of this description; it is created once."""
         key = images, rows, columns
         found = self._plans.get(key)
         if found is None:

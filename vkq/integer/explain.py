@@ -10,7 +10,7 @@ from .images import Images
 
 
 def explained(owner: op.Correlation, p: Conv2dProblem, images: Images) -> str:
-    """Describe the plan for these images in a few lines; nothing runs."""
+    """Return a description of the plan for these images in a few lines; nothing runs."""
     rows, columns = op.axes(p)
     plan = owner.plan(images, rows, columns)
     sums, kernel = owner.sums, owner.kernel(owner.shape(p.n, rows, columns))

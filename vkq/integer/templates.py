@@ -34,10 +34,10 @@ class Templates:
     Args:
         w, bias, stride, padding, dilation, groups, accumulate, path, device: as `conv2d`; w is (T, C, h,
             w), or (T, h, w) for images of one channel, as in `match_template`.
-        x_dtype: of the images: "int8", "uint8", "int16", "uint16" or "int32". The accumulator is checked for
-            all that it holds.
-        x_range: (least, largest) of the images' numbers, where it is narrower: (0, 4095) for a camera of 12
-            bits needs fewer products and a smaller accumulator. Images with other numbers are refused.
+        x_dtype: the images' dtype: "int8", "uint8", "int16", "uint16" or "int32". The accumulator is checked
+            for the whole range of this dtype.
+        x_range: (least, largest) value of the images, if narrower: (0, 4095) for a 12-bit camera needs fewer
+            products and a smaller accumulator. Images with other values are refused.
 
     ``templates(x)`` is `conv2d` of x (N, C, H, W): NumPy in gives NumPy out, a Tensor (int8, uint8 or int32)
     gives a Tensor (N, OC, OH, OW) of int32; 64-bit sums are int32 words (N, OC, OH, OW, 2), the lower one

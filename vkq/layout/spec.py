@@ -139,7 +139,7 @@ class LayoutSpec:
         """Return the word index and the lane (byte, 0..3) of one element of an array of *shape*, directly
         from the formula.
 
-        This is the slow and simple form that the others are tested against.
+        This simple, slow form is the reference in tests of the other forms.
 
         >>> from vkq.layout.pack import layout
         >>> layout("kPackedInt8_4C").index(0, 5, 1, 2, shape=(1, 6, 2, 3))
@@ -188,7 +188,7 @@ class LayoutSpec:
         return f"({', '.join(self.dims)})"
 
     def checked_shape(self, shape: Sequence[int], what: str) -> tuple[int, ...]:
-        """Return *shape* as plain ints, one for each dim and none negative; errors name it *what*."""
+        """Return *shape* as plain ints, one for each dim and none negative; errors call the shape *what*."""
         try:
             sizes = tuple(map(operator.index, shape))
         except TypeError as error:

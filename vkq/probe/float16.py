@@ -20,8 +20,8 @@ ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14
 
 
 def lacking(capabilities: Capabilities) -> str | None:
-    """Return why products should not use float16 arithmetic: a missing feature, or that it is no faster. None
-    if products should use it."""
+    """Return the reason why products should not use float16 arithmetic (a missing feature, or no gain in
+    speed). None if products should use it."""
     if not capabilities.features.get("shaderFloat16"):
         return "shaderFloat16 is false"
     known = profile(capabilities)

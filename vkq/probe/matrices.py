@@ -145,8 +145,8 @@ def counted(capabilities: Capabilities) -> bool:
 
 
 def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
-    """Return what the device lacks to multiply float16 (or another form's) matrices into float32; None if
-    nothing."""
+    """Return the missing feature for products of float16 (or another form's) matrices into float32; None if
+    nothing is missing."""
     if counted(capabilities):
         return f"its compiler crashes on loops over {form} matrices whose trip counts are not constants"
     features = (*FEATURES[:2], FLOAT_FEATURES[form], *FEATURES[3:])
@@ -181,8 +181,8 @@ def _subgroup(c: CooperativeMatrix, wanted: int | None, least: int, most: int) -
 
 
 def lacking(capabilities: Capabilities) -> str | None:
-    """Return what the device lacks to multiply int8 matrices: a feature, a shape, or shared memory; None if
-    nothing."""
+    """Return the missing feature, shape or shared memory for products of int8 matrices; None if nothing is
+    missing."""
     return _lacking(
         capabilities, FEATURES, advertised,
         "s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix in subgroup scope with M of 4 to 64 (and at most"

@@ -1,10 +1,7 @@
 """Measure the rates of the int8 kernels' arithmetic on a device: each dot form, the float lanes, float32 FMA
 and a copy; and the number of cores, if no driver reports it.
 
-A feature says that a dot product is accelerated; only its rate says by how much. Each rate comes from the
-time difference between zero and many iterations, which cancels the fixed cost of a dispatch, and from the
-fastest of interleaved rounds, which excludes a rising clock and other programs. All rates together take well
-under a second.
+A feature states that a dot product is accelerated; only its rate shows by how much.
 """
 
 from __future__ import annotations
@@ -150,7 +147,7 @@ def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -
 
 
 def _sample(works: list[_Work]) -> None:
-    """Sample the works in turn, with more iterations for those that took too little time."""
+    """Sample the works in turn; repeat, with more iterations, the works that took too little time."""
     pending = works
     for left in reversed(range(ATTEMPTS)):
         for _ in range(ROUNDS):

@@ -1,5 +1,5 @@
-"""The self-test compares what a device computes with the right results, once for each device, driver and
-version of vkq; the report is kept.
+"""The self-test compares a device's results with the right ones, once for each device, driver and vkq
+version; the report is kept.
 
 A driver's features are used only if their tests pass. The tests cover the arithmetic that every int8 kernel
 shares: the packed dot product in each form, over all 65,536 pairs of bytes in each lane; matrix products of
@@ -83,7 +83,7 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
     """Return the tests whose features the device has, and the rates: name -> a function that returns a JSON
     value.
 
-    A test returns what is wrong, or None.
+    A test returns an error text, or None.
     """
     has_dot = device.capabilities.features["shaderIntegerDotProduct"]
     forms = [form for form in FORMS if form == "float" or has_dot]
@@ -210,7 +210,7 @@ def _test_quantize(device: Device) -> str | None:
 
 
 def dot_cases() -> tuple[Words, Words]:
-    """Return words (x, w): all pairs of bytes in each lane, the others random, then extremes in all lanes."""
+    """Return words (x, w): all pairs of bytes in each lane, others random; then extremes in all lanes."""
     rng = np.random.default_rng(2024)
     pairs = np.arange(65536)
     x = rng.integers(-128, 128, (4, 65536, 4)).astype(np.int8)

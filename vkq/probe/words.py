@@ -47,6 +47,6 @@ def _asked(device: Device, matrices: Matrices) -> Words:
 
 
 def in_order(blocks: Words, found: Words) -> Words:
-    """Reorder the words of matrices (128 each) by invocation: all words of the first invocation, then those
-    of the next."""
+    """Reorder the words of matrices (128 each) by invocation: all words of the first invocation, then all
+    words of the next."""
     return np.ascontiguousarray(blocks.reshape(-1, WORDS)[:, found.reshape(-1)])

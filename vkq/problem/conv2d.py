@@ -87,8 +87,8 @@ class Conv2dProblem(ConvSizes):
         dilation: Ints = 1,
         groups: int = 1,
     ) -> Conv2dProblem:
-        """Return the problem of x of shape (N, IC, H, W) and weight of shape (OC, IC/groups, KH, KW); with
-        the options of `ConvOptions.of`. Raises ArgumentError if anything does not fit."""
+        """Return the problem of x (N, IC, H, W) and weight (OC, IC/groups, KH, KW), with the options of
+        `ConvOptions.of`. Raises ArgumentError if shapes and options do not fit."""
         cls._images(x_shape)
         options = ConvOptions.of("conv2d", weight_shape, stride, padding, dilation, groups)
         return cls.with_options(x_shape, weight_shape, options)

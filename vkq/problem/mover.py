@@ -16,7 +16,7 @@ from vkq.errors import ArgumentError
 from vkq.problem.names import Takes, read
 
 LAYOUTS = {16: "kPackedInt8_16C", 4: "kPackedInt8_4W4C"}
-# operation: (bytes of an element of x, bytes of the result for each element of x, the other operand).
+# operation: (bytes of an element of x, bytes of the result for each element of x, the second operand).
 BYTES: dict[str, tuple[int, int, str]] = {
     "quantize": (4, 1, ""), "dequantize": (1, 4, ""), "repack": (1, 1, ""), "lookup": (1, 1, ""),
     "add": (1, 1, "same"), "mul": (1, 1, "same"), "gate": (1, 1, "gate"), "concat": (1, 2, "same"),
@@ -59,7 +59,7 @@ class Mover:
 
     @property
     def z_shape(self) -> tuple[int, ...]:
-        """The shape of the other operand; (0,) if there is none."""
+        """The shape of the second operand; (0,) without one."""
         return {"same": self.x_shape, "gate": (self.n, self.c, 1, 1), "": (0,)}[BYTES[self.op][2]]
 
     def bytes(self, *_: int) -> int:

@@ -78,8 +78,8 @@ class Resize:
         rounding: Rounding = "truncate",
         lines: bool = False,
     ) -> Resize:
-        """Return the resize for a size (OH, OW) or a scale (one value or two); the other follows, as in ONNX
-        Resize."""
+        """Return the resize for a size (OH, OW) or a scale (one value or two); the missing one is computed,
+        as in ONNX Resize."""
         for name, chosen, kind in (
             ("mode", mode, ResizeMode), ("coordinates", coordinates, Coordinates),
             ("nearest_mode", nearest_mode, NearestMode), ("rounding", rounding, Rounding),

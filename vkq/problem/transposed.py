@@ -184,7 +184,7 @@ class TransposedConv2dProblem(ConvSizes):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates: N*H*W*IC*(OC/groups)*KH*KW, including those that padding crops."""
+        """Multiply-accumulates: N*H*W*IC*(OC/groups)*KH*KW, including products for cropped results."""
         return self.gemm_m * self.ic * (self.oc // self.groups) * self.kh * self.kw
 
 

@@ -1,4 +1,4 @@
-"""The NumPy oracle: what every path on every device must return, bit for bit.
+"""The NumPy oracle: its results must be returned by every path on every device, bit for bit.
 
 Only `vkq check`, `vkq bench` and the tests import it. It shares multipliers, bounds, tables and element-wise
 arithmetic (`vkq.numerics`) with the launchers. An error in `vkq.numerics` would be in both, so the tests

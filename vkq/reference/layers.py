@@ -1,4 +1,4 @@
-"""The exact oracle in NumPy: what every path, device and layout must return, bit for bit.
+"""The exact oracle in NumPy: every path, device and layout must return its results, bit for bit.
 
 Integer sums are exact: they run in float64 BLAS, which is exact below 2**53 and hundreds of times faster than
 NumPy's integer matmul. Names are ONNX's: x is the activation, w the weight and y the result.

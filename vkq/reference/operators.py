@@ -1,7 +1,7 @@
 """The exact oracle of lookups and pooling, in NumPy. Element-wise operators and tables are in `vkq.numerics`.
 
 Every formula below is a fixed sequence of float32 steps, each rounded to nearest even. For ONNX Runtime's
-operators, it is the sequence of the CPU provider on x86-64, and results are equal byte for byte. Arrays are
+operators, this is the sequence of the CPU provider on x86-64, and results are equal byte for byte. Arrays are
 int8 or uint8 as their QParams say.
 """
 
@@ -99,7 +99,7 @@ def padded(x: Array, window: Window, fill: Any) -> Array:
 
 
 def taps(window: Window) -> list[tuple[slice, ...]]:
-    """For each kernel element in row-major order, return the slices of the padded image that it
+    """For each kernel element in row-major order, return the slices of the padded image that this element
     multiplies."""
     _, _, oh, ow = window.y_shape
     found: list[tuple[slice, ...]] = []

@@ -20,7 +20,7 @@ def resize(x: Array, how: Resize) -> Array:
     does.
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22``, float32, added from the left;
-    then the fraction is cut off (rounding "truncate", what ONNX Runtime does) or rounded half to even; with
+    then the fraction is cut off (rounding "truncate", as in ONNX Runtime) or rounded half to even; with
     rounding "fixed" weights are multiples of 2**-11, as in XNNPACK. An unchanged size returns x.
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()

@@ -47,7 +47,7 @@ class Emitted(Number):
 
 
 class KernelWriter(ModuleWriter):
-    """Writes a module, one step after the other. *soft*: compute sums and products with integers."""
+    """Writes a module step by step."""
 
     def __init__(
         self,

@@ -123,7 +123,7 @@ def _parts(text: str, first: int, name: str) -> tuple[str | tuple[int, str], ...
     parts: list[str | tuple[int, str]] = []
     block: list[str] = []
     for number, line in enumerate(text.splitlines(), first):
-        if "#" not in line:  # nearly all lines
+        if "#" not in line:  # the usual case
             block.append(line)
         elif match := _INCLUDE.fullmatch(line):
             parts += ["\n".join(block), (number, match[1])] if block else [(number, match[1])]

@@ -28,7 +28,7 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: lambda a, b: a // b,
     ast.Mod: lambda a, b: a % b,
 }
-_FUNCTIONS: dict[str, tuple[Callable[..., int], range]] = {  # name -> (function, numbers of arguments)
+_FUNCTIONS: dict[str, tuple[Callable[..., int], range]] = {  # name -> (function, allowed argument counts)
     "ceil_div": (ceil_div, range(2, 3)),
     "min": (min, range(2, 10)),
     "max": (max, range(2, 10)),

@@ -45,7 +45,7 @@ def _words(lines: Node) -> Words:
 
 
 def shared(node: Node | None, known: Mapping[str, Words]) -> Words:
-    """Return the words of a shader's ``push: [block, ...]``; none if it has no such key."""
+    """Return the words of a shader's ``push: [block, ...]``; none if the shader has no key ``push``."""
     if node is None:
         return ()
     found = [FIRST]

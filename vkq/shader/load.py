@@ -33,7 +33,7 @@ from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 1024
 REQUIRED = {"source", "bindings", "local_size", "workgroups"}
-# The keys whose entries a description adds to those of its `like` description.
+# The keys whose entries are added to the entries of the `like` description.
 ADDED = {"axes", "defines", "sizes", "bindings", "push_constants", "specialization"}
 KEYS = REQUIRED | ADDED | {"except", "push", "shared_bytes", "iterations", "requires"}
 ACCESS = ("read", "write", "read_write")
@@ -58,7 +58,7 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
     """Return the shader described by the YAML file *path*, with all of its variants; its GLSL source is in
     the same folder.
 
-    *known*: the shared blocks of push constants, by default those of the folder above (`interface.blocks`).
+    *known*: the shared blocks of push constants, by default from the parent folder (`interface.blocks`).
 
     Raises:
         SpecError: the file breaks the schema; the message begins with ``path:line:``.

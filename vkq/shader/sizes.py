@@ -16,7 +16,7 @@ from vkq.yamlfile import Node
 
 INCLUDE = "sizes.glslh"
 FIRST_ID = 32  # constant_ids from this number on belong to sizes
-TYPE = "int"  # used for unsigned numbers too: GLSL converts an int literal to uint where needed
+TYPE = "int"  # also for unsigned values:
 
 
 def sizes_of(node: Node | None) -> dict[str, int]:

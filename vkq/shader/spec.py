@@ -1,7 +1,7 @@
 """Shaders and their variants: the Python form of ``shaders/<folder>/<name>.yaml``.
 
 One YAML describes one GLSL source; the product of its axes is the list of variants. ``vkq.shader.load`` reads
-the YAML; these classes provide what a caller needs to dispatch a variant: workgroups, push constants,
+the YAML; these classes provide the data for dispatching a variant: workgroups, push constants,
 specialization, device requirements.
 """
 

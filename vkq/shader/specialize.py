@@ -1,12 +1,12 @@
 """Replaces a module's sizes and choices by constants with their values.
 
-Some drivers (those of SwiftShader and VideoCore) decide which loops to unroll and which arrays to keep in
-registers before they fold specialization constants. So vkq folds sizes itself: every driver compiles literals
-well, and variants that differ in sizes still share a SPIR-V module. Choices among a shader's code are
-literals, too: SwiftShader compiles all branches on specialization constants, which takes five to ten times as
-long. Parameters of a problem (the height of a kernel) stay specialization constants: SwiftShader unrolls
-every loop with a literal trip count, which takes up to a minute. Array lengths that a Select would choose are
-always literals: an Adreno 840's driver gets such lengths of shared memory wrong (Tencent/ncnn PR 6972, its
+Some drivers (SwiftShader, VideoCore) decide which loops to unroll and which arrays to keep in registers
+before they fold specialization constants. So vkq folds sizes itself: every driver compiles literals well, and
+variants that differ in sizes still share a SPIR-V module. Choices among a shader's code are literals, too:
+SwiftShader compiles all branches on specialization constants, which takes five to ten times as long.
+Parameters of a problem (the height of a kernel) stay specialization constants: SwiftShader unrolls every loop
+with a literal trip count, which takes up to a minute. Array lengths that a Select would choose are always
+literals: an Adreno 840's driver gets such lengths of shared memory wrong (Tencent/ncnn PR 6972, its
 observation A).
 """
 
