@@ -63,7 +63,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_build_without_headers_says_what_to_install(tmp_path: Path) -> None:
-    """A build without Vulkan headers says what to install, and ends before it downloads or compiles
+    """A build without Vulkan headers names the missing package, and ends before it downloads or compiles
     anything."""
     hidden = "-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include"
     python = f"-DPython_EXECUTABLE={sys.executable}"

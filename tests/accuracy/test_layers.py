@@ -127,7 +127,7 @@ def test_memory_that_is_freed_is_given_back(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_integers_are_held_in_place_of_floats(tmp_path: Path) -> None:
-    """Integers are held in memory in place of floats: DequantizeLinear is computed again for each reader."""
+    """Integers instead of floats are kept in memory: DequantizeLinear is computed again for each reader."""
     path = pair_of(2, 8, tmp_path)[1]
     walk = Walk(onnx.load(path))
     run = walk.run({"x": np.ones((1, CHANNELS, 8, 8), np.float32)}, ["r0_DequantizeLinear_Output", "a1"])

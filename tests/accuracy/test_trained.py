@@ -65,7 +65,8 @@ def assert_same_codes(device: vkq.Device, network: str) -> None:
 
 
 def test_the_best_plan_tried_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No plan that the search tries is better than the one that it returns, by more than a step must gain."""
+    """The search returns the best plan that it tried: no other is better by more than the minimum gain of a
+    step."""
     tried: list[float] = []
 
     def measuring(*given: Any) -> Found:

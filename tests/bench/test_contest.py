@@ -1,5 +1,5 @@
 """Tests of ``vkq bench model.onnx --peer``: outputs are compared, calls are timed in turn, and the report
-says what ran where."""
+states where each model ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the table of devices: it is made of complete reports only, and is up to date."""
+"""Tests of the table of devices: it contains complete reports only, and is up to date."""
 
 import importlib.util
 import json

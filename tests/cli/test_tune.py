@@ -1,4 +1,4 @@
-"""Tests of what `vkq tune` prints and stores."""
+"""Tests of the output and the stored choices of `vkq tune`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the hints on what to install, for several described machines."""
+"""Tests of the installation hints for several simulated machines."""
 
 import platform
 import sys

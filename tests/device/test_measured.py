@@ -44,9 +44,9 @@ TILES = reported("adreno-740")  # its profile chooses 4x8 in registers; it was n
 
 def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[list[str]]:
     """Replace children by ones that report these outcomes of the matrix product; return their options."""
-    vulkan.instance()  # this call tries the drivers in a child process of its own
+    vulkan.instance()  # this call tries the drivers in a separate child process
     started: list[list[str]] = []
-    vulkan.instance()  # this call asks the drivers in child processes of its own
+    vulkan.instance()  # this call tries the drivers in separate child processes
 
     def command(module: str, *options: str) -> list[str]:
         assert module == measured.CHILD
@@ -164,7 +164,7 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measured, "measure", fake)
     monkeypatch.setattr(verdict.cache, "write", lambda path, data: written.update(kept=data))
     monkeypatch.setattr(verdict, "_reports", {c.key: dataclasses.replace(known, tuning=None)})
-    monkeypatch.setattr(verdict, "_measured", set())  # forget what earlier tests measured
+    monkeypatch.setattr(verdict, "_measured", set())  # forget the measurements of earlier tests
     monkeypatch.setenv("VKQ_TUNE", "always")
     first = verdict.report_of(c)
     assert first is not None

@@ -143,7 +143,7 @@ def spirv(data: bytes, folder: Path) -> None:
 
 
 def model(data: bytes, folder: Path) -> None:
-    """Read an ONNX file; tests/onnx/mutate.py changes what is inside one."""
+    """Read an ONNX file of these bytes; tests/onnx/mutate.py changes the content of valid files."""
     path = folder / "a.onnx"
     path.write_bytes(data)
     onnx.read(path)

@@ -70,8 +70,8 @@ def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
 
 
 def test_few_are_kept(computed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache drops the oldest table first; large results, and those with unhashable attributes, are not
-    cached."""
+    """The cache drops the oldest table first; large results, and results of operators with unhashable
+    attributes, are not cached."""
     monkeypatch.setattr(cones, "MOST_KEPT", 3)
     for alpha in (0.1, 0.2, 0.3, 0.4, 0.2, 0.1):
         evaluated(node("LeakyRelu", "x", alpha=alpha), "y", X, {})

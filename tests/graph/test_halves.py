@@ -1,5 +1,4 @@
-"""Tests of float16 graphs: quantized values equal those of the float32 graph, and movements keep float16
-values."""
+"""Tests of float16 graphs: quantized values equal the float32 graph's, and movements keep float16 values."""
 
 from typing import Any
 
@@ -50,7 +49,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_quantized(device: vkq.Device, name: str) -> None:
-    """The 8-bit values equal those of the float32 graph, and the same quantized operators compute them."""
+    """The 8-bit values equal the float32 graph's, and the same quantized operators compute them."""
     x = normal(7, *X).astype(np.float16)
     ops, results = [], []
     for dtype in (np.float16, np.float32):

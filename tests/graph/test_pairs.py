@@ -25,7 +25,7 @@ from vkq.runtime.plan import Resident
 
 from .test_layouts import network
 
-TOGETHER = (("expanded_bytes", 1 << 30), ("form", "s8s8"))  # a form with a dot product, whatever was measured
+TOGETHER = (("expanded_bytes", 1 << 30), ("form", "s8s8"))  # forces a form with a dot product
 
 
 def pairs_in(executable: Executable) -> int:

@@ -139,7 +139,8 @@ def test_running_sums(device: vkq.Device, dtype: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMax", "ReduceMin"])
 def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
-    """Reductions of integers (masks, lengths) work along any axes; those of flags compute "any" and "all"."""
+    """Reductions of integers (masks, lengths) work along any axes; reductions of flags compute "any" and
+    "all"."""
     x = ids(19, 0, 9, 3, 7, 5)
     for axes, keep in (([1], 0), ([0, 2], 1), ([-1], 1), ([0, 1, 2], 0)):
         nodes = [op(kind, "x axes", "y", keepdims=keep)]

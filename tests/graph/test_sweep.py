@@ -71,7 +71,7 @@ def test_what_is_left_alone_is_the_same_graph() -> None:
 
 
 def test_what_follows_a_change_is_inferred_again() -> None:
-    """Shapes and types after a change are inferred again: for another type, a constant in place of a node, or
+    """Shapes and types after a change are inferred again: for another type, a constant instead of a node, or
     an input with another stored type."""
     relu, add = Node("Relu", ("x",), ("a",)), Node("Add", ("a", "c"), ("y",))
     graph = graph_of(relu, add, c=np.float32([[1, 2, 3]]))

@@ -120,8 +120,8 @@ def linear(*nodes: Any, per_channel: bool = False, **attributes: Any) -> list[An
 @pytest.mark.parametrize("per_channel", [False, True], ids=["tensor", "channel"])
 @pytest.mark.parametrize(("kind", "name"), WEIGHTED)
 def test_int8_convolutions(device: vkq.Device, kind: str, name: str, per_channel: bool) -> None:
-    """A convolution in QDQ form becomes one layer on images with exact integers, and movements of 8-bit
-    numbers around it."""
+    """A convolution in QDQ form becomes one layer on images with exact integers, with movements of 8-bit
+    values around it."""
     attributes, shape = weighted(kind, name)
     group = attributes.get("group", 1)
     per_channel = per_channel and (kind == "Conv" or group == 1)  # otherwise it is not an axis of the weight

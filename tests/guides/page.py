@@ -37,7 +37,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def says_why_not(text: str) -> bool:
-    """Return True if the line below the title says that the page is not run, and why."""
+    """Return True if the line below the title states that the page is not run, with the reason."""
     title, first, *_ = [line for line in text.splitlines() if line]
     return title.startswith("# ") and NOT_FOLLOWED.match(first) is not None
 

@@ -192,8 +192,8 @@ def test_weights_read_ahead(
 def test_rows_read_ahead_replay_the_same_bytes(
     dtype: Any, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GEMV that prefetches gives the same bytes in 200 runs, whatever memory held before; infinity and NaN
-    stay in their rows."""
+    """A GEMV that prefetches gives the same bytes in 200 runs, for any previous content of memory; infinity
+    and NaN stay in their rows."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     sixteen_bits.provide(device, monkeypatch)
     data, x, _ = expected("linear[M=3,K=1030,N=9]", 5)

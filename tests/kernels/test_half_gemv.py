@@ -141,7 +141,7 @@ def test_long_rows_of_several_workgroups_are_words(
 def test_matrices_are_as_wide_as_rows_fill(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The widest matrices that the rows fill are used, whatever their order in the device's list."""
+    """The widest matrices that the rows fill are used, in any order of the device's list."""
     profile_says(monkeypatch, half_gemv, multiprocessors=2)
     for shapes in (("16x8x16", "16x16x16"), ("16x16x16", "16x8x16")):
         emulated.emulate(strict_device, monkeypatch, *shapes, form="f16")
@@ -212,8 +212,8 @@ def test_infinity_and_nan_stay_in_their_rows(
 def test_elements_that_are_no_pairs_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test detects elements that are not in pairs, whatever the profile says; few rows then use the
-    kernel that only loads matrices."""
+    """The self-test detects elements that are not in pairs, even if the profile states that they are; few
+    rows then use the kernel that only loads matrices."""
     for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     sixteen_bits.provide(strict_device, monkeypatch)

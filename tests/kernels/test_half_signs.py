@@ -79,7 +79,7 @@ def test_products_have_the_bits_of_others(
 def test_convolutions_have_the_bits_of_others(
     groups: int, way: str, straight: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions with such weights also give the same bits, with more channels than a chunk."""
+    """Convolutions with 7-bit weights also give the same bits, with more channels than a chunk."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=way == "words")
     rng = np.random.default_rng(groups)
     w = rng.integers(-120, 121, (24, 72, 3, 3), np.int8)

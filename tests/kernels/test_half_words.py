@@ -61,8 +61,8 @@ def variants_of(layer: vkq.Linear, rows: int, dtype: str = "float16") -> tuple[s
 def test_results_are_those_of_matrices_from_memory(
     tile: str, k: int, parts: int, points: int, words: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results equal those of matrices loaded from memory, for rows and outputs that are not multiples of
-    tiles, with bias and activation; infinities and NaN stay in their row; repeated runs give the same
+    """Results equal the results with matrices loaded from memory, for rows and outputs that are not multiples
+    of tiles, with bias and activation; infinities and NaN stay in their row; repeated runs give the same
     bytes."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(parts)

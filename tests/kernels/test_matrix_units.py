@@ -329,8 +329,8 @@ def test_layout_and_method(
 
 
 def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -> None:
-    """Strided convolutions gather their pixels, and so do those with a long k on small images; the others use
-    tiles. All choices were measured to be faster."""
+    """Strided convolutions gather their pixels, and so do convolutions with a long k on small images; other
+    convolutions use tiles. All choices were measured to be faster."""
     for n, channels, size, stride, method in (
         (32, 64, 56, 1, "matrix"), (32, 128, 56, 2, "implicit"), (32, 512, 7, 1, "matrix"),
         (1, 64, 56, 1, "matrix"), (1, 128, 28, 1, "matrix"), (1, 512, 7, 1, "implicit"),

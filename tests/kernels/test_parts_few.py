@@ -136,8 +136,7 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
 def test_elements_that_lie_elsewhere_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test detects elements at other positions, whatever the profile says; few rows then use other
-    kernels."""
+    """The self-test detects elements at other positions, for any profile; few rows then use other kernels."""
     for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="bf16", wrong=wrong)

@@ -362,7 +362,8 @@ def test_readme_describes_no_other_layout():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_drawing_shows_the_packed_words(name):
-    """The drawing is built from Layout.index; the numbers read back from it are the words of pack."""
+    """The drawing is built from Layout.index; the values read back from the drawing are the words of
+    `pack`."""
     found = layout(name)
     shape = EXAMPLES[len(found.dims)]
     strides = (0, 0x10, 4, 1) if len(shape) == 4 else (0, 0x10, 1)

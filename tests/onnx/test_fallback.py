@@ -103,7 +103,8 @@ def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
 
 
 def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
-    """vkq's own Where on 8-bit numbers, with flags computed from floats, is written in ONNX's form."""
+    """vkq's Where on 8-bit values, with flags computed from floats, is written in ONNX's form for the
+    fallback."""
     x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
     nodes = [
         helper.make_node("SampleOp", ["x"], ["s"], domain=MICROSOFT),

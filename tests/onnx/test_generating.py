@@ -46,8 +46,8 @@ def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int
 
 
 def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
-    """64 steps give ONNX Runtime's tokens, with weights of 4 bits and float32 sums; only the first token
-    prepares anything."""
+    """64 steps give ONNX Runtime's tokens, with 4-bit weights and float32 sums; only the first token needs
+    preparation."""
     want, scores = by_onnx_runtime(path, PROMPT, 64)
     gaps = [float(np.diff(np.sort(one)[-2:])[0]) for one in scores]
     assert min(gaps) > 1e-3  # much more than the effect of another order of additions

@@ -169,8 +169,8 @@ def test_lengths_of_a_run_decide_a_shape(any_device: vkq.Device) -> None:
 def test_inspect_says_what_a_session_does(
     bert: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`vkq inspect` states what a session does: ids are data, and every node runs on the device; the host
-    computes integers that a device cannot take."""
+    """`vkq inspect` reports the same as a session: ids are data, every node runs on the device, and the host
+    computes integers that a device does not support."""
     (tmp_path / "bert.onnx").write_bytes(bert)
     assert main(["inspect", str(tmp_path / "bert.onnx")]) == 0
     said = capsys.readouterr().out

@@ -208,8 +208,8 @@ def compared(script: str, path: str, folder: Path) -> None:
 def test_scripts_of_onnxruntime_run(
     device: vkq.Device, path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scripts for ONNX Runtime run with only the import changed: on the default device, whatever providers
-    they name."""
+    """Scripts for ONNX Runtime run with only the import changed: on the default device, with any provider
+    names."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     compared(SCRIPTS[name], path, tmp_path)
 

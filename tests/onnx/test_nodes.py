@@ -1,7 +1,7 @@
 """ONNX's own tests of single nodes, run by the backend on a device, and by the NumPy oracle.
 
-Tests of quantized operators, and of movement of 8-bit numbers, must pass by name. Of the other tests that vkq
-accepts, none may be wrong; the totals are stated (the first also in docs/models.md).
+Tests of quantized operators, and of movement of 8-bit values, must pass by name. No other test that vkq
+accepts may fail; the totals are stated (the first also in docs/models.md).
 """
 
 from collections import Counter
@@ -115,7 +115,7 @@ def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
             try:
                 prepared = backend.prepare(model, any_device, fallback=None)
                 results = prepared.run(inputs)
-            except (ModelError, vkq.ArgumentError):  # ArgumentError: int64 numbers that int32 cannot hold
+            except (ModelError, vkq.ArgumentError):  # ArgumentError: int64 values beyond int32
                 count["refused"] += 1
                 continue
             for got, want in zip(results, outputs, strict=True):

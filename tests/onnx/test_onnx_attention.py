@@ -79,7 +79,7 @@ def test_lengths(device: vkq.Device, causal: int) -> None:
 
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
 def test_the_scores_as_a_result(any_device: vkq.Device, mode: int) -> None:
-    """The scores are a result of the node, as ONNX's definition says."""
+    """The scores are returned as a second result of the node, as ONNX defines."""
     fed = {"q": normal(1, 2, 3, 8), "k": normal(1, 2, 5, 8, seed=1), "v": normal(1, 2, 5, 8, seed=2)}
     node = helper.make_node(
         "Attention", ["q", "k", "v"], ["o", "", "", "s"], softcap=2.0, qk_matmul_output_mode=mode

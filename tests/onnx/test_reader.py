@@ -1,5 +1,5 @@
-"""Tests of broken and malicious models: a typed error names the place and the reason; nothing else is read or
-executed."""
+"""Tests of broken and malicious models: a typed error names the location and the reason; no other file is
+read, and nothing is executed."""
 
 from collections.abc import Sequence
 from itertools import pairwise

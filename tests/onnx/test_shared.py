@@ -118,7 +118,8 @@ def test_threads_open_and_run_together(any_device: vkq.Device, uploads: list[Res
 
 
 def test_sessions_opened_and_closed_leave_nothing(any_device: vkq.Device) -> None:
-    """Memory is freed when a session is closed, without the garbage collector, whatever the session did."""
+    """Memory is freed when a session is closed, without the garbage collector, after any use of the
+    session."""
     data, x = stored(), images(4)
     gc.collect()
     gc.disable()

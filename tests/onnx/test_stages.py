@@ -222,7 +222,7 @@ def test_half_precision_normalization(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("sizes", [(-1, 3, -1, -1), ("?", 3, "?", "?")], ids=["-1", "question"])
 def test_open_sizes_of_paddle(any_device: vkq.Device, sizes: tuple[Any, ...]) -> None:
-    """Paddle's "?" stands for several different sizes."""
+    """Paddle's "?" may mean several different sizes in one model."""
     graph = helper.make_graph([node("Relu", "x")], "g", [info("x", FLOAT, sizes)], [info("y", FLOAT, sizes)])
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     session = vkq.onnx.InferenceSession(data, any_device)

@@ -50,7 +50,7 @@ def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
 def report(
     monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] | None = None, **failures: str
 ) -> None:
-    """Replace every device's report. *rates*: dot form -> TOPS; *failures*: test -> what is wrong."""
+    """Replace every device's report. *rates*: dot form -> TOPS; *failures*: test -> error text."""
     found = selftest.Verdict(
         failures, False, {form: 1e12 * rate for form, rate in (rates or {}).items()}, "gpu"
     )

@@ -256,8 +256,8 @@ def test_empty(device: vkq.Device) -> None:
 
 
 def test_far_overflow_saturates_upwards(device: vkq.Device) -> None:
-    """Results with |value| >= 2^31 saturate upwards, as the standard says; ONNX Runtime's conversion to int32
-    wraps to the lower bound."""
+    """Results with |value| >= 2^31 saturate upwards, as in the ONNX standard; ONNX Runtime's conversion to
+    int32 wraps to the lower bound."""
     a = np.array([[127, -128]], np.int8)
     qa, qy = QParams(1e10), QParams(1.0)
     got = vkq.add(a, a, qy, a_qparams=qa, b_qparams=qa, device=device)

@@ -23,7 +23,7 @@ ROWS = np.arange(-4, 4, dtype=np.int8).reshape(2, 4)
 IMAGE = np.arange(-16, 16, dtype=np.int8).reshape(1, 2, 4, 4)
 KERNEL = np.ones((2, 2, 3, 3), np.int8)
 
-# Valid arguments of each callable; Tensor stands for x on the device.
+# Valid arguments of each callable; the class Tensor is replaced by x on the device.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "linear": (vkq.linear, {"x": ROWS, "weight": np.ones((3, 4), np.int8), "w_scale": 0.5, "x_qparams": Q}),
     "conv2d": (vkq.conv2d, {"x": IMAGE, "weight": KERNEL, "w_scale": 0.5, "x_qparams": Q, "y_qparams": Y}),

@@ -116,7 +116,8 @@ def lacks(
     folder: Path,
     then: Callable[[PlayedModel], None] | None = None,
 ) -> str | None:
-    """Return what the device lacks for the plan; None if it plays the plan with the known answer."""
+    """Return a text on the features that the device lacks for the plan; None if it plays the plan with the
+    known answer."""
     path = folder / "alone.vkq"
     path.write_bytes(rewritten(found, plans=[plan]))
     try:

@@ -94,7 +94,7 @@ def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 5), (5, 4)], ids="{0[0]}x{0[1]}".format)
 def test_average_pool_of_the_image_equals_onnxruntime(dtype: QDType, size: tuple[int, int]) -> None:
     """The average pool of a whole image equals ONNX Runtime's, which uses another formula if the kernel
-    covers the image, whatever its stride; it differs at ties. With padding it uses the usual formula."""
+    covers the image, with any stride; results differ at ties. With padding it uses the usual formula."""
     rng = np.random.default_rng(8)
     for i in range(24):
         pads = (0, 0, i % 3 // 2, i % 3 // 2)

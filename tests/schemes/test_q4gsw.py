@@ -355,7 +355,7 @@ def test_other_layers_and_inputs_are_refused(any_device: vkq.Device) -> None:
 def test_an_h200_takes_the_tiles_measured_faster(
     rows: int, n: int, tile: str, software_device: vkq.Device
 ) -> None:
-    """On an H200 the tiles are those measured to be faster (benchmarks/log.md)."""
+    """On an H200 the chosen tiles are the fastest measured (benchmarks/log.md)."""
     gpu = as_h200(software_device.capabilities)
     assert grouped.staged_tile(gpu, "4", rows, n) == tile
 

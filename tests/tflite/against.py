@@ -1,6 +1,6 @@
 """Compare random models of one operator in LiteRT and vkq: ``python -m tests.tflite.against [COUNT]
-[OPERATOR...]``. It prints what differs, what either library refuses, and how many models were equal.
-``--ties``: all scales are powers of two, so that many results are ties."""
+[OPERATOR...]``. It prints the models that differ or that either library refuses, and the number of equal
+models. ``--ties``: all scales are powers of two, so that many results are ties."""
 
 from __future__ import annotations
 

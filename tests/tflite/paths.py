@@ -1,7 +1,7 @@
-"""Compare whole networks on every path of a device with LiteRT: ``python -m tests.tflite.paths [DEVICE]
-[FILE or FOLDER...]``, by default those in ``models``. It prints what differs and counts what is equal, and
-needs the package ai-edge-litert. Outputs that LiteRT computes in floats may differ by a part of the largest
-number (``--near 1e-5``)."""
+"""Compare whole networks on every path of a device with LiteRT: ``python -m tests.tflite.paths [DEVICE] [FILE
+or FOLDER...]``, by default the networks in ``models``. It prints the differing networks, counts the equal
+ones, and needs the package ai-edge-litert. Outputs that LiteRT computes in floats may differ by a part of the
+largest number (``--near 1e-5``)."""
 
 from __future__ import annotations
 

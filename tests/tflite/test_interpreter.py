@@ -252,7 +252,7 @@ def test_command_line(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
-    path = tmp_path / "network"  # the file's identifier, not its name, says that it is a .tflite file
+    path = tmp_path / "network"  # the file's identifier, not its name, marks a .tflite file
     path.write_bytes(network_case("mobilenet_v2")[0])
     assert main(["inspect", str(path)]) == 0
     assert "TFLite, 28 nodes" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Tests of broken and hostile files: they raise a typed error that names the problem, never anything else."""
+"""Tests of broken and hostile files: they raise only typed errors that name the problem."""
 
 from __future__ import annotations
 

