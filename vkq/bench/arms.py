@@ -167,7 +167,7 @@ class WorkArm:
     def _run_us(self, recording: Recording) -> tuple[float, float]:
         """Run one submission; return (the time between its timestamps, the host's time) in microseconds.
 
-        Both are the host's time on a device without timestamps.
+        On a device without timestamps, both values are the host's time.
         """
         elapsed = _elapsed_us(recording.run)
         timed = self.work.device.capabilities.timestamp_valid_bits

@@ -88,7 +88,7 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 def _matrix_rate(device: Device) -> float | None:
     """Return the rate of the fastest int8 matrix shape that the device lists for a subgroup.
 
-    None if it lists none, or if no shape gives the right result.
+    None if the device lists no shape, or no shape gives the right result.
     """
     rates = []
     for matrices in advertised(device.capabilities):
@@ -179,8 +179,8 @@ def _copy(device: Device) -> float | None:
 
 
 def _time_us(recording: Recording) -> float:
-    """Run the recording; return its microseconds by the device's timestamps, or by the host's clock if there
-    are none."""
+    """Run the recording; return its microseconds by the device's timestamps, or by the host's clock if the
+    device has no timestamps."""
     if recording.device.capabilities.timestamp_valid_bits:
         recording.run()
         return max(recording.gpu_times_us()[0], 1e-3)

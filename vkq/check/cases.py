@@ -222,7 +222,7 @@ CASES = KNOWN + ODD
 
 
 def random_linear(rng: np.random.Generator) -> LinearProblem:
-    """Return a small linear problem; one in eight has no leading dims or two of them."""
+    """Return a small linear problem; one problem in eight has no leading dims, or two leading dims."""
     m, k, n = (int(size) for size in rng.integers(1, (20, 150, 40)))
     leads = {0: (), 1: (2, m)}
     lead = leads.get(int(rng.integers(16)), (m,))
@@ -238,7 +238,7 @@ def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
     kh, kw = (int(size) for size in rng.choice([1, 2, 3, 3, 4, 5], 2))
     stride, dilation = rng.integers(1, 4, 2).tolist(), rng.choice([1, 1, 2, 3], 2).tolist()
     top, left, bottom, right = rng.integers(0, 4, 4).tolist()
-    # This padding ensures at least one output.
+    # Padding for at least one output.
     bottom += max(0, dilation[0] * (kh - 1) + 1 - h - top - bottom)
     right += max(0, dilation[1] * (kw - 1) + 1 - w - left - right)
     x_shape, w_shape = (n, icg * groups, h, w), (ocg * groups, icg, kh, kw)

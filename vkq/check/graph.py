@@ -31,7 +31,7 @@ from ..reference.resize import interpolate, resize, resize_real
 from ..reference.softmax import softmax, softmax_litert, softmax_onnxruntime
 from ..reference.transposed import forward_weight, spread
 
-LAYER = ("w_scale", "w_zero_point", "activation")  # arguments of a layer besides x and y
+LAYER = ("w_scale", "w_zero_point", "activation")  # arguments of a layer other than x and y
 
 
 def run(graph: Graph, inputs: Mapping[str, Array], every: bool = False) -> dict[str, Array]:

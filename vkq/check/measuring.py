@@ -165,8 +165,8 @@ class _Subject:
 
 
 class _Pair(_Subject):
-    """Two convolutions, the second of which reads the result of the first; on matrix units if the device has
-    them."""
+    """Two convolutions, of which the second reads the result of the first, on matrix units if the device has
+    any."""
 
     def __init__(self, device: Device, first: Check, second: Check):
         super().__init__(device, first, "auto")

@@ -149,7 +149,7 @@ def _nanoseconds(
 
 
 def check_tile(device: Device, tile: str) -> None:
-    """Raise NoCost if the tile's product is wrong, or the device has too little memory for it."""
+    """Raise NoCost if the tile's product is wrong, or if the device has too little memory for the tile."""
     tiling = Tiling(tile)
     (m, n), k = tiling.size, _depths(tiling)[0]
     x, w = (np.resize(_numbers(prime), (size, k)) for prime, size in ((251, m), (241, n)))
@@ -165,7 +165,7 @@ def check_tile(device: Device, tile: str) -> None:
 
 
 def _require(plan: Plan, tile: str) -> None:
-    """Raise NoCost if the plan uses another tile because the device has too little memory for this one."""
+    """Raise NoCost if the plan uses another tile because the device has too little memory for *tile*."""
     if all(step.program is None or step.program.variant.axes.get("tile") != tile for step in plan.steps):
         raise NoCost(f"tile {tile} does not run here: {', '.join(plan.variants)}")
 

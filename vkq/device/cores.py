@@ -28,7 +28,7 @@ XE_CORES = {
 
 
 def told_cores(c: Capabilities) -> int | None:
-    """Return the number of cores that the driver reports, or the known number of the device id; None if there
-    is neither: then the probe measures it."""
+    """Return the number of cores that the driver reports, or the known number of cores of this device id;
+    None if both are unknown (then the probe measures the number)."""
     told = next((c.properties[name] for name in PROPERTIES if c.properties.get(name)), None)
     return told or (XE_CORES.get(c.device_id) if c.vendor_id == INTEL else None)

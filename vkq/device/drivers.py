@@ -1,4 +1,4 @@
-"""The machine's Vulkan drivers, each tried in a child process before it is loaded in this one.
+"""The machine's Vulkan drivers. Each driver is tried in a child process before this process loads it.
 
 The loader loads every driver that has a manifest, and a single driver that crashes or hangs ends the process.
 So unknown drivers are first loaded, enumerated and queried in a child (trial.py): all at once, and if that
@@ -70,7 +70,7 @@ def tried() -> Tried:
 
 @contextlib.contextmanager
 def loader_environment(environment: Mapping[str, str]) -> Iterator[None]:
-    """Context manager: set *environment* while the loader reads it."""
+    """Context manager: set the variables of *environment* inside the block, while the loader reads them."""
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
@@ -202,7 +202,8 @@ def _library_folders() -> list[Path]:
 
 
 def _load(path: Path) -> str | None:
-    """Return "" for a good driver, the reason for a refused one, None for an unknown one."""
+    """Return the kept verdict: "" for a good driver, the reason for a refused driver, None if there is
+    none."""
     return cache.read_json(_place(path), _parse)
 
 

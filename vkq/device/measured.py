@@ -102,8 +102,8 @@ def measure(
     c: Capabilities, report: Mapping[str, Any], kept: Mapping[str, Measured] | None
 ) -> dict[str, Measured] | None:
     """Return the measurements of a device that passed its probe with this *report*. *kept*: earlier
-    measurements, which only clearly faster candidates replace. None if no child answers, or something else
-    ended it."""
+    measurements, which only clearly faster candidates replace. None if no child answers, or the child was
+    killed."""
     outcomes: dict[tuple[str, str], Outcome] = {}
     costs: dict[str, tuple[float, float]] = {}
     left = TOTAL_S
@@ -166,7 +166,7 @@ def _decided(
 
 
 def current(family: Family, c: Capabilities) -> str:
-    """Return the candidate that equals the profile, or the first one."""
+    """Return the name of the candidate whose fields equal the profile's, else the first candidate."""
     known = profile(dataclasses.replace(c, choices=()))
     names = (
         name

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Pieces:
-    """A queue of pieces of work; a piece that raises an error clears it."""
+    """A queue of pieces of work; an error in a piece clears the queue."""
 
     def __init__(self, pieces: tuple[Callable[[], Any], ...]):
         self.left = deque(pieces)

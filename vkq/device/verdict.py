@@ -69,7 +69,7 @@ class Verdict:
 
     @classmethod
     def parse(cls, value: Any) -> Verdict:
-        """Return the value of a JSON text. Raises ValueError if `dataclasses.asdict` did not make it."""
+        """Return the value of a JSON text. Raises ValueError if its keys or types are wrong."""
         fields = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, dict) or value.keys() != fields:
             raise ValueError(f"its keys are not {', '.join(sorted(fields))}")

@@ -70,8 +70,8 @@ def _most_bytes(device: Device) -> int:
 
 
 def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, last, groups) of each chunk's templates: whole groups, or part of the group if there is
-    one."""
+    """Yield (first, last, groups) of each chunk's templates: whole groups, or part of a group if there is
+    only one group."""
     template = max(1, p.gemm_k // p.kw * (p.kw + 16) * 4)
     result = p.ow * min(p.oh, 64) * (8 if sums.wide else 4)
     most = max(8, most_bytes // max(template, result) // 8 * 8)

@@ -39,7 +39,7 @@ R = 2**32  # the modulus of Montgomery's multiplication
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Blocks of (rows, columns) elements, *count* of them down and across, *step* results apart."""
+    """Blocks of (rows, columns) elements: *count* blocks down and across, *step* results apart."""
 
     size: tuple[int, int]
     step: tuple[int, int]
@@ -63,7 +63,8 @@ class Blocks:
 
 
 def blocks_for(s: Sizes) -> Blocks | None:
-    """Return the blocks with the fewest transformed elements; None if the window is too large for all."""
+    """Return the blocks with the fewest transformed elements; None if the window is too large for every
+    block."""
     able = [Blocks((h, w), *_steps((h, w), s)) for h in RADICES for w in RADICES if h >= s.kh and w >= s.kw]
     return min(able, key=lambda one: elements(one, s), default=None)
 

@@ -55,7 +55,7 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, int], whole: bool) -> n
 def _products(
     device: Device, x: npt.NDArray[np.float16], w: npt.NDArray[np.float16]
 ) -> npt.NDArray[np.float64]:
-    """Return x @ w.T as the shader computes it."""
+    """Return the shader's result of x @ w.T."""
     known, (rows, columns) = profile(device.capabilities), (len(x), len(w))
     runs = np.ascontiguousarray(x.reshape(rows, K // 8, 8).swapaxes(0, 1))
     affine = np.zeros((columns // 4, 3, 4), np.float32)

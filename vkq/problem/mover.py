@@ -59,7 +59,7 @@ class Mover:
 
     @property
     def z_shape(self) -> tuple[int, ...]:
-        """The shape of the second operand; (0,) without one."""
+        """The shape of the second operand; (0,) if the operator has one operand."""
         return {"same": self.x_shape, "gate": (self.n, self.c, 1, 1), "": (0,)}[BYTES[self.op][2]]
 
     def bytes(self, *_: int) -> int:

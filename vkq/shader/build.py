@@ -35,7 +35,7 @@ _Map = Callable[[Callable[[Module], tuple[str, bytes]], Iterable[Module]], Itera
 
 
 def modules(variants: Iterable[Variant]) -> list[Module]:
-    """Return the SPIR-V modules of the variants, in order, each with its variants."""
+    """Group the variants by SPIR-V module; return the groups in order."""
     found: dict[str, list[Variant]] = {}
     for variant in variants:
         found.setdefault(text(variant), []).append(variant)
@@ -63,7 +63,7 @@ def taken(given: Path, chosen: Iterable[Module]) -> Iterator[tuple[str, bytes]]:
     the YAML.
 
     Raises:
-        CompileError: the folder has none of these sources for a variant, or a damaged one.
+        CompileError: a variant's module is missing in the folder, or damaged.
     """
     for module in chosen:
         file = f"{key(text(module[0]))}.spv"

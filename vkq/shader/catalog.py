@@ -19,7 +19,7 @@ from vkq.shader.spec import Shader, Variant
 from vkq.turns import Turns
 from vkq.yamlfile import MAX_BYTES
 
-MEANT = {"linear": ("gemm_*", "gemv_*")}  # operators whose shaders are named after their arithmetic
+MEANT = {"linear": ("gemm_*", "gemv_*")}  # operator -> shaders, named after their arithmetic
 _NAME = re.compile(rb"^name: ([a-z0-9_]+)\r?$", re.MULTILINE)
 # The folder with the files that `vkq.shader.build` puts into a wheel.
 PACKAGED = Path(__file__).parent.parent / "_spirv"
@@ -89,7 +89,7 @@ class Described(Mapping[str, Shader]):
         self._paths: dict[str, Path] = {}
         self._known = blocks(folder)
         self._read: dict[str, Shader] = {}
-        # Each variant must be one object; without the lock two threads could make two.
+        # A variant must be a single object; without the lock two threads could each make one.
         self._lock = Turns("reading a shader")
         for path in sorted(folder.glob("*/*.yaml")):
             name = _name(path, self._known)

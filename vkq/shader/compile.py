@@ -59,7 +59,8 @@ class Sources:
         return found
 
     def find(self, wanted: str, beside: Path | None) -> Path | None:
-        """Return the file of an included name, in the including file's folder or another one."""
+        """Return the file of an included name, searched in the including file's folder and the include
+        folders."""
         key = beside, wanted
         if key not in self._found:
             places = (folder / wanted for folder in self.looked(beside))
@@ -235,8 +236,8 @@ def key(text: str) -> str:
 
 
 def build(variants: Sequence[Variant], source: str) -> bytes:
-    """Compile the expanded text *source* of *variants*, without a cache, and compare the SPIR-V with the YAML
-    of each.
+    """Compile the expanded text *source* of *variants*, without a cache, and compare the SPIR-V with each
+    variant's YAML.
 
     Raises:
         CompileError: the compiler's messages, or every difference from the YAML, under the variant's name.

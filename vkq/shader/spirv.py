@@ -133,7 +133,7 @@ class Module:
 
     def __init__(self, spirv: bytes, specialization: Mapping[int, Value]):
         _, self.instructions, functions = parse(spirv, lambda op: op != OP_FUNCTION)
-        at = self.loops = 0  # number of loops without the hint to unroll them
+        at = self.loops = 0  # number of loops without an unroll hint
         while at < len(functions):  # check all lengths, though few instructions in functions matter
             length = _length(functions, at)
             if functions[at] & 0xFFFF == OP_LOOP_MERGE:
