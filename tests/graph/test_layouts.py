@@ -239,7 +239,7 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
     copy = repacked(b, x, BLOCKED)
     assert repacked(b, x, BLOCKED) is copy
     assert repacked(b, x, IMAGE) is x
-    b.fill(copy, 2)  # a sum in place would do this
+    b.fill(copy, 2)  # like a sum in place
     again = repacked(b, x, BLOCKED)
     assert again.slot != copy.slot
     assert repacked(b, x, BLOCKED) is again

@@ -53,8 +53,8 @@ def graph_of(*nodes: Node, **constants: Any) -> Graph:
 
 
 def test_what_is_left_alone_is_the_same_graph() -> None:
-    """A pass returns the same graph if it has no operator of the pass, one that the pass keeps, or only a
-    renamed value."""
+    """A pass returns the same graph object if the graph has no operator of the pass, only operators that the
+    pass keeps, or only a renamed value."""
     graph = graph_of(Node("Relu", ("x",), ("a",)), Node("Add", ("a", "c"), ("y",)), c=np.float32([1, 2, 3]))
     seen: list[str] = []
 

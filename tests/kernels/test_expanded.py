@@ -170,8 +170,8 @@ def test_layers_of_two_forms_are_apart(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize(("least", "found"), [(11663, False), (11664, True)])
 def test_the_profile_bounds_the_image_between(device: vkq.Device, least: int, found: bool) -> None:
-    """The intermediate image of 36 channels of 18x18 has 11,664 bytes for one core. `expanded_bytes` of the
-    profile is its limit; for a 5x5 kernel the limit is three tenths of it."""
+    """The intermediate image of 36 channels of 18x18 has 11,664 bytes for one core. The profile's
+    `expanded_bytes` limits this size; for a 5x5 kernel the limit is three tenths of `expanded_bytes`."""
     x = Spec((1, 8, 18, 18), "int8", IMAGE)
     for kernel, times in ((3, 1), (5, 10 / 3)):
         case = Case(8, 36, 18, 18, kernel=kernel, padding=kernel // 2)

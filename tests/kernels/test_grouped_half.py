@@ -197,7 +197,7 @@ OPERANDS = [
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(v.name for v in MANY)))
 def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tile is right for rows and columns that are not multiples of it."""
+    """Every tile is right for rows and columns that are not multiples of the tile."""
     axes = catalog().variants[name].axes
     split, tall = name.startswith(grouped_half.MANY.split), int(axes["tile"].partition("x")[0])
     k, group, symmetric, scales, shape = OPERANDS[number % len(OPERANDS)]

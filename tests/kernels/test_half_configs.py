@@ -37,8 +37,8 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
 def test_every_tile(
     straight: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every tile is right for rows, columns, k and outputs that are not multiples of it; each output has its
-    own zero point."""
+    """Every tile is right for rows, columns, k and outputs that are not multiples of the tile; each output
+    has its own zero point."""
     only(monkeypatch, tile, parts)
     rows, rng = int(tile.split("x")[0]) + 2, np.random.default_rng(n)
     data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")

@@ -46,7 +46,7 @@ def test_rows_as_they_are(
     rows: int, k: int, shape: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = units(strict_device, monkeypatch, shape)
-    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)  # one workgroup for each
+    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)  # a workgroup for each
     rng, tall = np.random.default_rng(rows + k), next(most for most in half_gemv.ROWS if rows <= most)
     n = 44 if rows <= 32 else 64
     data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")
@@ -205,7 +205,7 @@ def test_infinity_and_nan_stay_in_their_rows(
 
 @pytest.mark.parametrize("wrong", [
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # elements of other outputs and rows
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs of elements that are not adjacent
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs of nonadjacent elements
     (r"(#define further\(q\)) .*", r"\1 0u"),  # both words of the same k
     (r"(#define further_word\(l\) .*) 4u", r"\1 2u"),  # words that are not 8 k apart
 ], ids=["places", "pairs", "further", "runs"])  # fmt: skip
@@ -264,8 +264,8 @@ def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: py
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other cases use other kernels: more rows, or one; rows of k or results that are not whole runs; few
-    columns; float32; quantized results; and a requested tile."""
+    """Other cases use other kernels: more rows, or a single row; rows of k or results that are not whole
+    runs; few columns; float32; quantized results; and a requested tile."""
     device = units(strict_device, monkeypatch, "16x8x16")
     few = Spec((8, 64), "float16")
     for x, n in (

@@ -127,7 +127,7 @@ def test_subgroups_have_32_outputs(strict_device: vkq.Device, monkeypatch: pytes
      (128, 8192, 8192, "64x128", 2), (512, 8192, 8192, "64x256", 1), (1024, 4096, 1152, "64x256", 1)],
 )  # fmt: skip
 def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int) -> None:
-    """On an H200 the chosen tile and parts of k are the fastest timed, or within 5 % of them."""
+    """On an H200 the chosen tile and parts of k are the fastest measured, or at most 5 % slower."""
     facts = reported("nvidia-h200")
     says, sizes = profile(facts), (rows, n, k, 1)
     configs = [

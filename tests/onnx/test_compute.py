@@ -99,7 +99,8 @@ def test_the_command_line_asks_for_it(
 def test_float_weights_run_on_matrix_units(
     strict_device: vkq.Device, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Conv weights of float32, and of float16 in a model of float16 tensors; explain reports it."""
+    """Convolutions with float32 weights, or with float16 weights in a float16 model, run on matrix units,
+    which explain reports."""
     rng = np.random.default_rng(2)
     w, x = rng.normal(size=(24, 16, 1, 1)).astype(dtype), rng.normal(size=(1, 16, 4, 8)).astype(dtype)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

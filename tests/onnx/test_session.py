@@ -355,7 +355,7 @@ def test_refused_with_the_whole_list(any_device: vkq.Device, folder: Path) -> No
 
 
 def test_nodes_refused_for_one_reason_are_told_together(any_device: vkq.Device) -> None:
-    """Nodes refused for the same reason are reported together; `refusals` has each."""
+    """Nodes refused for the same reason are reported together; `refusals` lists every node."""
     net = Net(seed=3)
     x = "x"
     for _ in range(5):

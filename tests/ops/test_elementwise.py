@@ -116,8 +116,8 @@ def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Arra
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
-    """Nearly all sums need no table: if parameters need one, changing one parameter to a neighbouring float
-    avoids it."""
+    """Nearly all sums need no table: if parameters need a table, changing one of them to a neighbouring float
+    avoids the table."""
     rng, values, moved = np.random.default_rng(3), np.arange(-128, 128), 128 * (dtype == "uint8")
     a, b = (v.astype(np.float32) for v in np.meshgrid(values, values))
     sure = 0
