@@ -121,7 +121,8 @@ def measured(network: str, path: Path, samples: Sequence[Feed]) -> tuple[float, 
 
 
 def judge_of(network: str, samples: Sequence[Feed]) -> Callable[[Path], bool]:
-    """Return a function that accepts a quantized model if enough of its decisions are equal."""
+    """Return a function that accepts a quantized model if a share of at least GOAL of its decisions equals
+    the float model's."""
     return lambda path: measured(network, path, samples)[1] >= GOAL
 
 

@@ -32,7 +32,7 @@ RUNS = 5
 
 
 def sides(name: str, folder: Path, device: vkq.Device) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return a call of each library, and the names of what ran in it."""
+    """Return a function for each library that runs the network, and a description of ncnn's kernels."""
     import ncnn
     import onnxruntime
 

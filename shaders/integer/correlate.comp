@@ -12,9 +12,10 @@
 //           [TEMPLATES], Int8x4 (MUL32: [kx], int). constants: low and high word per template, then those of
 //           w_offset. y: integer_result.glslh.
 // Threads   LOCAL_X x LOCAL_Y; each computes TEMPLATES templates x 4 pixels. The pixels are neighbours along
-//           x: their words are shifted out of two neighbouring words. Or (COLUMN, ow = 1) they are LOCAL_Y
-//           apart along y. A workgroup computes `steps_per_split` steps of the reduction; a step is a block
-//           of `channel_block` x `row_block` x `word_block` words of the windows.
+//           x, and the input word of each is a funnel shift of two neighbouring words. For COLUMN (ow = 1)
+//           they are LOCAL_Y apart along y instead. A workgroup computes `steps_per_split` steps of the
+//           reduction; a step is a block of `channel_block` x `row_block` x `word_block` words of the
+//           windows.
 // Needs     16 KiB of shared memory: the step's part of the image and of the templates.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

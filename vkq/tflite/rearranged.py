@@ -24,7 +24,10 @@ def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[
     block = low.numbers(operator.inputs[1], "block")
     margins = np.array(low.numbers(operator.inputs[2], "margins")).reshape(-1, 2).tolist()
     if len(shape) != 4 or len(block) != 2 or len(margins) != 2 or min(block) < 1 or np.min(margins) < 0:
-        raise Unsupported(f"its block is {block}, its margins {margins}, and x has shape {shape}; of 4 axes")
+        raise Unsupported(
+            f"x has shape {shape}, its block is {block} and its margins are {margins}; x must have 4 axes,"
+            " the block 2 sizes of at least 1, and the margins 2 pairs that are not negative"
+        )
     return block, margins, shape
 
 

@@ -90,7 +90,8 @@ def _quantized(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
-    """Fuse the chain after a function of rows into the function."""
+    """Fuse a chain of element-wise operators into the kernel of the function of rows that it follows. Return
+    False if that kernel cannot read the chain's operands."""
     chain, shape, result = node.attributes["chain"], sweep.specs[made.outputs[0]].shape, made.outputs[0]
     others = [name for name in node.inputs if name != result]
     ways = [
