@@ -22,6 +22,7 @@ from PIL import Image
 import vkq
 from tests.bench.test_compare import row, run
 from tests.conftest import ROOT
+from tests.select.test_tuner import tune_apart
 from vkq.bench import selftest, stats
 from vkq.check import catalogue, tuning, works
 from vkq.check.cases import Case
@@ -183,6 +184,8 @@ def run_shortened(
     shutil.copytree(folder, place, dirs_exist_ok=True)
     monkeypatch.chdir(place)
     monkeypatch.setenv("VKQ_DEVICE", device.name)
+    if words[0] == "tune":
+        tune_apart(monkeypatch, place)
     words = [
         device.name if before == "--device" else word for before, word in itertools.pairwise(["", *words])
     ]

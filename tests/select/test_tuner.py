@@ -21,13 +21,18 @@ REGISTERS = {registers.KIND: "4x4, workgroup 16x4"}
 W = np.random.default_rng(3).integers(-127, 128, (48, 32)).astype(np.int8)
 
 
+def tune_apart(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Start with nothing tuned, and store tuned choices in a folder: other tests would take them."""
+    for kind in ("spirv", "probe"):
+        (folder / kind).symlink_to(cache.cache_dir() / kind)
+    monkeypatch.setenv("VKQ_CACHE_DIR", str(folder))
+    monkeypatch.setattr(tuner, "_tuned", {})
+
+
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Start with nothing tuned, and store tuned choices in a temporary folder."""
-    (tmp_path / "spirv").symlink_to(cache.cache_dir() / "spirv")
-    (tmp_path / "probe").symlink_to(cache.cache_dir() / "probe")
-    monkeypatch.setenv("VKQ_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tuner, "_tuned", {})
+    """Apply `tune_apart` with a temporary folder."""
+    tune_apart(monkeypatch, tmp_path)
     return tmp_path
 
 
