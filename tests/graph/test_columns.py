@@ -16,7 +16,8 @@ import vkq.onnx
 from tests.kernels import emulated
 from tests.onnx.networks import onnxruntime_results, quantized
 from vkq.graph.executable import Executable
-from vkq.graph.graph import Graph
+from vkq.graph.graph import Graph, Node
+from vkq.graph.operators.movement import neighbours
 from vkq.graph.passes import lower
 from vkq.onnx.reader import read
 
@@ -122,3 +123,23 @@ def test_in_blocks_of_columns(
         assert any(name.startswith("attention_q8__tile") and name.endswith("16c") for name in ran)
         assert not any(name.startswith(("move", "take")) for name in ran)
     np.testing.assert_array_equal(executable.run(feed)["y"], want)
+
+
+@pytest.mark.parametrize(
+    ("lists", "found"),
+    [
+        (([2], [5], [1]), (1, range(2, 5))),
+        (([-3], [2**62], [-1], [1]), (1, range(3, 6))),
+        (([0, 1], [4, 2], [0, 1], [1, 1]), (1, range(1, 2))),  # the first axis as it is
+        (([0], [6], [1]), None),
+        (([0, 1], [3, 2], [0, 1]), None),
+        (([0], [6], [1], [2]), None),
+        (([5], [3], [1]), None),
+    ],
+)
+def test_neighbours(lists: tuple[list[int], ...], found: tuple[int, range] | None) -> None:
+    """A Slice takes neighbours along one axis, or None says that it does not."""
+    names = ("starts", "ends", "axes", "steps")[: len(lists)]
+    node = Node("Slice", ("x", *names), ("y",), {})
+    assert neighbours(node, (4, 6), [np.array(one) for one in lists]) == found
+    assert neighbours(node, (4, 6), [None, *(np.array(one) for one in lists[1:])]) is None

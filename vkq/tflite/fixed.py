@@ -56,18 +56,14 @@ def fixed_dense(
     shape: Sequence[int],
 ) -> str:  # fmt: skip
     """Emit a FULLY_CONNECTED as in LiteRT's own kernel, as a 1x1 convolution. shape: the shape of x."""
-
-    def reshaped(name: str, sizes: Sequence[int]) -> str:
-        return low.emit("Reshape", [name, low.constant(np.array(sizes, np.int64), "shape")], allowzero=1)
-
     n, k = weight.shape
     if k == 1:
         raise Unsupported("its weights have 4 bits and one element in a row; there must be more")
     data = weight.reshape(n, k, 1, 1)
-    images = [reshaped(inputs[0], (-1, k, 1, 1)), low.constant(data, "OIHW"), *inputs[2:]]
+    images = [low.reshape(inputs[0], (-1, k, 1, 1)), low.constant(data, "OIHW"), *inputs[2:]]
     window: dict[str, Any] = {"stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1), "groups": 1}
     name = fixed_layer(low, "conv2d", images, data, layer, limits, True, **window)
-    return reshaped(name, (*shape[:-1], n))
+    return low.reshape(name, (*shape[:-1], n))
 
 
 def _sums(

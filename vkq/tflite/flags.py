@@ -3,8 +3,6 @@ also a table of two values."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from . import roots
 from .elements import pair_names
 from .file import FileOperator
@@ -41,8 +39,7 @@ def select(low: Lowering, operator: FileOperator, activation: str) -> None:
     same_parameters(low, [a, b], y)
     rank, given = len(low.shape(a)), low.shape(flags)
     if operator.op == "SELECT" and len(given) == 1 < rank:
-        sizes = low.constant(np.array([*given, *(1,) * (rank - 1)], np.int64), "shape")
-        name = low.emit("Reshape", [low.last_of(flags), sizes], allowzero=1)
+        name = low.reshape(low.last_of(flags), [*given, *(1,) * (rank - 1)])
         return low.give(y, low.emit("Where", [name, low.last_of(a), low.last_of(b)]))
     names, first = pair_names(low, operator.inputs)
     return low.give(y, low.emit("Where", names), first)

@@ -120,16 +120,14 @@ def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
     kept = [i for i in range(len(shape)) if i not in axes]
     name = low.emit("Transpose", [low.last_of(x)], perm=(*kept, *axes))
     count = math.prod(shape[a] for a in axes)
-    sizes = low.constant(np.array([1, math.prod(shape[i] for i in kept), count, 1], np.int64), "shape")
-    return low.emit("Reshape", [name, sizes], allowzero=1)
+    return low.reshape(name, [1, math.prod(shape[i] for i in kept), count, 1])
 
 
 def _kept(low: Lowering, operator: FileOperator, name: str, axes: Sequence[int]) -> None:
     """Reshape a reduction to its result's shape."""
     shape, keep = low.shape(operator.inputs[0]), bool(operator.options.get("keep_dims"))
     wanted = [1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes]
-    sizes = low.constant(np.array(wanted, np.int64), "shape")
-    low.give(operator.outputs[0], low.emit("Reshape", [name, sizes], allowzero=1))
+    low.give(operator.outputs[0], low.reshape(name, wanted))
 
 
 def _axes(low: Lowering, operator: FileOperator) -> list[int]:

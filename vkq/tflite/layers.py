@@ -266,10 +266,7 @@ def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> N
         raise ModelError(f"{operator}: x has shape {shape} and its weight {weight.shape}; it must be (N, K)")
     name = low.last_of(x)
     wanted = shape if operator.options.get("keep_num_dims") and len(shape) > 1 else (size // k, k)
-    if wanted != shape:
-        sizes = low.constant(np.array(wanted, np.int64), "shape")
-        name = low.emit("Reshape", [name, sizes], allowzero=1)
-    inputs = [name, low.constant(weight, low.names[w])]
+    inputs = [low.reshape(name, wanted), low.constant(weight, low.names[w])]
     if low.dtype(x) in BYTES:
         more = _quantized(low, operator, activation, inputs, weight, 0)
         if low.tensor(w).narrow and k % 2:  # XNNPACK requires an even K with 4-bit weights

@@ -150,6 +150,12 @@ class Lowering:
         self.nodes.append(node)
         return name
 
+    def reshape(self, name: str, shape: Sequence[int]) -> str:
+        """Emit a Reshape to a constant shape, unless the value has it."""
+        if self.specs[name].shape == tuple(shape):
+            return name
+        return self.emit("Reshape", [name, self.constant(np.array(shape, np.int64), "shape")], allowzero=1)
+
     def _fold(self, node: Node, arrays: Sequence[Array | None]) -> bool:
         row, name = TABLE[node.op], node.outputs[0]
         if row.compute is None or row.kind == "quantized" or self.specs[name].nbytes > LARGEST_FOLDED:
@@ -204,9 +210,7 @@ class Lowering:
         whole = (1,) * (rank - len(shape)) + shape
         if number in self.arrays:
             return self.constant(self.arrays[number].reshape(whole).transpose(FIRST), self.names[number])
-        sizes = self.constant(np.array(whole, np.int64), "shape")
-        wide = self.emit("Reshape", [self.last_of(number), sizes], allowzero=1)
-        return self.emit("Transpose", [wide], perm=FIRST)
+        return self.emit("Transpose", [self.reshape(self.last_of(number), whole)], perm=FIRST)
 
     def give(self, number: int, name: str, first: bool = False) -> None:
         """Set a tensor's value. The operator decides its shape; its type must be the type in the file."""
@@ -260,4 +264,4 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def _nothing(node: Node, arrays: Sequence[Array | None]) -> None:
-    """Return None: do not fold the node."""
+    """Return None: the node's results cannot be computed in advance."""

@@ -56,7 +56,8 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
 
 
 class LitertPart:
-    """Neighbouring operators in LiteRT. *inputs* and *outputs* map names of values to tensor numbers."""
+    """Runs consecutive operators of a file in LiteRT. *inputs* and *outputs* give the file's tensor number of
+    each value by its name in the graph."""
 
     def __init__(
         self, file: File, operators: Sequence[int], inputs: Mapping[str, int], outputs: Mapping[str, int]

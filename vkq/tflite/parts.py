@@ -29,12 +29,6 @@ def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
     return low.emit("Slice", [low.of(x, first), *names])
 
 
-def _shaped(low: Lowering, name: str, shape: Sequence[int]) -> str:
-    if low.specs[name].shape == tuple(shape):
-        return name
-    return low.emit("Reshape", [name, low.constant(np.array(shape, np.int64), "shape")], allowzero=1)
-
-
 def _whole(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
     """Return a slice that Python and ONNX interpret alike: an end before the first element is a number below
     every index."""
@@ -69,7 +63,7 @@ def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> Non
     first = len(kept) == 4 == len(shape) and low.channels_first([x])
     name = _sliced(low, x, found, first)
     if len(kept) < len(shape):
-        name = _shaped(low, name, [low.specs[name].shape[i] for i in kept])
+        name = low.reshape(name, [low.specs[name].shape[i] for i in kept])
     low.give(y, name, first)
 
 
@@ -130,7 +124,7 @@ def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
         raise ModelError(
             f"{operator}: its inputs have shapes {[low.shape(n) for n in operator.inputs]}, not {shape}"
         )
-    names = [_shaped(low, low.last_of(n), wide) for n in operator.inputs]
+    names = [low.reshape(low.last_of(n), wide) for n in operator.inputs]
     low.give(y, low.emit("Concat", names, axis=axis))
 
 
@@ -144,7 +138,7 @@ def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
         same_parameters(low, [x], y)
         slices = [_whole(d, at, at + 1) if i == axis else _whole(d) for i, d in enumerate(shape)]
         name = _sliced(low, x, slices, False)
-        low.give(y, _shaped(low, name, (*shape[:axis], *shape[axis + 1 :])))
+        low.give(y, low.reshape(name, (*shape[:axis], *shape[axis + 1 :])))
 
 
 def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
@@ -195,7 +189,7 @@ def gather_nd(low: Lowering, operator: FileOperator, activation: str) -> None:
     if not ((places >= 0) & (places < np.array(taken))).all():
         raise ModelError(f"{operator}: a place is outside of {taken}")
     flat = np.ravel_multi_index(tuple(np.moveaxis(places, -1, 0)), taken)
-    name = _shaped(low, low.last_of(x), (int(np.prod(taken)), *shape[depth:]))
+    name = low.reshape(low.last_of(x), (int(np.prod(taken)), *shape[depth:]))
     low.give(y, low.emit("Gather", [name, low.constant(flat.astype(np.int64), "places")], axis=0))
 
 

@@ -13,10 +13,6 @@ from .lowering import Lowering, Unsupported
 from .movement import Rule, same_parameters
 
 
-def _reshaped(low: Lowering, name: str, shape: Sequence[int]) -> str:
-    return low.emit("Reshape", [name, low.constant(np.array(shape, np.int64), "shape")], allowzero=1)
-
-
 def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[int]], tuple[int, ...]]:
     """Return the block's sizes, the margins, and the shape of x."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
@@ -43,9 +39,9 @@ def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> No
         raise ModelError(f"{operator}: {h} x {w} with margins is not a multiple of its block {a} x {b}")
     pads = low.constant(np.array([*before, *after], np.int64), "pads")
     name = low.emit("Pad", [low.last_of(x), pads, fill], mode="constant")
-    name = _reshaped(low, name, (n, h // a, a, w // b, b, c))
+    name = low.reshape(name, (n, h // a, a, w // b, b, c))
     name = low.emit("Transpose", [name], perm=(2, 4, 0, 1, 3, 5))
-    low.give(y, _reshaped(low, name, (a * b * n, h // a, w // b, c)))
+    low.give(y, low.reshape(name, (a * b * n, h // a, w // b, c)))
 
 
 def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> None:
@@ -54,9 +50,9 @@ def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> No
     x, y = operator.inputs[0], operator.outputs[0]
     if n % (a * b):
         raise ModelError(f"{operator}: {n} batches are not multiples of its block {a} x {b}")
-    name = _reshaped(low, low.last_of(x), (a, b, n // (a * b), h, w, c))
+    name = low.reshape(low.last_of(x), (a, b, n // (a * b), h, w, c))
     name = low.emit("Transpose", [name], perm=(2, 3, 0, 4, 1, 5))
-    name = _reshaped(low, name, (n // (a * b), h * a, w * b, c))
+    name = low.reshape(name, (n // (a * b), h * a, w * b, c))
     ends = [size - crop[1] for size, crop in zip((h * a, w * b), crops, strict=True)]
     lists = [[crop[0] for crop in crops], ends, [1, 2], [1, 1]]
     names = [low.constant(np.array(v, np.int64), "slice") for v in lists]

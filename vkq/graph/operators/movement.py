@@ -109,6 +109,20 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
     return tuple(found)
 
 
+def neighbours(
+    node: Node, shape: Sequence[int], arrays: Sequence[Array | None]
+) -> tuple[int, range] | None:  # fmt: skip
+    """Return the axis along which a Slice node takes neighbouring elements of an input of this shape, and
+    their indices. None if it takes none, all, every second one or parts along several axes, or if one of its
+    other inputs, *arrays*, is computed."""
+    if any(name and array is None for name, array in zip(node.inputs[1:], arrays, strict=True)):
+        return None
+    lists = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]
+    parts = [range(*s.indices(d)) for s, d in zip(slices(node, shape, lists), shape, strict=True)]
+    found = [(axis, part) for axis, part in enumerate(parts) if part != range(shape[axis])]
+    return found[0] if len(found) == 1 and found[0][1] and found[0][1].step == 1 else None
+
+
 def _slice(x: Inputs) -> list[Spec]:
     given = x.spec(0).shape
     chosen = slices(x.node, given, [x.numbers(i) for i in range(1, 5)])

@@ -108,8 +108,7 @@ def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]
-    size = sweep.constant(np.array(shape, np.int64), "shape")
-    return sweep.emit("Reshape", [name, size], allowzero=1)
+    return sweep.reshape(name, shape)
 
 
 # ---------------------------------------------------------------------------------------------------- masks

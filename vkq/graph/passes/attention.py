@@ -174,8 +174,7 @@ def _as(sweep: Sweep, y: str, node: Node) -> None:
     old = sweep.old.specs[node.outputs[0]]
     if old.dtype != "float32":
         y = sweep.emit("Cast", [y], "", node.source, to=old.dtype)
-    size = sweep.constant(np.array(old.shape, np.int64), "shape")
-    sweep.emit("Reshape", [y, size], node.outputs[0], node.source, allowzero=1)
+    sweep.reshape(y, old.shape, node.outputs[0], node.source)
 
 
 def _quantized(sweep: Sweep, name: str) -> bool:

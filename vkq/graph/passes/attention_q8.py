@@ -3,14 +3,13 @@ is one dispatch if the device supports it."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...kernels.attention_q8 import AttentionSteps
 from ...numerics.qparams import QParams
 from ...numerics.stored import signed
 from ...problem.heads import ONE_EACH, TURNED
 from ..graph import Graph, Node
 from ..operators.movement import permutation
+from .columns import sliced
 from .sweep import Sweep, swept
 
 
@@ -59,25 +58,19 @@ def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range,
         elif table is None:
             found.append(own)
         else:
-            attributes = {**table.attributes, "source": table.source}
-            found.append((sweep.emit("lookup", [own[0], *table.inputs[1:]], "", **attributes), own[1]))
+            whole = [own[0], *table.inputs[1:]]
+            found.append((sweep.emit("lookup", whole, "", table.source, **table.attributes), own[1]))
     names = [name for name, _ in found]
     return names, None if names == operands else tuple(own for _, own in found)
 
 
 def _part(sweep: Sweep, name: str) -> tuple[str, range] | None:
-    """If a Slice of neighbouring columns makes a value, return its input and the range of columns; else
-    None."""
-    made, shape = sweep.producer(name, "Slice"), sweep.specs[name].shape
-    lists = [sweep.array(one) for one in made.inputs[1:]] if made else []
-    if made is None or len(lists) < 3 or any(one is None or one.size != 1 for one in lists):
-        return None
-    first, _, axis, step = (int(one.reshape(())) for one in [*lists, np.ones(1)][:4] if one is not None)
-    given = sweep.specs[made.inputs[0]].shape
-    if axis % len(shape) != len(shape) - 1 or step != 1 or given[-1] == shape[-1]:
-        return None
-    first += given[-1] if first < 0 else 0
-    return made.inputs[0], range(first, first + shape[-1])
+    """Return the value that a Slice takes neighbouring columns from, and their range; None for other
+    values."""
+    made = sweep.producer(name, "Slice")
+    found = sliced(sweep, made) if made else None
+    last = len(sweep.specs[name].shape) - 1
+    return (made.inputs[0], found[1]) if made and found and found[0] == last else None
 
 
 def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:

@@ -5,12 +5,9 @@ Slice are stored side by side (`transposes`)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-import numpy as np
 
 from ..graph import Graph, Node
-from ..operators.movement import permutation
+from ..operators.movement import neighbours, permutation
 from .simplify import slice_of
 from .sweep import Sweep, swept
 
@@ -30,9 +27,10 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     return _lookup(sweep, node) if node.op == "lookup" else _reshape(sweep, node)
 
 
-def _reshaped(sweep: Sweep, x: str, shape: Sequence[int], output: str, source: str) -> str:
-    wanted = sweep.constant(np.array(shape, np.int64), "shape")
-    return sweep.emit("Reshape", [x, wanted], output, source, allowzero=1)
+def sliced(sweep: Sweep, node: Node) -> tuple[int, range] | None:
+    """Return `neighbours` of a Slice node."""
+    arrays = [sweep.array(name) if name else None for name in node.inputs[1:]]
+    return neighbours(node, sweep.specs[node.inputs[0]].shape, arrays)
 
 
 def _is_product(sweep: Sweep, name: str) -> bool:
@@ -46,23 +44,22 @@ def _slice(sweep: Sweep, node: Node) -> bool:
     Slice must be along the first of the axes into which the Reshape splits the columns."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     name = turned.inputs[0] if turned else node.inputs[0]
-    split, lists = sweep.producer(name, "Reshape"), [sweep.array(one) for one in node.inputs[1:]]
-    if split is None or len(lists) < 3 or any(one is None or one.size != 1 for one in lists):
+    split, found = sweep.producer(name, "Reshape"), sliced(sweep, node)
+    if split is None or found is None:
         return False
     given, shape = sweep.specs[split.inputs[0]].shape, list(sweep.specs[name].shape)
-    first, end, axis, step = (int(one.reshape(())) for one in [*lists, np.ones(1)][:4] if one is not None)
     perm = tuple(permutation(turned, len(shape)) if turned else range(len(shape)))
-    axis = perm[axis]
-    first, end, _ = slice(first, end).indices(shape[axis])
+    axis, part = perm[found[0]], found[1]
     rest = math.prod(shape[axis + 1 :])
     whole = axis > 0 and len(given) > 1 and given[-1] == shape[axis] * rest > 0
-    if not whole or step != 1 or not _is_product(sweep, split.inputs[0]):
+    if not whole or not _is_product(sweep, split.inputs[0]):
         return False
-    shape[axis] = end - first
-    part = slice_of(sweep, node, split.inputs[0], "", len(given) - 1, first * rest, end * rest)
-    part = _reshaped(sweep, part, shape, "" if turned else node.outputs[0], node.source)
+    shape[axis] = len(part)
+    last = len(given) - 1
+    columns = slice_of(sweep, node, split.inputs[0], "", last, part.start * rest, part.stop * rest)
+    columns = sweep.reshape(columns, shape, "" if turned else node.outputs[0], node.source)
     if turned:
-        sweep.emit("Transpose", [part], node.outputs[0], turned.source, perm=perm)
+        sweep.emit("Transpose", [columns], node.outputs[0], turned.source, perm=perm)
     return True
 
 
@@ -82,7 +79,7 @@ def _reshape(sweep: Sweep, node: Node) -> bool:
     shape, moved = list(to), list(range(len(to)))
     for place, axis, own in zip(long, perm, order, strict=True):
         shape[place], moved[place] = given[own], long[order.index(axis)]
-    x = _reshaped(sweep, split.inputs[0], shape, "", node.source)
+    x = sweep.reshape(split.inputs[0], shape, "", node.source)
     sweep.emit("Transpose", [x], node.outputs[0], node.source, perm=tuple(moved))
     return True
 

@@ -7,10 +7,9 @@ import math
 
 import numpy as np
 
+from ...layout.extent import BYTES
 from ..operators.operator import axis_of
 from .words import Words
-
-BYTES = ("int8", "uint8")
 
 
 def dequantize_linear(w: Words) -> bool:

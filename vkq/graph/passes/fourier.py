@@ -57,7 +57,7 @@ def dft(w: Words) -> bool:
     perm = (*(i for i in range(rank) if i not in (axis, rank - 1)), axis, rank - 1)
     x = w.node.inputs[0]
     x = x if given == spec.shape[axis] else w.part(x, axis, 0, given)
-    x = _wide(w, w.emit("Transpose", [x], perm=perm))
+    x = w.wide(w.emit("Transpose", [x], perm=perm))
     lines = math.prod(w.of(x).shape[:-2])
     back = half and inverse
     matrix = real_waves(given, length) if back else waves(given, length, parts, results, inverse)
@@ -85,9 +85,9 @@ def stft(w: Words) -> bool:
         return False
     firsts = np.arange(0, samples - length + 1, stride)
     places = w.constant(firsts[:, None] + np.arange(length), "int64")
-    x = w.emit("Gather", [_wide(w, w.node.inputs[0]), places], axis=1)
+    x = w.emit("Gather", [w.wide(w.node.inputs[0]), places], axis=1)
     if own and window is None:
-        x = w.emit("Mul", [x, w.reshape(_wide(w, own), (length, 1))])
+        x = w.emit("Mul", [x, w.reshape(w.wide(own), (length, 1))])
     matrix = waves(length, length, parts, results)
     if window is not None:
         matrix *= np.repeat(window.astype(np.float64), parts)[:, None]
@@ -110,7 +110,3 @@ def _axis(w: Words, rank: int) -> Any:
 
 def _can(w: Words, parts: int, length: int, numbers: int) -> bool:
     return w.spec(0).dtype in FLOATS and parts in (1, 2) and length > 0 and numbers <= MOST_NUMBERS
-
-
-def _wide(w: Words, x: str) -> str:
-    return w.cast(x, "float32") if w.of(x).dtype != "float32" else x

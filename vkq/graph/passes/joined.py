@@ -77,7 +77,7 @@ class _Joined:
             "matmul", made.inputs, node.outputs[0] if to == whole else "", made.source, **attributes
         )
         if to != whole:
-            sweep.emit("Reshape", [name, node.inputs[1]], node.outputs[0], node.source, allowzero=1)
+            sweep.reshape(name, to, node.outputs[0], node.source)
         return True
 
 

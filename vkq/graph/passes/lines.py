@@ -32,13 +32,8 @@ def as_image(sweep: Sweep, node: Node) -> bool:
         attributes["lines"] = True
     result = sweep.emit(node.op, inputs, source=node.source, **attributes)
     n, c, _, length = sweep.specs[result].shape
-    _reshaped(sweep, result, (n, c, length), node, node.outputs[0])
+    sweep.reshape(result, (n, c, length), node.outputs[0], node.source)
     return True
-
-
-def _reshaped(sweep: Sweep, name: str, shape: tuple[int, ...], node: Node, output: str = "") -> str:
-    wanted = sweep.constant(np.array(shape, np.int64), "shape")
-    return sweep.emit("Reshape", [name, wanted], output, node.source, allowzero=1)
 
 
 def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
@@ -57,7 +52,7 @@ def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
         ):
             return None
         rest = ["", *("" if a is None or not a.size else sweep.constant(np.insert(a, 2, 1)) for a in arrays)]
-    inputs[0] = _reshaped(sweep, node.inputs[0], (n, c, 1, length), node)
+    inputs[0] = sweep.reshape(node.inputs[0], (n, c, 1, length), source=node.source)
     return inputs + rest
 
 
@@ -72,7 +67,7 @@ def _weight(sweep: Sweep, node: Node, name: str) -> str:
     axis = int(made.attributes.get("axis", 1)) if made is not None else 2
     axis += 3 if axis < 0 else 0
     if made is None or array is None or axis not in (0, 1) or made.attributes.get("block_size"):
-        return _reshaped(sweep, name, (first, second, 1, length), node)
+        return sweep.reshape(name, (first, second, 1, length), source=node.source)
     tall = sweep.constant(np.ascontiguousarray(array[:, :, None]), f"{made.inputs[0]}/tall")
     attributes = {**made.attributes, "axis": axis}
     return sweep.emit("DequantizeLinear", [tall, *made.inputs[1:]], source=made.source, **attributes)

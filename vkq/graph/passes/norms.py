@@ -30,7 +30,7 @@ def layer_normalization(w: Words) -> bool:
     if spec.dtype not in FLOATS or not w.attributes.get("stash_type", 1) or 0 in spec.shape:
         return False
     epsilon = float(np.float32(w.attributes.get("epsilon", 1e-5)))
-    wide = w.cast(x, "float32") if spec.dtype != "float32" else x
+    wide = w.wide(x)
     normal = w.emit("Normalization", [wide], function="normalize", axis=axis, epsilon=epsilon)
     normal = w.cast(normal, spec.dtype) if wide != x else normal
     scaled = w.emit("Mul", [normal, w.node.inputs[1]])
@@ -54,7 +54,7 @@ def lp_normalization(w: Words) -> bool:
     if spec.dtype not in FLOATS or p not in (1, 2) or not spec.shape or 0 in spec.shape:
         return False
     axis = axis_of(w.node, len(spec.shape), int(w.attributes.get("axis", -1)), "")
-    wide = w.cast(x, "float32") if spec.dtype != "float32" else x
+    wide = w.wide(x)
     kept = [1 if i == axis else d for i, d in enumerate(spec.shape)]
     norm = w.reshape(w.rows(f"ReduceL{p}", wide, axis), kept)
     zero = w.constant(0, "float32")

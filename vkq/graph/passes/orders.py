@@ -29,7 +29,7 @@ def _place(w: Words, axis: int, smallest: bool, last: bool) -> str:
     axis keeps length 1. If an element is NaN, return the first (or last) index of the axis."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
-    x = w.cast(x, "float32") if spec.dtype != "float32" else x
+    x = w.wide(x)
     kept = tuple(1 if i == axis else d for i, d in enumerate(spec.shape))
     best = w.reshape(w.rows("ReduceMin" if smallest else "ReduceMax", x, axis), kept)
     apart = w.emit("Less", [best, x] if smallest else [x, best])
@@ -86,8 +86,7 @@ def top_k(w: Words) -> bool:
         return False
     perm = (*(i for i in range(rank) if i != axis), axis)
     back = tuple(int(i) for i in np.argsort(perm))
-    moved = w.emit("Transpose", [w.node.inputs[0]], perm=perm)
-    moved = w.cast(moved, "float32") if spec.dtype != "float32" else moved
+    moved = w.wide(w.emit("Transpose", [w.node.inputs[0]], perm=perm))
     flat = w.reshape(moved, (lines, length))
     names = [w.sweep.fresh(f"{w.node.outputs[0]}/topk") for _ in range(2)]
     attributes = {"k": k, "largest": int(w.attributes.get("largest", 1)), "range": (0, length - 1)}

@@ -33,7 +33,7 @@ def as_pool(sweep: Sweep, node: Node) -> bool:
         pooled = sweep.emit("GlobalAveragePool", [x], source=node.source)
     else:
         pooled = sweep.emit("MaxPool", [x], source=node.source, kernel_shape=sweep.specs[x].shape[2:])
-    _reshape(sweep, pooled, _result(spec.shape, axes, node), node, node.outputs[0])
+    sweep.reshape(pooled, _result(spec.shape, axes, node), node.outputs[0], node.source)
     return True
 
 
@@ -51,11 +51,6 @@ def _result(shape: Sequence[int], axes: Sequence[int], node: Node) -> tuple[int,
     return tuple(d for i, d in enumerate(kept) if node.attributes.get("keepdims", 1) or i not in axes)
 
 
-def _reshape(sweep: Sweep, x: str, shape: Sequence[int], node: Node, output: str = "") -> str:
-    wanted = sweep.constant(np.array(shape, np.int64), "shape")
-    return sweep.emit("Reshape", [x, wanted], output, node.source, allowzero=1)
-
-
 def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
     """Return x as images of one row, (1, kept axes, 1, reduced axes)."""
     shape = sweep.specs[x].shape
@@ -64,7 +59,7 @@ def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
     if perm != tuple(range(len(shape))):
         x = sweep.emit("Transpose", [x], source=node.source, perm=perm)
     count = int(np.prod([shape[i] for i in axes]))
-    return _reshape(sweep, x, (1, int(np.prod([shape[i] for i in kept])), 1, count), node)
+    return sweep.reshape(x, (1, int(np.prod([shape[i] for i in kept])), 1, count), source=node.source)
 
 
 def summed(sweep: Sweep, node: Node, x: str, q: QParams) -> bool:
@@ -81,11 +76,12 @@ def _product(sweep: Sweep, node: Node, x: str, q: QParams, axes: Sequence[int], 
     pixels = _pixels(sweep, x, axes, node)
     _, rows, _, count = sweep.specs[pixels].shape
     ones = sweep.constant(np.ones((1, count), np.int8), "ones")
+    matrix = sweep.reshape(pixels, (rows, count), source=node.source)
     y = sweep.emit(
-        "linear", [_reshape(sweep, pixels, (rows, count), node), ones], source=node.source, x=q, y=None,
+        "linear", [matrix, ones], source=node.source, x=q, y=None,
         w_scale=np.array([factor], np.float32), w_zero_point=None, activation=None,
     )  # fmt: skip
-    _reshape(sweep, y, shape, node, node.outputs[0])
+    sweep.reshape(y, shape, node.outputs[0], node.source)
 
 
 def to_sums(graph: Graph) -> Graph:

@@ -132,6 +132,6 @@ def _emit(sweep: Sweep, node: Node, function: str, axes: Sequence[int], keep: bo
     if dtype == "float16":
         y = sweep.emit("Cast", [y], node.outputs[0] if last else "", source, to="float16")
     if not last:
-        whole = np.array([d if i in kept else 1 for i, d in enumerate(shape)], np.int64)
-        sweep.emit("Reshape", [y, sweep.constant(whole, "shape")], node.outputs[0], source, allowzero=1)
+        whole = [d if i in kept else 1 for i, d in enumerate(shape)]
+        sweep.reshape(y, whole, node.outputs[0], source)
     return True

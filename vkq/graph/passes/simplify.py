@@ -91,8 +91,7 @@ def _reshape(sweep: Sweep, node: Node) -> bool:
         del sweep.made[node.outputs[0]]
         sweep.alias(node.outputs[0], source)
         return True
-    wanted = sweep.constant(np.array(shape, np.int64), "shape")
-    sweep.emit("Reshape", [source, wanted], node.outputs[0], node.source, allowzero=1)
+    sweep.reshape(source, shape, node.outputs[0], node.source)
     return True
 
 
@@ -154,6 +153,5 @@ def _gather(sweep: Sweep, node: Node) -> bool:
         slice_of(sweep, node, node.inputs[0], node.outputs[0], axis, first, end)
         return True
     part = slice_of(sweep, node, node.inputs[0], "", axis, first, end)
-    rest = sweep.constant(np.array((*shape[:axis], *shape[axis + 1 :]), np.int64), "shape")
-    sweep.emit("Reshape", [part, rest], node.outputs[0], node.source, allowzero=1)
+    sweep.reshape(part, (*shape[:axis], *shape[axis + 1 :]), node.outputs[0], node.source)
     return True

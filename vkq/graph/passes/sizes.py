@@ -50,7 +50,7 @@ def resized(w: Words) -> bool:
         return False
     axes = _axes(w, coordinates)
     x = w.node.inputs[0]
-    x = w.cast(x, "float32") if mode != "nearest" and spec.dtype != "float32" else x
+    x = x if mode == "nearest" else w.wide(x)
     for number, axis in axes.items():
         if axis.given == axis.size and axis.scale == 1 and coordinates != "tf_crop_and_resize":
             continue

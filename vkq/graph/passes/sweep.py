@@ -87,6 +87,11 @@ class Sweep:
         self.keep(Node(op, tuple(inputs), (name,), attributes, source))
         return name
 
+    def reshape(self, x: str, shape: Sequence[int], output: str = "", source: str = "") -> str:
+        """Emit a Reshape to a constant shape, as `emit`."""
+        wanted = self.constant(np.array(shape, np.int64), "shape")
+        return self.emit("Reshape", [x, wanted], output, source, allowzero=1)
+
     def keep(self, node: Node) -> None:
         """Add a node to the new graph."""
         if not self._as_before(node):

@@ -5,8 +5,6 @@ Transpose to join or cancel. The product can also read an operand whose heads ar
 
 from __future__ import annotations
 
-import numpy as np
-
 from ...problem.heads import SWAPPED, together
 from ..graph import Graph, Node
 from ..operators.movement import permutation
@@ -53,8 +51,7 @@ def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
         return name, 1
     whole = together(shape, shape[1])
     if given == (whole[0] * whole[1], whole[2]):
-        wanted = sweep.constant(np.array(whole, np.int64), "shape")
-        return sweep.emit("Reshape", [made.inputs[0], wanted], source=made.source, allowzero=1), shape[1]
+        return sweep.reshape(made.inputs[0], whole, source=made.source), shape[1]
     return (made.inputs[0], shape[1]) if given == whole else (name, 1)
 
 
@@ -69,6 +66,5 @@ def _turned(sweep: Sweep, source: str, perm: list[int], output: str, label: str)
         return source
     long = [a for a in perm if given[a] > 1]
     if long == sorted(long):
-        shape = sweep.constant(np.array([given[a] for a in perm], np.int64), "shape")
-        return sweep.emit("Reshape", [source, shape], output, label, allowzero=1)
+        return sweep.reshape(source, [given[a] for a in perm], output, label)
     return sweep.emit("Transpose", [source], output, label, perm=tuple(perm))

@@ -58,6 +58,10 @@ class Words:
     def cast(self, x: str, to: str, output: str = "", **more: Any) -> str:
         return self.emit("Cast", [x], output, to=to, **more)
 
+    def wide(self, x: str) -> str:
+        """Return a float value as float32."""
+        return x if self.of(x).dtype == "float32" else self.cast(x, "float32")
+
     def along(self, numbers: Any, axis: int, rank: int, dtype: str) -> str:
         """Return a 1-D constant with its elements along *axis* of *rank* axes."""
         shape = [1] * rank
