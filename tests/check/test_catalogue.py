@@ -68,8 +68,8 @@ def test_every_path_and_method_and_scheme_is_forced() -> None:
 
 
 def test_what_is_forced_is_taken(any_device: vkq.Device) -> None:
-    """Each path of the device runs some problem of the catalogue, and so does each method that needs no
-    matrix units."""
+    """The catalogue has at least one problem for each path of the device, and one for each method that needs
+    no matrix units. The layers of these problems take that path and that method."""
     paths, refused = usable_paths(any_device)
     assert {*paths, *refused} == set(FIXED)
     taken: dict[str, set[str]] = {"linear": set(), "conv2d": set()}

@@ -144,7 +144,7 @@ def computed(device: vkq.Device, case: Case) -> tuple[Array, tuple[str, ...], st
 
 
 def one_form(device: vkq.Device, form: str, patch: pytest.MonkeyPatch) -> None:
-    """Force this dot form for products, and attention in one dispatch wherever possible."""
+    """Make products use this dot form, and make attention one dispatch where the device can run it."""
     choice = Choice("", form, "asked for")
     patch.setattr("vkq.ops.matmul.without_matrices", lambda device: choice)
     patch.setattr("vkq.kernels.attention_q8.without_matrices", lambda device: choice)

@@ -140,7 +140,7 @@ def advice(report: dict[str, Any]) -> list[str]:
 
 
 def _floats(operator: str) -> bool:
-    """Return True if an operator has float activations, so that it does not depend on the path."""
+    """Return True if an operator has float activations. Such an operator has no int8 path."""
     return "[" in operator and check_of(operator).scheme in FLOAT
 
 

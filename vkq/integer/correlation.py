@@ -1,4 +1,5 @@
-"""Exact integer correlation on a device: templates kept in device memory, and plans for images."""
+"""Exact integer correlation on a device. A correlation keeps its templates in device memory, and has a plan
+for each image shape."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ def keys(x: Array) -> Array:
 
 
 def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
-    """Return x with each row combined, in order, with the updates whose entry in *ids* is the row's index."""
+    """Return x after all updates: row ``updates[i]`` is combined with row ``ids[i]`` of x, one after the
+    other. For "none" it replaces that row."""
     found: Array = x.copy()
     if reduction == "none":
         for place, row in zip(ids, updates, strict=True):
