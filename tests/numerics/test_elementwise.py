@@ -12,11 +12,13 @@ from vkq.numerics.elementwise import (
     BinaryOp,
     binary,
     binary_table,
+    float_sum,
     fused_multiply_add,
     global_multiplier,
     swaps,
 )
 from vkq.numerics.qparams import QDType, QParams
+from vkq.numerics.quantize import dequantize, quantize
 from vkq.numerics.requantize import requantize
 
 from ..referees import ort_ops
@@ -155,3 +157,22 @@ def test_multiplier_of_a_mean_is_onnxruntimes(dtype: QDType) -> None:
     assert global_multiplier(4, QParams(1e-38 * 1.2), QParams(1e5)) == 0.0  # subnormal: a device may flush it
     with pytest.raises(ArgumentError, match="is inf as a float32; check"):
         global_multiplier(1, QParams(3e38), QParams(1e-3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_float_sums(dtype: QDType) -> None:
+    """Nearly all bounded float sums have the bytes of `binary` with the same scales, or with neighbouring
+    scales."""
+    rng, low = np.random.default_rng(5), np.iinfo(dtype).min
+    every, found = np.arange(low, low + 256).astype(dtype), []
+    for _ in range(100):
+        a, b, y = (QParams(s, low + int(rng.integers(64, 192)), dtype) for s in np.exp(rng.uniform(-1, 1, 3)))
+        near = float_sum(a, b, y, (-0.5, 90.0))
+        found.append("none" if near is None else "same" if near == (a, b) else "near")
+        if near is not None:
+            total = dequantize(every, a) + dequantize(every, b)[:, np.newaxis]
+            want = quantize(np.clip(total, np.float32(-0.5), np.float32(90)), y)
+            np.testing.assert_array_equal(binary_table("add", *near, y, (-0.5, 90.0)), want, strict=True)
+    assert found.count("none") <= 2
+    assert found.count("near") >= 5
+    assert float_sum(QParams(0.25), QParams(0.25), QParams(0.5, 1), (0.0, np.inf)) is None  # ties

@@ -7,13 +7,16 @@ byte for byte.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from vkq.errors import ArgumentError
-from vkq.numerics.qparams import SMALLEST_SCALE, QParams
+from vkq.numerics.qparams import SMALLEST_SCALE, QParams, are_scales
+from vkq.numerics.quantize import dequantize, quantize
 from vkq.numerics.requantize import Activation, activation_bounds
 
 Array = npt.NDArray[Any]
@@ -120,6 +123,30 @@ def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: A
     - a_qmin."""
     a_all, b_all = (np.arange(q.qmin, q.qmax + 1).astype(q.dtype) for q in (a, b))
     return binary(op, a_all[np.newaxis], b_all[:, np.newaxis], a, b, y, activation)
+
+
+@functools.lru_cache(maxsize=256)
+def float_sum(
+    a: QParams, b: QParams, y: QParams, bounds: tuple[float, float]
+) -> tuple[QParams, QParams] | None:
+    """Return parameters of a and b with which `binary` adds as float32 operators do: dequantize, add, clamp
+    to real bounds, quantize. These are the given parameters, or neighbouring scales; None if the bytes of
+    some pair differ with all of them, as for ties and an odd zero point of y.
+
+    >>> float_sum(QParams(0.25), QParams(0.5), QParams(0.75), (0.0, 6.0))
+    (QParams(scale=0.25, zero_point=0, dtype='int8'), QParams(scale=0.5, zero_point=0, dtype='int8'))
+    """
+    left, right = (dequantize(np.arange(q.qmin, q.qmax + 1).astype(q.dtype), q) for q in (a, b))
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = quantize(np.clip(left + right[:, np.newaxis], *np.array(bounds, np.float32)), y)
+    near = sorted(itertools.product(range(-3, 4), repeat=2), key=lambda pair: sum(map(abs, pair)))
+    for steps in near:
+        scales = np.array([a.scale, b.scale], np.float32) * (1 + np.array(steps) * 2.0**-23)
+        if are_scales(scales.astype(np.float32)).all():
+            one, two = (QParams(s, q.zero_point, q.dtype) for s, q in zip(scales, (a, b), strict=True))
+            if np.array_equal(binary_table("add", one, two, y, bounds), wanted):
+                return one, two
+    return None
 
 
 def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import ArgumentError
 from ...numerics.calibration import rounded_bias
+from ...numerics.elementwise import float_sum, swaps
 from ...numerics.qparams import QParams
 from ...numerics.requantize import activation_bounds, activation_range
 from ...ops.take import MOST_PLACES
@@ -92,7 +93,9 @@ def _quantized(sweep: Sweep, node: Node) -> bool:
             return False
         if _redundant(bounds, q):
             return ONE_STEP[before.op](sweep, node, before, q, node.outputs[0])
-        if before.op in ("Add", "Mul") or not ONE_STEP[before.op](sweep, node, before, q, ""):
+        if before.op == "Add":
+            return _bounded_sum(sweep, node, before, q, bounds)
+        if before.op == "Mul" or not ONE_STEP[before.op](sweep, node, before, q, ""):
             return False  # element-wise operators become a table, which is exact, later
         return _clamped(sweep, sweep.nodes[-1].outputs[0], q, bounds, node)
     return made.op in ONE_STEP and ONE_STEP[made.op](sweep, node, made, q, node.outputs[0])
@@ -146,6 +149,24 @@ def _binary(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bo
     if a is None or b is None or not a[1].dtype == b[1].dtype == q.dtype:
         return False
     sweep.emit(made.op.lower(), [a[0], b[0]], output, made.source, a=a[1], b=b[1], y=q, activation=None)
+    return True
+
+
+def _bounded_sum(sweep: Sweep, node: Node, made: Node, q: QParams, bounds: Bounds) -> bool:
+    """Replace a sum that a Relu or Clip bounds, which ONNX Runtime adds in float, if a bounded QLinearAdd has
+    its bytes. Other sums become a table later."""
+    a, b = (parameters(sweep, name) for name in made.inputs)
+    if a is None or b is None or not a[1].dtype == b[1].dtype == q.dtype:
+        return False
+    shapes = [sweep.specs[name].shape for name, _ in (a, b)]
+    if shapes[0] != shapes[1] or swaps(*shapes) or not sweep.constants.keys().isdisjoint((a[0], b[0])):
+        return False
+    found = float_sum(a[1], b[1], q, bounds)
+    if found is None:
+        return False
+    sweep.emit(
+        "add", [a[0], b[0]], node.outputs[0], made.source, a=found[0], b=found[1], y=q, activation=bounds
+    )
     return True
 
 

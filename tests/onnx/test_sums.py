@@ -1,0 +1,92 @@
+"""Tests of residual sums in the epilogue of the product before them: ONNX Runtime's bytes, and the number of
+dispatches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import vkq
+import vkq.onnx
+
+from .networks import onnxruntime_results
+
+
+class Quantized:
+    """A model in QDQ form under construction; a value's name stands for its dequantized bytes."""
+
+    def __init__(self, dtype: str = "int8") -> None:
+        self.random, self.dtype = np.random.default_rng(8), dtype
+        self.nodes: list[Any] = []
+        self.constants: dict[str, Any] = {}
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{kind}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
+        return name
+
+    def constant(self, array: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(array)
+        return name
+
+    def stored(self, x: str, scale: float, zero_point: int = 0) -> str:
+        """Quantize and dequantize a value."""
+        given = self.constant(np.float32(scale)), self.constant(np.array(zero_point, self.dtype))
+        return self.op("DequantizeLinear", self.op("QuantizeLinear", x, *given), *given)
+
+    def weight(self, *shape: int) -> str:
+        w = self.constant(self.random.integers(-127, 128, shape).astype(np.int8))
+        return self.op("DequantizeLinear", w, self.constant(np.float32(0.01)), self.constant(np.int8(0)))
+
+    def model(self, result: str, shape: tuple[int, ...]) -> bytes:
+        kind = TensorProto.FLOAT
+        graph = helper.make_graph(
+            self.nodes, "sums", [helper.make_tensor_value_info("x", kind, shape)],
+            [helper.make_tensor_value_info(result, kind, None)],
+            [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
+        )  # fmt: skip
+        opset = [helper.make_opsetid("", 17)]
+        return bytes(helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString())
+
+
+def ran(device: vkq.Device, data: bytes, shape: tuple[int, ...]) -> tuple[list[str], int]:
+    """Check that a session has ONNX Runtime's results; return its operators and the number of dispatches."""
+    session = vkq.onnx.InferenceSession(data, device)
+    feed = {"x": np.random.default_rng(4).normal(0, 1.5, shape).astype(np.float32)}
+    for got, want in zip(session.run(None, feed), onnxruntime_results(data, feed), strict=True):
+        np.testing.assert_array_equal(got, want)
+    rows = session.explain({"x": shape}).rows
+    return [row.operator for row in rows], sum(len(row.shaders) for row in rows)
+
+
+# The scales of the operands and of the result, whose zero point may move ties. A bounded QLinearAdd has the
+# bytes of float operators with these scales, with neighbouring scales, or with none: where rounded operands
+# decide many ties, or where the zero point is odd.
+BOUNDED = [
+    ((0.0361237, 0.0419871, 0.05), 0, "conv2d+add"),
+    ((0.0363537, 0.0351005, 0.05), 0, "conv2d+add"),
+    ((0.25, 0.25, 0.5), 2, "conv2d+add"),
+    ((0.25, 0.25, 0.5), 3, "lookup2"),
+    ((0.025, 0.025, 0.05), 0, "lookup2"),
+]
+
+
+@pytest.mark.parametrize("bounds", [(0.0, None), (-0.7, 2.4)])
+@pytest.mark.parametrize(("scales", "zero_point", "operator"), BOUNDED)
+def test_a_sum_and_its_bounds(
+    any_device: vkq.Device, scales: tuple[float, ...], zero_point: int, operator: str, bounds: Any
+) -> None:
+    """ONNX Runtime adds in float if a Relu or Clip with an effect is behind the sum. The convolution before
+    the sum adds and bounds, unless only a table has these bytes."""
+    model, shape = Quantized(), (1, 8, 7, 6)
+    x = model.stored("x", scales[0], 5)
+    y = model.stored(model.op("Conv", x, model.weight(8, 8, 1, 1)), scales[1], -9)
+    y = model.op("Add", x, y)
+    limits = [model.constant(np.float32(bound)) for bound in bounds if bound is not None]
+    y = model.op("Clip", y, *limits) if bounds[1] else model.op("Relu", y)
+    data = model.model(model.stored(y, scales[2], zero_point), shape)
+    assert operator in ran(any_device, data, shape)[0]
