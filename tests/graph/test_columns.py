@@ -23,26 +23,37 @@ from vkq.onnx.reader import read
 
 TOKENS, HEADS, DEPTH = 5, 3, 16
 WIDTH = HEADS * DEPTH
+LATE = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # Transposes of queries, keys and values
 
 
 class Block:
-    """Attention and a perceptron of two layers; products are Gemm, with Reshapes to and from matrices."""
+    """Attention and a perceptron of two layers. form: "gemm" (products are Gemm, with Reshapes to and from
+    matrices), "add" (MatMul and Add of a bias, which are quantized separately), or "split" (also, the
+    columns are split before the Transposes, as onnxruntime.quantization's preparation moves Transposes)."""
 
-    def __init__(self, batch: int):
-        self.batch = batch
+    def __init__(self, batch: int, form: str):
+        self.batch, self.form = batch, form
         self.random, self.nodes, self.constants = np.random.default_rng(3), list[Any](), list[Any]()
         rows = self._gemm("x", WIDTH, 3 * WIDTH)
         shape = (batch, TOKENS, 3, HEADS, DEPTH)
-        turned = self._op("Transpose", self._reshape(rows, shape), perm=(2, 0, 3, 1, 4))
-        names = [f"part_{i}" for i in range(3)]
-        self.nodes.append(helper.make_node("Split", [turned], names, axis=0, num_outputs=3))
-        q, k, v = (self._op("Squeeze", name, self._constant(np.array([0]))) for name in names)
-        k = self._op("Mul", self._op("Transpose", k, perm=(0, 1, 3, 2)), self._constant(np.float32(0.3)))
+        q, k, v = self._split(self._reshape(rows, shape))
+        k = self._op("Mul", k, self._constant(np.float32(0.3)))
         weights = self._op("Softmax", self._op("MatMul", q, k), axis=-1)
         seen = self._op("Transpose", self._op("MatMul", weights, v), perm=(0, 2, 1, 3))
         x = self._op("Add", "x", self._gemm(self._reshape(seen, (batch, TOKENS, WIDTH)), WIDTH, WIDTH))
         wide = self._op("Gelu", self._gemm(x, WIDTH, 2 * WIDTH))
         self._op("Add", x, self._gemm(wide, 2 * WIDTH, WIDTH), y="y")
+
+    def _split(self, x: str) -> list[str]:
+        """Return queries, keys (transposed) and values."""
+        late, names = self.form == "split", [f"part_{i}" for i in range(3)]
+        x = x if late else self._op("Transpose", x, perm=(2, 0, 3, 1, 4))
+        axis = 2 if late else 0
+        self.nodes.append(helper.make_node("Split", [x], names, axis=axis, num_outputs=3))
+        parts = [self._op("Squeeze", name, self._constant(np.array([axis]))) for name in names]
+        if late:
+            return [self._op("Transpose", part, perm=p) for part, p in zip(parts, LATE, strict=True)]
+        return [parts[0], self._op("Transpose", parts[1], perm=(0, 1, 3, 2)), parts[2]]
 
     def _op(self, op: str, *inputs: str, y: str = "", **attributes: Any) -> str:
         name = y or f"{op.lower()}_{len(self.nodes)}"
@@ -60,6 +71,8 @@ class Block:
     def _gemm(self, x: str, k: int, n: int) -> str:
         weight = self.random.normal(0, k**-0.5, (k, n)).astype(np.float32)
         bias = self.random.normal(0, 0.1, n).astype(np.float32)
+        if self.form != "gemm":
+            return self._op("Add", self._constant(bias), self._op("MatMul", x, self._constant(weight)))
         rows = self._reshape(x, (self.batch * TOKENS, k))
         y = self._op("Gemm", rows, self._constant(weight), self._constant(bias))
         return self._reshape(y, (self.batch, TOKENS, n))
@@ -71,11 +84,16 @@ class Block:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-@pytest.fixture(scope="module", params=[1, 8], ids=["one", "eight"])
+BLOCKS = {"one": (1, "gemm"), "eight": (8, "gemm"), "add": (1, "add"), "split": (8, "split")}
+
+
+@pytest.fixture(scope="module", params=BLOCKS.values(), ids=list(BLOCKS))
 def block(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Any, Any]:
-    """Return (lowered graph, input, ONNX Runtime's result) for a batch of one text or of eight."""
-    shape = (request.param, TOKENS, WIDTH)
-    model = quantized(Block(shape[0]).model(), "qdq_int8", tmp_path_factory.mktemp("block"), shape)
+    """Return (lowered graph, input, ONNX Runtime's result) for a batch of one text or of eight, in a form of
+    `Block`."""
+    batch, form = request.param
+    shape = (batch, TOKENS, WIDTH)
+    model = quantized(Block(batch, form).model(), "qdq_int8", tmp_path_factory.mktemp("block"), shape)
     feed = {"x": np.random.default_rng(4).normal(0, 1, shape).astype(np.float32)}
     return lower(read(model).at({"x": shape})), feed, onnxruntime_results(model, feed)[0]
 

@@ -34,8 +34,13 @@ def sliced(sweep: Sweep, node: Node) -> tuple[int, range] | None:
 
 
 def _is_product(sweep: Sweep, name: str) -> bool:
-    while (made := sweep.producer(name, "quantize", "Reshape")) is not None:
-        name = made.inputs[0]
+    """Return True if a product computes a value. Tables, additions of a constant bias, and Reshapes may
+    follow the product."""
+    while (made := sweep.producer(name, "quantize", "Reshape", "lookup", "add")) is not None:
+        own = [one for one in made.inputs if one not in sweep.constants]
+        if len(own) != 1:
+            return False
+        name = own[0]
     return sweep.producer(name, *PRODUCTS) is not None
 
 

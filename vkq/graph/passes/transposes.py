@@ -46,6 +46,9 @@ def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
     made = sweep.producer(turned.inputs[0], "Reshape") if turned else None
     if turned is None or made is None:
         return name, 1
+    # A Squeeze after the Reshape that splits the columns is a second Reshape.
+    while (before := sweep.producer(made.inputs[0], "Reshape")) is not None:
+        made = before
     given, shape = sweep.specs[made.inputs[0]].shape, sweep.specs[name].shape
     if len(shape) != 4 or tuple(permutation(turned, 4)) != SWAPPED or shape[1] == 1:
         return name, 1
