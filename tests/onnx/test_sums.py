@@ -3,6 +3,7 @@ dispatches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkq
 import vkq.onnx
+from vkq.onnx.report import NodeRow
 
+from ..kernels import emulated
 from .networks import onnxruntime_results
 
 
@@ -53,14 +56,13 @@ class Quantized:
         return bytes(helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString())
 
 
-def ran(device: vkq.Device, data: bytes, shape: tuple[int, ...]) -> tuple[list[str], int]:
-    """Check that a session has ONNX Runtime's results; return its operators and the number of dispatches."""
+def ran(device: vkq.Device, data: bytes, shape: tuple[int, ...]) -> Sequence[NodeRow]:
+    """Check that a session has ONNX Runtime's results; return the rows of its report."""
     session = vkq.onnx.InferenceSession(data, device)
     feed = {"x": np.random.default_rng(4).normal(0, 1.5, shape).astype(np.float32)}
     for got, want in zip(session.run(None, feed), onnxruntime_results(data, feed), strict=True):
         np.testing.assert_array_equal(got, want)
-    rows = session.explain({"x": shape}).rows
-    return [row.operator for row in rows], sum(len(row.shaders) for row in rows)
+    return session.explain({"x": shape}).rows
 
 
 # The scales of the operands and of the result, whose zero point may move ties. A bounded QLinearAdd has the
@@ -89,4 +91,35 @@ def test_a_sum_and_its_bounds(
     limits = [model.constant(np.float32(bound)) for bound in bounds if bound is not None]
     y = model.op("Clip", y, *limits) if bounds[1] else model.op("Relu", y)
     data = model.model(model.stored(y, scales[2], zero_point), shape)
-    assert operator in ran(any_device, data, shape)[0]
+    assert operator in [row.operator for row in ran(any_device, data, shape)]
+
+
+def block(model: Quantized, x: str, width: int, kind: str) -> str:
+    """Add a LayerNormalization, a product and a residual sum; *kind*: the readers of the residual."""
+    ones = [model.constant(model.random.normal(1, 0.2, width).astype(np.float32)) for _ in range(2)]
+    y = model.stored(model.op("LayerNormalization", x, *ones, axis=-1), 0.02, 3)
+    y = model.stored(model.op("MatMul", x if kind == "own" else y, model.weight(width, width)), 0.03, 4)
+    y = model.stored(model.op("Add", *((x, y) if kind == "first" else (y, x))), 0.04, 6)
+    return model.stored(model.op("Mul", y, x), 0.04, 1) if kind == "later" else y
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(("kind", "dispatches"), [("first", 1), ("second", 1), ("later", 2), ("own", 2)])
+@pytest.mark.parametrize("matrices", [False, True])
+def test_sums_of_rows(
+    strict_device: vkq.Device, kind: str, dispatches: int, matrices: bool, dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A linear layer adds the residual and overwrites it, unless a later node reads the residual or the layer
+    reads it itself. The first residual is quantized in the layout of the layer's result."""
+    if matrices and not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32")
+    model, shape = Quantized(dtype), (2, 15, 32)
+    x = model.stored("x", 0.03, 5)
+    for _ in range(2):
+        x = block(model, x, shape[-1], kind)
+    rows = ran(strict_device, model.model(x, shape), shape)
+    sums = [row.shaders for row in rows if row.operator == "linear+add"]
+    assert [len(shaders) for shaders in sums] == [dispatches] * 2
+    assert all(("coopmat" in shaders[0]) == matrices for shaders in sums)
+    assert not any(row.operator == "add" for row in rows)

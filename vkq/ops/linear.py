@@ -177,7 +177,9 @@ class Linear(Layer[LinearProblem]):
         return BLOCKED if self._matrix is not None and self._matrix.worth(problem.m) else MATRIX
 
     @as_tuned
-    def build(self, b: Builder, x: Value) -> Value:
+    def build(self, b: Builder, x: Value, other: Value | None = None) -> Value:
+        """Add the layer to a plan. *other* is the residual that an epilogue adds. Its memory becomes the
+        result, so nothing may read *other* afterwards."""
         p, layout = self._problem_of(x.spec.shape)
         # Words of this layout hold channels of one pixel of an image, but the product needs rows.
         image = layout == BLOCKED and len(x.spec.shape) == 4
@@ -189,7 +191,7 @@ class Linear(Layer[LinearProblem]):
         spec = self._scheme.result((p.m, p.n) if image else p.y_shape, layout)
         if isinstance(self._gemm, FloatGemm | GroupedGemm | FloatProduct) and self.y_qparams is None:
             spec = Spec(spec.shape, self._gemm.writes(taken, p.m))
-        y = b.new(spec)
+        y = b.new(spec) if other is None else b.view(reshaped(b, other, spec.shape, layout), spec)
         if y.spec.size and layout == BLOCKED:
             assert self._matrix is not None
             self._matrix.build(b, taken, y, Pixels(p.m, p.m), extra)

@@ -1,7 +1,8 @@
-"""Layers on a device: linear layers and convolutions, with a convolution's epilogue."""
+"""Layers on a device: linear layers and convolutions, with their epilogues."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...device.profiles import profile
@@ -18,27 +19,33 @@ from ...schemes.base import COMPUTE
 from ...select.path import COOPMAT
 from ..graph import Graph, Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
-from .context import OF_LAYERS, Context, DeviceOperator, Record, same_type, unnamed
+from .context import OF_LAYERS, Context, DeviceOperator, same_type, unnamed
 
 
 def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
     a, constants = node.attributes, context.graph.constants
     bias = constants[node.inputs[2]] if node.input(2) else None
-    layer = kind(
+    return kind(
         constants[node.inputs[1]], a["w_scale"], x_qparams=a["x"], y_qparams=a["y"], bias=bias,
         w_zero_point=a["w_zero_point"], activation=a["activation"], overflow="wrap",
         device=context.builder.device, compute=context.compute if a["x"] is None else COMPUTE[0],
         **options(node, names),
     )  # fmt: skip
+
+
+def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...], apart: bool = False) -> Any:
+    """Return the layer of a node, without the node's epilogue if *apart*."""
+    a, shape = node.attributes, context.graph.specs[node.outputs[0]].shape
     last: Node | None = a.get("after")
-    if node.op == "linear" and last is not None:
-        layer.finish(AS_NUMBERS if last.op == "dequantize" else _after(node, last, ()))
-    return layer
 
+    def made() -> Any:
+        layer = _made(context, node, kind, names)
+        if last is not None and not apart:
+            layer.finish(AS_NUMBERS if last.op == "dequantize" else _after(node, last, shape))
+        return layer
 
-def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
-    key = (node.op, node.outputs[0], node.attributes["x"], node.attributes["y"])
-    return context.keep(key, lambda: _made(context, node, kind, names), *_of(context, node))
+    key = (node.op, node.outputs[0], a["x"], a["y"], apart)
+    return context.keep(key, made, *_of(context, node), swaps(shape, shape))
 
 
 def _of(context: Context, node: Node) -> tuple[Any, ...]:
@@ -47,31 +54,49 @@ def _of(context: Context, node: Node) -> tuple[Any, ...]:
     return node.attributes, constants[node.inputs[1]], constants[node.inputs[2]] if node.input(2) else None
 
 
-def _layer(kind: Any, names: tuple[str, ...]) -> Record:
-    def record(context: Context, node: Node) -> Value:
-        layer = _kept(context, node, kind, names)
-        return unnamed(context, layer.build(context.builder, context.value(node.inputs[0])))
-
-    return record
+def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
+    """Return the layer of a conv2d node, without the node's epilogue if *apart*."""
+    layer: Conv2d = _kept(context, node, Conv2d, CONV, apart)
+    return layer
 
 
-def linear_of(context: Context, node: Node) -> Linear:
-    """Return the layer of a linear node."""
-    layer: Linear = _kept(context, node, Linear, ())
+def linear_of(context: Context, node: Node, apart: bool = False) -> Linear:
+    """Return the layer of a linear node, without the node's epilogue if *apart*."""
+    layer: Linear = _kept(context, node, Linear, (), apart)
     return layer
 
 
 def convolved(context: Context, node: Node, layout: str | None) -> Value:
     """Add a conv2d with its epilogue; its result has this layout if possible."""
-    x, b = context.value(node.inputs[0]), context.builder
+    b, x = context.builder, context.value(node.inputs[0])
+    return _finished(context, node, conv_of, lambda layer, other: layer.build(b, x, other, layout))
+
+
+def _linear(context: Context, node: Node) -> Value:
+    b, x = context.builder, context.value(node.inputs[0])
+    return _finished(context, node, linear_of, lambda layer, other: layer.build(b, x, other))
+
+
+def _transposed(context: Context, node: Node) -> Value:
+    layer: ConvTranspose2d = _kept(context, node, ConvTranspose2d, TRANSPOSED)
+    return unnamed(context, layer.build(context.builder, context.value(node.inputs[0])))
+
+
+def _finished(
+    context: Context, node: Node, layer_of: Callable[..., Any], build: Callable[[Any, Value | None], Value]
+) -> Value:
+    """Add a layer with its epilogue to the plan. *build* adds the layer and the residual that it overwrites
+    (None: there is none)."""
+    b, x = context.builder, context.value(node.inputs[0])
     last: Node | None = node.attributes.get("after")
     other = context.value(node.inputs[3]) if node.input(3) else None
     # The kernel overwrites the residual with the sum; this is possible only if no other node reads the
     # residual.
     alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
-    apart = other is not None and (not alone or context.read_later(node, other) or _large(context, node))
-    layer = conv_of(context, node, apart)
-    y = unnamed(context, layer.build(b, x, None if apart else other, layout))
+    apart = other is not None and (
+        not alone or context.read_later(node, other) or _large(context, node, layer_of)
+    )
+    y = unnamed(context, build(layer_of(context, node, apart), None if apart else other))
     if last is None or other is None or not apart:
         return y
     of = last.attributes
@@ -81,27 +106,10 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
     return unnamed(context, summed)
 
 
-def _large(context: Context, node: Node) -> bool:
+def _large(context: Context, node: Node, layer_of: Callable[..., Any]) -> bool:
     """Return True if a result uses the widest matrix-unit tile, which leaves no registers for a residual."""
     size, known = context.graph.specs[node.outputs[0]].nbytes, profile(context.builder.device.capabilities)
-    return size >= known.sum_apart_bytes and conv_of(context, node, True).choice().path == COOPMAT
-
-
-def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
-    """Return the layer of a conv2d node, without the node's epilogue if *apart*."""
-    a = node.attributes
-    last: Node | None = a.get("after")
-
-    def made() -> Conv2d:
-        layer: Conv2d = _made(context, node, Conv2d, CONV)
-        if last is not None and not apart:
-            layer.finish(_after(node, last, context.graph.specs[node.outputs[0]].shape))
-        return layer
-
-    shape = context.graph.specs[node.outputs[0]].shape
-    of = (*_of(context, node), swaps(shape, shape))
-    layer: Conv2d = context.keep((node.op, node.outputs[0], a["x"], a["y"], apart), made, *of)
-    return layer
+    return size >= known.sum_apart_bytes and layer_of(context, node, True).choice().path == COOPMAT
 
 
 def only_reader(context: Context, node: Node) -> Node | None:
@@ -117,7 +125,7 @@ def only_reader(context: Context, node: Node) -> Node | None:
 
 
 def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
-    """Return the epilogue of a convolution."""
+    """Return the epilogue of a layer whose results have this shape."""
     a = last.attributes
     if last.op == "lookup":
         return through_table(signed(a["table"]), node.attributes["y"])
@@ -131,11 +139,11 @@ def prepare(graph: Graph) -> None:
     """Compute and cache the formulas and tables of all residual sums."""
     for node in graph.nodes:
         last: Node | None = node.attributes.get("after")
-        if node.op == "conv2d" and last is not None and last.op != "lookup":
+        if last is not None and last.op in ("add", "sub"):
             _after(node, last, graph.specs[node.outputs[0]].shape).words()
 
 
 ROWS: dict[str, DeviceOperator] = {
-    "conv_transpose2d": DeviceOperator(same_type, _layer(ConvTranspose2d, TRANSPOSED), OF_LAYERS),
-    "linear": DeviceOperator(same_type, _layer(Linear, ()), OF_LAYERS),
+    "conv_transpose2d": DeviceOperator(same_type, _transposed, OF_LAYERS),
+    "linear": DeviceOperator(same_type, _linear, OF_LAYERS),
 }

@@ -30,6 +30,8 @@ def wanted(context: Context, name: str) -> str | None:
             continue
         node, last = graph.nodes[place], place
         reads = [one for one in node.inputs[: OPERANDS.get(node.op, 1)] if one in found]
+        if node.op == "linear" and node.input(3) in found:  # a residual
+            reads = [node.inputs[0]]
         if not reads or node.attributes.get("x", "") is None:  # floats have no packed layout
             continue
         shape = graph.specs[reads[0]].shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Graph
-from .after import into_convolutions
+from .after import into_layers
 from .attention import fuse_attention
 from .attention_q8 import join_attention
 from .branches import side_by_side
@@ -49,7 +49,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     to_tables,  # again: the passes since then removed readers of intermediate values
     quantize_in_convolutions,
     side_by_side,
-    into_convolutions,
+    into_layers,
     to_taps,
     to_rows,
     chain_elements,

@@ -1,5 +1,5 @@
-"""Fuses epilogues. The epilogue of a convolution is the addition of another value (a residual), or a table.
-The epilogue of a linear layer is a table, a table for each channel, or a dequantize.
+"""Fuses epilogues. The epilogue of a convolution or linear layer is the addition of another value (a
+residual), or a table; of a linear layer also a table for each channel, or a dequantize.
 
 This is exact: the kernel requantizes its result first, and the epilogue reads these bytes."""
 
@@ -10,14 +10,15 @@ from ..graph import Graph, Node
 from ..operators.quantized import OWN
 from .sweep import Sweep, swept
 
+LAYERS = ("conv2d", "linear")
 
-def into_convolutions(graph: Graph) -> Graph:
-    """Fuse each sum or table into the convolution before it, and each table or dequantize into the linear
-    layer before it, if no other node reads the layer's result."""
-    if graph.kinds.isdisjoint(("conv2d", "linear")):
+
+def into_layers(graph: Graph) -> Graph:
+    """Fuse each sum, table or dequantize into the layer before it, if no other node reads the layer's
+    result."""
+    if graph.kinds.isdisjoint(LAYERS):
         return graph
-    sums = ("add", "sub") if "conv2d" in graph.kinds else ()
-    return swept(graph, _LastSteps(graph).visit, "dequantize", "lookup", *sums)
+    return swept(graph, _LastSteps(graph).visit, "dequantize", "lookup", "add", "sub")
 
 
 class _LastSteps:
@@ -43,14 +44,14 @@ class _LastSteps:
         support one table for each channel."""
         own, table = node.inputs[0], node.attributes["table"]
         columns = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
-        ops = ("conv2d", "linear") if table.ndim == 1 else ("linear",) if columns else ()
+        ops = LAYERS if table.ndim == 1 else ("linear",) if columns else ()
         plain = ops and table.dtype.name == sweep.specs[own].dtype
         return own, self._layer(sweep, own, *ops) if plain else None
 
     def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """If convolutions compute the operands of a sum, return the operand that is computed later, and its
-        convolution: the other operand exists by then."""
-        made = {name: self._layer(sweep, name, "conv2d") for name in node.inputs}
+        """If layers compute the operands of a sum, return the operand that is computed later, and its layer:
+        the other operand exists by then."""
+        made = {name: self._layer(sweep, name, *LAYERS) for name in node.inputs}
         own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
         alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
         return own, made[own] if alike and len(made) == 2 else None

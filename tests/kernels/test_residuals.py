@@ -1,0 +1,100 @@
+"""Tests of linear layers that add a residual, in every kernel: results have the bytes of the separate
+operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from vkq import QParams, Tensor
+from vkq.device.profiles import preferred
+from vkq.kernels.binary import sum_after
+from vkq.kernels.matrix_tiles import Tiling
+from vkq.kernels.matrix_units import SPLIT, WIDE
+from vkq.numerics.elementwise import binary
+from vkq.numerics.tables import table_of
+from vkq.ops import table
+from vkq.problem.names import parse
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
+from vkq.shader.catalog import catalog
+
+from . import emulated
+
+
+def added(
+    device: vkq.Device, name: str, dtype: Any = "int8", path: str = "auto", method: str = "auto",
+    ratio: float = 1.37, tiling: Tiling | None = None, zero_points: Any = "channel",
+) -> str:  # fmt: skip
+    """Check a linear layer that subtracts its result from a residual, in the layout of its kernel; return the
+    kernel's variant."""
+    p, rng = parse(name), np.random.default_rng(len(name))
+    data = random_data(p, rng, dtype, "int8", w_zero_points=zero_points)
+    own = data.y_q
+    other, yq = QParams(1.1 * own.scale, 7, dtype), QParams(ratio * own.scale, 4, dtype)
+    layer: Any = vkq.Linear(
+        data.w, data.w_scale, x_qparams=data.x_q, y_qparams=own, bias=data.bias, path=path, method=method,
+        w_zero_point=data.w_zero_point, device=device,
+    )  # fmt: skip
+    layer.finish(sum_after("sub", own, other, yq, (0.0, 9e9), False, p.y_shape))
+    if tiling is not None:
+        layer._matrix.tiling = tiling
+    given = rng.integers(0, 256, p.y_shape, np.uint8).view(dtype)
+    tensors = [Tensor.from_numpy(array, device, layer.input_layout(p.x_shape)) for array in (data.x, given)]
+    b = Builder(device)
+    x, residual = (b.input(tensor.spec) for tensor in tensors)
+    # A copy of the residual, because the plan overwrites it.
+    copied = table.looked_up(b, residual, table_of("identity", other, other), None)
+    y = layer.build(b, x, copied)
+    assert y.slot == copied.slot
+    plan, want = b.plan(y), binary("sub", given, data.expected(own), other, own, yq, (0.0, 9e9))
+    assert len(plan.variants) == 2
+    for _ in range(3):  # the runs do not change the residual
+        np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+    return plan.variants[-1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("texels", [False, True])
+@pytest.mark.parametrize(("rows", "method"), [(1, "gemv"), (3, "gemv"), (7, "tiled"), (33, "staged")])
+def test_rows(device: vkq.Device, rows: int, method: str, texels: bool, dtype: str) -> None:
+    with preferred({"texels": texels, "gemv_texels": texels}):
+        name = added(device, f"linear[M={rows},K=70,N=37]", dtype, method=method)
+    assert ("texels" if texels and method != "staged" else "split" if method == "gemv" else method) in name
+
+
+@pytest.mark.parametrize("path", ["dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"])
+@pytest.mark.parametrize("rows", [2, 11])
+def test_paths(device: vkq.Device, rows: int, path: str) -> None:
+    added(device, f"linear[M={rows},K=41,N=22]", path=path, ratio=2.0)  # ties
+
+
+def test_a_long_sum(any_device: vkq.Device) -> None:
+    """A kernel whose invocations share a long k stores each result once."""
+    assert "gemv" in added(any_device, "linear[M=1,K=5000,N=9]")
+
+
+WIDE_TILE = next(iter(catalog().shaders[WIDE].axes["tile"]))
+TILINGS = [None, Tiling("64x64"), Tiling("128x64", 3), Tiling(WIDE_TILE)]
+
+
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+def test_matrix_units(
+    strict_device: vkq.Device, tiling: Tiling | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matrix units add the residual once, also if workgroups or subgroups share k."""
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32")
+    wide = tiling is not None and tiling.wide
+    name = "linear[M=70,K=700,N=69]"
+    found = added(
+        strict_device, name, path="coopmat", tiling=tiling, zero_points="none" if wide else "channel"
+    )
+    assert "coopmat" in found
+    if tiling is not None:
+        assert found.endswith(f".{tiling.tile}")
+        assert found.startswith(SPLIT if tiling.parts > 1 else WIDE if wide else "gemm_q8ta_q8csw__coopmat")
