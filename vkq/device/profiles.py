@@ -81,6 +81,7 @@ class Profile(costs.Costs):
     direct_group_channels: int
     expanded_bytes: int
     attention_in_steps: bool
+    linears_apart: bool
     grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]

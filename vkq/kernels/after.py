@@ -1,10 +1,10 @@
 """The epilogue of 8-bit results (common/after.glslh): a lookup table, a table for each channel, the addition
-of a residual, or dequantization to float32."""
+of a residual, or dequantization to float32; or results in parts with their own parameters."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-TABLE, ADD, DEQUANTIZED, TABLES = 1, 2, 3, 4  # the shader's constant AFTER
+TABLE, ADD, DEQUANTIZED, TABLES, PARTS = 1, 2, 3, 4, 5  # the shader's constant AFTER
 HEAD = 16  # header bytes before the first channel's data, with TABLES
 
 
@@ -22,12 +22,14 @@ HEAD = 16  # header bytes before the first channel's data, with TABLES
 class After:
     """An epilogue: its code in the shader (``kind``) and the parameters of its results (``y``; None:
     unchanged). ``words`` returns its int32 data, ``bytes`` long. The data are stored before the channel
-    parameters, or after them with TABLES."""
+    parameters, or after them with TABLES. ``parts``: the results are neighbouring parts of so many channels,
+    a multiple of 16, with these parameters before the epilogue (TABLES or PARTS; else empty)."""
 
     kind: int
     y: QParams | None
     bytes: int
     words: Callable[[], Words]
+    parts: tuple[tuple[int, QParams], ...] = ()
 
     @property
     def in_place(self) -> bool:
@@ -65,6 +67,25 @@ def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
     ``entries[channel, q + 128]`` if there is a table for each channel."""
     kind = TABLE if entries.ndim == 1 else TABLES
     return After(kind, y, entries.size, lambda: _flat(entries))
+
+
+def in_parts(parts: Sequence[tuple[int, QParams, After]]) -> After:
+    """Return the epilogue of neighbouring parts of the channels. Each part is given by the number of its
+    channels, its parameters, and an epilogue, `NOTHING` or `through_table`. If any part has a table, each
+    channel has one."""
+    own = tuple((channels, y) for channels, y, _ in parts)
+    if not any(after.kind for *_, after in parts):
+        return After(PARTS, None, 0, _none, own)
+
+    def words() -> Words:
+        same = np.arange(-128, 128, dtype=np.int8)
+        tables = [after.words().view(np.int8).reshape(-1, 256) if after.kind else same for *_, after in parts]
+        pairs = zip(tables, own, strict=True)
+        return _flat(
+            np.concatenate([np.broadcast_to(table, (channels, 256)) for table, (channels, _) in pairs])
+        )
+
+    return After(TABLES, None, 256 * sum(channels for channels, _ in own), words, own)
 
 
 def with_sum(

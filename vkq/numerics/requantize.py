@@ -27,13 +27,13 @@ Float32 = npt.NDArray[np.float32]
 WORST_CASE = QParams(1.0, 127)
 
 
-def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = None) -> Float32:
+def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: npt.ArrayLike | None = None) -> Float32:
     """Return a float32 multiplier for each output channel: ``(x_scale * w_scale) / y_scale``, in this order.
 
     Each step is rounded to float32, as in ONNX Runtime. Without ``y_scale`` (float32 output), the multiplier
-    is ``x_scale * w_scale``. The result has the shape of w_scale, at least 1-D. Raises ArgumentError, with
-    the channel, if a multiplier is not finite or, for float32 output, below 2**-126, because a device may
-    flush it to zero.
+    is ``x_scale * w_scale``. ``y_scale`` is a number, or one for each channel. The result has the shape of
+    w_scale, at least 1-D. Raises ArgumentError, with the channel, if a multiplier is not finite or, for
+    float32 output, below 2**-126, because a device may flush it to zero.
 
     >>> multipliers(0.5, [0.25, 0.5], 0.125)
     array([1., 2.], dtype=float32)
@@ -41,7 +41,7 @@ def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = 
     with np.errstate(over="ignore", under="ignore"):
         result = np.float32(x_scale) * np.atleast_1d(np.asarray(w_scale, np.float32))
         if y_scale is not None:
-            result = result / np.float32(y_scale)
+            result = result / np.asarray(y_scale, np.float32)
     least = 0.0 if y_scale is not None else SMALLEST_SCALE
     bad = np.flatnonzero(~np.isfinite(result) | (result < np.float32(least)))
     if bad.size:

@@ -178,8 +178,8 @@ class Linear(Layer[LinearProblem]):
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None) -> Value:
-        """Add the layer to a plan. *other* is the residual that an epilogue adds. Its memory becomes the
-        result, so nothing may read *other* afterwards."""
+        """Add the layer to a plan. *other* is memory for the result. It holds the residual if the epilogue
+        adds one, so nothing may read the residual afterwards."""
         p, layout = self._problem_of(x.spec.shape)
         # Words of this layout hold channels of one pixel of an image, but the product needs rows.
         image = layout == BLOCKED and len(x.spec.shape) == 4

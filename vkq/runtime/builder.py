@@ -84,9 +84,10 @@ class Builder:
 
     def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
         """Return an array whose bytes are the concatenation of *parts*: steps that write a part write the
-        array. Return None if this is impossible: steps of this plan must write each part, no part may belong
-        to another array, and each part must begin at an offset that the device allows. No step may read or
-        write a part with another spec, and neither a part nor the array may be a result."""
+        array, and reverse. Return None if this is impossible: steps of this plan must write each part (or the
+        array), no part may belong to another array, and each part must begin at an offset that the device
+        allows. No step may write a part with another spec, and neither a part nor the array may be a
+        result."""
         unit = self.device.capabilities.buffer_alignment
         *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
         able = all(self.made(part) and not self.shares(part) for part in parts)

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
+from ..kernels.after import PARTS, TABLES
 from ..kernels.quantize import quantized
 from ..kernels.repack import repacked
 from ..kernels.weights import Int8, Int32, by_group
@@ -70,7 +72,7 @@ class Q8taQ8csw(Int8Scheme):
         return repacked(b, x, layout), ()
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return [block][offset, weight zero point, multiplier, bias][4].
+        """Return [block][offset, weight zero point, multiplier, bias or y's zero point][4].
 
         The dot form reads x' = x + a and w' = w + b (a, b = 0 or 128). With zero points shifted by the same
         amounts,
@@ -87,7 +89,7 @@ class Q8taQ8csw(Int8Scheme):
         # int32 sums, modulo 2^32: NumPy computes them in half the time of int64 sums.
         w_sums = blocked.sum(axis=2, dtype=np.int32).astype(np.int64) + shift_w * k_padded
         offset = k_padded * x_zero * w_zero - x_zero * w_sums
-        scale = self._multipliers
+        scale, y_zero = self._results(n)
         if self.y is not None:
             # A subnormal multiplier gives zero for every accumulator, whether the device flushes it or not.
             scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(0), scale)
@@ -100,6 +102,18 @@ class Q8taQ8csw(Int8Scheme):
         out[:, :, 0] = offset.astype(np.uint64).astype(np.uint32).view(np.int32)
         if self.y is not None and self.out == "f32":
             out[:, :, 3] = np.float32(self.y.scale).view(np.int32)
+        elif self.after.kind in (TABLES, PARTS):
+            out[:, :n, 3] = by_group(y_zero, groups, n)
         out[:, :, 1] = w_zero
         out[:, :n, 2] = by_group(scale.astype(np.float32), groups, n).view(np.int32)
         return np.ascontiguousarray(out.reshape(-1, 4, 4).transpose(0, 2, 1))
+
+    def _results(self, channels: int) -> tuple[npt.NDArray[np.float32], Int32]:
+        """Return the multiplier and the stored zero point of each output channel."""
+        parts = self.after.parts
+        if not parts:
+            return self._multipliers, np.full(channels, signed_zero_point(self.y), np.int32)
+        counts = [count for count, _ in parts]
+        scale = np.repeat(np.array([y.scale for _, y in parts], np.float32), counts)
+        zero = np.repeat(np.array([signed_zero_point(y) for _, y in parts], np.int32), counts)
+        return multipliers(self.x.scale, self.operands.w_scale, scale), zero
