@@ -291,5 +291,6 @@ def test_heads_on_matrix_units_are_read_where_they_lie(
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     variants = plan_of(lower(read(model).at({"x": net.shape})), device).variants
     assert [name for name in variants if name.startswith(("repack", "move"))] == []
-    assert sum("coopmat" in name for name in variants) >= 3
+    # queries, keys and values are one product
+    assert sum("coopmat" in name for name in variants) == 2
     assert [name for name in variants if name.startswith("attention")] == ["attention_q8__tile:s8s8.16c"]

@@ -72,7 +72,8 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
     return _finished(context, node, conv_of, lambda layer, other: layer.build(b, x, other, layout))
 
 
-def _linear(context: Context, node: Node) -> Value:
+def multiplied(context: Context, node: Node) -> Value:
+    """Add a linear layer with its epilogue."""
     b, x = context.builder, context.value(node.inputs[0])
     return _finished(context, node, linear_of, lambda layer, other: layer.build(b, x, other))
 
@@ -145,5 +146,4 @@ def prepare(graph: Graph) -> None:
 
 ROWS: dict[str, DeviceOperator] = {
     "conv_transpose2d": DeviceOperator(same_type, _transposed, OF_LAYERS),
-    "linear": DeviceOperator(same_type, _linear, OF_LAYERS),
 }

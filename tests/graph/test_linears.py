@@ -1,0 +1,150 @@
+"""Tests of queries, keys and values of attention in one product, with layers as exporters write them and
+onnxruntime.quantization quantizes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import vkq
+from tests.kernels import emulated
+from tests.onnx.networks import onnxruntime_results, quantized
+from vkq.graph.executable import Executable
+from vkq.graph.passes import lower
+from vkq.onnx.reader import read
+
+HEADS, TOKENS, WIDTH = 2, 5, 48
+PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # Transposes of queries, keys and values
+
+
+class Heads:
+    """Attention whose queries, keys and values are products of x with their own weights. *biases* has the
+    letters of the products with a bias, which is quantized apart. depth: columns of a head of queries and
+    keys; wide: of values."""
+
+    def __init__(self, batch: int, biases: str = "", depth: int = 16, wide: int = 32):
+        self.shape, self.biases = (batch, TOKENS, WIDTH), biases
+        self.random, self.nodes, self.constants = np.random.default_rng(3), list[Any](), list[Any]()
+        q, k, v = (
+            self._heads(name, columns, perm)
+            for name, columns, perm in zip("qkv", (depth, depth, wide), PERMS, strict=True)
+        )
+        scores = self._op("Mul", self._op("MatMul", q, k), self._constant(np.float32(0.3)))
+        seen = self._op("MatMul", self._op("Softmax", scores, axis=-1), v)
+        seen = self._op("Transpose", seen, perm=(0, 2, 1, 3))
+        shape = self._constant(np.array((batch, TOKENS, HEADS * wide)))
+        self._op("Reshape", seen, shape, y="y")
+        self.results = (batch, TOKENS, HEADS * wide)
+
+    def _op(self, op: str, *inputs: str, y: str = "", **attributes: Any) -> str:
+        name = y or f"{op.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name=f"/{name}", **attributes))
+        return name
+
+    def _constant(self, array: Any) -> str:
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def _heads(self, name: str, columns: int, perm: tuple[int, ...]) -> str:
+        n, scale = HEADS * columns, {"q": 0.2, "k": 0.5, "v": 0.1}[name]
+        y = self._op(
+            "MatMul", "x", self._constant(self.random.normal(0, scale, (WIDTH, n)).astype(np.float32))
+        )
+        if name in self.biases:
+            y = self._op("Add", y, self._constant(self.random.normal(0, 0.5, n).astype(np.float32)))
+        split = self._constant(np.array((*self.shape[:2], HEADS, columns)))
+        return self._op("Transpose", self._op("Reshape", y, split), perm=perm)
+
+    def model(self) -> Any:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, self.results)
+        graph = helper.make_graph(self.nodes, "heads", [x], [y], self.constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def run(
+    device: vkq.Device, heads: Heads, folder: Path, monkeypatch: pytest.MonkeyPatch, form: str = "qdq_int8",
+    **choices: bool,
+) -> Executable:  # fmt: skip
+    """Run the quantized model and compare it with ONNX Runtime; return what ran. *choices*: of the device's
+    profile."""
+    model = quantized(heads.model(), form, folder, heads.shape)
+    feed = {"x": np.random.default_rng(4).normal(0, 1, heads.shape).astype(np.float32)}
+    says = tuple(({"attention_in_steps": False} | choices).items())
+    monkeypatch.setattr(device, "capabilities", dataclasses.replace(device.capabilities, choices=says))
+    found = Executable(lower(read(model).at({"x": heads.shape})), device, {})
+    np.testing.assert_array_equal(found.run(feed)["y"], onnxruntime_results(model, feed)[0])
+    return found
+
+
+@pytest.fixture
+def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32")
+    return strict_device
+
+
+def products(executable: Executable) -> list[str]:
+    return [name for name in executable.plan.variants if name.startswith("gem")]
+
+
+def why(executable: Executable) -> str:
+    """Return the reasons for a product for each layer, or for one for all."""
+    return " ".join(one for one in executable.reasons.values() if "one product with" in one)
+
+
+@pytest.mark.parametrize("form", ["qdq_int8", "qdq_uint8"])
+@pytest.mark.parametrize("biases", ["", "qv"])
+def test_one_product(
+    matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, biases: str, form: str
+) -> None:
+    """The layers of several texts of an odd number of tokens are one product, whose parts attention reads in
+    place. Apart, they need two dispatches more."""
+    heads = Heads(16, biases)
+    one = run(matrices, heads, tmp_path, monkeypatch, form)
+    (product,) = products(one)
+    assert "coopmat" in product
+    assert why(one).startswith("in one product with")
+    assert not any(name.startswith(("move", "repack", "lookup")) for name in one.plan.variants)
+    apart = run(matrices, heads, tmp_path, monkeypatch, form, linears_apart=True)
+    assert len(products(apart)) == 3
+    assert "linears_apart" in why(apart)
+    assert len(apart.plan.variants) == len(one.plan.variants) + 2
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [
+        (Heads(16, depth=8, wide=24), 1),
+        (Heads(16, depth=4), 3),  # 8 columns of queries
+        (Heads(3), 3),  # the dot forms take so few rows
+    ],
+    ids=["narrow", "8 columns", "few rows"],
+)
+@pytest.mark.parametrize("steps", [False, True])
+def test_other_sizes(
+    matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Heads, expected: int,
+    steps: bool,
+) -> None:  # fmt: skip
+    """Layers that cannot be one product remain apart; attention in steps reads parts, too."""
+    found = run(matrices, heads, tmp_path, monkeypatch, attention_in_steps=steps)
+    assert len(products(found)) == expected
+    assert ("not in one product" in why(found)) == (expected > 1)
+
+
+@pytest.mark.parametrize("biases", ["", "qv"])
+def test_without_matrix_units(
+    device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, biases: str
+) -> None:
+    """Parts of the columns of kPackedInt8_4H4W are not contiguous, so the layers remain apart."""
+    if device.capabilities.features["cooperativeMatrix"]:
+        pytest.skip("the device has matrix units")
+    found = run(device, Heads(16, biases), tmp_path, monkeypatch)
+    assert len(products(found)) == 3
+    assert "not in one product" in why(found)

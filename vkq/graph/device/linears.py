@@ -1,0 +1,70 @@
+"""Linear layers on a device. Those that compute the queries, keys and values of one attention from the same
+value are one product if that is possible and faster."""
+
+from __future__ import annotations
+
+from ...numerics.qparams import QParams
+from ...ops.linears import JoinedLinears
+from ...runtime.builder import Value
+from ..graph import Node
+from .context import OF_LAYERS, Context, DeviceOperator, same_type, unnamed
+from .layers import linear_of, multiplied
+
+
+def _record(context: Context, node: Node) -> Value:
+    name = node.outputs[0]
+    if name not in context.ahead:
+        _join(context, node)
+    return context.ahead[name] if name in context.ahead else multiplied(context, node)
+
+
+def _join(context: Context, node: Node) -> None:
+    """Add the product of a linear node and of those that `_alike` finds, and store the results of all."""
+    nodes = _alike(context, node)
+    if len(nodes) < 2:
+        return
+    layers, x = [linear_of(context, one) for one in nodes], context.value(node.inputs[0])
+    why, results = JoinedLinears.refusal(layers, x.spec), None
+    if not why:
+        joined = context.keep(("linears", node.outputs[0]), lambda: JoinedLinears(layers), *layers)
+        results = joined.build(context.builder, x)
+        why = "results begin where the device cannot bind memory"
+    others = ", ".join(repr(one.source) for one in nodes[1:])
+    if results is None:
+        context.reasons[node.outputs[0]] = f"not in one product with {others}: {why}"
+        return
+    context.reasons[node.outputs[0]] = f"in one product with {others}"
+    for one, result in zip(nodes, results, strict=True):
+        context.ahead[one.outputs[0]] = unnamed(context, result)
+        context.reasons.setdefault(one.outputs[0], f"in the product of {node.source!r}")
+
+
+def _alike(context: Context, node: Node) -> list[Node]:
+    """Return the linear nodes, from this one on, that read the same value with the same parameters, and whose
+    8-bit results of one type only the same attention reads."""
+    reader, a = _attention(context, node), node.attributes
+    if reader is None or not isinstance(a["x"], QParams):
+        return []
+    dtype, x = context.graph.specs[node.outputs[0]].dtype, node.inputs[0]
+    return [
+        one
+        for one in context.readers(x)
+        if one.op == "linear" and one.inputs[0] == x and one.attributes["x"] == a["x"]
+        and one.outputs[0] not in context.values and context.graph.specs[one.outputs[0]].dtype == dtype
+        and _attention(context, one) is reader
+    ]  # fmt: skip
+
+
+def _attention(context: Context, node: Node) -> Node | None:
+    """Return the attention that alone reads the 8-bit result of a linear node, if the node has no activation,
+    and no epilogue except a lookup."""
+    name, a = node.outputs[0], node.attributes
+    last: Node | None = a.get("after")
+    plain = a["y"] is not None and a["activation"] is None and (last is None or last.op == "lookup")
+    if not plain or context.uses[name] != 1 or name in context.results:
+        return None
+    (reader,) = context.readers(name)
+    return reader if reader.op == "attention_q8" and name in reader.inputs[:3] else None
+
+
+ROWS = {"linear": DeviceOperator(same_type, _record, OF_LAYERS)}
