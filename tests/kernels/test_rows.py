@@ -46,9 +46,12 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bits(device: vkq.Device, name: str) -> None:
-    """Functions of rows give NumPy's bits, for rows shared by one, few and many lanes (and a remainder),
-    strided rows, rows of two axes, infinities and NaN."""
-    for shape, axis, count in (((5, 7), 1, 1), ((3, 37, 5), 1, 1), ((2, 3, 11, 13), 2, 2), ((3, 1031), 1, 1)):
+    """Functions of rows give NumPy's bits, for rows shared by one, few and many lanes (and a remainder), of
+    whole runs and not, loaded once and in each pass, strided rows, rows of two axes, infinities and NaN."""
+    for shape, axis, count in (
+        ((5, 7), 1, 1), ((3, 37, 5), 1, 1), ((2, 3, 11, 13), 2, 2), ((3, 1031), 1, 1), ((5, 100), 1, 1),
+        ((2, 4100), 1, 1), ((1, 4109), 1, 1),
+    ):  # fmt: skip
         x = values(len(shape), *shape)
         if name == "ReduceProd":
             x = np.exp2(x / 4).astype(np.float32)
@@ -89,7 +92,7 @@ def test_near_the_real_value() -> None:
 
 
 def test_lanes() -> None:
-    assert [lanes_of(n) for n in (1, 7, 8, 16, 63, 64, 512, 1 << 20)] == [1, 1, 2, 4, 8, 16, 128, 128]
+    assert [lanes_of(n) for n in (1, 31, 32, 64, 127, 768, 2048, 1 << 20)] == [1, 1, 2, 4, 4, 32, 128, 128]
 
 
 def scaled() -> tuple[Chain, tuple[int, ...]]:
@@ -99,10 +102,12 @@ def scaled() -> tuple[Chain, tuple[int, ...]]:
     return Chain(("float32",) * 4, (), links, (6,)), (RESULT, ONE, PLACES, LIKE)
 
 
-def check_bytes(device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int, int] = (0, 0)) -> None:
+def check_bytes(
+    device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int, int] = (0, 0), length: int = 0
+) -> None:
     """Check that normalized rows with a chain after them equal NumPy's."""
     read, write = (LAYOUTS[i] for i in layouts)
-    rng, shape = np.random.default_rng(5), (3, 5, 48 if BLOCKED in (read, write) else 36)
+    rng, shape = np.random.default_rng(5), (3, 5, length or (48 if BLOCKED in (read, write) else 36))
     chain, ways = scaled()
     x = rng.integers(0, 256, shape, np.uint8).view(xq.dtype)
     others = [np.float32([1.3]), values(1, shape[-1]), values(2, *shape)]
@@ -113,7 +118,9 @@ def check_bytes(device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int
 
     tensor = vkq.Tensor.from_numpy(x, device, read)
     named = {"x": tensor, **{f"x{i}": vkq.Tensor.from_numpy(a, device) for i, a in enumerate(others)}}
-    got = operand.apply(f"{layouts}{xq}{yq}", build, named, (), device, None, (xq.dtype, *("float32",) * 3))
+    got = operand.apply(
+        f"{layouts}{xq}{yq}{length}", build, named, (), device, None, (xq.dtype, *("float32",) * 3)
+    )
     assert got.layout == write
     normal = expected("normalize", dequantize(x, xq), 2, 1, epsilon=1e-5)
     want = quantize(chain.computed(normal, *others)[0], yq)
@@ -126,6 +133,13 @@ def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: Literal["int
     """Quantized rows with a chain after them, quantized again, are right for each layout of x and y, with row
     lengths that are not multiples of four."""
     check_bytes(device, QParams(0.05, 3, dtype), QParams(0.031, 9, dtype), layouts)
+
+
+@pytest.mark.parametrize("length", [784, 4112])
+@pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
+def test_many_bytes(device: vkq.Device, layouts: tuple[int, int], length: int) -> None:
+    """The same for rows that many lanes share, loaded once and in each pass."""
+    check_bytes(device, QParams(0.05, 3), QParams(0.031, 9), layouts, length)
 
 
 def test_scales_share_a_kernel(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +155,7 @@ def test_scales_share_a_kernel(device: vkq.Device, monkeypatch: pytest.MonkeyPat
     check_bytes(device, QParams(0.05, 3), QParams(0.031, -9))
     check_bytes(device, QParams(1.5, 130, "uint8"), QParams(2.0**-9, 0))
     check_bytes(device, QParams(0.01), QParams(40.0, 255, "uint8"))
-    assert [each.variant.name for each in used] == ["rows__group:q8.normalize.mul.add.mul.q8.8x5"] * 3
+    assert [each.variant.name for each in used] == ["rows__group:q8.normalize.mul.add.mul.q8.2x5"] * 3
     assert len({id(each) for each in used}) == 1
     check_bytes(device, QParams(2.0**98, 3), QParams(2.0**101, 9))
     assert used[-1] is not used[0]

@@ -1,9 +1,10 @@
 """Functions of rows of float32 values (sums, softmax, normalizations): one description for NumPy and devices
 (`vkq.numerics.steps`).
 
-The order of a sum depends only on the row's length. Each of *lanes* invocations adds every lanes-th element,
-one after the other, and sums the rounding errors; then the lower half of the lanes adds the sums of the upper
-half, repeatedly. A sum is within (2 + log2(lanes)) * 2^-24 of the sum of magnitudes, plus rows * 2^-100.
+The order of a sum depends only on the row's length. A row consists of runs of four elements. Each of *lanes*
+invocations adds the elements of every lanes-th run, one after the other, and sums the rounding errors; then
+the lower half of the lanes adds the sums of the upper half, repeatedly. A sum is within (2 + log2(lanes)) *
+2^-24 of the sum of magnitudes, plus rows * 2^-100.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .rational import add, divide, multiply, square_root, subtract
 from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan, magnitude
 
 MOST_LANES = 128
+RUN = 4  # neighbouring elements that the same lane adds
 SMALL = 2.0**-100  # rounding errors of smaller sums are dropped, because the errors may be subnormal
 Got = Sequence[Number]  # results of earlier passes: for each pass, one value for each row
 Attributes = Mapping[str, float]
@@ -105,8 +107,8 @@ FUNCTIONS: dict[str, RowFunction] = {
 
 
 def lanes_of(length: int) -> int:
-    """Return how many invocations share a row: a power of 2, so that each has at least four elements."""
-    return min(MOST_LANES, 1 << max(0, (length // 4).bit_length() - 1)) if length >= 8 else 1
+    """Return how many invocations share a row: a power of 2, so that each has at least four whole runs."""
+    return min(MOST_LANES, 1 << max(0, (length // (4 * RUN)).bit_length() - 1))
 
 
 def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, Number]:
@@ -135,18 +137,19 @@ def computed_rows(name: str, x: Array, attributes: Attributes) -> Array:
     reduction."""
     function = FUNCTIONS[name]
     (rows, length), lanes = x.shape, lanes_of(x.shape[1])
-    rounds = -(-length // lanes)
+    turns = -(-length // (lanes * RUN))
     a = {**attributes, "count": float(length)}
     with np.errstate(all="ignore"):
         numbers = computed(flushed, x)
-        padded = np.zeros((rows, rounds * lanes), np.float32)
-        padded[:, :length] = numbers
+        padded = np.zeros((rows, turns, lanes, RUN), np.float32)
+        padded.reshape(rows, turns * lanes * RUN)[:, :length] = numbers
+        inside = (np.arange(padded[0].size) < length).reshape(turns, lanes, RUN)
         got: list[Number] = []
         for op, f, then in function.passes:
             state = Computed(np.full((rows, lanes), IDENTITY[op])), Computed(np.zeros((rows, lanes)))
-            for k in range(rounds):
-                part = Computed(padded[:, k * lanes : (k + 1) * lanes])
-                there = Computed(np.arange(k * lanes, (k + 1) * lanes) < length, "b")
+            for turn, j in np.ndindex(turns, RUN):
+                part = Computed(padded[:, turn, :, j])
+                there = Computed(inside[turn, :, j], "b")
                 after = gathered(op, state, f(part, got))
                 state = there.where(after[0], state[0]), there.where(after[1], state[1])  # type: ignore[assignment]
             total = _array(lane_result(op, state))
