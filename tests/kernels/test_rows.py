@@ -8,11 +8,14 @@ import pytest
 
 import vkq
 from vkq import QParams
+from vkq.kernels import rows
 from vkq.kernels.chain import Chain, Link
-from vkq.kernels.rows import LAYOUTS, LIKE, ONE, PLACES, RESULT, Ends, rows_of
+from vkq.kernels.row_form import LIKE, ONE, PLACES, RESULT
+from vkq.kernels.rows import LAYOUTS, Ends, rows_of
 from vkq.layout.extent import BLOCKED
 from vkq.numerics.quantize import dequantize, quantize
-from vkq.numerics.rows import FUNCTIONS, computed_rows, lanes_of
+from vkq.numerics.rows import FUNCTIONS, always_normal, computed_rows, lanes_of
+from vkq.numerics.steps import Computed
 from vkq.ops import operand
 
 
@@ -68,6 +71,8 @@ def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, name:
     monkeypatch.setattr(any_device, "_soft_float", True)
     x = values(10, 3, 37)
     same(run(any_device, name, x, 1, epsilon=1e-3), expected(name, x, 1, 1, epsilon=1e-3))
+    if name == "normalize":
+        check_bytes(any_device, QParams(0.05, 3), QParams(0.031, 9))
 
 
 def test_near_the_real_value() -> None:
@@ -159,3 +164,71 @@ def test_scales_share_a_kernel(device: vkq.Device, monkeypatch: pytest.MonkeyPat
     assert len({id(each) for each in used}) == 1
     check_bytes(device, QParams(2.0**98, 3), QParams(2.0**101, 9))
     assert used[-1] is not used[0]
+
+
+def edges(length: int, scale: float) -> np.ndarray:
+    """Return ties of a scale and their neighbours, very large and small values, and NaN."""
+    ties = ((np.arange(length) % 300 - 150 + 0.5) * scale).astype(np.float32)
+    beta = np.concatenate([ties[0::3], np.nextafter(ties, np.float32(9))[1::3], np.nextafter(ties, -9)[2::3]])
+    beta[:9] = np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, -1e-40, 1e-37, 1e6])
+    return beta.astype(np.float32)
+
+
+@pytest.mark.parametrize("ops", [("Mul", "Add"), ("Add", "Mul"), ("Mul",), ("Add",)], ids="".join)
+def test_edges(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, ops: tuple[str, ...]) -> None:
+    """Results at ties, very large or small ones and NaN are quantized right, as are those of small operands.
+    Only result * a + b, or a part of it, is computed without flushing."""
+    forms, written = [], rows.written
+    monkeypatch.setattr(rows, "written", lambda form: forms.append(form) or written(form))
+    rng, xq, yq = np.random.default_rng(6), QParams(0.05, 3), QParams(0.031, 9)
+    x = rng.integers(-128, 128, (7, 784), np.int64).astype(np.int8)
+    scale = np.where(np.arange(784) % 2, np.float32(0), rng.normal(0, 2, 784).astype(np.float32))
+    scale[20:26] = 1e-40, -1e-40, 1e38, np.inf, np.nan, 1e-38
+    others = [{"Mul": scale, "Add": edges(784, yq.scale)}[op] for op in ops]
+    links = tuple(Link(op, ((0, 3)[i], 1 + i), "float32", "float32") for i, op in enumerate(ops))
+    if len(ops) == 1:
+        links = (Link(ops[0], (1, 0), "float32", "float32"),)
+    chain = Chain(("float32",) * (1 + len(ops)), (), links, (2 * len(ops),))
+
+    def build(b: Any, x: Any, *others: Any) -> Any:
+        ends = Ends(xq, chain, (RESULT, *(PLACES,) * len(ops)), yq)
+        return rows_of(b, "normalize", x, 1, 1, {"epsilon": 1e-6}, ends, others)
+
+    named = {"x": vkq.Tensor.from_numpy(x, device)}
+    named |= {f"x{i}": vkq.Tensor.from_numpy(a, device) for i, a in enumerate(others)}
+    types = ("int8", *("float32",) * len(ops))
+    got = operand.apply(f"edges{ops}", build, named, (), device, None, types)
+    want = quantize(
+        chain.computed(expected("normalize", dequantize(x, xq), 1, 1, epsilon=1e-6), *others)[0], yq
+    )
+    np.testing.assert_array_equal(got.numpy(), want, strict=True)
+    assert [(form.normal, form.chain_flushes) for form in forms] == [(True, ops == ("Add", "Mul"))]
+
+
+@pytest.mark.parametrize("name", ["normalize", "normalize_root"])
+def test_always_normal(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """For the scales that `always_normal` allows, steps that flush nothing have the same results. For smaller
+    scales they have not."""
+
+    def both(length: int, scale: float, epsilon: float) -> list[np.ndarray]:
+        rng, rows = np.random.default_rng(7), np.zeros((12, length), np.int64)
+        rows[1:4, 0], rows[4], rows[5:8, ::2] = (1, -255, 3), 7, np.array([[1], [-1], [255]])
+        rows[8:] = rng.integers(-255, 256, (4, length)) * (rng.random((4, length)) < 0.3)
+        x = rows.astype(np.float32) * np.float32(scale)
+        found = []
+        for flushes in (True, False):
+            monkeypatch.setattr(Computed, "flushes", flushes)
+            found.append(computed_rows(name, x, {"epsilon": epsilon}))
+        return found
+
+    for length in (4, 100, 768, 5000):
+        for scale in (length * 2.0**-24, np.float32(length * 2.0**-24) * np.float32(1.37), 0.037, 2.0**30):
+            for epsilon in (0.0, 1e-12, 1e-5, 2.0**60):
+                assert always_normal(name, length, epsilon, float(scale))
+                same(*both(length, scale, epsilon))
+    assert not always_normal(name, 768, 1e-5, 1.37 * 2.0**-64)
+    assert not always_normal(name, 768, 1e-5, 2.0**31)
+    got, want = both(768, 1.37 * 2.0**-64, 0.0)
+    assert not np.array_equal(got, want, equal_nan=True)
+    assert not always_normal("softmax", 768, 0.0, 0.05)
+    assert not always_normal(name, 768, -1.0, 0.05)

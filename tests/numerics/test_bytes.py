@@ -51,4 +51,21 @@ def test_near_every_tie() -> None:
             x = np.where(np.abs(x) < 2.0**-126, np.float32(0), x)
             got = quantizer(q)(Computed(x))
         assert isinstance(got, Computed)
-        np.testing.assert_array_equal(got.array, quantize(x, q).astype(np.int32))
+        want = quantize(x, q).astype(np.int32)
+        np.testing.assert_array_equal(got.array, want)
+        if not steps.divides(q):
+            check_quick(q, x, want)
+
+
+def check_quick(q: QParams, x: np.ndarray, want: np.ndarray) -> None:
+    """Check that the quick form is right where it says so: everywhere but near ties."""
+    values = np.concatenate([x, np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38])])
+    with np.errstate(all="ignore"):
+        found, right = quantizer(q).quick(Computed(values))
+    assert isinstance(found, Computed)
+    assert isinstance(right, Computed)
+    want = np.concatenate([want, quantize(values[x.size :], q).astype(np.int32)])
+    np.testing.assert_array_equal(found.array[right.array], want[right.array])
+    whole = np.arange(-520, 521).repeat(7) % 2 == 0  # of `test_near_every_tie`
+    assert right.array[: x.size][whole].all()
+    assert not right.array[-5]

@@ -13,59 +13,22 @@ import numpy as np
 
 from ..layout.extent import BLOCKED
 from ..numerics.bytes import Quantizer, dequantized
-from ..numerics.rows import FUNCTIONS, IDENTITY, JOIN, MOST_LANES, RUN, finished, gathered, lane_result
+from ..numerics.rows import FUNCTIONS, IDENTITY, MOST_LANES, RUN, Got, finished, gathered, lane_result
 from ..numerics.steps import Number, flushed, is_nan
 from ..shader.assembler import KernelWriter
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
-from .chain_form import Chain
 from .chain_shader import element
+from .row_form import LIKE, ONE, RESULT, RowForm
+from .row_lanes import RowLanes
 
-RESULT, ONE, PLACES, LIKE = range(4)
-JOINED = 8  # most lanes whose values an invocation joins between two barriers
 WORDS = (
     ("first_group", "uint"), ("rows", "uint"), ("length", "uint"), ("inner", "uint"), ("count", "float"),
     ("x_scale", "float"), ("x_zero", "int"), ("y_scale", "float"), ("y_reciprocal", "float"),
     ("y_zero", "int"),
 )  # fmt: skip
+SIGNS = 0x80808080
 PLACE = {word: i for i, (word, _) in enumerate(WORDS)}
-
-
-@dataclasses.dataclass(frozen=True)
-class RowForm:
-    """The properties that a kernel depends on; scales and zero points are push constants. *lanes*: how many
-    invocations share a row. *ahead*: how many runs each invocation loads only once (0: it loads them in each
-    pass); the first *whole* of them are inside the row. *strided*: the elements of a row are not neighbours.
-    *fours*: they are, and fill whole runs. *x_bytes*, *y_bytes*: whether x and y have 8 bits. *divides*: see
-    `Quantizer`. *soft*: the device needs float arithmetic in software."""
-
-    name: str
-    lanes: int
-    ahead: int
-    whole: int
-    strided: bool
-    fours: bool
-    epsilon: float
-    chain: Chain | None
-    operands: tuple[int, ...]
-    x_bytes: bool
-    y_bytes: bool
-    divides: bool
-    x: str
-    y: str
-    soft: bool
-
-    @property
-    def y_buffer(self) -> int:
-        return 1 + sum(operand != RESULT for operand in self.operands)
-
-    @property
-    def vectors(self) -> frozenset[int]:
-        """The buffers of float32 numbers that the kernel reads and writes as vectors of four."""
-        ways = zip(self.operands, self.chain.inputs if self.chain else (), strict=True)
-        others = [way != ONE and dtype == "float32" for way, dtype in ways if way != RESULT]
-        y = not self.y_bytes and FUNCTIONS[self.name].each is not None
-        return frozenset(i for i, four in enumerate((not self.x_bytes, *others, y)) if four and self.fours)
 
 
 @functools.lru_cache(1024)
@@ -76,7 +39,7 @@ def written(form: RowForm) -> Written:
     bindings = tuple(Binding(i, "x" if i == 0 else f"x{i}", "read", "uint") for i in range(y))
     bindings += (Binding(y, "y", "write", "uint"),)
     each = FUNCTIONS[name].each is not None
-    loops = 0 if form.ahead else len(FUNCTIONS[name].passes) + each
+    loops = int(form.y_bytes) if form.ahead else len(FUNCTIONS[name].passes) + each
     ops = [name.lower(), *(link.op.lower() for link in (form.chain.links if form.chain else ())[:6])]
     ops = ["q8"] * form.x_bytes + ops + ["q8"] * form.y_bytes
     size = f"{lanes}x{form.ahead}" if form.ahead else f"{lanes}"
@@ -93,49 +56,68 @@ def _module(form: RowForm) -> bytes:
     buffers = (*(False,) * form.y_buffer, True)
     k = KernelWriter(buffers, len(WORDS), MOST_LANES, form.soft, 2 * MOST_LANES, form.vectors)
     r = _Row(k, form)
-    a = {"epsilon": form.epsilon, "count": r.word("count").f}
+    k.flushes = not form.normal
     function = FUNCTIONS[form.name]
-    got: list[Number] = []
     ahead = [(run, r.numbers(run)) for run in r.ahead()]
-    for op, f, then in function.passes:
-        state: Any = (k.constant(IDENTITY[op], "f"), k.constant(0.0, "f"))
-
-        def add(run: _Run, numbers: list[Number], state: Any, op: str = op, f: Any = f) -> Any:
-            for number, there in zip(numbers, run.there, strict=True):
-                after = gathered(op, state, f(number, got))
-                if there is not None:
-                    after = there.where(after[0], state[0]), there.where(after[1], state[1])
-                state = after
-            return state
-
-        for run, numbers in ahead:
-            state = add(run, numbers, state)
-        if not ahead:
-            state = r.each_run(state, lambda run, s, add=add: add(run, r.numbers(run), s))  # type: ignore[misc]
-        change = functools.partial(then, a=a)  # type: ignore[call-arg]
-        got.append(r.joined(op, lane_result(op, state), change))
+    got: list[Number] = []
+    for each_pass in function.passes:
+        got.append(_pass(r, ahead, *each_pass, got))
     each = function.each
     if each is None:
         result = finished(got)
         with k.when(r.inside & r.own.equals(0)):
             k.store(1, r.row, is_nan(result).where(np.nan, result))
         return k.finish()
+    results = functools.partial(_each, each, got)
+    if form.y_bytes:
+        quick = [] if form.divides else [r.quick(run, results(numbers)) for run, numbers in ahead]
+        r.keep_words(quick, results)
+        return k.finish()
     for run, numbers in ahead:
-        r.keep(run, [each(number, got) for number in numbers])
+        r.keep(run, results(numbers))
     if not ahead:
-        r.each_run((), lambda run, s: r.keep(run, [each(number, got) for number in r.numbers(run)]))
+        r.each_run((), lambda run, s: r.keep(run, results(r.numbers(run))))
     return k.finish()
+
+
+def _pass(r: _Row, ahead: list[tuple[_Run, list[Number]]], op: str, f: Any, then: Any, got: Got) -> Number:
+    """Return the result of a pass for the invocation's row."""
+    k = r.k
+
+    def add(run: _Run, numbers: list[Number], state: Any) -> Any:
+        for number, there in zip(numbers, run.there, strict=True):
+            after = gathered(op, state, f(number, got))
+            if there is not None:
+                after = there.where(after[0], state[0]), there.where(after[1], state[1])
+            state = after
+        return state
+
+    state: Any = (k.constant(IDENTITY[op], "f"), k.constant(0.0, "f"))
+    for run, numbers in ahead:
+        state = add(run, numbers, state)
+    if not ahead:
+        state = r.each_run(state, lambda run, state: add(run, r.numbers(run), state))
+
+    def change(value: Number) -> Number:
+        with k.flushing(True):
+            found: Number = then(value, {"epsilon": r.form.epsilon, "count": r.word("count").f})
+        return found
+
+    return r.lanes.joined(op, lane_result(op, state), change)
+
+
+def _each(each: Callable[[Number, Got], Number], got: Got, numbers: Sequence[Number]) -> list[Number]:
+    return [each(number, got) for number in numbers]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """Four neighbouring elements of a row: the run's number, as ``low + turn * lanes``, the positions of the
-    elements, and for each whether it is inside the row (None: it is). Positions outside are replaced."""
+    """Four neighbouring elements of a row: the run's number, ``low + turn * lanes``, and for each element
+    whether it is inside the row (None: it is)."""
 
     low: Number
     turn: int
     index: Number
-    places: Sequence[Number]
     there: Sequence[Number | None]
 
 
@@ -143,14 +125,10 @@ class _Row:
     """The writer of code that loads and stores the row of an invocation, ``at``."""
 
     def __init__(self, k: KernelWriter, form: RowForm):
-        self.k, self.form, self._half = k, form, 0
-        self.lane, per = k.lane(), MOST_LANES // form.lanes
-        # The lanes of four neighbouring runs are neighbours, then those of neighbouring rows: words of 8-bit
-        # rows are in this order, in each layout.
-        self._near = 1 if form.strided else min(4, form.lanes)
-        near, high = self._near.bit_length() - 1, (self._near * per).bit_length() - 1
-        self.own = (self.lane & (self._near - 1)) | ((self.lane >> high) << near)
-        self.row = k.workgroup() * per + ((self.lane >> near) & (per - 1))
+        self.k, self.form = k, form
+        # Four neighbouring runs of four rows are neighbours in memory, in each layout of 8-bit rows.
+        self.lanes = RowLanes(k, form.lanes, 1 if form.strided else min(4, form.lanes))
+        self.own, self.row = self.lanes.own, k.workgroup() * self.lanes.rows + self.lanes.row
         self.rows, self.length, self.inner = (self.word(name) for name in ("rows", "length", "inner"))
         self.runs = (self.length + (RUN - 1)) >> 2
         if form.y_bytes:
@@ -172,24 +150,29 @@ class _Row:
         load."""
         return [self._run(self.own, turn, turn < self.form.whole) for turn in range(self.form.ahead)]
 
-    def each_run(self, state: Any, turn: Callable[[_Run, Any], Any]) -> Any:
-        """Return the state after a loop over the runs of the invocation."""
+    def each_run(self, state: Any, turn: Callable[[_Run, Any], Any], end: Number | None = None) -> Any:
+        """Return the state after a loop over the runs of the invocation, up to *end*."""
         step = self.k.constant(self.form.lanes, "u")
-        return self.k.loop(self.own, self.runs, step, state, lambda c, s: turn(self._run(c, 0, False), s))
+        run = functools.partial(self._run, turn=0, inside=self.form.fours)
+        return self.k.loop(self.own, end or self.runs, step, state, lambda c, s: turn(run(c), s))
 
-    def _run(self, low: Number, turn: int, whole: bool) -> _Run:
-        """Return a run. *whole*: it is inside the row."""
+    def _run(self, low: Number, turn: int, inside: bool) -> _Run:
         index = low + turn * self.form.lanes if turn else low
-        there: list[Number | None] = [None] * RUN
-        if whole or (self.form.fours and not self.form.ahead):
-            return _Run(low, turn, index, [(index << 2) + j for j in range(RUN)], there)
+        if inside:
+            return _Run(low, turn, index, [None] * RUN)
+        if not self.form.fours:
+            return _Run(low, turn, index, [(index << 2) + j < self.length for j in range(RUN)])
+        there = index < self.runs
+        index = there.where(index, self.own)  # beyond the row, the first run is loaded again
+        return _Run(index, 0, index, [there] * RUN)
+
+    def _places(self, run: _Run) -> list[Number]:
+        """Return the positions of the elements of a run; beyond the row, the first position."""
+        places = [(run.index << 2) + j for j in range(RUN)]
         if self.form.fours:
-            there = [index < self.runs] * RUN
-            index = (index < self.runs).where(index, self.own)
-            return _Run(index, 0, index, [(index << 2) + j for j in range(RUN)], there)
-        places = [(index << 2) + j for j in range(RUN)]
-        found = [c < self.length for c in places]
-        return _Run(low, turn, index, [t.where(c, 0) for t, c in zip(found, places, strict=True)], found)
+            return places
+        pairs = zip(places, run.there, strict=True)
+        return [c if there is None else there.where(c, 0) for c, there in pairs]
 
     def numbers(self, run: _Run) -> list[Number]:
         """Load the elements of a run."""
@@ -199,31 +182,51 @@ class _Row:
             return [dequantized((word.i << (24 - 8 * j)) >> 24, scale, zero) for j in range(RUN)]
         if self.form.fours:
             return [flushed(word.f) for word in self.k.load_four(0, (self.first >> 2) + run.index)]
-        return [flushed(self.k.load(0, self.first + c * self.inner).f) for c in run.places]
+        return [flushed(self.k.load(0, self.first + c * self.inner).f) for c in self._places(run)]
 
     def keep(self, run: _Run, results: Sequence[Number]) -> tuple[()]:
         """Store the results of a run."""
-        k, y, found = self.k, self.form.y_buffer, self._through(run, results)
-        if self.form.y_bytes:
-            return self._keep_word(run, found)
-        found = [is_nan(each).where(np.nan, each) for each in found]
+        k, y = self.k, self.form.y_buffer
+        found = [is_nan(each).where(np.nan, each) for each in self._through(run, results)]
         if self.form.fours:
             with k.when(self._stores(run.there[0])):
                 k.store_four(y, (self.first >> 2) + run.index, found)
             return ()
-        for each, c, there in zip(found, run.places, run.there, strict=True):
+        for each, c, there in zip(found, self._places(run), run.there, strict=True):
             with k.when(self._stores(there)):
                 k.store(y, self.first + c * self.inner, each)
         return ()
 
-    def _keep_word(self, run: _Run, results: Sequence[Number]) -> tuple[()]:
-        """Store four neighbouring results, quantized, as one word."""
-        word = run.low.of(0, "u")
-        for j, result in enumerate(results):
-            word = word | ((self.quantized(result).u & 0xFF) << (8 * j))
-        with self.k.when(self._stores(run.there[0])):
+    def quick(self, run: _Run, results: Sequence[Number]) -> Number:
+        """Store the results of a run as one word, quantized with few steps. Return whether it is right."""
+        found = [self.quantized.quick(result) for result in self._through(run, results)]
+        self._store_word(run, self._stores(run.there[0]), lambda: [value for value, _ in found])
+        return functools.reduce(lambda a, b: a & b, [right for _, right in found])
+
+    def keep_words(
+        self, right: Sequence[Number], results: Callable[[Sequence[Number]], list[Number]]
+    ) -> None:
+        """Compute the results of the runs that are not *right*, or of all if *right* is empty, and store them
+        as words."""
+        k, wrong, shift = self.k, self.own.of(0), self.form.lanes.bit_length() - 1
+        for turn, each in enumerate(right):
+            wrong = wrong | each.where(0, 1 << turn, "u")
+
+        def again(run: _Run, state: tuple[()]) -> tuple[()]:
+            stores = self.inside & ~((wrong >> (run.index >> shift)) & 1).equals(0) if right else self.inside
+            with k.when(stores):
+                found = self._through(run, results(self.numbers(run)))
+                self._store_word(run, self.inside, lambda: [self.quantized(value) for value in found])
+            return ()
+
+        self.each_run((), again, wrong.equals(0).where(0, self.runs) if right else self.runs)
+
+    def _store_word(self, run: _Run, stores: Number, values: Callable[[], list[Number]]) -> None:
+        """Store the word of four int32 in [-128, 127] if *stores* holds."""
+        with self.k.when(stores):
+            word = functools.reduce(lambda word, value: (word << 8) + value, reversed(values()))
+            word = (word.u + SIGNS) ^ SIGNS  # a carry of signed bytes
             self.k.store(self.form.y_buffer, self._at_word(self.form.y, run), word)
-        return ()
 
     def _stores(self, there: Number | None) -> Number:
         return self.inside if there is None else self.inside & there
@@ -243,11 +246,12 @@ class _Row:
         chain, buffers = self.form.chain, iter(range(1, self.form.y_buffer))
         if chain is None:
             return results
-        inputs = [
-            results if way == RESULT else self._operand(next(buffers), dtype, way, run)
-            for way, dtype in zip(self.form.operands, chain.inputs, strict=True)
-        ]
-        return [chain.values(each)[0] for each in zip(*inputs, strict=True)]
+        with self.k.flushing(self.form.chain_flushes):
+            inputs = [
+                results if way == RESULT else self._operand(next(buffers), dtype, way, run)
+                for way, dtype in zip(self.form.operands, chain.inputs, strict=True)
+            ]
+            return [chain.values(each)[0] for each in zip(*inputs, strict=True)]
 
     def _operand(self, buffer: int, dtype: str, way: int, run: _Run) -> Sequence[Number]:
         """Load an operand of the chain for each element of a run."""
@@ -256,45 +260,7 @@ class _Row:
             return [element(k, buffer, dtype, first)] * RUN
         if buffer in self.form.vectors:
             return [flushed(word.f) for word in k.load_four(buffer, (first >> 2) + run.index)]
-        return [element(k, buffer, dtype, first + (c * self.inner if way == LIKE else c)) for c in run.places]
-
-    def joined(self, op: str, value: Number, then: Callable[[Number], Number]) -> Number:
-        """Reduce the values of all invocations of a row, apply *then* once, and return the result to every
-        invocation."""
-        k, lanes = self.k, self.form.lanes
-        if lanes == 1:
-            return then(value)
-        while lanes > JOINED:
-            lanes //= JOINED
-            self._send(value)
-            value = self._join(op, lanes, JOINED)
-        self._send(value)
-        with k.when(self.own.equals(0)):
-            k.keep(self._shared(1, 1), then(self._join(op, 1, lanes)))
-        k.barrier()
-        self._half ^= 1
-        return k.exchange(self._shared(1))
-
-    def _send(self, value: Number) -> None:
-        """Store a value of each invocation in the other half of the shared memory, because slower invocations
-        may still read this half."""
-        self._half ^= 1
-        self.k.keep(self.lane + MOST_LANES * self._half, value)
-        self.k.barrier()
-
-    def _join(self, op: str, lanes: int, count: int) -> Number:
-        """Return what the lower half of the row's lanes would have, after adding the upper half repeatedly
-        until *lanes* are left of *lanes* times *count*."""
-        values = [self.k.exchange(self._shared(lanes, ahead=j * lanes)) for j in range(count)]
-        while len(values) > 1:
-            half = len(values) // 2
-            values = [JOIN[op](a, b) for a, b in zip(values[:half], values[half:], strict=True)]
-        return values[0]
-
-    def _shared(self, lanes: int, other: int = 0, ahead: int = 0) -> Number:
-        """Return the index in shared memory of the lane with this invocation's number modulo *lanes*, plus
-        *ahead*, in the half last used or (1) the other one."""
-        near, per = self._near, MOST_LANES // self.form.lanes
-        kept = lanes * per - 1 if lanes >= near else (lanes - 1) | (per - 1) * near
-        skipped = ahead % near + ahead // near * near * per
-        return (self.lane & kept) + (skipped + MOST_LANES * (self._half ^ other))
+        return [
+            element(k, buffer, dtype, first + (c * self.inner if way == LIKE else c))
+            for c in self._places(run)
+        ]

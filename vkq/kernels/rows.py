@@ -11,25 +11,25 @@ import numpy as np
 from ..layout.extent import BLOCKED, MATRIX, Spec
 from ..numerics.bytes import divides, reciprocal
 from ..numerics.qparams import QParams
-from ..numerics.rows import FUNCTIONS, MOST_LANES, RUN, lanes_of
+from ..numerics.rows import FUNCTIONS, MOST_LANES, RUN, always_normal, lanes_of
 from ..numerics.stored import signed_zero_point
 from ..runtime.builder import Builder, Value
 from .chain_form import Chain
-from .row_shader import LIKE, ONE, PLACES, RESULT, RowForm, written
+from .row_form import RowForm
+from .row_shader import written
 
-__all__ = ["LAYOUTS", "LIKE", "MOST_LENGTH", "ONE", "PLACES", "RESULT", "Ends", "rows_of"]
 # Most elements of a row: drivers may stop a loop of more than 65,000 iterations.
 MOST_LENGTH = 65_000 * MOST_LANES
 # Most runs that an invocation loads once, before it computes; longer rows are loaded again in each pass.
 AHEAD = 8
+LEAST = 2.0**-50  # least scale of results for `RowForm.chain_flushes`
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
     """The conversions before and after a function of rows: the parameters of 8-bit inputs, a chain applied to
-    the results, and the parameters of 8-bit results. An operand of the chain is the result (RESULT), one
-    element (ONE), one element for each position in a row (PLACES), or an array like x (LIKE)."""
+    the results, and the parameters of 8-bit results. *operands*: see `row_form`."""
 
     x: QParams | None = None
     chain: Chain | None = None
@@ -59,7 +59,8 @@ def rows_of(
         form = RowForm(
             name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
             ends.chain, ends.operands, ends.x is not None, ends.y is not None,
-            ends.y is not None and divides(ends.y), x.spec.layout, y.spec.layout, b.device.soft_float,
+            ends.y is not None and divides(ends.y), _normal(name, length, epsilon, ends), x.spec.layout,
+            y.spec.layout, b.device.soft_float,
         )  # fmt: skip
         program = b.device.program(written(form))
         rows = x.spec.size // length
@@ -69,6 +70,13 @@ def rows_of(
         macs = x.spec.size * len(FUNCTIONS[name].passes) * 8
         b.dispatch(program, [x, *operands, y], push, macs=macs)
     return y
+
+
+def _normal(name: str, length: int, epsilon: float, ends: Ends) -> bool:
+    """Return True if only a chain may need its floats flushed."""
+    if ends.x is None or (ends.y is not None and ends.y.scale < LEAST):
+        return False
+    return always_normal(name, length, epsilon, ends.x.scale)
 
 
 def _numbers(ends: Ends) -> dict[str, int | float]:

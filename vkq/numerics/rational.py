@@ -29,6 +29,8 @@ def subtract(a: Number, b: Number) -> Number:
 def multiply(a: Number, b: Number) -> Number:
     """Return a * b, rounded."""
     product = a * b
+    if not a.flushes:
+        return product
     return (magnitude(product).u > HIDDEN).where(product, (a ^ b.u) & SIGN)
 
 

@@ -22,6 +22,7 @@ from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan
 
 MOST_LANES = 128
 RUN = 4  # neighbouring elements that the same lane adds
+MOST_NORMAL = 1 << 23  # most elements of a row for `always_normal`
 SMALL = 2.0**-100  # rounding errors of smaller sums are dropped, because the errors may be subnormal
 Got = Sequence[Number]  # results of earlier passes: for each pass, one value for each row
 Attributes = Mapping[str, float]
@@ -111,12 +112,26 @@ def lanes_of(length: int) -> int:
     return min(MOST_LANES, 1 << max(0, (length // (4 * RUN)).bit_length() - 1))
 
 
+def always_normal(name: str, length: int, epsilon: float, scale: float) -> bool:
+    """Return True if no step of a function of dequantized bytes, before the last result, has a result below
+    2^-100 except 0, or an infinite one: neither flushing nor SMALL change anything.
+
+    Let the scale be in [2^e, 2^(e+1)). Elements and their sums are multiples of 2^(e-23). So the mean is 0 or
+    at least 2^(e-23) / length. The difference from the mean is the mean, or at least half of the scale, or a
+    multiple of 2^(e-24). Its square is 0 or at least 2^(2e-48) / length^2, which is at least 2^-100.
+    """
+    normal = name in ("normalize", "normalize_root") and length <= MOST_NORMAL and 0 <= epsilon <= 2.0**60
+    return normal and length * 2.0**-24 <= scale <= 2.0**30
+
+
 def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, Number]:
     """Add an element to a reduction, and its rounding error to the sum of errors."""
     total, lost = state
     if op != "sum":
         return JOIN[op](total, x), lost
     found, more = exact_sum(total, x)
+    if not x.flushes:
+        return found, lost + more
     fit = (magnitude(total) >= SMALL) & (magnitude(x) >= SMALL)
     return flushed(found), fit.where(lost + more, lost)
 

@@ -32,6 +32,8 @@ class Number(abc.ABC):
     """
 
     kind: Kind
+    # Whether floats must be `flushed`. A kernel may state that this changes no result of its steps.
+    flushes = True
 
     @abc.abstractmethod
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
@@ -229,6 +231,8 @@ def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
 
 def flushed(x: Number) -> Number:
     """Return a float, with a value below the normal range replaced by zero of the same sign."""
+    if not x.flushes:
+        return x
     return (x.u & INFINITY).equals(0).where(x ^ (x.u & MAGNITUDE), x)
 
 

@@ -39,6 +39,10 @@ class Emitted(Number):
     def __init__(self, kernel: KernelWriter, identifier: int, kind: Kind):
         self.kernel, self.id, self.kind = kernel, identifier, kind
 
+    @property
+    def flushes(self) -> bool:  # type: ignore[override]
+        return self.kernel.flushes
+
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
         return self.kernel.step(op, kind, *operands)
 
@@ -59,6 +63,7 @@ class KernelWriter(ModuleWriter):
         fours: frozenset[int] = frozenset(),
     ):
         super().__init__(buffers, words, local, shared, fours)
+        self.flushes = True
         self._soft, self._current = soft, 0  # label of the current block
         self._block: dict[tuple[object, ...], Number] = {}  # steps of the current block
         self._label()
@@ -184,6 +189,13 @@ class KernelWriter(ModuleWriter):
         put(self._body, 248, found)
         self._current, self._block = found, {}
         return found
+
+    @contextlib.contextmanager
+    def flushing(self, flushes: bool) -> Iterator[None]:
+        """Context manager: whether floats of the steps written in it are `flushed`."""
+        before, self.flushes = self.flushes, flushes
+        yield
+        self.flushes = before
 
     @contextlib.contextmanager
     def when(self, condition: Number) -> Iterator[None]:

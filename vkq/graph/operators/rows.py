@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...kernels.rows import RESULT
+from ...kernels.row_form import RESULT
 from ...numerics.quantize import dequantize, quantize
 from ...numerics.rows import FUNCTIONS, computed_rows
 from ..graph import Array, Node, Spec

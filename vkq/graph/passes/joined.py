@@ -7,7 +7,7 @@ removed, because the product can write its heads side by side."""
 from __future__ import annotations
 
 from ...kernels.chain import MOST_BUFFERS
-from ...kernels.rows import LIKE, ONE, PLACES, RESULT
+from ...kernels.row_form import LIKE, ONE, PLACES, RESULT
 from ...problem.heads import ONE_EACH, SWAPPED, together
 from ..graph import Graph, Node
 from ..operators.movement import permutation
