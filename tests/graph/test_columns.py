@@ -15,10 +15,13 @@ import vkq
 import vkq.onnx
 from tests.kernels import emulated
 from tests.onnx.networks import onnxruntime_results, quantized
+from vkq.check import graph as oracle
 from vkq.graph.executable import Executable
-from vkq.graph.graph import Graph, Node
+from vkq.graph.graph import Graph, Node, Spec
 from vkq.graph.operators.movement import neighbours
+from vkq.graph.operators.table import infer
 from vkq.graph.passes import lower
+from vkq.graph.passes.columns import take_columns
 from vkq.onnx.reader import read
 
 TOKENS, HEADS, DEPTH = 5, 3, 16
@@ -102,7 +105,10 @@ def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
     found = Counter(node.op for node in block[0].nodes)
     assert found["attention_q8"] == 1
     assert not {"Slice", "Transpose", "permute", "matmul", "softmax"} & found.keys()
-    assert found["lookup"] <= 1  # for keys times 0.3; Gelu's table is in the preceding product's kernel
+    # For keys times 0.3. It joins the tables of a bias that is added apart; Gelu's table is in its product.
+    assert found["lookup"] <= 1
+    first = next(node for node in block[0].nodes if node.op == "linear")
+    assert not found["lookup"] or first.label == "linear"
     (node,) = (node for node in block[0].nodes if node.op == "attention_q8")
     assert [(own.start, own.stop) for own in node.attributes["columns"]] == [
         (0, WIDTH), (WIDTH, 2 * WIDTH), (2 * WIDTH, 3 * WIDTH)
@@ -141,6 +147,40 @@ def test_in_blocks_of_columns(
         assert any(name.startswith("attention_q8__tile") and name.endswith("16c") for name in ran)
         assert not any(name.startswith(("move", "take")) for name in ran)
     np.testing.assert_array_equal(executable.run(feed)["y"], want)
+
+
+@pytest.mark.parametrize("change", ["none", "overlap", "other reader", "result", "one table", "dtype"])
+def test_tables_of_parts(change: str) -> None:
+    """A lookup of some columns becomes one lookup with a table for each column, if a node before it has
+    tables for columns, too, and only Slices of separate columns read that node's result."""
+    random = np.random.default_rng(1)
+    before, own = (random.integers(-128, 128, shape).astype(np.int8) for shape in ((6, 256), 256))
+    nodes = [
+        Node(
+            "lookup",
+            ("x",),
+            ("whole",),
+            {"table": own} if change == "one table" else {"table": before, "axis": 1},
+        ),
+        Node("Slice", ("whole", "0", "4", "1"), ("left",), {}),
+        Node("Slice", ("whole", "3" if change == "overlap" else "4", "6", "1"), ("right",), {}),
+        Node("lookup", ("left",), ("y",), {"table": own.view(np.uint8) if change == "dtype" else own}),
+        *([Node("Transpose", ("whole",), ("z",), {"perm": (1, 0)})] if change == "other reader" else []),
+    ]
+    constants = {str(i): np.array([i]) for i in (0, 1, 3, 4, 6)}
+    results = ["y", "right", *(["left"] if change == "result" else []), *(["z"] if len(nodes) > 4 else [])]
+    specs = {"x": Spec("int8", (2, 6))} | {name: Spec.of(array) for name, array in constants.items()}
+    graph = Graph(["x"], results, nodes, constants, specs)
+    for node in nodes:
+        given = [graph.specs[name] for name in node.inputs]
+        arrays = [constants.get(name) for name in node.inputs]
+        graph.specs.update(zip(node.outputs, infer(node, given, arrays), strict=True))
+    found = take_columns(graph)
+    assert Counter(node.op for node in found.nodes)["lookup"] == 2
+    assert (found.nodes[1].op == "lookup") == (change == "none")
+    x = random.integers(-128, 128, (2, 6)).astype(np.int8)
+    for name, want in oracle.run(graph, {"x": x}).items():
+        np.testing.assert_array_equal(oracle.run(found, {"x": x})[name], want, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,26 @@ Slice are stored side by side (`transposes`)."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+
+import numpy as np
 
 from ..graph import Graph, Node
 from ..operators.movement import neighbours, permutation
 from .simplify import slice_of
-from .sweep import Sweep, swept
+from .sweep import Sweep, every_equal, swept
 
 PRODUCTS = ("Gemm", "MatMul", "linear")
 
 
 def take_columns(graph: Graph) -> Graph:
     """Move Slices of columns before the Reshape that splits the columns, drop axes of length 1 from
-    Transposes between Reshapes, and move lookups before Transposes and Reshapes."""
-    movement = ("Slice", "Reshape") if "Slice" in graph.kinds else ()
-    return swept(graph, _visit, *movement, "lookup")
+    Transposes between Reshapes, and move lookups before Transposes, Reshapes and some Slices."""
+    if "Slice" not in graph.kinds:
+        return swept(graph, _visit, "lookup")
+    graph = swept(graph, _visit, "Slice", "Reshape", "lookup")
+    return Sweep(graph).run(_BeforeSlices(_sliced_tables(graph)).visit, {"Slice", "lookup"})
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
@@ -109,3 +114,73 @@ def _lookup(sweep: Sweep, node: Node) -> bool:
         output = node.outputs[0] if i == len(between) - 1 else ""
         name = sweep.emit(each.op, [name, *each.inputs[1:]], output, each.source, **each.attributes)
     return True
+
+
+Part = tuple[range, Node | None]  # columns, and the lookup that reads them
+
+
+def _sliced_tables(graph: Graph) -> dict[str, list[Part]]:
+    """Return the columns that Slices take from each value that is computed with constants for each column, if
+    only Slices of separate columns read the value, and a lookup reads one of them."""
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            readers.setdefault(name, []).append(node)
+    uses, found = graph.uses(), dict[str, list[Part]]()
+    for made in graph.nodes:
+        if not (name := made.outputs[0]) or not _differs_by_column(graph, made):
+            continue
+        parts, last = list[Part](), len(graph.specs[name].shape) - 1
+        for node in readers.get(name, ()):
+            arrays = [graph.constants.get(one) if one else None for one in node.inputs[1:]]
+            own = neighbours(node, graph.specs[name].shape, arrays) if node.op == "Slice" else None
+            if own and own[0] == last:
+                (reader, *others) = readers.get(node.outputs[0], [node])
+                table = reader.op == "lookup" and "axis" not in reader.attributes and not others
+                plain = table and reader.attributes["table"].dtype.name == graph.specs[name].dtype
+                parts.append((own[1], reader if plain and uses[node.outputs[0]] == 1 else None))
+        separate = len({i for part, _ in parts for i in part}) == sum(len(part) for part, _ in parts)
+        if len(parts) == uses.get(name, 0) and separate and any(table for _, table in parts):
+            found[name] = parts
+    return found
+
+
+def _differs_by_column(graph: Graph, node: Node) -> bool:
+    """Return True for a lookup with a table for each column, and for an addition of different constants."""
+    last = len(graph.specs[node.outputs[0]].shape) - 1
+    if node.op == "lookup":
+        return bool(node.attributes.get("axis", -1) == last)
+    constants = [graph.constants[name] for name in node.inputs if name in graph.constants]
+    return node.op == "add" and not all(map(every_equal, constants))
+
+
+@dataclasses.dataclass
+class _BeforeSlices:
+    """Replaces lookups after Slices by one lookup before them, with a table for each column. *parts*: see
+    `_sliced_tables`."""
+
+    parts: dict[str, list[Part]]
+    wholes: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def visit(self, sweep: Sweep, node: Node) -> bool:
+        if node.op == "lookup":
+            moved = any(table is node for parts in self.parts.values() for _, table in parts)
+            if moved:
+                sweep.alias(node.outputs[0], node.inputs[0])
+            return moved
+        name = node.inputs[0]
+        if name not in self.parts:
+            return False
+        if name not in self.wholes:
+            self.wholes[name] = self._looked_up(sweep, name, node.source)
+        sweep.emit("Slice", [self.wholes[name], *node.inputs[1:]], node.outputs[0], node.source)
+        return True
+
+    def _looked_up(self, sweep: Sweep, name: str, source: str) -> str:
+        spec = sweep.specs[name]
+        info, axis = np.iinfo(spec.dtype), len(spec.shape) - 1
+        entries = np.tile(np.arange(info.min, info.max + 1).astype(spec.dtype), (spec.shape[axis], 1))
+        for part, table in self.parts[name]:
+            if table is not None:
+                entries[part.start : part.stop] = table.attributes["table"]
+        return sweep.emit("lookup", [name], "", source, table=entries, axis=axis)
