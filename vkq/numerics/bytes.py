@@ -57,7 +57,8 @@ class Quantizer:
         return self._saturated(is_nan(x).where(x.of(-512, "i"), found) + self._zero)
 
     def _saturated(self, found: Number) -> Number:
-        return (found < -128).where(-128, (found > 127).where(127, found))
+        most = (found > 127).where(127, found)
+        return (most < -128).where(-128, most)
 
     def quick(self, x: Number) -> tuple[Number, Number]:
         """Return what most values give, in fewer steps, and whether it is right for x; it is unless x is near
@@ -69,7 +70,8 @@ class Quantizer:
         quotient = x * self._inverse
         whole = quotient + MIDDLE
         apart = magnitude(quotient - (whole - MIDDLE))
-        right = (magnitude(quotient).u < x.of(2.0**21).u) & (apart.u < x.of(0.5 - 2.0**-14).u)
+        # For NaN, apart is NaN, whose bits are larger; the first comparison does not matter then.
+        right = (magnitude(quotient) < 2.0**21) & (apart.u < x.of(0.5 - 2.0**-14).u)
         return self._saturated(whole.i - (self._zero.of(MIDDLE_BITS, "i") - self._zero)), right
 
     def _divided(self, x: Number) -> Number:

@@ -233,7 +233,7 @@ def flushed(x: Number) -> Number:
     """Return a float, with a value below the normal range replaced by zero of the same sign."""
     if not x.flushes:
         return x
-    return (x.u & INFINITY).equals(0).where(x ^ (x.u & MAGNITUDE), x)
+    return (x.u & INFINITY).equals(0).where(x & SIGN, x)
 
 
 def is_nan(x: Number) -> Number:
