@@ -107,7 +107,7 @@ void main() {
           words[k] = output_word(acc, c4);
         }
         [[unroll]] for (uint k = 0u; k < 4u; k++)
-          if (AFTER == AFTER_ADD && oh + row < p.oh && ow + first + k < p.ow) others[k] = y[at + 4u * k];
+          if (HAS_SUM && oh + row < p.oh && ow + first + k < p.ow) others[k] = y[at + 4u * k];
         words = after(words, others);
         [[unroll]] for (uint k = 0u; k < 4u; k++)
           if (oh + row < p.oh && ow + first + k < p.ow) y[at + 4u * k] = words[k];

@@ -145,13 +145,13 @@ void store_row(uint row, Place at, uint y_c4, ivec4 w_zero_point) {
 #if BLOCKED
   uint first = 4u * ((at.plane * p.oh + oh) * p.ow + at.ow) + at.c4 % 4u;
   [[unroll]] for (uint k = 0u; k < 4u; k++)
-    if (AFTER == AFTER_ADD && inside[k]) others[k] = y[first + 4u * k];
+    if (HAS_SUM && inside[k]) others[k] = y[first + 4u * k];
   results = after(results, others);
   [[unroll]] for (uint k = 0u; k < 4u; k++) if (inside[k]) y[first + 4u * k] = results[k];
 #else
   uint vector = ((at.image * p.oh + oh) * ceil_div(p.ow, 4u) + at.ow / 4u) * y_c4 + at.c4;
   if (oh < p.oh) {
-    if (AFTER == AFTER_ADD) others = y[vector];
+    if (HAS_SUM) others = y[vector];
     y[vector] = after(results, others);
   }
 #endif

@@ -30,7 +30,7 @@ from vkq.shader.catalog import catalog
 
 from . import emulated
 
-Kind = Literal["lookup", "add", "sub"]
+Kind = Literal["lookup", "add", "sub", "lookup+add"]
 # (problem, method, path): ragged channels and pixels; each form of the dot product, and each kind of store.
 KERNELS = [
     ("conv2d[N=1,IC=8,H=5,W=7,OC=10,KH=1,KW=1]", "pointwise", "dot_s8s8"),
@@ -75,17 +75,22 @@ def planned(
         entries = rng.integers(0, 256, 256, np.uint8).view(dtype)
         layer.finish(through_table(signed(entries), yq))
         return b.plan(layer.build(b, x)), tensors, entries[before.astype(int) - own.qmin]
-    layer.finish(sum_after(kind, own, other, yq, (0.0, 9e9), first, p.y_shape))
+    op: Any = kind.rpartition("+")[2]
+    last = sum_after(op, own, other, yq, (0.0, 9e9), first, p.y_shape)
+    if kind == "lookup+add":
+        entries = rng.integers(0, 256, 256, np.uint8).view(dtype)
+        last, before = through_table(signed(entries), own).then(last), entries[before.astype(int) - own.qmin]
+    layer.finish(last)
     tensors.append(Tensor.from_numpy(given, device, layout))
     # A copy of the residual, because the plan overwrites it.
     copied = table.looked_up(b, b.input(tensors[1].spec), table_of("identity", other, other), None)
     y = layer.build(b, x, copied)
     assert y.slot == copied.slot or layer.input_layout(p.x_shape) != copied.spec.layout
     one, two = ((before, own), (given, other)) if first else ((given, other), (before, own))
-    return b.plan(y), tensors, binary(kind, one[0], two[0], one[1], two[1], yq, (0.0, 9e9))
+    return b.plan(y), tensors, binary(op, one[0], two[0], one[1], two[1], yq, (0.0, 9e9))
 
 
-@pytest.mark.parametrize("kind", ["lookup", "add"])
+@pytest.mark.parametrize("kind", ["lookup", "add", "lookup+add"])
 @pytest.mark.parametrize(("name", "method", "path"), KERNELS)
 def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
     plan, tensors, want = planned(device, name, kind, method, path)
@@ -105,7 +110,7 @@ def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, pa
         np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 
-@pytest.mark.parametrize("kind", ["lookup", "add"])
+@pytest.mark.parametrize("kind", ["lookup", "add", "lookup+add"])
 @pytest.mark.parametrize(("name", "path"), BLOCKS)
 def test_blocks_of_channels(device: vkq.Device, name: str, path: str, kind: Kind) -> None:
     """Direct kernels also store in kPackedInt8_16C, whose rows have no padding."""
@@ -160,7 +165,7 @@ def test_both_tiles(any_device: vkq.Device, tile: str, kind: Kind, monkeypatch: 
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 
-@pytest.mark.parametrize("kind", ["lookup", "add"])
+@pytest.mark.parametrize("kind", ["lookup", "add", "lookup+add"])
 @pytest.mark.parametrize("name", MATRIX)
 def test_matrix_units(
     strict_device: vkq.Device, name: str, kind: Kind, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,5 @@
-"""Tests of linear layers that add a residual, in every kernel: results have the bytes of the separate
-operators."""
+"""Tests of linear layers that add a residual, with or without a lookup before the sum, in every kernel:
+results have the bytes of the separate operators."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import vkq
 from tests.cases import random_data
 from vkq import QParams, Tensor
 from vkq.device.profiles import preferred
+from vkq.kernels.after import through_table
 from vkq.kernels.binary import sum_after
 from vkq.kernels.matrix_tiles import Tiling
 from vkq.kernels.matrix_units import SPLIT, WIDE
 from vkq.numerics.elementwise import binary
+from vkq.numerics.stored import signed
 from vkq.numerics.tables import table_of
 from vkq.ops import table
 from vkq.problem.names import parse
@@ -28,10 +30,10 @@ from . import emulated
 
 def added(
     device: vkq.Device, name: str, dtype: Any = "int8", path: str = "auto", method: str = "auto",
-    ratio: float = 1.37, tiling: Tiling | None = None, zero_points: Any = "channel",
+    ratio: float = 1.37, tiling: Tiling | None = None, zero_points: Any = "channel", tables: int = 0,
 ) -> str:  # fmt: skip
     """Check a linear layer that subtracts its result from a residual, in the layout of its kernel; return the
-    kernel's variant."""
+    kernel's variant. tables: the number of axes of the tables that the result goes through (0: none)."""
     p, rng = parse(name), np.random.default_rng(len(name))
     data = random_data(p, rng, dtype, "int8", w_zero_points=zero_points)
     own = data.y_q
@@ -40,7 +42,13 @@ def added(
         data.w, data.w_scale, x_qparams=data.x_q, y_qparams=own, bias=data.bias, path=path, method=method,
         w_zero_point=data.w_zero_point, device=device,
     )  # fmt: skip
-    layer.finish(sum_after("sub", own, other, yq, (0.0, 9e9), False, p.y_shape))
+    last = sum_after("sub", own, other, yq, (0.0, 9e9), False, p.y_shape)
+    entries, before = rng.integers(0, 256, (p.n, 256), np.uint8).view(dtype), data.expected(own)
+    if tables:
+        places = before.astype(int) - own.qmin
+        before = entries[np.arange(p.n), places] if tables == 2 else entries[0][places]
+        last = through_table(signed(entries if tables == 2 else entries[0]), own).then(last)
+    layer.finish(last)
     if tiling is not None:
         layer._matrix.tiling = tiling
     given = rng.integers(0, 256, p.y_shape, np.uint8).view(dtype)
@@ -51,19 +59,19 @@ def added(
     copied = table.looked_up(b, residual, table_of("identity", other, other), None)
     y = layer.build(b, x, copied)
     assert y.slot == copied.slot
-    plan, want = b.plan(y), binary("sub", given, data.expected(own), other, own, yq, (0.0, 9e9))
+    plan, want = b.plan(y), binary("sub", given, before, other, own, yq, (0.0, 9e9))
     assert len(plan.variants) == 2
     for _ in range(3):  # the runs do not change the residual
         np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
     return plan.variants[-1]
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(("dtype", "tables"), [("int8", 0), ("uint8", 0), ("int8", 1), ("uint8", 2)])
 @pytest.mark.parametrize("texels", [False, True])
 @pytest.mark.parametrize(("rows", "method"), [(1, "gemv"), (3, "gemv"), (7, "tiled"), (33, "staged")])
-def test_rows(device: vkq.Device, rows: int, method: str, texels: bool, dtype: str) -> None:
+def test_rows(device: vkq.Device, rows: int, method: str, texels: bool, dtype: str, tables: int) -> None:
     with preferred({"texels": texels, "gemv_texels": texels}):
-        name = added(device, f"linear[M={rows},K=70,N=37]", dtype, method=method)
+        name = added(device, f"linear[M={rows},K=70,N=37]", dtype, method=method, tables=tables)
     assert ("texels" if texels and method != "staged" else "split" if method == "gemv" else method) in name
 
 
@@ -82,18 +90,18 @@ WIDE_TILE = next(iter(catalog().shaders[WIDE].axes["tile"]))
 TILINGS = [None, Tiling("64x64"), Tiling("128x64", 3), Tiling(WIDE_TILE)]
 
 
+@pytest.mark.parametrize("tables", [0, 1, 2])
 @pytest.mark.parametrize("tiling", TILINGS, ids=str)
 def test_matrix_units(
-    strict_device: vkq.Device, tiling: Tiling | None, monkeypatch: pytest.MonkeyPatch
+    strict_device: vkq.Device, tiling: Tiling | None, tables: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Matrix units add the residual once, also if workgroups or subgroups share k."""
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
     wide = tiling is not None and tiling.wide
     name = "linear[M=70,K=700,N=69]"
-    found = added(
-        strict_device, name, path="coopmat", tiling=tiling, zero_points="none" if wide else "channel"
-    )
+    points = "none" if wide else "channel"
+    found = added(strict_device, name, path="coopmat", tiling=tiling, zero_points=points, tables=tables)
     assert "coopmat" in found
     if tiling is not None:
         assert found.endswith(f".{tiling.tile}")

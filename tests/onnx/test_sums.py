@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkq
 import vkq.onnx
+from vkq.check import graph as oracle
+from vkq.onnx.prepared import known
 from vkq.onnx.report import NodeRow
 
 from ..kernels import emulated
@@ -62,6 +64,8 @@ def ran(device: vkq.Device, data: bytes, shape: tuple[int, ...]) -> Sequence[Nod
     feed = {"x": np.random.default_rng(4).normal(0, 1.5, shape).astype(np.float32)}
     for got, want in zip(session.run(None, feed), onnxruntime_results(data, feed), strict=True):
         np.testing.assert_array_equal(got, want)
+    graph, _ = known(vkq.onnx.read(data), {"x": shape}, fallback=False)
+    np.testing.assert_array_equal(next(iter(oracle.run(graph, feed).values())), want)
     return session.explain({"x": shape}).rows
 
 
@@ -95,16 +99,22 @@ def test_a_sum_and_its_bounds(
 
 
 def block(model: Quantized, x: str, width: int, kind: str) -> str:
-    """Add a LayerNormalization, a product and a residual sum; *kind*: the readers of the residual."""
+    """Add a LayerNormalization, a product and a residual sum. *kind*: the place or another reader of the
+    residual; "biased": the product has a bias, which becomes a table for each channel."""
     ones = [model.constant(model.random.normal(1, 0.2, width).astype(np.float32)) for _ in range(2)]
     y = model.stored(model.op("LayerNormalization", x, *ones, axis=-1), 0.02, 3)
-    y = model.stored(model.op("MatMul", x if kind == "own" else y, model.weight(width, width)), 0.03, 4)
-    y = model.stored(model.op("Add", *((x, y) if kind == "first" else (y, x))), 0.04, 6)
-    return model.stored(model.op("Mul", y, x), 0.04, 1) if kind == "later" else y
+    y = model.stored(model.op("MatMul", x if "own" in kind else y, model.weight(width, width)), 0.03, 4)
+    if "biased" in kind:
+        y = model.stored(model.op("Add", model.weight(width), y), 0.04, 9)
+    y = model.stored(model.op("Add", *((x, y) if "first" in kind else (y, x))), 0.04, 6)
+    return model.stored(model.op("Mul", y, x), 0.04, 1) if "later" in kind else y
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize(("kind", "dispatches"), [("first", 1), ("second", 1), ("later", 2), ("own", 2)])
+@pytest.mark.parametrize(
+    ("kind", "dispatches"),
+    [("first", 1), ("second", 1), ("later", 2), ("own", 2), ("biased first", 1), ("biased later", 2)],
+)
 @pytest.mark.parametrize("matrices", [False, True])
 def test_sums_of_rows(
     strict_device: vkq.Device, kind: str, dispatches: int, matrices: bool, dtype: str,
@@ -119,7 +129,8 @@ def test_sums_of_rows(
     for _ in range(2):
         x = block(model, x, shape[-1], kind)
     rows = ran(strict_device, model.model(x, shape), shape)
-    sums = [row.shaders for row in rows if row.operator == "linear+add"]
+    name = "linear+lookup+add" if "biased" in kind else "linear+add"
+    sums = [row.shaders for row in rows if row.operator == name]
     assert [len(shaders) for shaders in sums] == [dispatches] * 2
     assert all(("coopmat" in shaders[0]) == matrices for shaders in sums)
     assert not any(row.operator == "add" for row in rows)

@@ -126,10 +126,9 @@ def _layer(reference: Any, of_floats: Any, names: Sequence[str]) -> Compute:
         if given.dtype == np.float32:  # layers quantize float32 x themselves
             given = quantize(given, a["x"])
         y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, overflow="wrap", **chosen)
-        if "after" not in a:
-            return one(y)
-        last: Node = a["after"]
-        return list(compute(last, [y if name == OWN else x[3] for name in last.inputs]))
+        for step in a.get("after", ()):
+            (y,) = compute(step, [y if name == OWN else x[3] for name in step.inputs])
+        return one(y)
 
     return compute_layer
 

@@ -69,7 +69,7 @@ class Node:
     @property
     def label(self) -> str:
         """The operator with its epilogue: ``conv2d+add``."""
-        return f"{self.op}+{self.attributes['after'].op}" if "after" in self.attributes else self.op
+        return "+".join([self.op, *(step.op for step in self.attributes.get("after", ()))])
 
     def __str__(self) -> str:
         op = self.attributes["op"] if self.op == "foreign" else self.op

@@ -1,5 +1,6 @@
 """The epilogue of 8-bit results (common/after.glslh): a lookup table, a table for each channel, the addition
-of a residual, or dequantization to float32; or results in parts with their own parameters."""
+of a residual (also after a lookup), or dequantization to float32; or results in parts with their own
+parameters."""
 
 from __future__ import annotations
 
@@ -14,27 +15,31 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-TABLE, ADD, DEQUANTIZED, TABLES, PARTS = 1, 2, 3, 4, 5  # the shader's constant AFTER
+# The steps of an epilogue, and PARTS; the sum of their codes is the shader's constant AFTER.
+TABLE, ADD, TABLES, DEQUANTIZED, PARTS = 1, 2, 4, 8, 16
 HEAD = 16  # header bytes before the first channel's data, with TABLES
 
 
 @dataclasses.dataclass(frozen=True)
 class After:
     """An epilogue: its code in the shader (``kind``) and the parameters of its results (``y``; None:
-    unchanged). ``words`` returns its int32 data, ``bytes`` long. The data are stored before the channel
-    parameters, or after them with TABLES. ``parts``: the results are neighbouring parts of so many channels,
-    a multiple of 16, with these parameters before the epilogue (TABLES or PARTS; else empty)."""
+    unchanged). ``words`` returns the int32 data, ``bytes`` long, that are stored before the channel
+    parameters; ``tables`` those after them: a table for each of ``channels`` channels. ``parts``: the results
+    are neighbouring parts of so many channels, a multiple of 16, with these parameters before the epilogue
+    (TABLES or PARTS; else empty)."""
 
     kind: int
     y: QParams | None
     bytes: int
     words: Callable[[], Words]
+    channels: int = 0
+    tables: Callable[[], Words] = lambda: _none()
     parts: tuple[tuple[int, QParams], ...] = ()
 
     @property
     def in_place(self) -> bool:
         """True if the epilogue reads its second operand at the destination."""
-        return self.kind == ADD
+        return bool(self.kind & ADD)
 
     @property
     def constants(self) -> Mapping[str, Constant]:
@@ -45,13 +50,23 @@ class After:
         """Return a kernel's channel parameters together with the data of this epilogue."""
         if not self.kind:
             return Resident(device, size, channels)
-        whole = self.bytes + size
-        if self.kind == TABLES:
-            head = np.array([(HEAD + size) // 16, self.bytes // 256 - 1, 0, 0], np.int32)
-            return Resident(
-                device, HEAD + whole, lambda: np.concatenate([head, channels().reshape(-1), self.words()])
-            )
-        return Resident(device, whole, lambda: np.concatenate([self.words(), channels().reshape(-1)]))
+        first = self.bytes + (HEAD if self.channels else 0)
+        head = np.array([(first + size) // 16, self.channels - 1, 0, 0][: 4 * bool(self.channels)], np.int32)
+
+        def words() -> Words:
+            return np.concatenate([self.words(), head, channels().reshape(-1), self.tables()])
+
+        return Resident(device, first + size + 256 * self.channels, words)
+
+    def then(self, last: After) -> After:
+        """Return the epilogue that looks up each result in this one's tables, and adds a residual as *last*
+        does."""
+
+        def words() -> Words:
+            return np.concatenate([self.words(), last.words()])
+
+        kind, size = self.kind | last.kind, self.bytes + last.bytes
+        return dataclasses.replace(self, kind=kind, y=last.y, bytes=size, words=words)
 
 
 def _none() -> Words:
@@ -65,8 +80,9 @@ AS_NUMBERS = After(DEQUANTIZED, None, 0, _none)  # float32 results (common/gemm_
 def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
     """Return the epilogue that maps each stored result q to the stored result ``entries[q + 128]``, or
     ``entries[channel, q + 128]`` if there is a table for each channel."""
-    kind = TABLE if entries.ndim == 1 else TABLES
-    return After(kind, y, entries.size, lambda: _flat(entries))
+    if entries.ndim == 1:
+        return After(TABLE, y, entries.size, lambda: _flat(entries))
+    return After(TABLES, y, 0, _none, len(entries), lambda: _flat(entries))
 
 
 def in_parts(parts: Sequence[tuple[int, QParams, After]]) -> After:
@@ -75,17 +91,16 @@ def in_parts(parts: Sequence[tuple[int, QParams, After]]) -> After:
     channel has one."""
     own = tuple((channels, y) for channels, y, _ in parts)
     if not any(after.kind for *_, after in parts):
-        return After(PARTS, None, 0, _none, own)
+        return After(PARTS, None, 0, _none, parts=own)
 
-    def words() -> Words:
-        same = np.arange(-128, 128, dtype=np.int8)
-        tables = [after.words().view(np.int8).reshape(-1, 256) if after.kind else same for *_, after in parts]
-        pairs = zip(tables, own, strict=True)
-        return _flat(
-            np.concatenate([np.broadcast_to(table, (channels, 256)) for table, (channels, _) in pairs])
-        )
+    def tables() -> Words:
+        same, found = np.arange(-128, 128, dtype=np.int8), []
+        for channels, _, after in parts:
+            entries = after.tables() if after.channels else after.words() if after.kind else same
+            found.append(np.broadcast_to(entries.view(np.int8).reshape(-1, 256), (channels, 256)))
+        return _flat(np.concatenate(found))
 
-    return After(TABLES, None, 256 * sum(channels for channels, _ in own), words, own)
+    return After(TABLES, None, 0, _none, sum(channels for channels, _ in own), tables, own)
 
 
 def with_sum(

@@ -27,7 +27,6 @@ from ..select.tuner import ranked
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
-from .after import ADD
 from .matrix_tiles import TURN, Tiling, tilings
 from .split import counters
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ceil4, zeros_behind
@@ -216,7 +215,7 @@ class MatrixGemm:
     def _fitting(self, rows: int) -> Iterator[tuple[Tiling, Variant]]:
         """Yield the tilings that are whole matrices, the best first."""
         w = self.packed
-        how = self.whole is None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
+        how = self.whole is None, self.split is not None, self.wide, w.arithmetic.after.in_place
         known = profile(self.device.capabilities)
         listed = self.listed or ranked(KIND, tilings(known, rows, w.n, self.k, w.groups, *how))
         for tiling in (self.tiling,) if self.tiling else listed:

@@ -102,7 +102,7 @@ class Q8taQ8csw(Int8Scheme):
         out[:, :, 0] = offset.astype(np.uint64).astype(np.uint32).view(np.int32)
         if self.y is not None and self.out == "f32":
             out[:, :, 3] = np.float32(self.y.scale).view(np.int32)
-        elif self.after.kind in (TABLES, PARTS):
+        elif self.after.kind & (TABLES | PARTS):
             out[:, :n, 3] = by_group(y_zero, groups, n)
         out[:, :, 1] = w_zero
         out[:, :n, 2] = by_group(scale.astype(np.float32), groups, n).view(np.int32)

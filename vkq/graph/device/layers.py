@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...device.profiles import profile
-from ...kernels.after import AS_NUMBERS, After, through_table
+from ...kernels.after import AS_NUMBERS, NOTHING, After, through_table
 from ...kernels.binary import sum_after
 from ...numerics.elementwise import swaps
 from ...numerics.stored import signed
@@ -34,14 +34,14 @@ def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
 
 
 def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...], apart: bool = False) -> Any:
-    """Return the layer of a node, without the node's epilogue if *apart*."""
+    """Return the layer of a node, without the sum in the node's epilogue if *apart*."""
     a, shape = node.attributes, context.graph.specs[node.outputs[0]].shape
-    last: Node | None = a.get("after")
 
     def made() -> Any:
         layer = _made(context, node, kind, names)
-        if last is not None and not apart:
-            layer.finish(AS_NUMBERS if last.op == "dequantize" else _after(node, last, shape))
+        after = _after(node, shape, apart)
+        if after is not NOTHING:
+            layer.finish(after)
         return layer
 
     key = (node.op, node.outputs[0], a["x"], a["y"], apart)
@@ -55,13 +55,13 @@ def _of(context: Context, node: Node) -> tuple[Any, ...]:
 
 
 def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
-    """Return the layer of a conv2d node, without the node's epilogue if *apart*."""
+    """Return the layer of a conv2d node, without the sum in the node's epilogue if *apart*."""
     layer: Conv2d = _kept(context, node, Conv2d, CONV, apart)
     return layer
 
 
 def linear_of(context: Context, node: Node, apart: bool = False) -> Linear:
-    """Return the layer of a linear node, without the node's epilogue if *apart*."""
+    """Return the layer of a linear node, without the sum in the node's epilogue if *apart*."""
     layer: Linear = _kept(context, node, Linear, (), apart)
     return layer
 
@@ -89,7 +89,6 @@ def _finished(
     """Add a layer with its epilogue to the plan. *build* adds the layer and the residual that it overwrites
     (None: there is none)."""
     b, x = context.builder, context.value(node.inputs[0])
-    last: Node | None = node.attributes.get("after")
     other = context.value(node.inputs[3]) if node.input(3) else None
     # The kernel overwrites the residual with the sum; this is possible only if no other node reads the
     # residual.
@@ -98,8 +97,9 @@ def _finished(
         not alone or context.read_later(node, other) or _large(context, node, layer_of)
     )
     y = unnamed(context, build(layer_of(context, node, apart), None if apart else other))
-    if last is None or other is None or not apart:
+    if other is None or not apart:
         return y
+    last: Node = node.attributes["after"][-1]
     of = last.attributes
     op: Any = last.op
     one, two = (y, other) if last.inputs[0] == OWN else (other, y)
@@ -125,23 +125,27 @@ def only_reader(context: Context, node: Node) -> Node | None:
     return None if readers[0].input(3) else readers[0]
 
 
-def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
-    """Return the epilogue of a layer whose results have this shape."""
-    a = last.attributes
-    if last.op == "lookup":
-        return through_table(signed(a["table"]), node.attributes["y"])
-    first = last.inputs[0] == OWN
-    own, other = (a["a"], a["b"]) if first else (a["b"], a["a"])
-    op: Any = last.op
-    return sum_after(op, own, other, a["y"], a.get("activation"), first, shape)
+def _after(node: Node, shape: tuple[int, ...], apart: bool = False) -> After:
+    """Return the epilogue of a layer whose results have this shape, without its sum if *apart*."""
+    found = NOTHING
+    for step in node.attributes.get("after", ()):
+        a = step.attributes
+        if step.op == "dequantize":
+            found = AS_NUMBERS
+        elif step.op == "lookup":
+            found = through_table(signed(a["table"]), node.attributes["y"])
+        elif not apart:
+            first = step.inputs[0] == OWN
+            own, other = (a["a"], a["b"]) if first else (a["b"], a["a"])
+            found = found.then(sum_after(step.op, own, other, a["y"], a.get("activation"), first, shape))
+    return found
 
 
 def prepare(graph: Graph) -> None:
     """Compute and cache the formulas and tables of all residual sums."""
     for node in graph.nodes:
-        last: Node | None = node.attributes.get("after")
-        if last is not None and last.op in ("add", "sub"):
-            _after(node, last, graph.specs[node.outputs[0]].shape).words()
+        if node.input(3) and node.op in ("conv2d", "linear"):
+            _after(node, graph.specs[node.outputs[0]].shape).words()
 
 
 ROWS: dict[str, DeviceOperator] = {

@@ -59,8 +59,8 @@ def _attention(context: Context, node: Node) -> Node | None:
     """Return the attention that alone reads the 8-bit result of a linear node, if the node has no activation,
     and no epilogue except a lookup."""
     name, a = node.outputs[0], node.attributes
-    last: Node | None = a.get("after")
-    plain = a["y"] is not None and a["activation"] is None and (last is None or last.op == "lookup")
+    steps = {step.op for step in a.get("after", ())}
+    plain = a["y"] is not None and a["activation"] is None and steps <= {"lookup"}
     if not plain or context.uses[name] != 1 or name in context.results:
         return None
     (reader,) = context.readers(name)

@@ -110,7 +110,7 @@ def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
     return {name: node.attributes[name] for name in names if name in node.attributes}
 
 
-# The name of the layer's own result among the inputs of its ``after`` node.
+# The name of the layer's own result among the inputs of its ``after`` nodes.
 OWN = ""
 LAYER = ("w_scale", "w_zero_point", "activation")  # with x and y
 
@@ -119,14 +119,14 @@ def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
     """Return the table row of conv2d, conv_transpose2d or linear: inputs x, weight, bias (constants). The
     attribute x is None for float32 or float16 activations; the result then has their type.
 
-    A conv2d or linear may have an epilogue ``after``: a node (add, sub, lookup) with the operand `OWN`, the
-    layer's result; its other operand is the fourth input. The epilogue of a linear may also be a dequantize,
-    or a lookup with one table for each channel."""
+    A conv2d or linear may have an epilogue ``after``: nodes with the operand `OWN`, the result so far: a
+    lookup, an add or sub, or both in this order. The other operand of a sum is the fourth input. The epilogue
+    of a linear may also be a dequantize, and its lookup may have one table for each channel."""
 
     def infer(x: Inputs) -> list[Spec]:
         shape = problem(x.spec(0).shape, x.spec(1).shape, **options(x.node, names)).y_shape
-        last: Node | None = x.node.attributes.get("after")
-        return [Spec("float32", shape)] if last and last.op == "dequantize" else _result(x, shape)
+        last: Sequence[Node] = x.node.attributes.get("after", ())[-1:]
+        return [Spec("float32", shape)] if last and last[0].op == "dequantize" else _result(x, shape)
 
     return Operator("quantized", infer)
 

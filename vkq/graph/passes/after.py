@@ -1,5 +1,5 @@
-"""Fuses epilogues. The epilogue of a convolution or linear layer is the addition of another value (a
-residual), or a table; of a linear layer also a table for each channel, or a dequantize.
+"""Fuses epilogues. The epilogue of a convolution or linear layer is a table, the addition of another value (a
+residual), or both; of a linear layer also a dequantize, and a table for each channel.
 
 This is exact: the kernel requantizes its result first, and the epilogue reads these bytes."""
 
@@ -36,7 +36,8 @@ class _LastSteps:
         inputs = tuple(OWN if name == own else "other" for name in node.inputs)
         step = Node(node.op, inputs, (), node.attributes)
         given = (made.inputs[0], made.inputs[1], made.input(2), *others)
-        sweep.emit(made.op, given, node.outputs[0], made.source, **{**made.attributes, "after": step})
+        after = (*made.attributes.get("after", ()), step)
+        sweep.emit(made.op, given, node.outputs[0], made.source, **{**made.attributes, "after": after})
         return True
 
     def _looked_up(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
@@ -46,23 +47,24 @@ class _LastSteps:
         columns = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
         ops = LAYERS if table.ndim == 1 else ("linear",) if columns else ()
         plain = ops and table.dtype.name == sweep.specs[own].dtype
-        return own, self._layer(sweep, own, *ops) if plain else None
+        return own, self._layer(sweep, own, (), *ops) if plain else None
 
     def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
         """If layers compute the operands of a sum, return the operand that is computed later, and its layer:
         the other operand exists by then."""
-        made = {name: self._layer(sweep, name, *LAYERS) for name in node.inputs}
+        made = {name: self._layer(sweep, name, ("lookup",), *LAYERS) for name in node.inputs}
         own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
         alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
         return own, made[own] if alike and len(made) == 2 else None
 
-    def _layer(self, sweep: Sweep, name: str, *ops: str) -> Node | None:
-        """Return the layer that computes a value, if the value has one reader and the layer has no epilogue
-        yet."""
+    def _layer(self, sweep: Sweep, name: str, before: tuple[str, ...], *ops: str) -> Node | None:
+        """Return the layer that computes a value, if the value has one reader and the layer's epilogue so far
+        has only the steps *before*."""
         made = sweep.producer(name, *ops)
         if made is None or (made.op == "linear" and not isinstance(made.attributes["x"], QParams)):
             return None
-        free = "after" not in made.attributes and made.attributes["y"] is not None
+        steps = {step.op for step in made.attributes.get("after", ())}
+        free = steps <= {*before} and made.attributes["y"] is not None
         return made if free and self.uses[name] == 1 else None
 
 
@@ -72,7 +74,7 @@ def _as_numbers(sweep: Sweep, node: Node) -> bool:
     if made is None or "after" in made.attributes or made.attributes["y"] != node.attributes["x"]:
         return False
     last = Node(node.op, (OWN,), (), node.attributes)
-    sweep.emit("linear", made.inputs, node.outputs[0], made.source, **{**made.attributes, "after": last})
+    sweep.emit("linear", made.inputs, node.outputs[0], made.source, **{**made.attributes, "after": (last,)})
     return True
 
 
