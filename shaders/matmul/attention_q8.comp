@@ -56,18 +56,7 @@ layout(set = 0, binding = 6) writeonly buffer Y { int y[]; };
 layout(set = 0, binding = 6) writeonly buffer Y { ivec4 y[]; };
 #endif
 
-layout(push_constant) uniform Push {
-  uint first_group;
-  uint matrices, heads, queries, keys;
-  int q_zero, k_zero, score_zero, weight_zero, v_zero, y_zero;  // operands' with the shift of the dot form
-  float score_multiplier, y_multiplier;
-  float ra;
-  uint mask_batch, mask_head, mask_query;  // rows of the mask between neighbours
-  float steps;
-  int softmax_zero;
-  uint q_column, k_column, v_column;  // blocks of 16 columns before the first, for BLOCKED
-} p;
-
+#include "push.glslh"
 #include "workgroup.glslh"
 #include "dot4x8.glslh"
 #include "dot_block.glslh"
@@ -76,7 +65,7 @@ layout(push_constant) uniform Push {
 #include "transposed4x4.glslh"
 
 #define RUNS(words) (((words) + 3u) / 4u)
-// words of a staged row, in whole runs; one more, so that neighbours read from other banks
+// Words of a staged row, in whole runs; one more, so that neighbours read from other banks
 const uint WORDS = 4u * RUNS(DEPTH4 > WIDTH4 ? DEPTH4 : WIDTH4) + 1u;
 shared ivec4 scores[ROWS4 * KEYS4];           // then the weights
 shared ivec4 staged[TILE * WORDS];
@@ -90,17 +79,7 @@ uint matrix, first;  // of this workgroup: its matrix, and its first block of ro
 
 #include "attention_blocks.glslh"
 #include "attention_mask.glslh"
-#include "attention_weights.glslh"
-
-// Raise the largest score of each row of a block by those of its keys that exist.
-void raise_tops(uint r, uint at, ivec4 words) {
-  [[unroll]] for (uint i = 0u; i < 4u; i++) {
-    ivec4 own = int8x4_unpack(words[i]);
-    int top = own.x;
-    [[unroll]] for (uint lane = 1u; lane < 4u; lane++) if (4u * at + lane < p.keys) top = max(top, own[lane]);
-    atomicMax(tops[4u * r + i], top);
-  }
-}
+#include "attention_rows.glslh"
 
 // Compute the scores of a block of rows with block `at` of the keys, which is block `place` in shared memory.
 void score(uint r, uint at, uint place) {

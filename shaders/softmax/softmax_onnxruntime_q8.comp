@@ -89,11 +89,8 @@ void store_results(Words row, uint t, uint size, int top, uint total) {
   float factor = factor_of(total);
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
     uint word = word_at(row, i);
-    ivec4 q = int8x4_unpack(x[word]), result = ivec4(0);
-    [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
-      if (i + lane >= size) continue;
-      result[lane] = clamp(result_of(table[255 - top + q[lane]], divisor, factor) + p.y_zero, -128, 127);
-    }
+    ivec4 result = clamp(results_of(entries(row, i, size, top), divisor, factor) + p.y_zero, -128, 127);
+    [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane >= size) result[lane] = 0;
     y[word] = int8x4_pack(result);
   }
 }

@@ -18,6 +18,7 @@ from vkq.shader.load import load_shader
 GLSL = """\
 // y = (a + b, a / b) as bits
 #version 450
+#extension GL_EXT_control_flow_attributes : require
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
@@ -41,7 +42,8 @@ void main() {
 LOOP = "iterations: 10\n"  # limit of the loop in quantized_quotient
 FLOATS = "y[2u * i] = sum(a, b); y[2u * i + 1u] = quotient(a, b);"
 SOFTMAX = (
-    "uint t = floatBitsToUint(b); y[i] = float(result_of(floatBitsToUint(a), divisor_of(t), factor_of(t)));"
+    "uint t = floatBitsToUint(b); uvec4 e = uvec4(0u, floatBitsToUint(a), uvec2(0u));"
+    " y[i] = float(results_of(e, divisor_of(t), factor_of(t)).y);"
 )
 WHOLE = "y[i] = float(quick_quotient(floatBitsToUint(a), floatBitsToUint(b)));"
 YAML = """\
