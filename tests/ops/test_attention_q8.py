@@ -11,7 +11,8 @@ import pytest
 import vkq
 from tests.conftest import share
 from vkq import QParams
-from vkq.kernels.attention_q8 import SHADER, AttentionQ8, AttentionSteps, Three, offsets, score_scale
+from vkq.kernels.attention_q8 import SHADER, AttentionQ8
+from vkq.kernels.attention_steps import AttentionSteps, Three, offsets, score_scale
 from vkq.layout.extent import BLOCKED, MATRIX, Spec
 from vkq.numerics.elementwise import binary
 from vkq.numerics.requantize import multipliers, requantize

@@ -1,5 +1,6 @@
-"""8-bit attention in one dispatch (attention_q8.comp): two products, the addition of a mask and the softmax,
-with the scores in shared memory."""
+"""8-bit attention in one dispatch: two products, the addition of a mask and the softmax, with the scores in
+shared memory. The products are packed dot products (attention_q8.comp), or run on matrix units
+(attention_q8_coopmat.comp)."""
 
 from __future__ import annotations
 
@@ -7,63 +8,35 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ..device.profiles import profile
 from ..layout.extent import BLOCKED, MATRIX, Spec
-from ..numerics.elementwise import scales_of_sum
-from ..numerics.qparams import QParams
 from ..numerics.requantize import multipliers
 from ..numerics.stored import signed_zero_point
 from ..numerics.tables import SoftmaxTerms
+from ..probe.matrices import Matrices, advertised, counted
 from ..problem.heads import apart, together
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.program import Program
-from ..select.path import without_matrices
+from ..select.path import COOPMAT, choose_path, without_matrices
 from ..shader.catalog import catalog
-from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .attention import AttentionSizes
-from .binary import FLOAT_STEP, stored_table
+from .attention_q8_tiles import Tile, best, dot_tiles, matrix_tiles
+from .attention_steps import AttentionSteps, offsets, score_scale
 from .gemm import SHIFTS
 from .repack import repacked, reshaped
 from .sharing import runs_beside_others
-from .weights import ceil4
 
-SHADER = "attention_q8__tile"
-INVOCATIONS = 128
+SHADER, UNITS = "attention_q8__tile", "attention_q8__coopmat"
 TABLE_BYTES = 1024  # the size of a table of one float32 for each byte
 SOFTMAX = 16  # the cost of the softmax of one score, in multiply-adds
-# The most 4x4 blocks of keys or values in shared memory at a time, and the most blocks along the keys.
-STAGED, MOST_TILE = 512, 32
 LAYOUTS = {MATRIX: "4h4w", BLOCKED: "16c"}
+LEAST_QUERIES = 16  # fewer would leave most of a matrix empty
 HEADS = ("Q_HEADS", "K_HEADS", "V_HEADS", "Y_HEADS")
-
-Three = tuple[QParams, QParams, QParams]  # the parameters of two operands and of the result
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionSteps:
-    """The quantization parameters of each step: ``scores = q k^T``; ``sums`` of the scores and a mask (None
-    without a mask); the softmax (its input, its result); ``y = weights v``. mask_first: the mask is the first
-    operand of the sum. litert: the softmax gives LiteRT's bytes, else ONNX Runtime's. table: the 256 bytes of
-    a lookup after the softmax, for the stored inputs from -128 on."""
-
-    scores: Three
-    sums: Three | None
-    softmax: tuple[QParams, QParams]
-    results: Three
-    mask_first: bool = False
-    litert: bool = False
-    table: bytes | None = None
-
-    @property
-    def dtypes(self) -> set[str]:
-        """The types of all operands and results."""
-        return {q.dtype for q in (*self.scores, *(self.sums or ()), *self.softmax, *self.results)}
 
 
 def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> AttentionSizes | None:
@@ -80,7 +53,8 @@ def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> Atte
 @dataclasses.dataclass(frozen=True)
 class AttentionQ8:
     """8-bit attention of given sizes in one dispatch. side_by_side: the number of heads in the columns of q,
-    k, v and the result. firsts: the first columns of q, k and v."""
+    k, v and the result. firsts: the first columns of q, k and v. matrices: the shape of the products on
+    matrix units; None: packed dot products."""
 
     device: Device
     sizes: AttentionSizes
@@ -90,6 +64,7 @@ class AttentionQ8:
     layout: str
     form: str  # the form of the dot product
     firsts: tuple[int, int, int] = (0, 0, 0)
+    matrices: Matrices | None = None
 
     @classmethod
     def of(
@@ -123,48 +98,55 @@ class AttentionQ8:
             return f"four of {sizes.queries} queries or {sizes.keys} keys lie in two matrices"
         layout = BLOCKED if blocked else MATRIX
         found = cls(device, sizes, steps, side_by_side, mask, layout, form, firsts)
+        if blocked:
+            found = found._on_matrix_units()
         return found if found._able else f"scores of {sizes.keys} keys exceed the shared memory"
+
+    def _on_matrix_units(self) -> AttentionQ8:
+        """Return this attention on matrix units, or as it is if they cannot compute it."""
+        c, sizes = self.device.capabilities, self.sizes
+        if sizes.queries < LEAST_QUERIES or choose_path(self.device).path != COOPMAT or counted(c):
+            return self
+        for one in advertised(c):
+            fits = one.m == 16 and one.subgroup >= 16 and sizes.depth % one.k == 0
+            found = dataclasses.replace(self, matrices=one)
+            if fits and one.form == "s8s8" and found._able:
+                return found
+        return self
 
     @property
     def variant(self) -> Variant:
-        """The shader of the device's dot form."""
+        """The shader of the device's matrices or of its dot form."""
+        if self.matrices:
+            return catalog().find(UNITS)
         return catalog().find(SHADER, dot=self.form, layout=LAYOUTS[self.layout])
 
     @property
-    def _matrices(self) -> int:
+    def _heads(self) -> int:
+        """The number of products q k^T: the heads of all images."""
         return self.sizes.batch * self.sizes.heads
 
     @functools.cached_property
-    def _able(self) -> list[dict[str, Constant]]:
+    def _able(self) -> list[Tile]:
         return [one for one in self._tiles() if self._runs(one)]
 
     @property
-    def tile(self) -> dict[str, Constant]:
-        """The constants of the largest tile that gives every core work, or of the smallest tile if none
-        does."""
-        cores, fours = profile(self.device.capabilities).multiprocessors, ceil4(self.sizes.queries)
-        busy = (t for t in self._able if self._matrices * -(-fours // int(t["ROWS4"])) >= 2 * cores)
-        return next(busy, self._able[-1])
+    def tile(self) -> Tile:
+        """The constants of the tile that the device should run."""
+        return best(self._able, self.sizes, profile(self.device.capabilities).multiprocessors)
 
-    def _tiles(self) -> Iterator[dict[str, Constant]]:
-        """Yield tiles, the largest first."""
-        depth, wide = ceil4(self.sizes.depth), ceil4(self.sizes.width)
-        keys4, tile = 1 << (ceil4(self.sizes.keys) - 1).bit_length(), MOST_TILE
-        while tile > 1 and tile * max(depth, wide) > STAGED:
-            tile //= 2
-        for rows4 in (one for one in (8, 4, 2, 1) if one * wide <= INVOCATIONS):
-            yield {
-                "ROWS4": rows4, "KEYS4": keys4, "TILE": min(tile, keys4),
-                "DEPTH4": depth, "WIDTH4": wide, "LOCAL_X": INVOCATIONS,
-            }  # fmt: skip
+    def _tiles(self) -> Iterator[Tile]:
+        """Yield tiles; those of dot products from the largest on."""
+        return matrix_tiles(self.sizes, self.matrices) if self.matrices else dot_tiles(self.sizes)
 
-    def _runs(self, tile: dict[str, Constant]) -> bool:
+    def _runs(self, tile: Tile) -> bool:
         return runs_beside_others(self.device, self.variant, self._constants(tile), self._push())
 
-    def _constants(self, tile: dict[str, Constant]) -> dict[str, Constant]:
+    def _constants(self, tile: Tile) -> Tile:
         steps = self.steps
+        small = {"SMALL_SUMS": self._largest_sum < 1 << 22} if self.matrices else {}
         return {
-            **tile, **dict(zip(HEADS, self.side_by_side, strict=True)), "LITERT": steps.litert,
+            **tile, **small, **dict(zip(HEADS, self.side_by_side, strict=True)), "LITERT": steps.litert,
             "NORMAL": self._terms.normal, "MASK": steps.sums is not None, "TABLE": steps.table is not None,
         }  # fmt: skip
 
@@ -173,14 +155,24 @@ class AttentionQ8:
         of, y = self.steps.softmax
         return SoftmaxTerms.of(self.steps.litert, of.scale, y.scale, self.sizes.keys)
 
+    @property
+    def _largest_sum(self) -> float:
+        """A bound of the sums of both products. A row's weights without their zero point add up to at most
+        1 / scale, and half a step for each key."""
+        sizes, weights = self.sizes, self.steps.softmax[1]
+        total = 255.0 * sizes.keys
+        if self.steps.table is None:
+            total = min(total, 1 / weights.scale + sizes.keys)
+        return 255 * max(255.0 * sizes.depth, total)
+
     def _push(self) -> dict[str, int | float]:
         steps, sizes, weights = self.steps, self.sizes, self.steps.softmax[1]
-        of_q, of_k = SHIFTS[self.form]
+        of_q, of_k = (0, 0) if self.matrices else SHIFTS[self.form]
         (q, k, scores), (p, v, y) = steps.scores, steps.results
         ra = score_scale(steps.sums, steps.mask_first) if steps.sums else 0.0
         batch, head, query = self._rows()
         return {
-            "matrices": self._matrices, "heads": sizes.heads, "queries": sizes.queries, "keys": sizes.keys,
+            "matrices": self._heads, "heads": sizes.heads, "queries": sizes.queries, "keys": sizes.keys,
             "q_zero": signed_zero_point(q) + of_q, "k_zero": signed_zero_point(k) + of_k,
             "score_zero": signed_zero_point(scores), "weight_zero": signed_zero_point(p) + of_q,
             "v_zero": signed_zero_point(v) + of_k, "y_zero": signed_zero_point(y), "ra": ra,
@@ -198,17 +190,19 @@ class AttentionQ8:
 
     def program(self) -> Program:
         """Return the pipeline."""
-        return self.device.program(self.variant, self._constants(self.tile))
+        subgroup = self.matrices.subgroup if self.matrices else 0
+        return self.device.program(self.variant, self._constants(self.tile), subgroup)
 
     @property
     def reason(self) -> str:
         """The reason for one dispatch, as text."""
-        scores = self._matrices * self.sizes.queries * self.sizes.keys
-        return f"one dispatch: {scores} scores stay in shared memory"
+        scores = self._heads * self.sizes.queries * self.sizes.keys
+        units = f", on matrix units ({self.matrices})" if self.matrices else ""
+        return f"one dispatch: {scores} scores stay in shared memory{units}"
 
     def build(self, b: Builder, q: Value, k: Value, v: Value, mask: Value | None) -> Value:
         """Add the dispatch to a plan."""
-        s, steps, (*_, y_heads), matrices = self.sizes, self.steps, self.side_by_side, self._matrices
+        s, steps, (*_, y_heads), matrices = self.sizes, self.steps, self.side_by_side, self._heads
         leading, rows = apart(q.spec.shape, self.side_by_side[0])[:-2], (s.queries, s.keys, s.keys)
         operands = [
             reshaped(b, x, (matrices // heads * many, x.spec.size // (matrices // heads * many)), self.layout)
@@ -228,40 +222,6 @@ class AttentionQ8:
         macs = matrices * s.queries * s.keys * (s.depth + s.width + SOFTMAX)
         b.dispatch(program, [*operands, given, added, terms, y], self._push(), macs)
         return reshaped(b, y, together((*leading, s.queries, s.width), y_heads), self.layout)
-
-
-def score_scale(sums: Three, mask_first: bool) -> float:
-    """Return the factor of the score in the sum of score and mask."""
-    ra, rb, _ = scales_of_sum(*sums, False)
-    return float(rb if mask_first else ra)
-
-
-@functools.lru_cache(maxsize=64)
-def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
-    """Return a float32 value c for each stored value of the mask, from -128 on, so that ``round(score * ra +
-    c)``, clamped to int8, is the sum of the mask's value and every score. None if no such c exists.
-    soft_float: the device may round in any direction, else it rounds to nearest even.
-
-    For each score, the sum's byte allows c an interval of length 1, unbounded on one side where the sum
-    saturates. The intersection of the 256 intervals contains the constant of the float32 formula; c is its
-    middle.
-    """
-    table = stored_table("add", *sums, None)  # indexed [second][first]
-    table = table.T if mask_first else table  # indexed [mask][score]
-    numbers, ra = np.arange(-128, 128), score_scale(sums, mask_first)
-    products, want = numbers * ra, table.astype(np.float64)
-    low = np.where(want > -128, want - 0.5 - products, -np.inf).max(1)
-    high = np.where(want < 127, want + 0.5 - products, np.inf).min(1)
-    low, high = np.where(np.isinf(low), high - 2, low), np.where(np.isinf(high), low + 2, high)
-    found = ((low + high) / 2).astype(np.float32)
-    found.flags.writeable = False
-    if soft_float:  # product and sum are rounded once each; only sums up to 256 matter
-        errors = FLOAT_STEP * (2 * np.abs(products).max() + np.abs(found) + 512)
-        return found if np.all(np.minimum(high - found, found - low) > errors) else None
-    fused = (products + found[:, None].astype(np.float64)).astype(np.float32)
-    apart = numbers.astype(np.float32) * np.float32(ra) + found[:, None]
-    exact = (np.array_equal(np.rint(np.clip(value, -128, 127)), want) for value in (fused, apart))
-    return found if all(exact) else None
 
 
 def _broadcasts(mask: tuple[int, ...] | None, scores: tuple[int, ...]) -> bool:

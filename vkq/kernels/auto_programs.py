@@ -30,7 +30,8 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from .after import NOTHING
 from .attention import AttentionSizes
-from .attention_q8 import AttentionQ8, AttentionSteps
+from .attention_q8 import AttentionQ8
+from .attention_steps import AttentionSteps
 from .binary import arithmetic
 from .depthwise import Depthwise
 from .direct import Direct, Sweep

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..kernels.attention_q8 import AttentionQ8, AttentionSteps
+from ..kernels.attention_q8 import AttentionQ8
+from ..kernels.attention_steps import AttentionSteps
 from ..layout.extent import MATRIX, Spec
 from ..numerics.stored import shift
 from ..problem.heads import TURNED, apart

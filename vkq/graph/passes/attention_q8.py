@@ -3,7 +3,7 @@ is one dispatch if the device supports it."""
 
 from __future__ import annotations
 
-from ...kernels.attention_q8 import AttentionSteps
+from ...kernels.attention_steps import AttentionSteps
 from ...numerics.qparams import QParams
 from ...numerics.stored import signed
 from ...problem.heads import ONE_EACH, TURNED

@@ -1,0 +1,65 @@
+"""The tiles of 8-bit attention in one dispatch, as specialization constants: how many rows of the scores a
+workgroup computes, and how many keys are in shared memory at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from ..probe.matrices import Matrices
+from ..shader.spec import Value as Constant
+from .attention import AttentionSizes
+from .weights import ceil4
+
+Tile = dict[str, Constant]
+INVOCATIONS = 128
+# With dot products: the most 4x4 blocks of keys or values in shared memory, and the most along the keys.
+STAGED, MOST_BLOCKS = 512, 32
+# On matrix units: the cost of starting a workgroup, in rows, and how many workgroups a core runs at once.
+START, RESIDENT = 5.5, 6
+
+
+def dot_tiles(sizes: AttentionSizes) -> Iterator[Tile]:
+    """Yield tiles for packed dot products (attention_q8.comp), the largest first."""
+    depth, wide = ceil4(sizes.depth), ceil4(sizes.width)
+    keys4, tile = 1 << (ceil4(sizes.keys) - 1).bit_length(), MOST_BLOCKS
+    while tile > 1 and tile * max(depth, wide) > STAGED:
+        tile //= 2
+    for rows4 in (one for one in (8, 4, 2, 1) if one * wide <= INVOCATIONS):
+        yield {
+            "ROWS4": rows4, "KEYS4": keys4, "TILE": min(tile, keys4),
+            "DEPTH4": depth, "WIDTH4": wide, "LOCAL_X": INVOCATIONS,
+        }  # fmt: skip
+
+
+def matrix_tiles(sizes: AttentionSizes, matrices: Matrices) -> Iterator[Tile]:
+    """Yield tiles for matrix units (attention_q8_coopmat.comp)."""
+    least = INVOCATIONS // matrices.subgroup * matrices.m
+    for rows, tile in itertools.product((32, 16), (least, 2 * least)):
+        tiles = 1 << (-(-sizes.keys // tile) - 1).bit_length()
+        yield {
+            "ROWS": rows, "KEYS16": tiles * tile // 16, "TILE": tile, "LOCAL_X": INVOCATIONS,
+            "DEPTH16": sizes.depth // 16, "WIDTH16": sizes.width // 16, **matrices.shape_constants,
+        }  # fmt: skip
+
+
+def best(tiles: Sequence[Tile], sizes: AttentionSizes, cores: int) -> Tile:
+    """Return the tile that a device with so many cores should run.
+
+    With dot products it is the largest that gives every core work, or the smallest if none does. On matrix
+    units it has the lowest estimated time. Among tiles of as many rows there, one that loads more keys at a
+    time has fewer barriers, which pays only while a core has few workgroups.
+    """
+
+    def workgroups(tile: Tile) -> int:
+        rows = int(tile["ROWS"] if "ROWS" in tile else 4 * int(tile["ROWS4"]))
+        return sizes.batch * sizes.heads * -(-sizes.queries // rows)
+
+    def cost(tile: Tile) -> tuple[float, int]:
+        few = workgroups(tile) <= 2 * cores
+        turns = max(1.0, workgroups(tile) / (RESIDENT * cores))
+        return (START + int(tile["ROWS"])) * turns, int(tile["TILE"]) * (1 - 2 * few)
+
+    if "ROWS" in tiles[0]:
+        return min(tiles, key=cost)
+    return next((tile for tile in tiles if workgroups(tile) >= 2 * cores), tiles[-1])
