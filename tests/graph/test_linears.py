@@ -19,17 +19,21 @@ from vkq.graph.passes import lower
 from vkq.onnx.reader import read
 
 HEADS, TOKENS, WIDTH = 2, 5, 48
+FORMS = ["without biases", "biases apart", "gemm"]
 PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # Transposes of queries, keys and values
 
 
 class Heads:
-    """Attention whose queries, keys and values are products of x with their own weights. *biases* has the
-    letters of the products with a bias, which is quantized apart. depth: columns of a head of queries and
-    keys; wide: of values."""
+    """Attention whose queries, keys and values are products of the normalized x with their own weights.
+    *biases* has the letters of the products with a bias. gemm: products are Gemm, with Reshapes to and from
+    matrices; else MatMul, and biases are quantized apart. depth: columns of a head of queries and keys; wide:
+    of values."""
 
-    def __init__(self, batch: int, biases: str = "", depth: int = 16, wide: int = 32):
-        self.shape, self.biases = (batch, TOKENS, WIDTH), biases
+    def __init__(self, batch: int, biases: str = "", depth: int = 16, wide: int = 32, gemm: bool = False):
+        self.shape, self.biases, self.gemm = (batch, TOKENS, WIDTH), biases, gemm
         self.random, self.nodes, self.constants = np.random.default_rng(3), list[Any](), list[Any]()
+        ones, zeros = (self._constant(np.full(WIDTH, v, np.float32)) for v in (1, 0))
+        self.x = self._op("LayerNormalization", "x", ones, zeros, axis=-1)
         q, k, v = (
             self._heads(name, columns, perm)
             for name, columns, perm in zip("qkv", (depth, depth, wide), PERMS, strict=True)
@@ -53,11 +57,16 @@ class Heads:
 
     def _heads(self, name: str, columns: int, perm: tuple[int, ...]) -> str:
         n, scale = HEADS * columns, {"q": 0.2, "k": 0.5, "v": 0.1}[name]
-        y = self._op(
-            "MatMul", "x", self._constant(self.random.normal(0, scale, (WIDTH, n)).astype(np.float32))
-        )
-        if name in self.biases:
-            y = self._op("Add", y, self._constant(self.random.normal(0, 0.5, n).astype(np.float32)))
+        weight = self._constant(self.random.normal(0, scale, (WIDTH, n)).astype(np.float32))
+        bias = [self._constant(self.random.normal(0, 0.5, n).astype(np.float32))][: name in self.biases]
+        if self.gemm:
+            batch, rows, width = self.shape
+            matrix = self._op("Reshape", self.x, self._constant(np.array((batch * rows, width))))
+            y = self._op("Gemm", matrix, weight, *bias)
+            y = self._op("Reshape", y, self._constant(np.array((batch, rows, n))))
+        else:
+            y = self._op("MatMul", self.x, weight)
+            y = self._op("Add", y, *bias) if bias else y
         split = self._constant(np.array((*self.shape[:2], HEADS, columns)))
         return self._op("Transpose", self._op("Reshape", y, split), perm=perm)
 
@@ -100,13 +109,12 @@ def why(executable: Executable) -> str:
 
 
 @pytest.mark.parametrize("form", ["qdq_int8", "qdq_uint8"])
-@pytest.mark.parametrize("biases", ["", "qv"])
+@pytest.mark.parametrize("heads", [Heads(16), Heads(16, "qv"), Heads(16, "qv", gemm=True)], ids=FORMS)
 def test_one_product(
-    matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, biases: str, form: str
+    matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Heads, form: str
 ) -> None:
     """The layers of several texts of an odd number of tokens are one product, whose parts attention reads in
     place. Apart, they need two dispatches more."""
-    heads = Heads(16, biases)
     one = run(matrices, heads, tmp_path, monkeypatch, form)
     (product,) = products(one)
     assert "coopmat" in product

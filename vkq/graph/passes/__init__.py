@@ -16,6 +16,7 @@ from .floats import to_float_layers
 from .guards import without_guards
 from .halves import widen_dequantized
 from .integers import to_integers
+from .leading import keep_leading_axes
 from .means import to_means
 from .movement import move_in_8_bits
 from .products import plain_products
@@ -43,6 +44,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     to_sums,
     fold_weights,
     to_float_layers,
+    keep_leading_axes,
     take_columns,
     join_transposes,
     simplify,
