@@ -80,7 +80,7 @@ def test_near_the_real_value() -> None:
         x = values(length, 4, length) * np.float32(1e6)
         x[:, ::2] *= -1
         wide = x.astype(np.float64)
-        bound = (2 + np.log2(lanes_of(length))) * 2.0**-24 * np.abs(wide).sum(1)
+        bound = (2 + np.log2(lanes_of("ReduceSum", length))) * 2.0**-24 * np.abs(wide).sum(1)
         assert np.all(np.abs(computed_rows("ReduceSum", x, {}) - wide.sum(1)) <= bound)
     x = values(3, 8, 1000)
     wide = x.astype(np.float64)
@@ -95,7 +95,9 @@ def test_near_the_real_value() -> None:
 
 
 def test_lanes() -> None:
-    assert [lanes_of(n) for n in (1, 31, 32, 64, 127, 768, 2048, 1 << 20)] == [1, 1, 2, 4, 4, 32, 128, 128]
+    lengths = (1, 24, 25, 48, 49, 768, 1000, 3072, 1 << 20)
+    assert [lanes_of("normalize", n) for n in lengths] == [1, 1, 2, 2, 4, 32, 64, 128, 128]
+    assert [lanes_of("softmax", n) for n in lengths] == [1, 2, 4, 4, 8, 64, 128, 128, 128]
 
 
 def scaled() -> tuple[Chain, tuple[int, ...]]:

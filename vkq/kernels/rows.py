@@ -20,8 +20,6 @@ from .row_shader import written
 
 # Most elements of a row: drivers may stop a loop of more than 65,000 iterations.
 MOST_LENGTH = 65_000 * MOST_LANES
-# Most runs that an invocation loads once, before it computes; longer rows are loaded again in each pass.
-AHEAD = 8
 LEAST = 2.0**-50  # least scale of results for `RowForm.chain_flushes`
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
@@ -53,9 +51,9 @@ def rows_of(
     kept = shape if each else (*shape[:axis], *shape[axis + count :])
     y = b.new(Spec(kept, "float32") if ends.y is None else Spec(kept, ends.y.dtype, layout, ends.y))
     if y.spec.size:
-        lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
+        lanes, epsilon = lanes_of(name, length), float(np.float32(attributes.get("epsilon", 0.0)))
         whole, turns = length // (lanes * RUN), -(-length // (lanes * RUN))
-        ahead = turns * (turns <= AHEAD)
+        ahead = turns * (turns <= FUNCTIONS[name].runs)
         form = RowForm(
             name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
             ends.chain, ends.operands, ends.x is not None, ends.y is not None,
