@@ -284,13 +284,14 @@ def test_heads_on_matrix_units_are_read_where_they_lie(
     """On matrix units, attention reads and writes the layout of linear layers."""
     device = Planned("nvidia-h200")
     choice = Choice("coopmat", "s8s8", "as the test says")
-    monkeypatch.setattr("vkq.schemes.int8.choose_path", lambda device, path: choice)
+    for module in ("schemes.int8", "kernels.attention_q8"):
+        monkeypatch.setattr(f"vkq.{module}.choose_path", lambda device, path="auto": choice)
     for module in ("ops.matmul", "kernels.attention_q8"):
         monkeypatch.setattr(f"vkq.{module}.without_matrices", lambda device: Choice("", "s8s8", "so, too"))
     net = Net(4, (1, 64, 128))
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     variants = plan_of(lower(read(model).at({"x": net.shape})), device).variants
     assert [name for name in variants if name.startswith(("repack", "move"))] == []
-    # queries, keys and values are one product
-    assert sum("coopmat" in name for name in variants) == 2
-    assert [name for name in variants if name.startswith("attention")] == ["attention_q8__tile:s8s8.16c"]
+    # One product has queries, keys and values, the other the result.
+    assert sum(name.startswith("gemm") and "coopmat" in name for name in variants) == 2
+    assert [name for name in variants if name.startswith("attention")] == ["attention_q8__coopmat"]

@@ -6,22 +6,26 @@ A Reshape to a matrix moves behind linear layers and tables, until a Reshape bac
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
 from ...numerics.qparams import QParams
 from ..graph import Graph, Node, Spec
-from .sweep import Sweep, swept
+from .sweep import Sweep
+
+Leading = tuple[int, ...] | None  # batch and rows
 
 
 def keep_leading_axes(graph: Graph) -> Graph:
-    """Let linear layers of 8-bit values (batch, rows, columns) read these without a Reshape."""
+    """Let linear layers of 8-bit values (batch, rows, columns) read these without a Reshape, if each matrix
+    that the layers compute becomes such a value."""
     matrices = {
         node.outputs[0] for node in graph.nodes if node.op == "Reshape" and _merges(graph.specs, node)
     }
     if not any(node.op == "linear" and node.inputs[0] in matrices for node in graph.nodes):
         return graph
-    return swept(graph, _visit, "linear", "lookup", "Reshape")
+    return Sweep(graph).run(_Moved(_leading_axes(graph)).visit, {"linear", "lookup", "Reshape"})
 
 
 def _merges(specs: Mapping[str, Spec], node: Node) -> bool:
@@ -30,31 +34,50 @@ def _merges(specs: Mapping[str, Spec], node: Node) -> bool:
     return len(given) == 3 and to == (math.prod(given[:2]), given[2])
 
 
-def _visit(sweep: Sweep, node: Node) -> bool:
-    if node.op == "Reshape":
-        return _cancelled(sweep, node)
-    source, attributes = _whole(sweep, node.inputs[0]), dict(node.attributes)
-    if source is None or (node.op == "linear" and not isinstance(attributes["x"], QParams)):
-        return False
-    if "axis" in attributes:
-        if attributes["axis"] != 1:
+def _leading_axes(graph: Graph) -> dict[str, Leading]:
+    """Return the axes into which Reshapes split the rows of each matrix, also after layers and tables; None
+    if a node reads the matrix, or Reshapes differ."""
+    found: dict[str, Leading] = dict.fromkeys(graph.outputs)
+    for node in reversed(graph.nodes):
+        own: Leading = None
+        if node.op == "Reshape":
+            given, to = graph.specs[node.inputs[0]].shape, graph.specs[node.outputs[0]].shape
+            own = to[:2] if len(given) == 2 < len(to) and math.prod(to[:2]) == given[0] else None
+        elif _keeps_rows(node):
+            own = found.get(node.outputs[0])
+        for i, name in enumerate(node.inputs):
+            lead = own if i == 0 else None
+            found[name] = lead if found.get(name, lead) == lead else None
+    return found
+
+
+def _keeps_rows(node: Node) -> bool:
+    if node.op == "lookup":
+        return bool(node.attributes.get("axis", 1) == 1)
+    return node.op == "linear" and isinstance(node.attributes["x"], QParams)
+
+
+@dataclasses.dataclass
+class _Moved:
+    """Moves Reshapes of values whose leading axes the results of a layer or table get back."""
+
+    leading: dict[str, Leading]
+
+    def visit(self, sweep: Sweep, node: Node) -> bool:
+        made = sweep.producer(node.inputs[0], "Reshape")
+        if made is None or not _merges(sweep.specs, made):
             return False
-        attributes["axis"] = 2
-    made = sweep.emit(node.op, [source, *node.inputs[1:]], "", node.source, **attributes)
-    sweep.reshape(made, sweep.old.specs[node.outputs[0]].shape, node.outputs[0], node.source)
-    return True
-
-
-def _whole(sweep: Sweep, name: str) -> str | None:
-    """Return the value (batch, rows, columns) of which a Reshape merges the leading axes to get *name*."""
-    made = sweep.producer(name, "Reshape")
-    return made.inputs[0] if made and _merges(sweep.specs, made) else None
-
-
-def _cancelled(sweep: Sweep, node: Node) -> bool:
-    """Remove a Reshape that undoes `_whole`'s."""
-    source = _whole(sweep, node.inputs[0])
-    if source is None or sweep.specs[source].shape != sweep.old.specs[node.outputs[0]].shape:
-        return False
-    sweep.alias(node.outputs[0], source)
-    return True
+        source, name = made.inputs[0], node.outputs[0]
+        shape = sweep.specs[source].shape
+        if node.op == "Reshape":
+            if sweep.specs[name].shape == shape:
+                sweep.alias(name, source)
+            else:
+                sweep.reshape(source, sweep.specs[name].shape, name, node.source)
+            return True
+        if self.leading.get(name) != shape[:2] or not _keeps_rows(node):
+            return False
+        attributes = {**node.attributes, **({"axis": 2} if "axis" in node.attributes else {})}
+        moved = sweep.emit(node.op, [source, *node.inputs[1:]], "", node.source, **attributes)
+        sweep.reshape(moved, sweep.specs[name].shape, name, node.source)
+        return True
