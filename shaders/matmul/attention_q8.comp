@@ -69,7 +69,7 @@ layout(set = 0, binding = 6) writeonly buffer Y { ivec4 y[]; };
 const uint WORDS = 4u * RUNS(DEPTH4 > WIDTH4 ? DEPTH4 : WIDTH4) + 1u;
 shared ivec4 scores[ROWS4 * KEYS4];           // then the weights
 shared ivec4 staged[TILE * WORDS];
-shared uint exps[256];
+shared uint exps[TABLE ? 320 : 256];  // and a table
 shared int tops[4 * ROWS4];
 shared uint divisors[4 * ROWS4];
 shared float factors[4 * ROWS4];
@@ -164,7 +164,7 @@ void main() {
   uint parts = ceil_div(rows4, ROWS4), group = workgroup_index();
   matrix = group / parts;
   first = group % parts * ROWS4;
-  for (uint i = me; i < 256u; i += LOCAL_X) exps[i] = exponentials[i];
+  for (uint i = me; i < exps.length(); i += LOCAL_X) exps[i] = exponentials[i];
   for (uint i = me; i < 4u * ROWS4; i += LOCAL_X) tops[i] = -128;
   barrier();
   compute_scores();

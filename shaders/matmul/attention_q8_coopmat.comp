@@ -68,7 +68,7 @@ const uint KEYS = TILE * D_ROW, VALUES = 16u * WIDTH16 * T_ROW;
 const uint STAGED_AT = ROWS * D_ROW, SCORES_AT = STAGED_AT + (KEYS > VALUES ? KEYS : VALUES);
 const uint SUMS_AT = SCORES_AT + ROWS * S_ROW;
 shared uvec4 tile[SUMS_AT + SUBGROUPS * ROUND * SUMS_ROW];
-shared uint exps[256];
+shared uint exps[TABLE ? 320 : 256];  // and a table
 shared int tops[ROWS];
 shared uint divisors[ROWS];
 shared float factors[ROWS];
@@ -114,7 +114,7 @@ void main() {
   uint parts = ceil_div(p.queries, ROWS), group = workgroup_index();
   matrix = group / parts;
   first = group % parts * ROWS;
-  for (uint i = me; i < 256u; i += LOCAL_X) exps[i] = exponentials[i];
+  for (uint i = me; i < exps.length(); i += LOCAL_X) exps[i] = exponentials[i];
   load_queries();
   compute_scores();
   barrier();
