@@ -8,9 +8,11 @@ import vkq
 from tests.graph.graphs import SHAPE, Builder, models
 from vkq.check import graph as oracle
 from vkq.graph.executable import Executable, refusals
-from vkq.graph.graph import Graph, Node
+from vkq.graph.graph import Graph, Node, Spec
 from vkq.graph.passes import PASSES, lower
 from vkq.graph.passes.branches import side_by_side
+from vkq.graph.passes.tables import to_tables
+from vkq.numerics.qparams import QParams
 
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -144,6 +146,22 @@ def test_constants_that_make_a_value_larger() -> None:
     y = b.op("Add", x, b.constant(np.arange(5, dtype=np.float32).reshape(5, 1)))
     lowered = unchanged(b.graph(b.stored(y, 0.5)))
     assert "lookup" not in [node.op for node in lowered.nodes]
+
+
+@pytest.mark.parametrize(("value", "op"), [(0, "Identity"), (9, "lookup")])
+@pytest.mark.parametrize("first", [True, False])
+def test_constants_of_equal_elements_are_numbers(value: int, op: str, first: bool) -> None:
+    """The addition of a mask of zeros to all scores is dropped; that of another number is a table."""
+    q, of_mask = QParams(0.1, 3), QParams(1.0, 0)
+    own = {"a": of_mask, "b": q} if first else {"a": q, "b": of_mask}
+    node = Node("add", ("m", "x") if first else ("x", "m"), ("y",), {**own, "y": q})
+    mask = np.full((1, 5, 5), value, np.int8)
+    specs = {"x": Spec("int8", (2, 5, 5)), "m": Spec.of(mask), "y": Spec("int8", (2, 5, 5))}
+    graph = Graph(["x"], ["y"], [node], {"m": mask}, specs)
+    found = to_tables(graph)
+    assert [node.op for node in found.nodes] == [op]
+    x = np.random.default_rng(1).integers(-128, 128, (2, 5, 5)).astype(np.int8)
+    same(oracle.run(found, {"x": x}), oracle.run(graph, {"x": x}))
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,12 @@ from ...errors import ModelError
 from ..graph import Array, Graph, Node
 from ..operators.table import TABLE
 from .cones import evaluated
-from .sweep import Sweep, swept
+from .sweep import Sweep, every_equal, swept
 
 BYTES = ("int8", "uint8")
 # Operators of two operands whose formula is faster than a table of 256 x 256 entries.
-PAIRS = ("add", "sub", "mul", "where", "lookup2")
+FORMULAS = ("add", "sub", "mul")
+PAIRS = (*FORMULAS, "where", "lookup2")
 
 ELEMENTWISE = frozenset(name for name, operator in TABLE.items() if operator.kind == "elementwise")
 
@@ -44,6 +45,7 @@ class Tables:
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op == "Identity" or len(node.outputs) != 1:  # this late, an Identity names a graph result
             return False
+        node = _with_numbers(sweep, node) if node.op in FORMULAS else node
         found = [self._of(sweep, name) for name in node.inputs if name]
         name = node.outputs[0]
         if any(root is None for root in found):
@@ -123,6 +125,18 @@ class Tables:
             table=_stored(np.ascontiguousarray(np.broadcast_to(table, (256, 256)))),
         )
         return True
+
+
+def _with_numbers(sweep: Sweep, node: Node) -> Node:
+    """Return a node that reads a number instead of a constant with equal elements, such as a mask of zeros.
+    The node's result must have the shape of the other operand."""
+    names, shape = list(node.inputs), sweep.specs[node.outputs[0]].shape
+    for i, name in enumerate(names):
+        array = sweep.array(name)
+        whole = array is not None and array.size > 1 and sweep.specs[names[1 - i]].shape == shape
+        if array is not None and whole and every_equal(array):
+            names[i] = sweep.constant(array.reshape(-1)[:1], name)
+    return node if names == list(node.inputs) else dataclasses.replace(node, inputs=tuple(names))
 
 
 def _stored(table: Array) -> Array:
