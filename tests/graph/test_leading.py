@@ -69,9 +69,17 @@ def test_rows_that_are_read(results: list[str], back: Sequence[int]) -> None:
     assert keep_leading_axes(graph).nodes == graph.nodes
 
 
-@pytest.mark.parametrize("shape", [(10, 4, 2), (2, 5, 2, 4), (5, 16)])
+def test_heads_are_put_side_by_side() -> None:
+    """A Reshape that joins rows and heads joins only heads; the Reshapes of rows cancel."""
+    graph = chain((2, 5, 4, 2), ["y"])
+    found = keep_leading_axes(graph)
+    assert [node.op for node in found.nodes] == ["Reshape", *OPS, "Identity"]
+    same(graph, found)
+
+
+@pytest.mark.parametrize("shape", [(10, 4, 2), (5, 2, 2, 4), (5, 16)])
 def test_other_reshapes_stay(shape: Sequence[int]) -> None:
-    """A Reshape that splits or merges columns, or the axes of images, is not moved."""
+    """A Reshape that splits columns, or that another Reshape does not cancel, is not moved."""
     graph = chain(shape, ["y"])
     assert keep_leading_axes(graph).nodes == graph.nodes
 

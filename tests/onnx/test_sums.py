@@ -100,10 +100,15 @@ def test_a_sum_and_its_bounds(
 
 def block(model: Quantized, x: str, width: int, kind: str) -> str:
     """Add a LayerNormalization, a product and a residual sum. *kind*: the place or another reader of the
-    residual; "biased": the product has a bias, which becomes a table for each channel."""
+    residual; "biased": the product has a bias, which becomes a table for each channel; "flat": the product is
+    between two Reshapes."""
     ones = [model.constant(model.random.normal(1, 0.2, width).astype(np.float32)) for _ in range(2)]
     y = model.stored(model.op("LayerNormalization", x, *ones, axis=-1), 0.02, 3)
+    if "flat" in kind:
+        y = model.stored(model.op("Reshape", y, model.constant([30, width])), 0.02, 3)
     y = model.stored(model.op("MatMul", x if "own" in kind else y, model.weight(width, width)), 0.03, 4)
+    if "flat" in kind:
+        y = model.stored(model.op("Reshape", y, model.constant([2, 15, width])), 0.03, 4)
     if "biased" in kind:
         y = model.stored(model.op("Add", model.weight(width), y), 0.04, 9)
     y = model.stored(model.op("Add", *((x, y) if "first" in kind else (y, x))), 0.04, 6)
@@ -113,7 +118,15 @@ def block(model: Quantized, x: str, width: int, kind: str) -> str:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(
     ("kind", "dispatches"),
-    [("first", 1), ("second", 1), ("later", 2), ("own", 2), ("biased first", 1), ("biased later", 2)],
+    [
+        ("first", 1),
+        ("second", 1),
+        ("later", 2),
+        ("own", 2),
+        ("biased first", 1),
+        ("biased later", 2),
+        ("flat", 1),
+    ],
 )
 @pytest.mark.parametrize("matrices", [False, True])
 def test_sums_of_rows(
@@ -133,4 +146,4 @@ def test_sums_of_rows(
     sums = [row.shaders for row in rows if row.operator == name]
     assert [len(shaders) for shaders in sums] == [dispatches] * 2
     assert all(("coopmat" in shaders[0]) == matrices for shaders in sums)
-    assert not any(row.operator == "add" for row in rows)
+    assert not any(row.operator in ("add", "Reshape") for row in rows)

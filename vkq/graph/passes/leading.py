@@ -2,7 +2,8 @@
 (batch, rows, columns) as a Reshape to a matrix, a Gemm, and a Reshape back. vkq's linear layers read values
 of any rank.
 
-A Reshape to a matrix moves behind linear layers and tables, until a Reshape back cancels it."""
+A Reshape to a matrix moves behind linear layers and tables, until a Reshape back cancels it. The Reshape may
+also put the heads of an attention's result side by side."""
 
 from __future__ import annotations
 
@@ -29,9 +30,10 @@ def keep_leading_axes(graph: Graph) -> Graph:
 
 
 def _merges(specs: Mapping[str, Spec], node: Node) -> bool:
-    """Return True if a Reshape merges the leading axes of a value (batch, rows, columns)."""
+    """Return True if a Reshape merges the leading axes of a value (batch, rows, columns), or of heads (batch,
+    rows, heads, columns), which it puts side by side."""
     given, to = specs[node.inputs[0]].shape, specs[node.outputs[0]].shape
-    return len(given) == 3 and to == (math.prod(given[:2]), given[2])
+    return len(given) in (3, 4) and to == (math.prod(given[:2]), math.prod(given[2:]))
 
 
 def _leading_axes(graph: Graph) -> dict[str, Leading]:
@@ -77,6 +79,8 @@ class _Moved:
             return True
         if self.leading.get(name) != shape[:2] or not _keeps_rows(node):
             return False
+        if len(shape) == 4:
+            source = sweep.reshape(source, (*shape[:2], math.prod(shape[2:])), "", made.source)
         attributes = {**node.attributes, **({"axis": 2} if "axis" in node.attributes else {})}
         moved = sweep.emit(node.op, [source, *node.inputs[1:]], "", node.source, **attributes)
         sweep.reshape(moved, sweep.specs[name].shape, name, node.source)
