@@ -116,8 +116,10 @@ def test_results_are_parts_of_one_array(
     data = inputs(48).reshape(shape)
     x = vkq.Tensor.from_numpy(data, strict_device, BLOCKED)
     assert not JoinedLinears.refusal(own, x.spec)
-    got = parts_of(JoinedLinears(own), x)
+    joined = JoinedLinears(own)
+    got = parts_of(joined, x)
     assert got is not None
+    assert joined.problems == [f"linear[M=48,K={K},N={sum(WIDTHS)}]/scheme=q8ta_q8csw_q8to"]
     for part, layer in zip(got, own, strict=True):
         np.testing.assert_array_equal(part, layer(data), strict=True)
 

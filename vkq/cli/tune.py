@@ -21,6 +21,7 @@ from vkq.device.profiles import profile
 from vkq.errors import ArgumentError
 from vkq.graph.executable import Executable
 from vkq.ops.layer import Layer
+from vkq.ops.linears import JoinedLinears
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS, choose_path
 from vkq.select.tuner import store, stored, subject
@@ -92,7 +93,8 @@ def _names(device: Device, given: str) -> list[str]:
     session = session_of(given)(given, device)
     layers: dict[Hashable, Any] = {}
     Executable(session.lowered(session.trial_shapes()), device, layers)
-    return [name for layer in layers.values() if isinstance(layer, Layer) for name in layer.problems]
+    found = [layer for layer in layers.values() if isinstance(layer, Layer | JoinedLinears)]
+    return [name for layer in found for name in layer.problems]
 
 
 def _export(device: Device, file: Path) -> None:

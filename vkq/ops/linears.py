@@ -59,6 +59,11 @@ class JoinedLinears:
         alike = len({layer._scheme.operands.weight.dtype for layer in layers}) == 1
         return "" if alike else "weights are of different types"
 
+    @property
+    def problems(self) -> list[str]:
+        """The product's problems of all input shapes so far, as `vkq tune` accepts them."""
+        return self.whole.problems
+
     def build(self, b: Builder, x: Value) -> list[Value] | None:
         """Add the product to a plan and return the layers' results; None if the device cannot bind memory
         where these begin."""
