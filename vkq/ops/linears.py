@@ -23,17 +23,16 @@ class JoinedLinears:
         self.layers = tuple(layers)
         operands = [layer._scheme.operands for layer in layers]
         results = [_result(layer) for layer in layers]
-        whole = [
-            np.zeros(one.weight.shape[0], np.int32) if one.bias is None else one.bias for one in operands
-        ]
+        zeros = [np.zeros(one.weight.shape[0], np.int32) for one in operands]
+        biases = [none if one.bias is None else one.bias for one, none in zip(operands, zeros, strict=True)]
         self.whole = Linear(
             np.concatenate([one.weight for one in operands]),
             np.concatenate([np.broadcast_to(one.w_scale, one.weight.shape[:1]) for one in operands]),
             x_qparams=operands[0].x,
             y_qparams=max(results, key=lambda y: y.scale),  # no multiplier overflows that was in range
-            bias=np.concatenate(whole),
+            bias=np.concatenate(biases),
             w_zero_point=np.concatenate(
-                [np.broadcast_to(one.w_zero_point, one.weight.shape[:1]) for one in operands]
+                [none + one.w_zero_point for one, none in zip(operands, zeros, strict=True)]
             ),
             path=layers[0].path,
             overflow="wrap",
