@@ -69,7 +69,7 @@ def test_pads_that_cut_off_more_than_the_data(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize(
     ("mode", "pads", "why"),
     [
-        ("constant", [-2, -1], "cut off more than"),
+        ("constant", [-2, -1], "crop more elements than"),
         ("edge", [-3, 3], "leave nothing"),
         ("wrap", [4, -2], "leave"),
     ],

@@ -101,7 +101,7 @@ SAID = {
     "weight": (
         runtime_weight,
         "1 of 1 nodes cannot run on a device:\n"
-        "  Conv '/Conv': its weight 'w' is float32[4, 3, 3, 3] and not constant; on a device it must be one\n"
+        "  Conv '/Conv': its weight 'w' is float32[4, 3, 3, 3] and computed; it must be constant\n"
         "weights that are inputs: constant_inputs=['w'] makes them constants, prepared once\n" + FALLBACK,
     ),
     "operator": (

@@ -365,7 +365,7 @@ def test_nodes_refused_for_one_reason_are_told_together(any_device: vkq.Device) 
     refused = [text for text in caught.value.refusals if text.startswith("LpPool ")]
     assert len(refused) == 5
     (line,) = [line for line in str(caught.value).splitlines() if line.startswith("  LpPool ")]
-    assert line.startswith(f"  {refused[0]}; so 4 more: ")
+    assert line.startswith(f"  {refused[0]}; the same for 4 more: ")
     assert line.endswith(", ...")
     assert line.count("'") == 2 * 4
 

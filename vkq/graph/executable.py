@@ -31,12 +31,12 @@ from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
-NAMED = 3  # most nodes that a refusal names for one reason, after the first
+NAMED = 3  # most further nodes that `listed` names in a line
 PACKING_THREADS = 4  # few threads, because packing holds the interpreter lock between copies
 
 
 class RefusedNode(UnsupportedModelError):
-    """A node that passes its checks but is refused during planning, for example because its loops are too
+    """A node that passes its checks but fails in planning, for example because a kernel's loops would be too
     long."""
 
     def __init__(self, node: Node, why: str):
@@ -51,15 +51,15 @@ def refusals(graph: Graph) -> list[tuple[Node, str]]:
 
 
 def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None = None) -> str:
-    """Return refusals as text: one line for each operator and reason (numbers in the reason are ignored). It
-    describes the first such node, and names the others."""
+    """Return refusals as text: one line for each operator and reason, with the first refused node and the
+    names of up to `NAMED` others. Reasons that differ only in digits share a line."""
     alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
     for node, why in refused:
         alike.setdefault((str(node).split()[0], re.sub(r"\d+", "", why)), []).append((node, why))
     lines = [f"{len(refused)} of {total or len(graph.nodes)} nodes cannot run on a device:"]
     for (node, why), *others in alike.values():
         names = [repr(other.source) for other, _ in others[:NAMED]] + ["..."] * (len(others) > NAMED)
-        more = f"; so {len(others)} more: {', '.join(names)}" if others else ""
+        more = f"; the same for {len(others)} more: {', '.join(names)}" if others else ""
         lines.append(f"  {node}: {why}{more}")
     return "\n".join(lines)
 
@@ -163,8 +163,8 @@ class Executable:
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
-        """Return a text with the bytes of intermediate values, of the scratch memory that they share, and of
-        the least scratch memory that any plan needs; and the bytes that all dispatches read and write."""
+        """Return the bytes, as text, of all intermediate values, of the scratch memory that they share, of
+        the lower bound of that memory, and of the reads and writes of all dispatches."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
         return (
@@ -174,8 +174,8 @@ class Executable:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return the bytes of intermediate values, inputs and results, which no other executable shares, and
-        the list of constants."""
+        """Return the bytes of memory that only this executable uses (intermediate values, inputs and
+        results), and the list of constants."""
         plan = self.plan
         values = sum(spec.nbytes for spec in (*plan.inputs, *plan.results))
         return plan.scratch_bytes + values, list(plan.constants.values())

@@ -43,7 +43,7 @@ class Spec:
         """Return this spec; raise an error if the value would have more than LARGEST_BYTES."""
         if min(self.shape, default=0) < 0 or self.nbytes > LARGEST_BYTES:
             raise ModelError(
-                f"{what} would be {self}; its dims must be 0 or more, {LARGEST_BYTES} bytes at most"
+                f"{what} would be {self}; its dims must be 0 or more, its size {LARGEST_BYTES} bytes at most"
             )
         return self
 
@@ -108,7 +108,7 @@ class Graph:
             if given is not None and given.size and not (low <= given.min() and given.max() <= high):
                 raise ArgumentError(
                     f"input {name!r} holds {given.min()} to {given.max()}; this model takes {low} to {high}:"
-                    " others are beyond the rows that it reads, or would leave int32 arithmetic"
+                    " other values would read rows that do not exist, or overflow int32"
                 )
 
     def verify(self) -> None:

@@ -77,7 +77,7 @@ class Lane:
         return host
 
     def start(self, batch: Sequence[Sequence[Array]]) -> None:
-        """Copy the arrays of a batch into host memory, for each input one array after the other, and submit
+        """Copy the arrays of a batch into host memory (those of one input one after the other), and submit
         the work. Arrays must be contiguous; later writes to them have no effect."""
         for target, arrays in zip(self._given, batch, strict=True):
             self.device.queue.gather(target, [x.reshape(-1).view(np.uint8) for x in arrays])

@@ -25,8 +25,8 @@ OF_LAYERS = (*BYTES, "float32", "float16")
 
 @dataclasses.dataclass
 class Context:
-    """A graph that is being planned for a device. ``layers`` caches the objects made from weights; the graphs
-    of a model for all input shapes share it."""
+    """A graph that is being planned for a device. ``layers`` caches the objects made from weights; a model's
+    graphs for different input shapes share this cache."""
 
     graph: Graph
     builder: Builder
@@ -117,9 +117,9 @@ class Context:
         return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
-        """Return the object cached under *key*; make it if it is missing, or if the sources *of* differ from
-        the cached object's. Most sources are the same for all input shapes; padding by ``auto_pad``, for
-        example, is not."""
+        """Return the object cached under *key*; make it if it is missing, or if its sources *of* have
+        changed. Most sources do not depend on the input shapes; the padding of ``auto_pad``, for example,
+        does."""
         if key not in self.layers or not alike(self.layers["of", key], of):
             self.layers["of", key], self.layers[key] = of, make()
         return self.layers[key]
@@ -192,11 +192,7 @@ def same_type(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def places_are_known(graph: Graph, node: Node) -> str | None:
-    """Require that indices are constants."""
+def parameters_are_constant(graph: Graph, node: Node) -> str | None:
+    """Require that all inputs but the first (indices, axes, sizes) are constants."""
     unknown = [name for name in node.inputs[1:] if name and name not in graph.constants]
-    return (
-        f"the places of its elements depend on {unknown[0]!r}, which is computed at run time"
-        if unknown
-        else None
-    )
+    return f"its input {unknown[0]!r} is computed at run time; it must be a constant" if unknown else None

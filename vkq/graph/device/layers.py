@@ -49,7 +49,7 @@ def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...], apart
 
 
 def _of(context: Context, node: Node) -> tuple[Any, ...]:
-    """Return the attributes and constants of a layer's node that may change with the shapes of the inputs."""
+    """Return those attributes and constants of a layer's node that may depend on the input shapes."""
     constants = context.graph.constants
     return node.attributes, constants[node.inputs[1]], constants[node.inputs[2]] if node.input(2) else None
 
@@ -86,12 +86,11 @@ def _transposed(context: Context, node: Node) -> Value:
 def _finished(
     context: Context, node: Node, layer_of: Callable[..., Any], build: Callable[[Any, Value | None], Value]
 ) -> Value:
-    """Add a layer with its epilogue to the plan. *build* adds the layer and the residual that it overwrites
-    (None: there is none)."""
+    """Add a layer with its epilogue to the plan. *build* adds the layer's dispatch; its second argument is
+    the residual that the kernel overwrites, or None."""
     b, x = context.builder, context.value(node.inputs[0])
     other = context.value(node.inputs[3]) if node.input(3) else None
-    # The kernel overwrites the residual with the sum; this is possible only if no other node reads the
-    # residual.
+    # The kernel may overwrite the residual with the sum only if no other node reads the residual.
     alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
     apart = other is not None and (
         not alone or context.read_later(node, other) or _large(context, node, layer_of)

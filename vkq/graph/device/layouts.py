@@ -26,7 +26,7 @@ def wanted(context: Context, name: str) -> str | None:
     waiting, last = context.places(name), -1  # a heap of the readers of all values in ``found``
     while waiting:
         place = heapq.heappop(waiting)
-        if place == last:  # handled before: the node reads two of the values
+        if place == last:  # already handled: the node reads two of the values
             continue
         node, last = graph.nodes[place], place
         reads = [one for one in node.inputs[: OPERANDS.get(node.op, 1)] if one in found]

@@ -1,5 +1,5 @@
-"""Linear layers on a device. Those that compute the queries, keys and values of one attention from the same
-value are one product if that is possible and faster."""
+"""Linear layers on a device. The layers that compute the queries, keys and values of one attention from the
+same value become one matrix product if that is possible and faster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _record(context: Context, node: Node) -> Value:
 
 
 def _join(context: Context, node: Node) -> None:
-    """Add the product of a linear node and of those that `_alike` finds, and store the results of all."""
+    """Add one product for a linear node and the nodes that `_alike` finds, and store the results of all."""
     nodes = _alike(context, node)
     if len(nodes) < 2:
         return
@@ -28,7 +28,7 @@ def _join(context: Context, node: Node) -> None:
     if not why:
         joined = context.keep(("linears", node.outputs[0]), lambda: JoinedLinears(layers), *layers)
         results = joined.build(context.builder, x)
-        why = "results begin where the device cannot bind memory"
+        why = "the offsets of the results are not aligned for the device"
     others = ", ".join(repr(one.source) for one in nodes[1:])
     if results is None:
         context.reasons[node.outputs[0]] = f"not in one product with {others}: {why}"
@@ -40,8 +40,8 @@ def _join(context: Context, node: Node) -> None:
 
 
 def _alike(context: Context, node: Node) -> list[Node]:
-    """Return the linear nodes, from this one on, that read the same value with the same parameters, and whose
-    8-bit results of one type only the same attention reads."""
+    """Return the linear nodes with the same input and parameters as this node (included) that are not
+    computed yet, if their 8-bit results have one type and only one attention reads them."""
     reader, a = _attention(context, node), node.attributes
     if reader is None or not isinstance(a["x"], QParams):
         return []
@@ -56,8 +56,8 @@ def _alike(context: Context, node: Node) -> list[Node]:
 
 
 def _attention(context: Context, node: Node) -> Node | None:
-    """Return the attention that alone reads the 8-bit result of a linear node, if the node has no activation,
-    and no epilogue except a lookup."""
+    """Return the attention node that is the only reader of a linear node's 8-bit result; None if there is
+    none, or if the linear node has an activation or an epilogue other than a lookup."""
     name, a = node.outputs[0], node.attributes
     steps = {step.op for step in a.get("after", ())}
     plain = a["y"] is not None and a["activation"] is None and steps <= {"lookup"}

@@ -13,14 +13,14 @@ from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.number import reduced
 from ..operators.scatter import running_axis
-from .context import Context, DeviceOperator, anything, places_are_known
+from .context import Context, DeviceOperator, anything, parameters_are_constant
 
 TYPES = ("float32", "float16", "int32")
 WHOLE = {"ReduceSum": "add", "ReduceProd": "mul", "ReduceMax": "max", "ReduceMin": "min"}
 
 
 def _running_check(graph: Graph, node: Node) -> str | None:
-    if (unknown := places_are_known(graph, node)) is not None:
+    if (unknown := parameters_are_constant(graph, node)) is not None:
         return unknown
     shape = graph.specs[node.inputs[0]].shape
     length = shape[running_axis(node, len(shape), graph.constants[node.inputs[1]])]
@@ -38,11 +38,11 @@ def _running(context: Context, node: Node) -> Value:
 
 
 def _reduced_check(graph: Graph, node: Node) -> str | None:
-    if (unknown := places_are_known(graph, node)) is not None:
+    if (unknown := parameters_are_constant(graph, node)) is not None:
         return unknown
     shape = graph.specs[node.inputs[0]].shape
     if 0 in shape:
-        return f"takes {shape}, which is empty; it must have numbers"
+        return f"takes {shape}, which is empty; it must have elements"
     length = math.prod(shape[i] for i in _axes(graph, node))
     return beyond(math.prod(shape) // length, length)
 
@@ -93,7 +93,7 @@ def _topk(context: Context, node: Node) -> tuple[Value, ...]:
 def _scatter_check(graph: Graph, node: Node) -> str | None:
     x, ids, updates = (graph.specs[name] for name in node.inputs)
     if ids.dtype != "int32" or updates.dtype != x.dtype:
-        return f"writes {updates.dtype} to {x.dtype} by {ids.dtype}; run-time indices must be int32"
+        return f"writes {updates.dtype} to {x.dtype} at {ids.dtype} indices; run-time indices must be int32"
     return beyond(math.prod(x.shape), math.prod(ids.shape))
 
 

@@ -24,7 +24,7 @@ from .context import (
     Record,
     anything,
     first_is_bytes,
-    places_are_known,
+    parameters_are_constant,
     unnamed,
 )
 from .layouts import wanted
@@ -199,18 +199,18 @@ def _gather_check(graph: Graph, node: Node) -> str | None:
     dtype = graph.specs[node.inputs[1]].dtype
     if node.inputs[1] in graph.constants or dtype == "int32":
         return None
-    return f"takes elements by {dtype}; run-time indices must be int32"
+    return f"selects elements by {dtype} indices; run-time indices must be int32"
 
 
 ROWS: dict[str, DeviceOperator] = {
     "Gather": DeviceOperator(_gather_check, _gather),
     "Resize": DeviceOperator(_resize_check, _resize),
-    "Transpose": DeviceOperator(places_are_known, _by_strides(_turned, _bytes_or_words(_transpose))),
+    "Transpose": DeviceOperator(parameters_are_constant, _by_strides(_turned, _bytes_or_words(_transpose))),
     "permute": DeviceOperator(anything, _permute, BYTES),
-    "Expand": DeviceOperator(places_are_known, _by_strides(_expanded, _taken)),
-    "Tile": DeviceOperator(places_are_known, _by_strides(_tiled, _taken)),
-    "Slice": DeviceOperator(places_are_known, _slice),
+    "Expand": DeviceOperator(parameters_are_constant, _by_strides(_expanded, _taken)),
+    "Tile": DeviceOperator(parameters_are_constant, _by_strides(_tiled, _taken)),
+    "Slice": DeviceOperator(parameters_are_constant, _slice),
     "Concat": DeviceOperator(anything, _concat),
-    "Pad": DeviceOperator(places_are_known, _bytes_or_words(_pad)),
-    **{name: DeviceOperator(places_are_known, _taken) for name in ("DepthToSpace", "SpaceToDepth")},
+    "Pad": DeviceOperator(parameters_are_constant, _bytes_or_words(_pad)),
+    **{name: DeviceOperator(parameters_are_constant, _taken) for name in ("DepthToSpace", "SpaceToDepth")},
 }

@@ -1,5 +1,5 @@
 """Other forms of quantization on a device: per axis, in blocks, and with parameters computed at run time;
-exact int32 sums."""
+MatMulInteger and ConvInteger, which return int32 sums."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ def _each_check(graph: Graph, node: Node) -> str | None:
 
 
 def no_scale(scales: Array) -> str | None:
-    """Return an error message, with a remedy, if one of a node's scales is missing; else None."""
+    """Return an error message, with a remedy, if a number is not a valid scale (positive, finite, not
+    subnormal); else None."""
     bad = np.argwhere(~are_scales(scales))
     if not len(bad):
         return None
-    first, channels = bad[0].tolist(), "" if len(bad) == 1 else f" ({len(bad)} of {scales.size} are none)"
+    first, channels = bad[0].tolist(), "" if len(bad) == 1 else f" ({len(bad)} of {scales.size} are invalid)"
     which = f"its scale of channel {first[0]}" if len(first) == 1 else f"its scale at {first}"
     return (
         f"{which if scales.size > 1 else 'its scale'} is {scales[tuple(first)]}{channels}; scales must be"

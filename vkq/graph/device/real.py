@@ -13,7 +13,7 @@ from ...runtime.builder import Builder, Value
 from ..graph import Graph, Node
 from ..operators.images import window
 from ..operators.number import reduced
-from .context import Context, DeviceOperator, places_are_known
+from .context import Context, DeviceOperator, parameters_are_constant
 
 
 def check(graph: Graph, node: Node) -> str | None:
@@ -49,7 +49,7 @@ def _reduced(context: Context, node: Node) -> Value:
 def _reduced_check(graph: Graph, node: Node) -> str | None:
     shape = graph.specs[node.inputs[0]].shape
     return check(graph, dataclasses.replace(node, inputs=node.inputs[:1])) or (
-        f"takes {shape}; it must have numbers to add" if 0 in shape else places_are_known(graph, node)
+        f"takes {shape}; it must have numbers to add" if 0 in shape else parameters_are_constant(graph, node)
     )
 
 

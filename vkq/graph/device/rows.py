@@ -71,7 +71,7 @@ def _why_float(graph: Graph, node: Node) -> str:
     if other := [dtype for dtype in types if dtype not in KNOWN]:
         return f"works on {other[0]}; on a device it must be one of {', '.join(KNOWN)}"
     if node.op in WEIGHTED and (weight := node.inputs[1]) not in graph.constants:
-        return f"its weight {weight!r} is {graph.specs[weight]} and not constant; on a device it must be one"
+        return f"its weight {weight!r} is {graph.specs[weight]} and computed; it must be constant"
     dtypes = ", ".join(str(graph.specs[name]) for name in node.inputs if name and name not in graph.constants)
     return (
         f"works on {dtypes or 'constants'}: it is not between DequantizeLinear and"
@@ -128,7 +128,7 @@ def _where_check(graph: Graph, node: Node) -> str | None:
     flags, x, z = (graph.specs[name].dtype for name in node.inputs)
     if flags != "uint8" or x != z or x not in (*BYTES, "float32", "int32"):
         return (
-            f"chooses from {x} and {z} by {flags}; flags must come of 8-bit values, the others be of one type"
+            f"selects from {x} and {z} by {flags}; flags must come from 8-bit values, x and z have one type"
         )
     return None
 

@@ -107,8 +107,8 @@ VARIADIC: dict[str, Callable[[Array, Array], Any]] = {"Max": np.maximum, "Min": 
 
 
 def _described(op: str, otherwise: Callable[[Node, list[Array]], Any], first: int = 0) -> Computation:
-    """Return a computation with the device's rounding steps (`vkq.numerics.described`) for types that a
-    device supports, and the NumPy function *otherwise* for other types. *first*: the index of the first
+    """Return the computation of *op*. Types that a device supports are computed with the device's rounding
+    steps (`vkq.numerics.described`), other types by the NumPy function *otherwise*. *first*: the index of the
     operand whose type is the type of the arithmetic."""
 
     def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
@@ -173,7 +173,7 @@ def _is_infinite(node: Node, x: list[Array]) -> Any:
 
 
 def _clip(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Clip. A bound is a scalar, whatever its shape."""
+    """Clip. Each bound has one element and any shape."""
     bounds = [None if v is None else v.reshape(()) for v in x[1:]]
 
     def otherwise(node: Node, given: list[Array]) -> Any:

@@ -33,7 +33,7 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
     if codes.shape != wanted:
         raise ModelError(
             f"{node}: B has shape {codes.shape}; with N={n}, K={k}, bits={bits} and block_size={block} it"
-            f" must be {wanted}: N, blocks along K (the last one may have fewer of K), bytes of a block"
+            f" must be {wanted}: N, blocks along K (the last one may be partly used), bytes per block"
         )
     if bits == 2 and codes.dtype == np.uint8:
         (codes, points), bits = _of_four_bits(node, codes, points), 4
@@ -50,8 +50,8 @@ def _of_four_bits(node: Node, codes: Array, points: Array | None) -> list[Array]
     if points.dtype == np.uint8:
         if points.size != n * -(-blocks // 4):
             raise ModelError(
-                f"{node}: zero_points has shape {points.shape}; of 2 bits, packed, it must be"
-                f" {(n, -(-blocks // 4))}, or flat"
+                f"{node}: zero_points has shape {points.shape}; packed 2-bit zero points must"
+                f" have shape {(n, -(-blocks // 4))}, or be flat"
             )
         points = packed(unpacked(points.reshape(n, -1), 2)[:, :blocks], 4)
     return [packed(unpacked(codes, 2), 4), points]

@@ -112,9 +112,9 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
 def neighbours(
     node: Node, shape: Sequence[int], arrays: Sequence[Array | None]
 ) -> tuple[int, range] | None:  # fmt: skip
-    """Return the axis along which a Slice node takes neighbouring elements of an input of this shape, and
-    their indices. None if it takes none, all, every second one or parts along several axes, or if one of its
-    other inputs, *arrays*, is computed."""
+    """Return (axis, indices) of a Slice node that selects consecutive elements along one axis of an input of
+    this shape. *arrays*: the node's other inputs. Return None if one of them is computed, if the step is not
+    1, if nothing or everything is selected, or if several axes are sliced."""
     if any(name and array is None for name, array in zip(node.inputs[1:], arrays, strict=True)):
         return None
     lists = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]
@@ -218,7 +218,7 @@ def _pad(x: Inputs) -> list[Spec]:
     around = margins(x.node, len(given), _needed(x, 1), x.numbers(3))
     shape = [d + before + after for d, (before, after) in zip(given, around, strict=True)]
     if min(shape, default=0) < 0:
-        raise ModelError(f"{x.node}: its pads {around} cut off more than {given} and what they add hold")
+        raise ModelError(f"{x.node}: its pads {around} crop more elements than {given} and the padding have")
     return like(x, shape)
 
 
@@ -236,7 +236,9 @@ def _pad_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         raise ModelError(f"{node}: mode is {mode!r}; it must be constant, reflect, edge or wrap")
     cut, known = _cropped(given, around), cast(Any, mode)
     if any(not size and max(pair) > 0 for size, pair in zip(cut.shape, around, strict=True)):
-        raise ModelError(f"{node}: its pads {around} leave nothing of {given.shape} that {mode} could repeat")
+        raise ModelError(
+            f"{node}: its pads {around} leave nothing of {given.shape} for mode {mode} to repeat"
+        )
     return one(np.pad(cut, grown, mode=known))
 
 

@@ -184,7 +184,7 @@ def _places(dtype: str) -> Callable[[Inputs], list[Spec]]:
         shape = x.spec(0).shape
         axis, keep = axis_of(x.node, len(shape), 0), x.node.attributes.get("keepdims", 1)
         if not shape or not shape[axis]:
-            raise ModelError(f"{x.node}: axis {axis} of {shape} is empty; it must have a number")
+            raise ModelError(f"{x.node}: axis {axis} of {shape} is empty; it must have an element")
         return [Spec(dtype, (*shape[:axis], *((1,) if keep else ()), *shape[axis + 1 :]))]
 
     return infer

@@ -29,7 +29,7 @@ class OpenShape(ModelError):
         self.needed = needed
 
 
-MOST_NUMBERS = 1 << 16  # most elements of a constant with a shape, axes, pads, or sizes of parts
+MOST_NUMBERS = 1 << 16  # most elements of a constant shape, or of constant axes, pads or sizes
 
 Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
 

@@ -23,8 +23,8 @@ from .operator import Inputs, Operator, broadcast, one, there
 
 
 def along(scale: Array, node: Node, shape: Sequence[int]) -> Array:
-    """Return a scale or zero point in a shape that broadcasts to x: it has one value, one for each slice
-    along ``axis``, or one for each block."""
+    """Reshape *scale* (a scale or zero point) so that it broadcasts to x. It has one value, one for each
+    slice along ``axis``, or one for each block."""
     if scale.size == 1 and scale.ndim < 2:
         return scale.reshape(())
     axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
@@ -110,18 +110,19 @@ def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
     return {name: node.attributes[name] for name in names if name in node.attributes}
 
 
-# The name of the layer's own result among the inputs of its ``after`` nodes.
+# In the ``after`` nodes of a layer, this input name stands for the layer's own result.
 OWN = ""
-LAYER = ("w_scale", "w_zero_point", "activation")  # with x and y
+LAYER = ("w_scale", "w_zero_point", "activation")  # besides x and y
 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
-    """Return the table row of conv2d, conv_transpose2d or linear: inputs x, weight, bias (constants). The
-    attribute x is None for float32 or float16 activations; the result then has their type.
+    """Return the table row of conv2d, conv_transpose2d or linear. Inputs: x, and the constants weight and
+    bias. The attribute x is None for float32 or float16 activations; the result then has their type.
 
-    A conv2d or linear may have an epilogue ``after``: nodes with the operand `OWN`, the result so far: a
-    lookup, an add or sub, or both in this order. The other operand of a sum is the fourth input. The epilogue
-    of a linear may also be a dequantize, and its lookup may have one table for each channel."""
+    The attribute ``after`` of a conv2d or linear is its epilogue, a list of nodes in which `OWN` names the
+    result so far. It has a lookup, an add or sub, or a lookup and then a sum, whose other operand is the
+    fourth input. The epilogue of a linear may also be a dequantize, and its lookup may have one table for
+    each channel."""
 
     def infer(x: Inputs) -> list[Spec]:
         shape = problem(x.spec(0).shape, x.spec(1).shape, **options(x.node, names)).y_shape

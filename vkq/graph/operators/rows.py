@@ -1,10 +1,11 @@
 """The graph's operators for functions of rows (`vkq.numerics.rows`): reductions and normalizations.
 
-rows: applies ``function`` to rows of ``count`` axes from ``axis`` on; a reduction removes these axes. The
-input may be quantized (``x``: its QParams). The node may apply a ``chain`` of element-wise operators to the
-results, and quantize them (``y``: their QParams). Further operands of the chain are the node's other inputs
-(``operands``: `vkq.kernels.rows`). Normalization: applies ``function`` (normalize, normalize_root) to all
-axes from ``axis`` on, as LayerNormalization and similar operators do, without scale and bias."""
+rows: applies ``function`` to rows, which span ``count`` axes from ``axis`` on; a reduction removes these
+axes. The input may be quantized (``x``: its QParams). The node may apply a ``chain`` of element-wise
+operators to the results, and quantize them (``y``: their QParams). Further operands of the chain are the
+node's other inputs (``operands``: `vkq.kernels.rows`). Normalization: applies ``function`` (normalize,
+normalize_root) to all axes from ``axis`` on, as LayerNormalization and similar operators do, without scale
+and bias."""
 
 from __future__ import annotations
 

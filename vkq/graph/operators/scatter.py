@@ -46,7 +46,7 @@ def _topk(x: Inputs) -> list[Spec]:
     lines, length = x.spec(0).shape
     k = int(x.node.attributes["k"])
     if not 0 <= k <= length:
-        raise ModelError(f"{x.node}: k is {k} and a line has {length} numbers")
+        raise ModelError(f"{x.node}: k is {k} and a row has {length} elements")
     return [Spec(x.spec(0).dtype, (lines, k)), Spec("int32", (lines, k))]
 
 

@@ -1,7 +1,7 @@
 """Fuses epilogues. The epilogue of a convolution or linear layer is a table, the addition of another value (a
-residual), or both; of a linear layer also a dequantize, and a table for each channel.
+residual), or both. The epilogue of a linear layer may also be a dequantize, or a table for each channel.
 
-This is exact: the kernel requantizes its result first, and the epilogue reads these bytes."""
+The fusion is exact: the kernel requantizes the layer's result first, and the epilogue reads these bytes."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class _LastSteps:
         return own, self._layer(sweep, own, (), *ops) if plain else None
 
     def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """If layers compute the operands of a sum, return the operand that is computed later, and its layer:
-        the other operand exists by then."""
+        """Return the operand of a sum that a layer computes, and the layer; if layers compute both, the later
+        one, because the other operand exists by then."""
         made = {name: self._layer(sweep, name, ("lookup",), *LAYERS) for name in node.inputs}
         own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
         alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
         return own, made[own] if alike and len(made) == 2 else None
 
     def _layer(self, sweep: Sweep, name: str, before: tuple[str, ...], *ops: str) -> Node | None:
-        """Return the layer that computes a value, if the value has one reader and the layer's epilogue so far
-        has only the steps *before*."""
+        """Return the layer that computes a value, if the value has one reader and the layer's epilogue
+        contains only *before*."""
         made = sweep.producer(name, *ops)
         if made is None or (made.op == "linear" and not isinstance(made.attributes["x"], QParams)):
             return None

@@ -14,7 +14,7 @@ from ..operators.attention import Axes
 from ..operators.movement import permutation
 from .sweep import Sweep
 
-# A mask value of at most LEAST hides a key: its softmax weight is zero, whatever the score.
+# An added mask value of LEAST or less hides a key: the key's softmax weight is 0 for every score.
 LEAST = -1e30
 ONE_BY_ONE: Axes = (0, 1, 2, 3)
 FLOATS = ("float32", "float16")
@@ -22,8 +22,8 @@ FLOATS = ("float32", "float16")
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """One step that changes scores. Either a value is added; or ``low`` replaces the scores whose flag is
-    False (True if *inverted*)."""
+    """One step that changes scores. If ``low`` is None, the value ``name`` is added to the scores. Otherwise
+    ``name`` has flags, and ``low`` replaces the scores whose flag is False (True if ``inverted``)."""
 
     name: str
     low: float | None = None
@@ -39,15 +39,15 @@ class Laid:
 
 
 def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
-    """Return the layout of queries. Their first axes must be *shape* (batch, heads, queries); queries of
+    """Return the layout of queries. Their first axes must be *shape* (batch, heads, queries). Queries of the
     heads that share keys may be stored as rows of one matrix."""
     own = sweep.specs[name].shape
     return _followed(sweep, name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1])))
 
 
 def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
-    """Return the layout, with four axes, of a value of three or four axes. Transposes before the value become
-    part of the layout, so that they need not run. last: the axis that must be last in memory; None: any."""
+    """Return the four-axis layout of a value with three or four axes. Transposes before the value become part
+    of the layout, so that they are not executed. *last*: the axis that must be last in memory (None: any)."""
     own = sweep.specs[name].shape
     if len(own) == 3:
         parts = (batch, own[0] // batch) if batch and own[0] % batch == 0 else (1, own[0])
@@ -72,8 +72,8 @@ def _followed(sweep: Sweep, name: str, last: int | None = 3) -> Laid:
 
 
 def _before(sweep: Sweep, laid: Laid) -> Laid | None:
-    """If a Transpose, a repetition of heads, or a Cast from float16 makes a value, return the layout of its
-    input; else None."""
+    """If a Transpose, a repetition of heads, or a Cast from float16 computes a value, return the layout of
+    that node's input; else None."""
     made = sweep.producer(laid.name, "Transpose", "Reshape", "Cast", "Identity")
     if made is None:
         return None
@@ -87,8 +87,8 @@ def _before(sweep: Sweep, laid: Laid) -> Laid | None:
 
 
 def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> str:
-    """Return the value (batch, heads, tokens, features) before its heads were repeated, or a value that
-    already has this shape; else ""."""
+    """Return the value of this shape (batch, heads, tokens, features) before its heads were repeated, or the
+    value *name* if it already has this shape; else ""."""
     if sweep.specs[name].shape == shape:
         return name
     repeated = sweep.producer(name, "Expand")
@@ -115,8 +115,8 @@ def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
 
 
 def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[Seen, str]:
-    """Return the rule by which a query sees keys by position, and the name of the bias to add to the scores
-    ("" if there is no bias)."""
+    """Return the rule that decides by position which keys a query sees, and the name of the bias to add to
+    the scores ("" if there is no bias)."""
     seen, bias = Seen(), ""
     for one in added:
         name, array = one.name, sweep.array(one.name)
@@ -143,8 +143,8 @@ def _shown(array: Array, mask: Mask) -> Array | None:
 
 
 def causal(shown: Array, queries: int, keys: int) -> Seen | None:
-    """Return the causal rule (a query sees the keys up to its own position) that the flags follow; None if
-    they do not follow one."""
+    """Return the causal rule (a query sees the keys up to its own position) that reproduces the flags; None
+    if there is no such rule."""
     if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
         return None
     flags = shown.reshape(queries, keys)

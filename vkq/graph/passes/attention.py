@@ -1,8 +1,8 @@
-"""Fuses attention that is written as MatMul, scale, masks, Softmax, MatMul into one node if its score matrix
-is large.
+"""Fuses attention written as MatMul, scale, masks, Softmax and MatMul into one node.
 
-Only the sizes decide, so that results have the same bits on every device. Attention is fused if it has ROWS
-rows or more and its scores have SCORES_BYTES or more, or if it has more scores than a device should store."""
+Attention is fused if it has ROWS rows or more and a score matrix of SCORES_BYTES or more, or if its score
+matrix is larger than a device should store (MOST_BYTES). The device does not matter, so that results have the
+same bits on every device."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .attended import FLOATS, LEAST, ONE_BY_ONE, Mask, laid, laid_keys, laid_row
 from .sweep import Sweep, scalar, swept
 
 SCORES_BYTES, ROWS, MOST_BYTES = 1 << 24, 16, 1 << 26
-MOST_TURNS = 65_000  # iterations that every driver accepts in a loop
+MOST_ITERATIONS = 65_000  # iterations that every driver accepts in a loop
 BETWEEN = ("Add", "Where", "Mul", "Div", "MatMul")
 
 
 @dataclasses.dataclass(frozen=True)
 class Softmaxed:
-    """The input of Softmax: a MatMul's result, times ``scale``, with the masks applied in order. guarded: NaN
-    results of Softmax are replaced by 0."""
+    """The input of Softmax: a MatMul's result times ``scale``, with the masks ``added`` applied in order.
+    ``guarded``: NaN results of Softmax are replaced by 0."""
 
     product: Node
     scale: float
@@ -56,8 +56,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
-    """Return the Softmax that computes the weights *name*, and True if NaN weights are then replaced by 0, as
-    in PyTorch's exports."""
+    """Return the Softmax that computes the weights *name*, and True if a Where then replaces NaN weights by
+    0, as in PyTorch's exports."""
     guard = _alone(sweep, name, "Softmax", "Where")
     if guard is None or guard.op == "Softmax":
         return guard, False
@@ -70,8 +70,8 @@ def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Return the node that computes a value, or the input of the value's Reshape, if the node is one of these
-    operators and its result has no other reader."""
+    """Return the node that computes a value (or the input of the value's Reshape) if its operator is in *ops*
+    and its result has no other reader; else None."""
     while sweep.uses.get(name, 1) == 1:
         made = sweep.producer(name)
         if made is None or made.op in ops or made.op != "Reshape":
@@ -163,7 +163,7 @@ def gains(sizes: AttentionSizes) -> bool:
     held = 4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys
     if not held or not sizes.depth * sizes.groups or sizes.heads % sizes.groups:
         return False
-    if not 0 < sizes.width <= MOST_WIDTH or turns(sizes) > MOST_TURNS:
+    if not 0 < sizes.width <= MOST_WIDTH or turns(sizes) > MOST_ITERATIONS:
         return False
     rows = sizes.heads // sizes.groups * sizes.queries
     return held > MOST_BYTES or (held >= SCORES_BYTES and rows >= ROWS)

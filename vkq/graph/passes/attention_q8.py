@@ -46,9 +46,9 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range, ...] | None]:
-    """For each operand, return the value that contains it as columns, and its range of columns; the ranges
-    are None if no operand is a part of another value. A lookup of a part is replaced by a lookup of the whole
-    value, because the kernel can only read columns of the whole value."""
+    """For each operand, return the value that contains it as columns, and its range of columns. Return None
+    for the ranges if every operand is a complete value. A lookup of columns becomes a lookup of the complete
+    value, because the kernel reads columns only from stored values."""
     found = []
     for name in operands:
         table = sweep.producer(name, "lookup")
@@ -65,7 +65,7 @@ def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range,
 
 
 def _part(sweep: Sweep, name: str) -> tuple[str, range] | None:
-    """Return the value that a Slice takes neighbouring columns from, and their range; None for other
+    """Return the input of a Slice of consecutive columns, and the range of these columns; None for other
     values."""
     made = sweep.producer(name, "Slice")
     found = sliced(sweep, made) if made else None
@@ -124,8 +124,8 @@ def _product(sweep: Sweep, name: str) -> Node | None:
 
 
 def _values(sweep: Sweep, name: str) -> tuple[str, int]:
-    """Return the values v whose transpose is *name*, and the number of v's heads that are stored side by
-    side; "" if no node transposes values to *name*."""
+    """Return the values v whose transpose is *name*, and the number of heads in a row of v; ("", 1) if *name*
+    is not a transpose."""
     made = sweep.producer(name, "permute", "Transpose")
     if made is None:
         return "", 1

@@ -13,9 +13,9 @@ from .sweep import Sweep
 
 
 def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
-    """Replace a MatMul or Gemm by MatMulNBits if vkq supports the blocks of its constant matrix, (N, K) if
-    *transposed*, else (K, N). Blocks must run along K; their size must be in `GROUPS`, or a multiple of the
-    largest group. Return False if vkq does not support them."""
+    """Replace a MatMul or Gemm by MatMulNBits. Its constant matrix is (N, K) if *transposed*, else (K, N).
+    Return False if vkq does not support the matrix: blocks must run along K, and their size must be in
+    `GROUPS`, or a multiple of the largest group."""
     made = sweep.producer(node.inputs[1], "DequantizeLinear")
     block = int(made.attributes.get("block_size", 0)) if made is not None else 0
     if made is None or not block or node.inputs[0] in sweep.constants:

@@ -1,4 +1,4 @@
-"""Interleaves independent branches. There is no barrier between nodes of different branches, so a device runs
+"""Interleaves independent branches. No barrier separates nodes of different branches, so a device can run
 small nodes of several branches at the same time.
 
 Nodes are ordered by level, the length of the longest path from an input: the first nodes of all branches come

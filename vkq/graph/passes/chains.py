@@ -22,7 +22,7 @@ from .sweep import Sweep, scalar, swept
 
 VARIADIC = ("Max", "Min", "Sum")
 MOST_LINKS = 64
-# A growing chain may use this many buffers more than a kernel supports; it is split later.
+# While it grows, a chain may use this many buffers more than a kernel supports; it is split later.
 MORE = 2
 
 
@@ -113,8 +113,8 @@ class _Chains:
         return self._written()
 
     def _joined(self, element: Element) -> _Group | None:
-        """Return the chain of a new node: the node joined with all chains that it reads, or with as many as
-        fit."""
+        """Return the chain that contains a new node, merged with all chains whose results the node reads, or
+        with as many of them as fit."""
         shape = self.graph.specs[element.node.outputs[0]].shape
         before: list[_Group] = []
         for name in element.node.inputs:
@@ -139,8 +139,8 @@ class _Chains:
         raise AssertionError("one member always fits")
 
     def _fits(self, group: _Group, more: int = 0) -> bool:
-        """Return True if a chain fits a kernel with *more* additional buffers. The chain may need fewer
-        buffers when it has grown, because a value needs no buffer if all of its readers are in the chain."""
+        """Return True if a chain fits a kernel with *more* additional buffers. A chain may need fewer buffers
+        once it has grown, because a value whose readers are all in the chain needs no buffer."""
         inputs, results = self._ends(group)
         shapes = [self.graph.specs[name].shape for name in inputs]
         if len(inputs) + len(results) > MOST_BUFFERS + more or len(group.members) > MOST_LINKS or not inputs:

@@ -1,4 +1,4 @@
-"""Makes queries, keys and values column Slices of one product. timm's attention splits the product by a
+"""Rewrites queries, keys and values as column Slices of one product. timm's attention splits the product by a
 Reshape to (batch, rows, 3, heads, columns), a Transpose and three Slices. After this pass, the heads of each
 Slice are stored side by side (`transposes`)."""
 
@@ -18,8 +18,8 @@ PRODUCTS = ("Gemm", "MatMul", "linear")
 
 
 def take_columns(graph: Graph) -> Graph:
-    """Move Slices of columns before the Reshape that splits the columns, drop axes of length 1 from
-    Transposes between Reshapes, and move lookups before Transposes, Reshapes and some Slices."""
+    """Move column Slices before the Reshape that splits the columns; drop axes of length 1 from Transposes
+    between Reshapes; move lookups before Transposes, Reshapes and some Slices."""
     if "Slice" not in graph.kinds:
         return swept(graph, _visit, "lookup")
     graph = swept(graph, _visit, "Slice", "Reshape", "lookup")
@@ -120,8 +120,9 @@ Part = tuple[range, Node | None]  # columns, and the lookup that reads them
 
 
 def _sliced_tables(graph: Graph) -> dict[str, list[Part]]:
-    """Return the columns that Slices take from each value that is computed with constants for each column, if
-    only Slices of separate columns read the value, and a lookup reads one of them."""
+    """For each value that a node with different constants for its columns computes, return the Slices of the
+    value: their columns, and their lookups. The value must be read only by Slices of disjoint columns, and a
+    lookup must read at least one of them."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.inputs:

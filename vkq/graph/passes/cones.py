@@ -1,5 +1,5 @@
-"""Evaluates connected element-wise nodes for all values of a type. Results are cached, because the graphs of
-a model for other input sizes need the same results."""
+"""Evaluates connected element-wise nodes for every value of a type. Results are cached, because a model's
+graphs for other input sizes need the same results."""
 
 from __future__ import annotations
 

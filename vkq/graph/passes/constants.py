@@ -26,7 +26,8 @@ Otherwise = Callable[[Node, str], Node]
 @dataclasses.dataclass
 class Rest:
     """The part of a graph that cannot be planned yet. ``found``: nodes whose result shapes are known only at
-    run time. ``later``: nodes that read such results, or need the content of the values in ``needed``."""
+    run time. ``later``: nodes that read results of such nodes, or need the elements of the values
+    ``needed``."""
 
     found: list[Node] = dataclasses.field(default_factory=list)
     later: list[Node] = dataclasses.field(default_factory=list)
@@ -67,7 +68,7 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
 
     sweep.walk(visit)
     read = read_by(rest.later)
-    # The rest contains the DequantizeLinear, too, so that it receives the integers.
+    # The rest repeats the DequantizeLinear, so that its input is the integers.
     again = [n for n in graph.nodes if n.op == "DequantizeLinear" and not read.isdisjoint(n.outputs)]
     rest.later = [*(node for node in again if unknown.isdisjoint(node.outputs)), *rest.later]
     made, found = {name for node in rest.nodes for name in node.outputs}, read_by(rest.found)
@@ -141,7 +142,7 @@ def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 def _settled(sweep: Sweep, node: Node) -> Node:
     """Return the node of an unknown operator with the model's types as attributes, because a device may store
-    its inputs and results in other types."""
+    the node's inputs and results in other types."""
     if "takes" in node.attributes:
         return node
     takes = tuple(sweep.specs[name].dtype if name else "" for name in node.inputs)

@@ -1,5 +1,5 @@
 """Rewrites Einsum as matrix products. An axis that both operands have becomes a batch axis if the result has
-it; else it is summed."""
+it, too; otherwise it is summed."""
 
 from __future__ import annotations
 

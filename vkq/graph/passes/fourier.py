@@ -17,10 +17,10 @@ MOST_NUMBERS = 1 << 24  # most elements of a matrix (64 MB)
 
 
 def waves(given: int, length: int, parts: int, results: int, inverse: bool = False) -> Matrix:
-    """Return the matrix (given * parts, results * 2) of a discrete Fourier transform of this length. Its
-    input has *parts* values (real, or real and imaginary) for each of the first *given* elements; further
-    elements are zeros. Its output is the real and imaginary parts of the first *results* elements. The
-    inverse has the factor 1 / length."""
+    """Return the matrix (given * parts, results * 2) of a discrete Fourier transform of *length* points. The
+    first *given* points have *parts* values each (1: real; 2: real and imaginary part); the other points are
+    0. The output is the real and imaginary parts of the first *results* frequencies. The inverse has the
+    factor 1 / length."""
     turns = np.outer(np.arange(given), np.arange(results)) % length
     angle = turns * (2 * math.pi / length) * (1 if inverse else -1)
     cos, sin = np.cos(angle), np.sin(angle)

@@ -1,5 +1,5 @@
-"""Rewrites GridSample of images as a Gather: of the nearest pixel, or of four neighbouring pixels with
-weights."""
+"""Rewrites GridSample of images as a Gather of the nearest pixel, or of four neighbouring pixels that are
+then weighted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Removes replacements of NaN in values that have none. PyTorch exports attention with ``Where(IsNaN(p), 0,
-p)``, which equals p if p contains no NaN."""
+"""Removes replacements of NaN in values that contain no NaN. PyTorch exports attention with ``Where(IsNaN(p),
+0, p)``, which equals p if p contains no NaN."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     x, spec = node.inputs[2], sweep.specs[node.inputs[2]]
     sweep.keep(node)
     whole = sweep.specs[node.outputs[0]] == spec
-    if whole:  # if not, the Where also broadcasts p
+    if whole:  # otherwise the Where also broadcasts p
         sweep.nodes.pop()
         del sweep.made[node.outputs[0]]
         sweep.alias(node.outputs[0], x)

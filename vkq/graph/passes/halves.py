@@ -1,9 +1,9 @@
-"""Keeps values behind DequantizeLinear in float32 in quantized float16 graphs, as far as possible.
+"""Computes the values after DequantizeLinear in float32 in quantized float16 graphs, as far as possible.
 
 Values computed only from dequantized values and constants become float32, so that float16 graphs get the
 quantized operators of float32 graphs. A value is rounded to float16 where an operator combines it with other
-float16 values. A quantized network then has the bits of its float32 form, whereas ONNX Runtime rounds after
-each operator."""
+float16 values. The results then have the bits of the network's float32 form; ONNX Runtime, in contrast,
+rounds after each operator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rewrites operators that read or write elements by index as index arithmetic and one Gather, or one scatter
+"""Rewrites operators that read or write elements by index: as index arithmetic, and one Gather or one scatter
 of rows.
 
-A run-time index beyond an axis reads the nearest element. Constant indices beyond an axis are refused. If the
-indices are a model input, they are checked when the input is given (``within``: `types`)."""
+A run-time index out of range reads the nearest element; a constant index out of range is refused. Indices
+that are a model input are checked against the axis when the input is given (``within``: `types`)."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def gather_elements(w: Words) -> bool:
 
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
-    """Convert indices along an axis to flat indices into an array of this shape. Along the other axes, the
-    coordinates of an element are those of its index in *ids*."""
+    """Convert indices along *axis* to flat indices into an array of this shape. The coordinates of an element
+    along the other axes are those of its index in *ids*."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])
@@ -128,8 +128,8 @@ def _scattered(w: Words, flat: str, inner: int) -> bool:
 
 
 def _placed(w: Words, rows: str, updates: str, ids: np.ndarray) -> bool:
-    """Replace a scatter with constant indices by a Gather from rows and updates, which takes the last update
-    of each row."""
+    """Replace a scatter with constant indices by a Gather from the concatenated rows and updates; the last
+    update of each row wins."""
     count, _ = w.of(rows).shape
     places = np.arange(count)
     places[ids] = count + np.arange(ids.size)
@@ -175,8 +175,8 @@ def one_hot(w: Words) -> bool:
 
 
 def reverse_sequence(w: Words) -> bool:
-    """ReverseSequence: along ``time_axis``, reverse the first n elements of each batch; n is the batch's
-    length."""
+    """ReverseSequence: along ``time_axis``, reverse the first n elements of each batch element; n is the
+    element's length."""
     x, lengths = w.spec(0), w.node.inputs[1]
     time, batch = int(w.attributes.get("time_axis", 0)), int(w.attributes.get("batch_axis", 1))
     rank, dtype = len(x.shape), w.of(lengths).dtype

@@ -72,8 +72,8 @@ def bounded_layer(sweep: Sweep, node: Node) -> bool:
 
 
 def _redundant(bounds: Bounds, q: QParams) -> bool:
-    """Return True if q cannot represent values outside the bounds of a Relu or Clip: ONNX Runtime then drops
-    the Relu or Clip before this quantize."""
+    """Return True if q cannot represent values outside the bounds of a Relu or Clip. In this case ONNX
+    Runtime drops the Relu or Clip before the quantize."""
     low, high = (np.float32(q.scale) * np.float32(limit - q.zero_point) for limit in (q.qmin, q.qmax))
     slack = np.finfo(np.float32).eps
     return not (slack < bounds[0] - low or slack < high - bounds[1])
@@ -96,7 +96,7 @@ def _quantized(sweep: Sweep, node: Node) -> bool:
         if before.op == "Add":
             return _bounded_sum(sweep, node, before, q, bounds)
         if before.op == "Mul" or not ONE_STEP[before.op](sweep, node, before, q, ""):
-            return False  # element-wise operators become a table, which is exact, later
+            return False  # element-wise operators later become a table, which is exact
         return _clamped(sweep, sweep.nodes[-1].outputs[0], q, bounds, node)
     return made.op in ONE_STEP and ONE_STEP[made.op](sweep, node, made, q, node.outputs[0])
 
@@ -109,8 +109,8 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """Fuse a layer and the quantize of its result into one node with an int32 bias. If the types of x and the
-    result differ, keep both nodes."""
+    """Fuse a layer and the quantize of its result into one node with an int32 bias. Keep both nodes if the
+    types of x and the result differ."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
     x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
     if x is None or x.dtype != q.dtype:
@@ -153,8 +153,8 @@ def _binary(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bo
 
 
 def _bounded_sum(sweep: Sweep, node: Node, made: Node, q: QParams, bounds: Bounds) -> bool:
-    """Replace a sum that a Relu or Clip bounds, which ONNX Runtime adds in float, if a bounded QLinearAdd has
-    its bytes. Other sums become a table later."""
+    """Replace a sum before a Relu or Clip, which ONNX Runtime adds in float, if a bounded QLinearAdd returns
+    the same bytes. Other sums become a table later."""
     a, b = (parameters(sweep, name) for name in made.inputs)
     if a is None or b is None or not a[1].dtype == b[1].dtype == q.dtype:
         return False
@@ -196,8 +196,8 @@ def _global_average(sweep: Sweep, node: Node, made: Node, q: QParams, output: st
 
 
 def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Replace a linear Resize. The new node uses ONNX Runtime's float arithmetic if no product can be
-    subnormal."""
+    """Replace a linear Resize. The new node uses ONNX Runtime's float arithmetic if no product of this
+    arithmetic can be subnormal."""
     x = parameters(sweep, made.inputs[0])
     usual = x is not None and all(2.0**-60 < scale < 2.0**60 for scale in (x[1].scale, q.scale))
     if x is None or x[1].dtype != q.dtype or not (usual or x[1] == q):

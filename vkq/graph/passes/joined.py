@@ -1,8 +1,9 @@
 """Fuses chains and functions of rows with their neighbours.
 
-The kernel of a function of rows also computes the chain and the QuantizeLinear after it. A Transpose of 8-bit
-rows and a neighbouring Reshape become one movement (permute). A permute that merges the heads of a product is
-removed, because the product can write its heads side by side."""
+The kernel of a function of rows (reduction, softmax or normalization) also computes the chain and the
+QuantizeLinear after it. A Transpose of 8-bit rows and a neighbouring Reshape become one movement (permute). A
+permute that merges the heads of a product is removed, because the product can write its heads side by
+side."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ OTHERS = MOST_BUFFERS - 1  # most operands of a chain, without the row function'
 
 
 def join(graph: Graph) -> Graph:
-    """Fuse these neighbours if no other node reads the value between them."""
+    """Fuse such neighbours if no other node reads the value between them."""
     ops = {"chain", "quantize"} if "rows" in graph.kinds else set()
     if any(spec.dtype in BYTES for spec in graph.specs.values()):
         ops |= {"Transpose", "Reshape"}
@@ -64,7 +65,7 @@ class _Joined:
         return True
 
     def _put_together(self, sweep: Sweep, node: Node, source: str, perm: tuple[int, ...]) -> bool:
-        """Let the product before a merge of heads store its heads side by side."""
+        """Let a product write its heads side by side, instead of a permute that merges them."""
         made, shape = sweep.producer(source, "matmul"), sweep.specs[source].shape
         if made is None or self.uses[source] > 1 or perm != SWAPPED or shape[1] == 1:
             return False
@@ -107,8 +108,8 @@ def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _way(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return the code of how the kernel addresses an operand of the chain for rows of this shape; None if the
-    kernel cannot read the operand."""
+    """Return the code (LIKE, PLACES or ONE) by which the kernel addresses an operand of the chain for rows of
+    this shape; None if the kernel cannot read the operand."""
     own = sweep.specs[name]
     if own.dtype != dtype:  # flags or bytes, which must be converted first
         return None

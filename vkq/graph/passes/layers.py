@@ -1,14 +1,15 @@
 """Replaces convolutions, products and softmax of dequantized values by vkq's layers, at first with float32
 results.
 
-Weights are constants, quantized per tensor or per output channel. An int32 bias has the scale x * w (within 1
-%). Any other bias stays float32; it is rounded to int32 with that scale if a quantize follows (`integers`).
+Weights are constants, quantized per tensor or per output channel. An int32 bias must have the scale x * w
+(within 1 %). Any other bias stays float32; it is rounded to int32 with that scale if a quantize follows
+(`integers`).
 
 ONNX Runtime computes int32 sums, which wrap on overflow, in linear layers whose weight has zero points, and
-in convolutions with a quantize after them; vkq's sums wrap there, too. ONNX Runtime computes all other layers
-in floats (attribute ``floats``: this layer always). There a bias that is too large is added to the float
-result (``biases`` has the int32 and the float form), and convolutions with too large products are refused
-(``why``)."""
+in convolutions before a quantize; vkq's sums wrap there, too. ONNX Runtime computes all other layers in
+floats (the attribute ``floats`` marks them). If the bias of such a layer is too large for int32, it is added
+to the float result (``biases`` has the int32 and the float form). If the products of a convolution are too
+large, the convolution is refused (``why``)."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ FLOATS = ("float32", "float16")
 
 
 def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
-    """Return the 8-bit value (also a constant) from which a value was dequantized, and its parameters."""
+    """Return the 8-bit value (or constant) that was dequantized to *name*, and its parameters."""
     made = sweep.producer(name, "dequantize")
     if made is not None:
         return made.inputs[0], made.attributes["x"]
@@ -44,8 +45,8 @@ def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
 
 
 def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Array, Array] | None:
-    """Return (integers, scales, zero points) of a dequantized constant: one scale, or one for each slice
-    along *axis*."""
+    """Return (integers, scales, zero points) of a dequantized constant. There is one scale, or one for each
+    slice along *axis*."""
     made = sweep.producer(name, "DequantizeLinear")
     data, scale = (sweep.array(made.inputs[i]) for i in (0, 1)) if made is not None else (None, None)
     if (
@@ -100,7 +101,7 @@ def _layer(
     **options: Any,
 ) -> bool:
     """Emit a layer with a float32 result for a node with inputs x, weight, bias. x: the 8-bit activations and
-    their parameters; by default they are derived from the first input."""
+    their parameters, by default from the dequantize of the node's first input."""
     x = x or parameters(sweep, node.inputs[0])
     if weight is None or weight[0].dtype.name not in ("int8", "uint8"):
         return False

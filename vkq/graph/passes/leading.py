@@ -2,8 +2,8 @@
 (batch, rows, columns) as a Reshape to a matrix, a Gemm, and a Reshape back. vkq's linear layers read values
 of any rank.
 
-A Reshape to a matrix moves behind linear layers and tables, until a Reshape back cancels it. The Reshape may
-also put the heads of an attention's result side by side."""
+A Reshape to a matrix moves behind linear layers and tables, until a Reshape back cancels it. The Reshape to a
+matrix may also merge the heads of an attention's result."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Leading = tuple[int, ...] | None  # batch and rows
 
 
 def keep_leading_axes(graph: Graph) -> Graph:
-    """Let linear layers of 8-bit values (batch, rows, columns) read these without a Reshape, if each matrix
-    that the layers compute becomes such a value."""
+    """Let linear layers read 8-bit values (batch, rows, columns) without a Reshape, if every matrix that
+    these layers compute is reshaped back to such a value."""
     matrices = {
         node.outputs[0] for node in graph.nodes if node.op == "Reshape" and _merges(graph.specs, node)
     }
@@ -30,15 +30,15 @@ def keep_leading_axes(graph: Graph) -> Graph:
 
 
 def _merges(specs: Mapping[str, Spec], node: Node) -> bool:
-    """Return True if a Reshape merges the leading axes of a value (batch, rows, columns), or of heads (batch,
-    rows, heads, columns), which it puts side by side."""
+    """Return True if a Reshape makes a matrix (batch * rows, columns) from a value (batch, rows, columns) or
+    (batch, rows, heads, columns of a head)."""
     given, to = specs[node.inputs[0]].shape, specs[node.outputs[0]].shape
     return len(given) in (3, 4) and to == (math.prod(given[:2]), math.prod(given[2:]))
 
 
 def _leading_axes(graph: Graph) -> dict[str, Leading]:
-    """Return the axes into which Reshapes split the rows of each matrix, also after layers and tables; None
-    if a node reads the matrix, or Reshapes differ."""
+    """Return the axes (batch, rows) into which Reshapes split the rows of each matrix, directly or after
+    layers and tables; None if another node reads the matrix, or the Reshapes differ."""
     found: dict[str, Leading] = dict.fromkeys(graph.outputs)
     for node in reversed(graph.nodes):
         own: Leading = None
@@ -61,7 +61,7 @@ def _keeps_rows(node: Node) -> bool:
 
 @dataclasses.dataclass
 class _Moved:
-    """Moves Reshapes of values whose leading axes the results of a layer or table get back."""
+    """Moves Reshapes behind the layers and tables whose results get their leading axes back."""
 
     leading: dict[str, Leading]
 

@@ -1,4 +1,4 @@
-"""Rewrites 1-D operators (N, C, L) as image operators between Reshapes, on images one pixel high."""
+"""Rewrites 1-D operators (N, C, L) as operators on images one pixel high, between Reshapes."""
 
 from __future__ import annotations
 

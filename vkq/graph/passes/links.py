@@ -71,7 +71,7 @@ class Writer:
         return "link", len(self.links) - 1
 
     def result(self, name: str) -> tuple[tuple[str, int], str]:
-        """Return a result's entry in ``values`` with the type in which it is stored; flags are stored as
+        """Return a result's entry in ``values``, with the type in which it is stored; flags are stored as
         bytes."""
         number, dtype = self.values[name]
         if dtype == "bool":

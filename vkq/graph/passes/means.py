@@ -1,4 +1,5 @@
-"""Fuses a table of an 8-bit value, GlobalAveragePool and quantize into one operator, the mean of a function.
+"""Fuses a table of an 8-bit value, GlobalAveragePool and quantize into one operator (``mean_lookup``): the
+mean of the table's values over an image.
 
 The pass handles the HardSwish before MobileNetV3's squeeze, and DenseNet's last BatchNormalization, which no
 QuantizeLinear follows. The sum is exact, whereas ONNX Runtime adds floats."""

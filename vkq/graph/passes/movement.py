@@ -1,7 +1,7 @@
-"""Lets movement operators move 8-bit elements: dequantize moves behind them, and quantize before them.
+"""Makes movement operators move 8-bit elements: dequantize moves behind them, and quantize before them.
 
-Both steps are exact, because movement (also the maximum of a window) commutes with an increasing function. A
-quantize cancels a dequantize with the same parameters. If the parameters differ, a table remains
+Both changes are exact, because movement (also the maximum of a window) commutes with an increasing function.
+A quantize cancels a dequantize with the same parameters. If the parameters differ, a table remains
 (`tables`)."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .sweep import Sweep, scalar, swept
 
 
 def move_in_8_bits(graph: Graph) -> Graph:
-    """Exchange quantization and movement operators."""
+    """Move quantization past movement operators."""
     if graph.kinds.isdisjoint(("quantize", "dequantize", "DequantizeLinear")):
         return graph
     return swept(graph, _visit, "quantize", *OPERATORS)
@@ -36,7 +36,8 @@ def _replace(sweep: Sweep, name: str, found: str) -> None:
 
 
 def _moved(node: Node) -> int:
-    """Return how many inputs of a node are data; the others are parameters of the movement."""
+    """Return the number of inputs of a node that are data; the other inputs are parameters of the
+    movement."""
     return len(node.inputs) if node.op == "Concat" else 1
 
 
@@ -60,7 +61,7 @@ def _sink(sweep: Sweep, node: Node) -> bool:
 
 
 def _rows(sweep: Sweep, node: Node) -> bool:
-    """Let an embedding gather rows of a quantized constant instead of its floats."""
+    """Let an embedding gather the 8-bit rows of a quantized constant instead of its floats."""
     made = sweep.producer(node.inputs[0], "DequantizeLinear")
     if made is None or made.inputs[0] not in sweep.constants:
         return False
@@ -76,8 +77,8 @@ def _rows(sweep: Sweep, node: Node) -> bool:
 
 
 def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) -> tuple[str, ...] | None:
-    """Return the inputs of the 8-bit form of a node. The fill value of a Pad is quantized; None if no 8-bit
-    value represents it exactly."""
+    """Return the inputs of a node's 8-bit form, with the fill value of a Pad quantized; None if no 8-bit
+    value represents the fill value exactly."""
     if node.op != "Pad" or node.attributes.get("mode", "constant") != "constant":
         return inputs
     fill = np.float32(0)

@@ -1,4 +1,5 @@
-"""Rewrites normalizations that have several results, or that are not along the last axes."""
+"""Rewrites normalizations with several results, or along other axes than the last ones. Also rewrites
+Dropout."""
 
 from __future__ import annotations
 

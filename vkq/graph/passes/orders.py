@@ -13,11 +13,11 @@ from ..operators.movement import moves
 from ..operators.operator import axis_of
 from .words import FLOATS, Words
 
-MOST_EXACT = 1 << 24  # float32 represents every integer from 0 to this one exactly
+MOST_EXACT = 1 << 24  # float32 represents all integers from 0 to this value exactly
 
 
 def _dequantized(w: Words, name: str) -> bool:
-    """Return True if a value is a movement of a dequantized value: then bytes can be compared instead."""
+    """Return True if a value is dequantized (and moved): its bytes can be compared instead."""
     made = w.sweep.producer(name)
     while made is not None and moves(made):
         made = w.sweep.producer(made.inputs[0])

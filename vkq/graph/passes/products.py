@@ -1,9 +1,9 @@
-"""Normalizes MatMul and Gemm with one constant matrix: the matrix becomes the right operand, and the bias a
-vector.
+"""Normalizes MatMul and Gemm with one constant matrix: afterwards this matrix is the right operand, and the
+bias is a vector.
 
-A constant matrix is a constant, or a DequantizeLinear of constants; its Transpose is computed in advance. A
-left matrix becomes the right one, between two Transposes. transA, alpha, beta, and an addend of another shape
-become separate nodes."""
+A constant matrix is a constant, or a DequantizeLinear of constants; a Transpose of it is folded. If the left
+matrix is constant, the operands are exchanged and transposed, and so is the result. transA, alpha, beta, and
+an addend of another shape become separate nodes."""
 
 from __future__ import annotations
 

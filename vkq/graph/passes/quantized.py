@@ -1,6 +1,5 @@
-"""Fuses the QuantizeLinear of a float32 image into the convolution that reads the result, if the convolution
-is its only reader. The convolution quantizes while it loads, or first writes the bytes in its kernel's
-layout."""
+"""Fuses the QuantizeLinear of a float32 image into the convolution that is its only reader. The convolution
+quantizes while it loads, or first writes the bytes in its kernel's layout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rewrites LSTM, GRU and RNN: one product for the inputs of all steps, then for each step a product with the
-state and a chain of its gates."""
+"""Rewrites LSTM, GRU and RNN: one product for the inputs of all steps, and for each step a product with the
+state and a chain of the gates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rewrites reductions along any axes. A mean or a maximum becomes a pool of images whose pixels are the
-reduced axes, and a sum becomes a product with ones.
+reduced elements; a sum becomes a product with ones.
 
-A mean without a quantize after it becomes such a product, too: an exact sum, times x_scale / count in
+A mean without a quantize after it also becomes a product with ones: an exact sum, times x_scale / count in
 float32."""
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def to_rows(graph: Graph) -> Graph:
 
 
 def by_last_axis(sweep: Sweep, node: Node) -> bool:
-    """Return True if a function of rows is along the last axis alone, and keeps the shape."""
+    """Return True if a function of rows reduces only the last axis, and keeps the shape."""
     a, shape = node.attributes, sweep.specs[node.inputs[0]].shape
     axes = range(a["axis"], a["axis"] + a["count"])
     return FUNCTIONS[a["function"]].each is not None and _last_alone(axes, shape)

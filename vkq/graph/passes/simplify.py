@@ -27,7 +27,7 @@ from .sweep import Sweep, scalar, swept
 
 WINDOWS = ("MaxPool", "AveragePool")
 RESHAPES = ("Flatten", "Squeeze", "Unsqueeze")
-SAID_OTHERWISE = (
+REWRITTEN = (
     "Identity", "Dropout", "Cast", *RESHAPES, "Reshape", "QuantizeLinear", "DequantizeLinear", "Split",
     "Gather", "Sum", "GlobalMaxPool", *POOLS, *WINDOWS,
 )  # fmt: skip
@@ -35,7 +35,7 @@ SAID_OTHERWISE = (
 
 def simplify(graph: Graph) -> Graph:
     """Normalize the graph."""
-    return swept(graph, _visit, *SAID_OTHERWISE)
+    return swept(graph, _visit, *REWRITTEN)
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:

@@ -1,5 +1,5 @@
-"""Rewrites a Resize of floats, or a Resize in a form that the graph does not support: one Gather or weighted
-sum (``taps``) for each resized axis."""
+"""Rewrites a Resize of floats, and a Resize in a form that the graph does not support, as one Gather or
+weighted sum (``taps``) for each resized axis."""
 
 from __future__ import annotations
 

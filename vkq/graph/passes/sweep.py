@@ -14,8 +14,8 @@ from ..graph import Array, Graph, Node, Spec, unused
 from ..operators.table import infer
 
 BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
-# Constant folding is limited to the larger of MOST_FOLDED times the bytes of the model's constants and
-# LEAST_ROOM_BYTES. Without a limit, a small model could fill any memory, node by node.
+# Constant folding may add at most MOST_FOLDED times the bytes of the model's constants, or LEAST_ROOM_BYTES
+# if that is more. Without a limit, a small model could fill any memory.
 MOST_FOLDED, LEAST_ROOM_BYTES = 4, 1 << 30
 
 
@@ -23,7 +23,8 @@ Visit = Callable[["Sweep", Node], bool]
 
 
 class Sweep:
-    """A new graph under construction. ``made`` has the node that makes each value visited so far."""
+    """A new graph under construction. ``made`` maps each value visited so far to the node that computes
+    it."""
 
     def __init__(self, graph: Graph):
         self.old = graph
@@ -33,7 +34,7 @@ class Sweep:
         self.same: dict[str, str] = {}  # values that are aliases of other values
         self._own = set(map(id, graph.nodes))
         self._outputs = {name for node in graph.nodes for name in node.outputs if name}
-        # Values whose spec differs from the old graph's, or that the old graph does not have.
+        # Values that are new, or whose spec differs from the old graph's.
         self._changed = self._outputs - graph.specs.keys()
         self._texts: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
 
@@ -106,7 +107,8 @@ class Sweep:
                 self.made[name] = node
 
     def _as_before(self, node: Node) -> bool:
-        """Return True if a node is from the old graph and no spec of its inputs and results has changed."""
+        """Return True if a node is from the old graph, and the specs of its inputs and results are
+        unchanged."""
         if id(node) not in self._own:
             return False
         changed = self._changed
@@ -136,8 +138,8 @@ class Sweep:
         return self.finish(list(self.old.outputs))
 
     def walk(self, visit: Visit, ops: Container[str] | None = None) -> None:
-        """Call *visit* for the nodes of these operators (all by default). Keep a node if *visit* returns
-        False; keep nodes of other operators."""
+        """Call *visit* for the nodes of these operators (all by default). A node stays if *visit* returns
+        False, or if its operator is not in *ops*."""
         with np.errstate(all="ignore"):  # a broken model may have scales that overflow
             for node in self.old.nodes:
                 if self.same and not self.same.keys().isdisjoint(node.inputs):

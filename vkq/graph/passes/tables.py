@@ -1,9 +1,9 @@
 """Replaces connected element-wise operators between two 8-bit values by a table of 256 entries.
 
-HardSwish, SiLU, GELU, BatchNormalization and chains with constants are computed once for all 256 inputs, in
-NumPy, step by step. If a constant differs between channels, each channel has a table. A function of two 8-bit
+HardSwish, SiLU, GELU, BatchNormalization and chains with constants are computed step by step in NumPy, once
+for all 256 inputs. If a constant differs between channels, each channel has a table. A function of two 8-bit
 values (a - b, a / b, max(a, b)) becomes a table of 256 x 256 entries. A float function of an 8-bit value
-becomes a table of 256 float32 entries if it is a graph result, or an operator that sums reads it."""
+becomes a table of 256 float32 entries if it is a graph result, or if an operator that sums reads it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Tables:
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def visit(self, sweep: Sweep, node: Node) -> bool:
-        if node.op == "Identity" or len(node.outputs) != 1:  # this late, an Identity names a graph result
+        if (
+            node.op == "Identity" or len(node.outputs) != 1
+        ):  # in this pass, every Identity names a graph result
             return False
         node = _with_numbers(sweep, node) if node.op in FORMULAS else node
         found = [self._of(sweep, name) for name in node.inputs if name]
@@ -128,7 +130,7 @@ class Tables:
 
 
 def _with_numbers(sweep: Sweep, node: Node) -> Node:
-    """Return a node that reads a number instead of a constant with equal elements, such as a mask of zeros.
+    """Return the node with a scalar in place of each constant with equal elements, such as a mask of zeros.
     The node's result must have the shape of the other operand."""
     names, shape = list(node.inputs), sweep.specs[node.outputs[0]].shape
     for i, name in enumerate(names):
@@ -161,8 +163,8 @@ def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
 
 
 def _channel_axis(sweep: Sweep, cone: list[Node], rank: int) -> int | None:
-    """Return the only axis along which constants differ; -1 if there is no such axis, None if there are
-    several."""
+    """Return the axis along which the elements of constants differ; -1 if there is no such axis, None if
+    there are several."""
     axes: set[int] = set()
     for node in cone:
         if node.op == "lookup" and "axis" in node.attributes:
@@ -193,8 +195,8 @@ def _with(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
 
 
 def _all_numbers(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
-    """Return all 256 values of a type as a 1-D array, or along an axis of *rank* axes that is not the channel
-    axis."""
+    """Return all 256 values of an 8-bit type as a 1-D array, or as an array of *rank* axes along one that is
+    not the channel axis."""
     info = np.iinfo(dtype)
     numbers = np.arange(info.min, info.max + 1).astype(dtype)
     if axis < 0:

@@ -1,7 +1,7 @@
 """Joins or cancels Transposes, and removes those that move no element.
 
-A product of two 8-bit activations can read the columns of its second operand as rows; this counts as one more
-Transpose to join or cancel. The product can also read an operand whose heads are stored side by side."""
+A product of two 8-bit activations can read its second operand transposed; this counts as one more Transpose
+to join or cancel. The product can also read an operand whose heads are stored side by side."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Replaces the model's types by those that a device stores: flags are bytes, and 64-bit integers have 32
-bits.
+"""Replaces the model's types by types that a device stores: bool becomes uint8, and int64 becomes int32.
 
-Integers known only at run time (ids, positions, lengths, masks) become int32 if their range proves that
-nothing is lost. The range of inputs is checked at run time (``Graph.bounds``), and the range of every result
-follows from it. Arithmetic that could leave int32 stays int64, between Casts that state the reason; a device
-refuses these Casts."""
+Integers known only at run time (ids, positions, lengths, masks) become int32 if their range proves that every
+value fits. The range of inputs is checked at run time (``Graph.bounds``), and the range of every result
+follows from it. Arithmetic that could overflow int32 stays int64, between Casts that state the reason; a
+device refuses these Casts."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ from .constants import HELD
 from .ranges import INT32, Range, fits, result_range
 from .sweep import Sweep
 
-# Half ranges of inputs, the widest first. The pass uses the first for which all arithmetic stays in int32.
+# Candidate ranges [-half, half) of integer inputs, the widest first. The pass uses the first half for which
+# all arithmetic stays in int32.
 WIDEST = (1 << 31, 1 << 24, 1 << 16, 1 << 15)
 CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
@@ -41,8 +41,8 @@ def hold_types(graph: Graph) -> Graph:
 
 
 class _Types:
-    """Replaces a graph's types on the assumption that integer inputs are in [-half, half). ``wide`` collects
-    the nodes whose results could overflow int32."""
+    """Replaces a graph's types under the assumption that integer inputs are in [-half, half). ``wide``
+    collects the nodes whose results could overflow int32."""
 
     def __init__(self, graph: Graph, half: int):
         self.sweep = Sweep(graph)
@@ -96,8 +96,8 @@ class _Types:
         return self.sweep.constant(array.astype(HELD["bool"]), f"{name}/bytes")
 
     def _whole(self, node: Node) -> list[str]:
-        """Return the integer inputs with which an operator computes; its other integer inputs are parameters
-        of a movement."""
+        """Return the integer inputs that an operator computes with; other integer inputs are parameters of a
+        movement."""
         every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather", "scatter")
         names = node.inputs[1:] if node.op == "Where" else node.inputs if every else node.inputs[:1]
         kinds = ("int64", "int32")
@@ -158,8 +158,8 @@ class _Types:
         return True
 
     def _note(self, node: Node) -> None:
-        """If a Gather's indices are elements of a graph input, moved but unchanged, narrow the input's
-        bounds."""
+        """If a Gather's indices are unchanged elements of a graph input, narrow the bounds of this input to
+        the gathered axis."""
         first = node.inputs[0]
         if node.op in CARRIED and first in self.origin and node.outputs[0] in self.ranges:
             self.origin[node.outputs[0]] = self.origin[first]

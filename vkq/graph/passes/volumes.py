@@ -1,8 +1,8 @@
 """Rewrites convolutions and pools of volumes (N, C, D, H, W) as convolutions and pools of images.
 
-The depth taps of a convolution become channels: one convolution of images then sums over all taps, exactly
-for integers. A pool (a maximum, or a mean whose counts are products) is computed along height and width
-first, then along depth."""
+The depth taps of a convolution become channels, so that one convolution of images sums over all taps; for
+integers the sum is exact. A pool (a maximum, or a mean whose counts are products) is computed along height
+and width first, then along depth."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def convolution(w: Words) -> bool:
 
 
 def transposed_convolution(w: Words) -> bool:
-    """Rewrite ConvTranspose. Each depth tap of a result's slice reads at most one slice of x."""
+    """Rewrite ConvTranspose. For each depth slice of the result, each depth tap reads at most one slice of
+    x."""
     shape, kernel = w.spec(0).shape, w.spec(1).shape[2:]
     given = w.attributes.get("output_shape"), w.attributes.get("auto_pad", "NOTSET")
     if not _is_volume(w) or given != (None, "NOTSET"):
@@ -100,8 +101,8 @@ def _image(w: Words, pads: Sequence[int]) -> dict[str, Any]:
 
 
 def _slices(w: Words, index: Array) -> str:
-    """Return slices of x as (N * slices, C * taps, H, W). *index* (taps, slices) has the indices of the
-    slices; a slice beyond the ends is zeros."""
+    """Return depth slices of x as (N * slices, C * taps, H, W). *index* (taps, slices) has their indices
+    along the depth; slices out of range are zeros."""
     n, c, d, *image = w.spec(0).shape
     x, (taps, count) = w.node.inputs[0], index.shape
     outside = (index < 0) | (index >= d)
