@@ -64,7 +64,7 @@ def test_one_dispatch_from_floats(matrices: vkq.Device) -> None:
 
 def test_what_it_refuses(matrices: vkq.Device) -> None:
     for weight, options in (((8, 5, 3, 3), {}), ((8, 3, 3, 9), {}), ((8, 3, 3, 3), {"dilation": (1, 2)})):
-        with pytest.raises(vkq.MethodError, match="at most 4 channels and 8 taps a line, side by side"):
+        with pytest.raises(vkq.MethodError, match="one group of at most 4 channels, 8 adjacent taps a row"):
             vkq.Conv2d(
                 np.zeros(weight, np.int8), 1.0, x_qparams=vkq.QParams(1.0), y_qparams=vkq.QParams(1.0),
                 path="coopmat", method="stem", device=matrices, **options,

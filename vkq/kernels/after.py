@@ -1,6 +1,6 @@
-"""The epilogue of 8-bit results (common/after.glslh): a lookup table, a table for each channel, the addition
-of a residual (also after a lookup), or dequantization to float32; or results in parts with their own
-parameters."""
+"""Epilogues of 8-bit results (common/after.glslh): a lookup in one table or in a table for each channel, the
+addition of a residual (also after a lookup), dequantization to float32, or separate parameters for parts of
+the channels."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-# The steps of an epilogue, and PARTS; the sum of their codes is the shader's constant AFTER.
+# Codes of an epilogue's steps; their sum is the shader's constant AFTER. PARTS: parts of the channels have
+# their own parameters.
 TABLE, ADD, TABLES, DEQUANTIZED, PARTS = 1, 2, 4, 8, 16
 HEAD = 16  # header bytes before the first channel's data, with TABLES
 
 
 @dataclasses.dataclass(frozen=True)
 class After:
-    """An epilogue: its code in the shader (``kind``) and the parameters of its results (``y``; None:
-    unchanged). ``words`` returns the int32 data, ``bytes`` long, that are stored before the channel
-    parameters; ``tables`` those after them: a table for each of ``channels`` channels. ``parts``: the results
-    are neighbouring parts of so many channels, a multiple of 16, with these parameters before the epilogue
-    (TABLES or PARTS; else empty)."""
+    """An epilogue. kind: the sum of its codes. y: the parameters of its results, or None if they do not
+    change. words: returns the int32 data, *bytes* long, that are stored before the channel parameters.
+    tables: returns the data after the channel parameters, one table for each of *channels* channels. parts:
+    with TABLES or PARTS, (number of channels, a multiple of 16; parameters before the epilogue) for each
+    part; else empty."""
 
     kind: int
     y: QParams | None
@@ -38,7 +39,7 @@ class After:
 
     @property
     def in_place(self) -> bool:
-        """True if the epilogue reads its second operand at the destination."""
+        """True if the epilogue reads the residual from the buffer to which the kernel writes its results."""
         return bool(self.kind & ADD)
 
     @property
@@ -59,8 +60,8 @@ class After:
         return Resident(device, first + size + 256 * self.channels, words)
 
     def then(self, last: After) -> After:
-        """Return the epilogue that looks up each result in this one's tables, and adds a residual as *last*
-        does."""
+        """Return this epilogue (a lookup) and *last* (the addition of a residual to its result) as one
+        epilogue."""
 
         def words() -> Words:
             return np.concatenate([self.words(), last.words()])
@@ -107,7 +108,7 @@ def with_sum(
     formula: Callable[[], tuple[float, ...]], bounds: tuple[int, int], y: QParams,
     table: Callable[[], npt.NDArray[np.int8]],
 ) -> After:  # fmt: skip
-    """Return the epilogue ``q * ra + other * rb + offset``, rounded and bounded, of each result q and the
+    """Return the epilogue ``q * ra + other * rb + offset``, rounded and clamped, of each result q and the
     byte ``other`` at its destination.
 
     *formula* returns ra, rb, offset, and two limits on the distance of a sum from the nearest integer: one

@@ -35,8 +35,8 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSizes:
-    """The sizes: batch, heads of queries, heads of keys, number of queries, number of keys, length of a key,
-    length of a value."""
+    """The sizes of attention. heads: of the queries; groups: heads of the keys and values; depth: elements of
+    a query or key; width: elements of a value."""
 
     batch: int
     heads: int
@@ -82,7 +82,7 @@ def attended(
 
 
 def rounds(sizes: AttentionSizes) -> int:
-    """Return the number of multiply-adds."""
+    """Return the number of multiply-adds of attention with these sizes."""
     pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys
     return pairs * (sizes.depth + sizes.width)
 
@@ -115,5 +115,5 @@ def turns(sizes: AttentionSizes) -> int:
 
 def _each(depth: int, tile: Tile) -> int:
     """Return how many loop iterations an invocation runs for a tile of keys."""
-    own = 2 * (tile.keys // tile.lanes)  # an invocation keeps its scores twice
+    own = 2 * (tile.keys // tile.lanes)  # an invocation loops over its scores twice
     return -(-depth // PART) * (PART // UNROLLED + 1) + own + tile.keys + 1

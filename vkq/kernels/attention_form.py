@@ -1,4 +1,4 @@
-"""The properties for which an attention kernel is compiled, and its layout of shared memory."""
+"""The properties for which an attention kernel is compiled, and the layout of its shared memory."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class AttentionForm:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The offsets in shared memory of parts of keys (after parts of queries), weights, one value for each row
-    and one for each invocation."""
+    """The arrays in shared memory, after the parts of queries: the offsets of parts of keys (k), of weights,
+    of one value for each row, and of one value for each invocation (lanes); and the end."""
 
     k: int
     weights: int
@@ -50,9 +50,9 @@ class Places:
 
 
 class Split:
-    """The distribution of a matrix (rows, columns) over invocations: each invocation has every *down*-th row
-    and *across*-th column. Positions are computed at each use: if stored, they would take registers from the
-    sums."""
+    """The distribution of a matrix (rows, columns) over invocations: each invocation computes every *down*-th
+    row and *across*-th column. Positions are computed at each use; stored positions would occupy registers
+    that the sums need."""
 
     def __init__(self, lane: Number, down: int, rows: int, columns: int):
         self.across = LANES // down

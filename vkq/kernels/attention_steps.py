@@ -17,10 +17,10 @@ Three = tuple[QParams, QParams, QParams]  # the parameters of two operands and o
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSteps:
-    """The quantization parameters of each step: ``scores = q k^T``; ``sums`` of the scores and a mask (None
-    without a mask); the softmax (its input, its result); ``y = weights v``. mask_first: the mask is the first
-    operand of the sum. litert: the softmax gives LiteRT's bytes, else ONNX Runtime's. table: the 256 bytes of
-    a lookup after the softmax, for the stored inputs from -128 on."""
+    """The quantization parameters of each step. scores: q k^T. sums: scores plus mask; None without a mask.
+    softmax: its input and its result. results: weights v. mask_first: the mask is the first operand of the
+    sum. litert: the softmax gives LiteRT's bytes, else ONNX Runtime's. table: the 256 bytes of a lookup after
+    the softmax, for the stored inputs from -128 on."""
 
     scores: Three
     sums: Three | None
@@ -61,7 +61,7 @@ def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
     low, high = np.where(np.isinf(low), high - 2, low), np.where(np.isinf(high), low + 2, high)
     found = ((low + high) / 2).astype(np.float32)
     found.flags.writeable = False
-    if soft_float:  # product and sum are rounded once each; only sums up to 256 matter
+    if soft_float:  # product and sum are rounded once each; sums beyond 256 saturate anyway
         errors = FLOAT_STEP * (2 * np.abs(products).max() + np.abs(found) + 512)
         return found if np.all(np.minimum(high - found, found - low) > errors) else None
     fused = (products + found[:, None].astype(np.float64)).astype(np.float32)

@@ -1,9 +1,8 @@
-"""The kernel of attention: a workgroup for a tile of rows (`vkq.numerics.attention.Tile`).
+"""The kernel of attention: each workgroup computes a tile of rows (`vkq.numerics.attention.Tile`).
 
 A row is a query of one of the heads that share keys. For each tile of keys, the workgroup loads parts of the
 queries and keys into shared memory and computes the scores. Then the invocations of each row find the largest
-score and the weights, and every invocation adds products to its rows and columns of the results, in
-registers.
+score and compute the weights. Every invocation accumulates its rows and columns of the results in registers.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ class AttentionKernel:
         return self.k.word(WORDS.index(name))
 
     def query(self, row: Number) -> tuple[Number, Number]:
-        """Return the head of a row and the index of its query; rows beyond the end repeat the last row."""
+        """Return the head of a row and the index of its query; a row beyond the end counts as the last
+        row."""
         line = self.first + row
         line = (line < self.lines).where(line, self.lines - 1)
         head = line.divided(self.queries)
@@ -68,7 +68,7 @@ class AttentionKernel:
         return self.batch * step["batch"] + head * step["head"] + query * step["row"]
 
     def _matrix(self, name: str) -> Number:
-        """Return the offset of the keys or the values of the workgroup's heads."""
+        """Return the offset of the keys (*name* "k") or values ("v") that the workgroup's heads share."""
         return self.batch * self.word(f"{name}_batch") + self.head * self.word(f"{name}_head")
 
     def module(self) -> bytes:
@@ -110,7 +110,7 @@ class AttentionKernel:
             return k.constant(0, "u"), keys
         last = self.first + (self.tile.rows - 1)
         (head, first), (end_head, end) = self.query(k.constant(0, "u")), self.query(last - self.first)
-        one = head.equals(end_head)  # if a tile's rows span several heads, any query may occur
+        one = head.equals(end_head)  # if a tile's rows span several heads, any query may be among them
         end = self.word("start") + one.where(end, self.queries - 1) + 1
         begin = (self.word("start") + one.where(first, 0) + 1).i - self.word("window").i
         begin = ((begin < 0) | self.word("window").equals(0)).where(0, begin).u & (2**32 - self.tile.keys)
@@ -119,7 +119,7 @@ class AttentionKernel:
     def turn(
         self, c: Number, state: tuple[Number, ...], end: Number, q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Process the tile of keys that starts at c."""
+        """Process the tile of keys that starts at key c, and return the new state."""
         k, at, tile = self.k, self.at, self.tile
         self.add_products_of(c, q_rows)
         k.barrier()
@@ -161,8 +161,7 @@ class AttentionKernel:
         return k.loop(self.sub, end, step, state, turn)
 
     def add_value(self, c: Number, i: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the products of key c + i's weights and values to the sums of this invocation's rows and
-        columns."""
+        """Add the weight of key c + i times its value to the sums of this invocation's rows and columns."""
         k, results = self.k, self.results
         first = self.value_matrix + (c + i) * self.word("v_row")
         width = self.form.width
@@ -175,7 +174,8 @@ class AttentionKernel:
         return tuple(one + product for one, product in zip(sums, products, strict=True))
 
     def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
-        """Compute the products of queries and keys for a tile; store them where the weights will be."""
+        """Store the products of the queries and a tile's keys in shared memory, where the weights will
+        replace them."""
         k, split, zero = self.k, self.scores, self.k.constant(0.0, "f")
         sums: tuple[Number, ...] = tuple([zero] * split.count)
         depth, step = (k.constant(n, "u") for n in (self.form.depth, PART))
@@ -200,7 +200,7 @@ class AttentionKernel:
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Add the products of PART elements, from d on, to the scores."""
+        """Return the sums of the scores after adding the products of PART elements, from element d on."""
         k = self.k
         k.barrier()
         self.bring(0, self.tile.rows, 0, d, q_rows)
@@ -214,7 +214,7 @@ class AttentionKernel:
         return k.loop(zero, k.constant(PART, "u"), step, sums, self.add_products, rolled=True)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
-        """Load one part of every query row or key row into shared memory, transposed."""
+        """Load the part from element d on of every query row or key row into shared memory, transposed."""
         k, depth, column = self.k, self.form.depth, d + (self.lane & (PART - 1))
         for i, start in enumerate(starts):
             near = column if depth % PART == 0 else (column < depth).where(column, depth - 1)
@@ -226,7 +226,8 @@ class AttentionKernel:
                 k.keep(target, value)
 
     def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the products of UNROLLED elements of the part, from c on, to the scores."""
+        """Return the sums of the scores after adding the products of UNROLLED elements of the part, from c
+        on."""
         k, split = self.k, self.scores
         found, query = list(sums), c * self.tile.rows + split.row
         key = c * self.tile.keys + split.column + self.at.k

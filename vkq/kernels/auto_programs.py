@@ -1,5 +1,5 @@
-"""The programs that ``auto`` chooses for typical layers, derived from a device's capabilities alone, so that
-a compiler can be tested on them without a run on the device.
+"""The programs that ``auto`` chooses for typical layers on a device. They depend on its capabilities alone,
+so a compiler can be tested on them without the device.
 
 The layers are from ResNet-50 and MobileNetV2 for one image of 224x224 and for one row, with float32
 activations and weights of 8 and of 4 bits.
@@ -52,7 +52,7 @@ RESULTS = {
     "avg_pool_q8__pixels": 16, "binary_q8__word": 16, "conv2d_q8ta_q8csw__depthwise": 16,
     "max_pool_q8__pixels": 16, "quantize_q8ta__pixels": 16, "transpose_q8__pixels": 16,
 }  # fmt: skip
-# As with most parameters, an addition with these needs no table (binary.py).
+# With these parameters, as with most, an addition needs no table (binary.py).
 SUMMANDS, SUM = QParams(0.023, 3), QParams(0.031, -5)
 UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, math.inf))
 
@@ -73,7 +73,7 @@ class AutoProgram:
 
 
 class _Asked:
-    """A stand-in for a device: it has capabilities and makes no pipelines."""
+    """A stand-in for a device: it has the capabilities, and its programs have no pipelines."""
 
     def __init__(self, capabilities: Capabilities):
         self.capabilities = capabilities
@@ -91,7 +91,7 @@ class _Asked:
 
 
 class _Int8Results:
-    """A stand-in for the scheme of int8 activations and results, with every attribute that kernels read
+    """A stand-in for a scheme with int8 activations and results; it has every attribute that kernels read
     before a dispatch."""
 
     family, axes, out, after = "q8ta_q8csw", {"out": "q8to"}, "q8to", NOTHING

@@ -1,5 +1,5 @@
-"""The parameters of the kernel for two 8-bit tensors: a float formula with an error bound, and the table that
-decides near ties. The same parameters serve as an epilogue of another kernel."""
+"""The parameters of the kernel for two 8-bit tensors: a float formula with an error bound, and a table that
+decides near ties. `sum_after` makes the same sum an epilogue of another kernel."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ LARGEST_PRODUCT = 255.0 * 255.0
 
 @dataclasses.dataclass(frozen=True)
 class BinaryFormula:
-    """The shader's formula of ``op``: its variant and its constants. The table decides sums whose distance
-    from the nearest integer exceeds ``safe`` (``exact`` on devices that round floats to nearest even)."""
+    """The shader's formula: its variant and its constants. The table decides values whose distance from the
+    nearest integer exceeds ``safe`` (``exact`` on devices that round floats to nearest even)."""
 
     variant: str
     ra: float
@@ -44,7 +44,7 @@ class BinaryFormula:
     exact: float
 
     def sure(self, soft_float: bool) -> bool:
-        """True if the formula is exact for every input, so that no table is needed."""
+        """True if the formula alone gives every result exactly, or the table alone does."""
         return self.variant == "table" or (not soft_float and self.exact >= TIE)
 
 
@@ -53,8 +53,8 @@ BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, -1.0, -1.0)
 
 @functools.lru_cache(maxsize=256)
 def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormula:
-    """Return the float formula on the stored int8 values, with a bound of its error relative to the float32
-    steps of the exact result."""
+    """Return the float formula on the stored int8 values. Its ``safe`` allows for the largest difference from
+    the float32 steps that define the result."""
     if op == "mul":
         ra = scale_of_product(a, b, y)
         # Only values within the type's range matter: larger values saturate, whatever their relative error.
@@ -65,7 +65,7 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     ra, rb, plain = (float(value) for value in scales_of_sum(a, b, y, op == "sub"))
     offset = plain + moved_a * ra + moved_b * rb - moved_y
     # *largest* bounds every term and partial sum. Four steps of the shader, and the change by `_exact`, each
-    # have an error of at most 2^-23 * largest. The offset and two steps of the exact result each have half
+    # have an error of at most 2^-23 * largest. The offset and two steps of the defined result each have half
     # that error.
     largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
     formula = _within(BinaryFormula("add", ra, rb, offset, TIE - 7 * FLOAT_STEP * largest, 0.0), largest)
@@ -79,9 +79,9 @@ def _within(formula: BinaryFormula, largest: float) -> BinaryFormula:
 
 
 def _exact(formula: BinaryFormula, table: npt.NDArray[np.int8]) -> BinaryFormula:
-    """Return a formula of sums that gives every result of the table with steps rounded to nearest even: the
-    three constants as they are, or with neighbouring floats. If no combination does, keep the constants and
-    set ``exact`` below the distance of the first wrong sum from an integer."""
+    """Return a formula of sums that gives every result of the table if its steps are rounded to nearest even:
+    with the three constants as they are, or with neighbouring floats. If no combination does, keep the
+    constants and set ``exact`` below the distance from an integer of every wrong sum."""
     q = np.arange(-128, 128)
     value = q * formula.ra + q[:, None] * formula.rb + formula.offset
     distance = np.abs(value - np.rint(value))
@@ -103,9 +103,9 @@ def _first_wrong(
     near: tuple[Float32, Float32], want: npt.NDArray[np.int8], ra: np.float32, rb: np.float32,
     offset: np.float32,
 ) -> float:  # fmt: skip
-    """Return a value just below the distance of the first wrong sum from its integer, or 1 if no sum is
-    wrong. Sums are computed in both orders of the operands, with each multiplication fused with its addition
-    or rounded before it."""
+    """Return a value just below the smallest distance of a wrong sum from its integer, or 1 if no sum is
+    wrong. Each sum is computed in every way a device may: in both orders of the operands, with each product
+    fused with its addition or rounded before it."""
     safe = 1.0
     for (x, rx), (z, rz) in itertools.permutations(zip(near, (ra, rb), strict=True)):
         for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):
@@ -124,7 +124,7 @@ def stored_table(
     return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
 
 
-# Cached: an addition needs its table twice, and a session computes all tables in advance.
+# Cached because an addition needs its table twice, and a session computes all tables in advance.
 @functools.lru_cache(maxsize=64)
 def _table(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> npt.NDArray[np.int8]:
     table = signed(binary_table(op, a, b, y))

@@ -1,4 +1,4 @@
-"""Steps of a plan that convert between float16 and float32, or pad rows with zeros."""
+"""Steps of a plan that convert between float16 and float32, and that pad rows with zeros."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def converted(b: Builder, x: Value, dtype: str) -> Value:
 
 
 def filled_rows(b: Builder, x: Value, k: int) -> Value:
-    """Pad x (..., K), float16 or float32, with zeros to k columns, a multiple of 8. All callers share one
-    result."""
+    """Pad x (..., K), float16 or float32, with zeros to k columns, a multiple of 8. The plan pads each x
+    once."""
     if x.spec.shape[-1] == k:
         return x
 

@@ -1,6 +1,6 @@
 """Chains of element-wise operators: one dispatch, with operands that broadcast by strides.
 
-A chain is data: operators on numbered values. NumPy computes its steps (`Chain.computed`) in the same way as
+A chain is data: a list of operators on numbered values. `Chain.computed` computes the same steps in NumPy as
 the kernel that `vkq.shader.assembler` writes. Sizes and strides are push constants, so one kernel serves
 every shape with the same broadcast pattern.
 """
@@ -21,7 +21,7 @@ from .chain_shader import written
 __all__ = ["MOST_BUFFERS", "Chain", "Link", "chained", "collapsed", "fits", "named"]
 
 MOST_BUFFERS = 4
-# From this number of words on, an invocation computes a vector of four words, or TURNS separate words.
+# In a result of at least MANY words, an invocation computes a vector of four words or TURNS separate words.
 MANY = 1 << 18
 TURNS = 4
 
@@ -87,7 +87,7 @@ def collapsed(
 
 
 def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
-    """Return True if push constants have room for the sizes and strides of this broadcast."""
+    """Return True if the sizes and strides of this broadcast fit the push constants."""
     sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
     return 4 * (2 + len(sizes) + len(sizes) * len(strides)) <= MAX_BYTES
 

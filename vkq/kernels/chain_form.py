@@ -1,4 +1,4 @@
-"""A chain of element-wise operators as data, and the other properties that its kernel depends on."""
+"""A chain of element-wise operators as data, and the other properties on which its kernel depends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """An operator on earlier values. The operands have type *dtype*, the result has type *result*."""
+    """An operator on earlier values, given by their numbers. The operands have type *dtype*, the result
+    *result*."""
 
     op: str
     operands: tuple[int, ...]
@@ -70,9 +71,10 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """Other properties that a kernel depends on: how each input is indexed ("own": like the result, "one": a
-    single element, "strided"); the number of axes; how many words (with *fours*: vectors of four words) an
-    invocation computes; and whether the device needs software float arithmetic."""
+    """The other properties on which a kernel depends. ways: how each input is indexed ("own": like the
+    result, "one": a single element, "strided"). rank: the number of axes. turns: how many words (with
+    *fours*: vectors of four words) an invocation computes. soft: the device needs software float
+    arithmetic."""
 
     ways: tuple[str, ...]
     rank: int

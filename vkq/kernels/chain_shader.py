@@ -64,15 +64,15 @@ def _module(chain: Chain, form: Form) -> bytes:
 
 
 def _by_fours(chain: Chain, form: Form) -> bytes:
-    """Write a shader whose invocations read and write vectors of four words. Every input is one element or
-    indexed like the result, and the elements fill whole vectors."""
+    """Write a shader whose invocations read and write vectors of four words. Every input must be a single
+    element or indexed like the result, and the elements must fill whole vectors."""
     first_result, types, per = len(chain.inputs), chain.types, per_turn(chain, True)
     fours = {i for i, way in enumerate(form.ways) if way == "own"}
     results = range(first_result, first_result + len(chain.results))
     buffers = (*(False for _ in chain.inputs), *(True for _ in results))
     k = KernelWriter(buffers, 2, LOCAL, form.soft, fours=frozenset({*fours, *results}))
     at, count = k.workgroup() * LOCAL + k.lane(), k.word(1) >> (per.bit_length() - 1)
-    here = (count - 1 < at).where(count - 1, at)  # an invocation beyond the end stores nothing
+    here = (count - 1 < at).where(count - 1, at)  # beyond the end: compute the last, store nothing
     inputs = [
         loaded(k, n, dtype, here, per) if n in fours else [element(k, n, dtype, at.of(0))] * per
         for n, dtype in enumerate(chain.inputs)
@@ -148,7 +148,7 @@ def stored(dtype: str, value: Number) -> Number:
 
 
 def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequence[Number], per: int) -> None:
-    """Store the elements of a word."""
+    """Store the *per* elements of a word."""
     if dtype == "float16":
         low, high = map(to_half, values)
         return k.store(buffer, word, low | (high << 16))

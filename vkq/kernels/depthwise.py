@@ -36,7 +36,7 @@ class Depthwise(Direct):
     def packed(self) -> Int8:
         return np.ascontiguousarray(self._flat()[0].T)
 
-    # The shader multiplies int8 lanes directly, whatever the arithmetic path.
+    # On every path, the shader multiplies int8 lanes directly.
     def packed_parameters(self) -> Int32:
         return self.arithmetic.channel_parameters(self._flat(), "s8s8", self._zero_points[None])
 
@@ -53,7 +53,8 @@ class Depthwise(Direct):
             super().build(b, p, x, y)
 
     def _on_dots(self, p: Conv2dProblem, layout: str) -> bool:
-        """Return True if the packed dot product kernels can compute the problem and are preferred."""
+        """Return True if packed dot products can compute the problem in this layout and the profile prefers
+        them."""
         aligned = p.padding[1] % 4 == self.kw // 2
         return self.on_dots(p) and (layout == BLOCKED or (aligned and Dots.by_lines(self)))
 
@@ -120,8 +121,8 @@ class Dots:
         b.dispatch(of.device.program(variant, constants), slots, push, macs, after.in_place)
 
     def _read(self, x: Spec) -> str:
-        """Return how the shader reads pixels: as texels if the profile prefers them and a texel buffer can
-        hold all of them, else in the units of their layout."""
+        """Return how the shader reads pixels: as texels if the profile prefers texels and a texel buffer can
+        hold the image, else in the units of their layout."""
         c = self.of.device.capabilities
         able = x.layout == IMAGE and viewable(c, x.nbytes, self.lines.bytes, self.parameters.bytes)
         return "texels" if profile(c).texels and able else PIXELS[x.layout]
@@ -143,8 +144,8 @@ class Dots:
 
 
 def lines_of(known: Profile, p: Conv2dProblem) -> int:
-    """Return how many output rows an invocation of conv_depthwise_lines.comp computes. With more rows, fewer
-    pixels are read twice; with fewer rows, an invocation finishes sooner."""
+    """Return how many output rows an invocation of conv_depthwise_lines.comp computes. More rows read fewer
+    pixels twice; fewer rows let an invocation finish sooner."""
     share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
     lines = next((lines for lines, most in known.depthwise_shares if share <= most), 4)
     return min(lines, 4 // p.stride[0])

@@ -24,12 +24,13 @@ from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
 LAYOUTS = (IMAGE, BLOCKED)  # layouts that these kernels read and write
 NOTHING: Mapping[str, Constant] = {}
-UNROLLED_TAPS = 7  # most taps in a row of an unrolled kernel; wider kernels are rare
+UNROLLED_TAPS = 7  # most taps in a row of a filter whose loop is unrolled; wider filters are rare
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """The mapping of output pixels and kernel taps to input and output positions (conv_block.glslh)."""
+    """The mapping of output pixels and kernel taps to positions in the input and output images
+    (conv_block.glslh)."""
 
     images: int
     ic: int
@@ -51,7 +52,7 @@ class Sweep:
 
     @property
     def slides(self) -> bool:
-        """True if neighbouring output pixels and neighbouring taps are both one input column apart."""
+        """True if neighbouring output pixels read neighbouring input columns, and neighbouring taps too."""
         return self.stride[1] == self.dilation[1] == 1
 
     @property
@@ -61,7 +62,7 @@ class Sweep:
 
 
 class Direct:
-    """A direct convolution whose weights are aligned to whole words of input channels; see
+    """A direct convolution; its weights are aligned to whole words of input channels. See
     conv_direct_q8.comp.
 
     *weight* is int8 (OC, IC/groups, KH, KW); *zero_points* (OC,) are in int8's range. If KH or KW is 0, the
@@ -105,7 +106,7 @@ class Direct:
         return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
     def program(self, v: Sweep, layout: str = IMAGE, more: Mapping[str, Constant] = NOTHING) -> Program:
-        """Return the pipeline for such sweeps on images of this layout. *more*: further specialization
+        """Return the pipeline for sweeps like v on images of this layout. *more*: further specialization
         constants."""
         known, wide = profile(self.device.capabilities), 1
         while wide < known.direct_blocks and 4 * wide < self.oc:
@@ -161,8 +162,8 @@ def words_of(oc: int, group_ic: int, group_oc: int) -> int:
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
-    """Return two values: the lane of each output channel's first input in the words of its block of four, and
-    the number of words that any block needs."""
+    """Return two values: for each output channel, the lane of its first input channel within the words that
+    its block of four reads; and the largest number of words that a block reads."""
     channel = np.arange(oc)
     first_word = channel // 4 * 4 // group_oc * group_ic // 4
     lane = channel // group_oc * group_ic - 4 * first_word
@@ -170,11 +171,11 @@ def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp],
 
 
 def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int, Int8]:
-    """Return (span, weights (OC rounded up to 4, KH, KW, 4 * span)). In them, the four output channels of a
-    block read the same input words.
+    """Return (span, weights (OC rounded up to 4, KH, KW, 4 * span)): the four output channels of a block read
+    the same *span* input words.
 
-    A block reads the words that contain channels of its groups; the span is the largest number of words of
-    any block. Lanes of other channels hold the zero point: their products are zero for every input.
+    A block reads the words that contain channels of its groups; the span is the largest number of words that
+    a block reads. Lanes of other channels hold the zero point, whose products are zero for every input.
 
     >>> weight = np.array([1, 2, 3, 4], np.int8).reshape(4, 1, 1, 1)
     >>> align_to_words(weight, np.zeros(4, np.int32), 1)[1].reshape(4, 4).tolist()

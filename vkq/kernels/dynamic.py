@@ -14,8 +14,8 @@ PIECE = 1 << 16  # values of a row that one workgroup quantizes, a multiple of 1
 
 
 def rows_program(device: Device, k: int, name: str, infinities: bool = False, turn: int = 0) -> Program:
-    """Return the pipeline that quantizes rows of k values into a layout. *turn*: 0 quantizes in one dispatch;
-    1 finds the bounds of pieces of rows, 2 quantizes with these bounds."""
+    """Return a pipeline that quantizes rows of k values into a layout. *turn* 0: in one dispatch. 1: find the
+    bounds of pieces of rows; 2: quantize with these bounds."""
     most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:
@@ -30,8 +30,9 @@ def quantize_rows(
     b: Builder, x: Value, m: int, k: int, name: str, infinities: bool = False
 ) -> tuple[Value, Value]:
     """Add the quantization of m rows of k float32 values. Return the int8 rows in the layout *name*, and
-    (bits of the scale, zero point) of each row. *infinities*: count infinite values, as ONNX does, so that a
-    scale may be infinite. Workgroups share a row of more than `PIECE` values, in two dispatches."""
+    (bits of the scale, zero point) of each row. *infinities*: include infinite values in a row's range, as
+    ONNX does; its scale is then infinite. Workgroups share a row of more than `PIECE` values, in two
+    dispatches."""
     packed, parameters = b.new(Spec((m, k), "int8", name)), b.words(2 * m)
     parts = max(1, -(-k // PIECE))
     slots = [x, packed, parameters, b.words(2 * m * parts) if parts > 1 else parameters]

@@ -1,5 +1,5 @@
-"""Squeeze-and-excite in one dispatch: two 1x1 convolutions of the means of an image's channels, which give
-the gates of the channels.
+"""Squeeze-and-excite in one dispatch: the means of an image's channels, and the two 1x1 convolutions that
+turn them into the channels' gates.
 
 One shader computes the means (global_avg_pool_q8.comp) and the products (excite.glslh): the last workgroup of
 an image to finish computes the products."""
@@ -38,7 +38,7 @@ class Excite:
 
     @property
     def fits(self) -> bool:
-        """Return True if the kernels can compute the two products and can run on the device."""
+        """Return True if the shader supports the two products and can run on the device."""
         first, second = self.first, self.second
         return (
             first.groups == second.groups == 1 and (first.k, first.n) == (second.n, second.k)
@@ -56,8 +56,8 @@ class Excite:
         pool: Mapping[str, int | float],
         workgroup: Mapping[str, Constant],
     ) -> None:
-        """Add the gates y of an image x to a plan. *pool*: the push constants of the means; *workgroup*: the
-        specialization constants of the means."""
+        """Add the gates y of an image x to a plan. *pool* and *workgroup*: the push and specialization
+        constants of the kernel of means."""
         n, c, _, _ = y.spec.shape
         tables = {f"TABLE{i}": gemm.arithmetic.after.kind == TABLE for i, gemm in self._products}
         invocations = self._invocations(x.spec.layout, int(workgroup["LOCAL_X"]))

@@ -40,8 +40,8 @@ class ExpansionTile:
     matrices: Matrices | None = None
 
     def inside(self, p: Conv2dProblem) -> int:
-        """Return the most words of four pixels that the tile covers inside the expanded image. Words outside
-        the image are padding, which is not computed."""
+        """Return the largest number of words (4 pixels, inside the expanded image) that a tile covers. Words
+        outside the image are padding, which is not computed."""
         lines, left = (self.h - 1) * p.stride[0] + p.kh, ceil4(p.padding[1])
         words = ceil4(4 * left - p.padding[1] + (self.w - 1) * p.stride[0] + p.kw)
         return min(lines, p.h) * min(words, ceil4(p.w))
@@ -51,9 +51,9 @@ class ExpansionTile:
         return p.n * -(-p.oh // self.h) * -(-p.ow // self.w) * -(-ceil4(p.oc) // self.blocks)
 
     def cost(self, p: Conv2dProblem, k4: int, cores: int) -> float:
-        """Estimate the time; the unit is the requantization of one word. The products of a word cost one unit
-        for 8 words of k (32 on matrix units); a result word of a 3x3 kernel costs one unit. If a subgroup has
-        fewer words than lanes, the other lanes idle. Up to two workgroups run on a core at the same time."""
+        """Return the estimated time; the unit is the requantization of one word. The products of a word cost
+        one unit for 8 words of k (32 on matrix units); a result word of a 3x3 kernel costs one unit. Lanes of
+        a subgroup without a word idle. Up to two workgroups run on a core at the same time."""
         k, lanes_a_word = k4 / 8, 1.0
         if self.matrices:
             k = k4 / 32
@@ -138,7 +138,7 @@ class ExpandDepthwise:
         weights = first.weights_in(MATRIX_WEIGHTS if tile.matrices else WEIGHT_LAYOUT)
         known = [weights, first.parameters, second.dots.lines, second.dots.parameters]
         slots = [x, *(b.constant(one) for one in known), y]
-        # Pixels that several tiles read are expanded once for each tile.
+        # A pixel that several tiles read is expanded once for each tile.
         expanded, taps = 4 * tile.inside(p) * 4 * first.k4, tile.h * tile.w * p.kh * 4 * ceil4(p.kw)
         macs = tile.count(p) * 4 * tile.blocks * (expanded + taps)
         b.dispatch(self.program(p, x.spec, tile), slots, self._push(p), macs)
@@ -153,7 +153,7 @@ class ExpandDepthwise:
         }  # fmt: skip
 
     def program(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> Program:
-        """Return the pipeline for images with x's size and layout, and a tile."""
+        """Return the pipeline for images with the size and layout of x, and this tile."""
         subgroup = tile.matrices.subgroup if tile.matrices else 0
         return self.device.program(self._variant(x, tile), self._constants(p, tile), subgroup)
 

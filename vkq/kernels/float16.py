@@ -57,8 +57,8 @@ class Float16Gemm:
         return self.channels >= LEAST_CHANNELS and self.bytes <= most and lets_loop(self.device, rounds)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if float16 arithmetic is faster for this number of rows. With few rows, reading the
-        weights takes all the time."""
+        """Return True if float16 arithmetic is faster for this number of rows. It is not for few rows, where
+        reading the weights takes all the time."""
         return rows > max_rows(self.device.capabilities, int8=False) and self.fits()
 
     @property

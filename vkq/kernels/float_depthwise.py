@@ -48,7 +48,7 @@ class FloatDepthwise:
         few taps, a small stride, dilation 1."""
         facts = device.capabilities
         small = p.kh * p.kw <= MOST_TAPS and max(p.stride) <= 2 and p.dilation == (1, 1)
-        # The size of parameters and weights in bytes; the shader reads both as texels.
+        # The size in bytes of the parameters or of the weights; the shader reads both as texels.
         most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)
         return profile(facts).depthwise_lines_float > 0 and small and viewable(facts, most_bytes)
 

@@ -69,7 +69,7 @@ class FloatDirect:
 
     @property
     def parts(self) -> bool:
-        """True if several dispatches divide the taps."""
+        """True if the taps are divided among several dispatches."""
         return len(self.passes) > 1
 
     @property
@@ -79,7 +79,7 @@ class FloatDirect:
         known = profile(self.device.capabilities).tile_float
         if self.floats and known == TILES[0]:
             known = TILES[1]  # float weights need twice as many registers as integer weights
-        if known not in TILES or self.parts:  # the 2x4 tile exists only for products without parts
+        if known not in TILES or self.parts:  # the 2x4 tile exists only for products that are not divided
             known = TILES[-1]
         for tile in TILES[TILES.index(known) :]:
             channels = int(tile.partition("x")[2])
@@ -93,8 +93,8 @@ class FloatDirect:
         return int(self.tile.partition("x")[2])
 
     def program(self, v: Sweep, dtype: str = "float32", first: bool = True, last: bool = True) -> Program:
-        """Return the pipeline for such sweeps on images of this dtype. *first*, *last*: whether the dispatch
-        is the first or the last of `passes`."""
+        """Return the pipeline for sweeps like v on images of this dtype. *first*, *last*: True if the
+        dispatch is the first or the last of `passes`."""
         known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
         down = 1
         while down < 4 and down < units:

@@ -25,7 +25,7 @@ class FloatLanes:
 
     @staticmethod
     def fits(gemm: FloatGemm, p: Conv2dProblem) -> bool:
-        """Return True if lanes can share pixels on this device and at least two thirds of the lanes have
+        """Return True if lanes can share pixels on this device and at least two thirds of them compute
         channels."""
         if (p.ic // p.groups) % 4 or gemm.groups != p.groups or not gemm.shares_lanes():
             return False

@@ -33,7 +33,7 @@ def _not_whole_groups(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _has_floats(c: Convolution) -> str | None:
-    """Return why a kernel of int8 weights cannot compute the convolution, or None."""
+    """Return why a kernel for int8 weights cannot compute the convolution (its weight is float), or None."""
     return f"its weight is {c.weight.dtype}" if c.weight.dtype.kind == "f" else None
 
 

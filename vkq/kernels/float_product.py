@@ -22,7 +22,7 @@ from .floats import Matrices
 from .gemm import INVOCATIONS, Rows
 from .weights import ceil4
 
-# With at most this many rows, workgroups share k in parts of at least PART, to use the whole device.
+# With at most FEW_ROWS rows, workgroups share k in parts of at least PART elements, to use the whole device.
 FEW_ROWS = 8
 PART, MOST_SLICES = 64, 16
 LONGEST = 1 << 15  # largest k that an invocation sums in one dispatch: drivers may stop longer loops
@@ -44,8 +44,8 @@ def slices(m: int, k: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Extents:
-    """The sizes of a product: matrices, rows, columns, k; the stride from one matrix of a or b to the next (0
-    if all products share one matrix), and the stride from one row of b to the next."""
+    """The sizes of a product: the number of matrices, m rows, n columns, k; and strides in elements: from one
+    matrix of a or b to the next (0 if all products share one), and from one row of b to the next."""
 
     matrices: int
     m: int
@@ -69,8 +69,8 @@ def product(
     float32.
 
     Each product and sum is rounded to nearest even. k runs in order through `slices` parts, whose sums are
-    added in order. A part has at most LONGEST elements: a longer k takes several dispatches, each of which
-    continues the sum of the previous one. Subnormal values may count as zero.
+    added in order. A part has at most LONGEST elements in one dispatch; for a longer k, further dispatches
+    continue the sums. Subnormal values may count as zero.
     """
     left, right = operands
     known, parts = profile(b.device.capabilities), slices(sizes.m, sizes.k)
@@ -114,7 +114,7 @@ class FloatProduct:
         self.device, self.bounds, self.dtype = device, bounds, weight.dtype.name
         self.n, self.k = weight.shape
         self.b_row = 4 * ceil4(self.n)
-        lines = max(self.k, 1)  # a buffer has at least one byte
+        lines = max(self.k, 1)  # an empty buffer is not allowed
         n, k, row = self.n, self.k, self.b_row  # locals: a function that packs later must not hold self
 
         def packed() -> npt.NDArray[Any]:

@@ -47,8 +47,8 @@ class FloatShared:
 
     @staticmethod
     def fits(device: Device, p: Conv2dProblem) -> bool:
-        """Return True if the kernel can compute this problem: the device has subgroups of a known size, more
-        than one lane has channels, and the kernel is narrow."""
+        """Return True if the kernel supports this problem: subgroups have a known size, more than one lane
+        has channels, and the filter is narrow."""
         size, n4 = lanes(device.capabilities), ceil4(p.oc // p.groups)
         whole_blocks = p.groups == 1 or p.oc // p.groups % 4 == 0
         if not (size and whole_blocks and 0 < p.kw <= UNROLLED_TAPS):

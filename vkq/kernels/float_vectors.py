@@ -18,12 +18,12 @@ from .weights import Int8, Int32
 
 SHADER = "conv2d_q8csw__vectors"
 VECTOR, PIXELS = 4, 8  # elements of one load or store; results of one invocation
-INVOCATIONS, LONGEST = 128, 32  # most invocations of a workgroup, and along an image row
+INVOCATIONS, LONGEST = 128, 32  # most invocations of a workgroup: in all, and along an image row
 
 
 class FloatVectors:
     """A depthwise convolution; see conv_vectors_q8csw.comp. *direct* computes the problems that this kernel
-    cannot."""
+    does not support (`takes`)."""
 
     def __init__(self, direct: FloatDirect, weight: Int8, zero_points: Int32):
         self.direct, self.device = direct, direct.device
@@ -55,7 +55,8 @@ class FloatVectors:
         return p.kh * vectors * (VECTOR if dtype == "float32" else VECTOR // 2) <= known.depthwise_words_float
 
     def _tiles(self, p: Conv2dProblem) -> tuple[int, int, int, int]:
-        """Return (invocations of a workgroup down, across, workgroups of a channel down, across)."""
+        """Return the invocations of a workgroup (down, across) and the workgroups of a channel (down,
+        across)."""
         runs = -(-p.ow // PIXELS)
         tiles_w = -(-runs // LONGEST)
         across = -(-runs // tiles_w)

@@ -33,10 +33,9 @@ from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
 GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
 GEMV_ROWS = (1, 2, 4, 8)  # rows that one workgroup of the GEMV can compute
-PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
-# Tiles in shared memory, in order of preference. At least half of a tile's rows must be rows of the product.
-# The number is the fewest workgroups for which the tile is chosen: one for each multiprocessor, more for
-# small tiles.
+PARAMETERS = 3  # vec4s for each block of four channels: shaders/common/float_output.glslh
+# Tiles in shared memory, in order of preference, each with the fewest workgroups for which it is chosen: one
+# for each multiprocessor, more for small tiles. At least half of a tile's rows must be rows of the product.
 MIDDLE_TILES, SMALLEST_STAGED = (("128x128", 120), ("64x64", 200)), "32x32"
 STAGED_TILES = {
     GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), (SMALLEST_STAGED, 0)),
@@ -53,8 +52,8 @@ class Affine:
     bounds: tuple[float, float]
 
     def blocks(self, zero_points: Int32) -> npt.NDArray[np.float32]:
-        """Return the epilogue's parameters for channels with zero points (G, N), as [block of four][3][4
-        channels]."""
+        """Return the epilogue's parameters and the weights' zero points (G, N), as [block of four
+        channels][PARAMETERS][4 channels]."""
         groups, n = zero_points.shape
         padded = np.zeros((groups, 4 * ceil4(n), PARAMETERS), np.float32)
         padded[:, :n, 0] = by_group(self.scale, groups, n)
@@ -88,9 +87,9 @@ class Matrices(Protocol):
 
 
 class FloatGemm:
-    """The product of float rows with int8 weights. *weight* returns the weights, int8 (G, N, K) of this
-    *shape*, when a kernel needs them. *zero_point* is (G, N), in int8's range. *channels*: output channels
-    without padding."""
+    """The product of float rows with int8 weights. *weight* is called when a kernel needs the weights; it
+    returns int8 (G, N, K) of this *shape*. *zero_point* is (G, N), in int8's range. *channels*: output
+    channels without padding."""
 
     def __init__(
         self,
@@ -125,8 +124,8 @@ class FloatGemm:
         return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_forced()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
-        """Return the pipeline for a product of m rows: chosen by m, or named by ``kernel``. Rows may be
-        float16 only if the GEMV kernel computes them."""
+        """Return the pipeline for a product of m rows: chosen by m, or named by ``kernel``. Only the GEMV
+        kernel supports float16 rows."""
         facts = self.device.capabilities
         if self._few(m):
             numbers = "_float16" * (dtype == "float16")
@@ -145,8 +144,7 @@ class FloatGemm:
         return self._ending(program, m) if self.kernel == "auto" else program
 
     def _ending(self, program: Program, m: int, numbers: str = "") -> Program:
-        """Return *program*, or a pipeline that splits k if the driver would stop the program's loop over k
-        early."""
+        """Return *program*; or, if the driver would stop its loop over k early, a pipeline that splits k."""
         ends = lets_loop(self.device, program.rounds({"k": self.k}))
         return program if ends else self._gemv(m, numbers, share=True)
 
@@ -164,7 +162,7 @@ class FloatGemm:
         return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared, share))
 
     def shares_lanes(self, x_texels: int = 1) -> bool:
-        """Return True if lanes of a subgroup should share x; the kernel reads *x_texels* texels of x."""
+        """Return True if lanes of a subgroup should share their loads of x, which has *x_texels* texels."""
         facts, x_bytes = self.device.capabilities, TEXEL_BYTES * x_texels
         return lanes(facts) > 0 and viewable(facts, x_bytes, self.weights.bytes, self.parameters.bytes)
 
@@ -216,8 +214,8 @@ class FloatGemm:
 
 
 def of_floats(device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> FloatGemm:
-    """Return the im2col product of a float weight (OC, IC/groups, KH, KW). It has only the sizes: the kernels
-    get the weight separately."""
+    """Return the im2col product for a float weight (OC, IC/groups, KH, KW). It holds sizes only; kernels get
+    the weight separately."""
     oc, channels, kh, kw = weight.shape
     shape = groups, oc // groups, kh * kw * channels
     return FloatGemm(device, shape, _no_bytes, np.zeros(shape[:2], np.int32), affine, oc)
@@ -233,7 +231,7 @@ class FloatImplicit:
 
     def __init__(self, gemm: FloatGemm, tile: str | None = None):
         self.gemm = gemm
-        self.tile = tile  # a tile that tests and measurements force
+        self.tile = tile  # a tile forced by tests and measurements
 
     @staticmethod
     def fits(capabilities: Capabilities, p: Conv2dProblem) -> bool:
@@ -261,7 +259,7 @@ class FloatImplicit:
 
 
 def lanes(capabilities: Capabilities) -> int:
-    """Return the number of lanes of a subgroup that share loads of x; 0 if invocations do not share loads."""
+    """Return how many lanes of a subgroup share loads of x; 0 if lanes do not share loads on this device."""
     facts = capabilities.facts
     if not (profile(capabilities).float_lanes and facts["subgroupSizeControl"]):
         return 0

@@ -20,7 +20,7 @@ from ..shader.spec import Value as Constant
 from . import gemv
 from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, block_weights, ceil4
 
-# Words along k whose sum is exact in float lanes: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh.
+# Most words along k that float lanes sum exactly: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
 SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # shifts of x and w in each dot form
 INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule 64 well
@@ -28,11 +28,11 @@ INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and mo
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The positions of a product's rows in its result: ``lines`` image rows of ``ow`` pixels, ``oh`` for each
-    image.
+    """The positions of a product's rows in its result, which has ``lines`` image rows of ``ow`` pixels,
+    ``oh`` of them in each image.
 
-    A matrix row is one pixel, and every image row takes ``ow_padded`` matrix rows. A linear layer has image
-    rows of one pixel.
+    A row of the matrix is one pixel; an image row is padded to ``ow_padded`` rows of the matrix. A linear
+    layer has image rows of one pixel.
     """
 
     lines: int
@@ -55,8 +55,9 @@ class Rows:
 
 
 class Int8Gemm:
-    """The int8 product in one dot form. *weight* returns the weights, int8 (G, N, K) of this *shape*, when a
-    kernel needs them. *zero_point* is (G, N), in int8's range. *channels*: output channels without padding.
+    """The int8 product in one dot form. *weight* is called when a kernel needs the weights; it returns int8
+    (G, N, K) of this *shape*. *zero_point* is (G, N), in int8's range. *channels*: output channels without
+    padding.
     """
 
     unit = 4  # rows of a block; kernels write whole blocks
@@ -90,7 +91,7 @@ class Int8Gemm:
         )
 
     def weights_in(self, name: str) -> Resident:
-        """Return the weights in a layout; the layout does not depend on the activations' shape."""
+        """Return the weights in a layout; they are packed once for all shapes of activations."""
         if name not in self._packed:
             how, blocked = layout(name), self._blocked
             size = 4 * how.words((self.groups, 4 * self.n4, 4 * self.k4))
@@ -104,7 +105,8 @@ class Int8Gemm:
         return catalog().find(kernel.format(a.family), dot=self.form, **a.axes, **axes)
 
     def program(self, m4: int) -> Program:
-        """Return the pipeline for m4 blocks of four rows, with tiles in shared memory or in registers."""
+        """Return the pipeline for m4 blocks of four rows, whose tiles are in shared memory or in
+        registers."""
         staged = self.staged_tile(m4)
         if staged:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
@@ -132,8 +134,8 @@ class Int8Gemm:
         return tile or (SMALLEST_STAGED if self.kernel == "staged" else None)
 
     def gemv_program(self, rows: int, share: bool = False) -> Program:
-        """Return the GEMV pipeline, for so few rows that reading the weights takes most of the time. *share*:
-        split the sum over k between invocations, because k is long (`gemv`)."""
+        """Return the GEMV pipeline for *rows* rows. *share*: split the sum over k between invocations,
+        because one invocation cannot loop over all of k (`gemv`)."""
         c = self.device.capabilities
         known = profile(c)
         local = gemv.split(c, self.n4, self.k4, rows, share=share)
@@ -144,10 +146,10 @@ class Int8Gemm:
         return self.device.program(self.variant(kernel, rows=str(max(1, min(rows, 4)))), constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
-        """Return the pipeline for these rows, chosen by their number or named by ``kernel``. If the driver
-        would stop a loop over all of k early, the pipeline splits k, whatever the number of rows."""
+        """Return the pipeline for these rows, chosen by their number or named by ``kernel``. For any number
+        of rows, it splits k if the driver would stop a loop over all of k early."""
         most = gemv.max_rows(self.device.capabilities)
-        # A narrow image: each image row fills one block, with padding after its pixels.
+        # A narrow image: each image row and its padding fill one block of four rows.
         if rows.ow < rows.ow_padded == 4:
             few, fits = rows.ow, rows.ow * m4 <= most * (4 // rows.ow)
         else:
@@ -180,8 +182,8 @@ class Int8Gemm:
         first: int = 0,
         count: int | None = None,
     ) -> None:
-        """Add row blocks [first, first + count) of the result to a plan, by default all; x holds only these
-        blocks.
+        """Add the product to a plan: row blocks [first, first + count) of y, by default all. x holds only
+        these blocks.
 
         extra: the scale and zero point of every row, if x is quantized by rows.
         """
@@ -195,13 +197,13 @@ class Int8Gemm:
         return int(64 * m4 * self.n4 * self.k4 * self.groups)
 
     def push(self, rows: Rows, first_m4: int, m4: int) -> dict[str, int | float]:
-        """Return the push constants of the kernels of int8 products."""
+        """Return the push constants of an int8 product's kernels for m4 row blocks from *first_m4* on."""
         return {
             "m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4,
             "y_c4": ceil4(self.channels), "channels": self.channels, **rows.push, **self.arithmetic.epilogue,
         }  # fmt: skip
 
-    # Im2col: the matrix of this product (`vkq.kernels.im2col`) is made in units of blocks of four rows.
+    # For `vkq.kernels.im2col`: the unit of this product's im2col matrix is a block of four rows.
 
     def row_units(self, rows: Rows) -> int:
         return rows.blocks
@@ -232,7 +234,7 @@ SMALLEST_STAGED = "32x32"
 
 def staged_tile(capabilities: Capabilities, m4: int, n4: int, conv: bool = False) -> str | None:
     """Return the tile in shared memory for a product of m4 x n4 blocks: the profile's tile, if the product
-    fills at least half of it in both directions. None if tiles in registers are as fast."""
+    fills at least half of its rows and of its columns. None if tiles in registers are as fast."""
     known = profile(capabilities)
     tile = known.staged_conv if conv else known.staged
     if tile is None:

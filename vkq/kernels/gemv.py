@@ -1,5 +1,5 @@
-"""The choice of the GEMV kernels, for products with so few rows that reading the weights takes most of the
-time; and the division of the sum over k between invocations.
+"""The choice of a GEMV kernel for products with so few rows that reading the weights takes most of the time,
+and the division of its sum over k between invocations.
 
 The kernels are gemv_q8ta_q8csw_split.comp, its variant for activations quantized by rows,
 gemv_q8csw_split.comp and gemv_q8csw_ahead.comp.
@@ -13,20 +13,21 @@ from ..shader.spec import Value
 
 FEW_ROWS = 2  # with at most this many rows, more loads must be in flight
 
-# (column blocks of the product, column blocks of a workgroup). With fewer columns, more invocations share the
-# sum over k, so that there are enough workgroups for the whole device. Two neighbouring blocks are a memory
-# sector of 32 bytes; eight are a cache line of 128 bytes.
+# (fewest column blocks of the product, column blocks of a workgroup). If a product has few columns, more
+# invocations share the sum over k, so that workgroups fill the whole device. Two neighbouring blocks are a
+# memory sector of 32 bytes; eight are a cache line of 128 bytes.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
-# For a workgroup that prefetches weights: the parts of k, pairs like COLUMNS, and the smallest k in blocks.
+# For a workgroup that prefetches weights: its parts of k, pairs like COLUMNS, and the smallest k (in blocks).
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
 BLOCKS_PER_PART = 4  # fewest blocks of k that an invocation sums
 
 
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
-    """Return the largest number of rows for which reading the weights takes most of the time.
+    """Return the largest number of rows for which a GEMV kernel is used.
 
-    A tile of the matrix kernels is four rows high. With one block of four rows, a matrix kernel also reads
-    each weight once, but one invocation sums all of k. With two or more blocks, rows share the weights.
+    A tile of the matrix kernels has blocks of four rows, and one of their invocations sums all of k. For one
+    block, they read each weight as often as a GEMV kernel does, once; for more blocks, the rows of a tile
+    share the weights that they read.
     """
     known = profile(capabilities)
     return known.gemv_rows if int8 else known.gemv_rows_float
@@ -36,8 +37,9 @@ def split(
     capabilities: Capabilities, n4: int, k4: int, rows: int, room: int = 1 << 30, share: bool = False
 ) -> dict[str, Value]:
     """Return a workgroup's size: LOCAL_X column blocks and LOCAL_Y parts of k (a power of two), for a product
-    with (n4, k4) weight blocks. *room*: the most invocations whose sums fit shared memory. *share*: use
-    several parts even if the device's profile prefers one, because drivers may stop a loop over all of k."""
+    with n4 column blocks and k4 blocks of k. *room*: the most invocations whose sums fit shared memory.
+    *share*: use several parts even if the profile prefers one, because the driver would stop a loop over all
+    of k."""
     known = profile(capabilities)
     if known.gemv_columns and not share:
         return {"LOCAL_X": known.gemv_columns, "LOCAL_Y": 1}

@@ -29,16 +29,16 @@ CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV kernel loads a
 STEP = 32  # elements along k that STAGED dequantizes at a time
 MOST_K_SPLITS = 128  # most parts into which a workgroup of the GEMV kernel splits the sum over k
 SHARED_PARTS, SHARED_COLUMNS = 32, 8  # for SHARED: the fewest parts, and the columns of a workgroup
-# For ROW: the most parts, and a table from columns per multiprocessor to the parts and the blocks of two
-# columns of a workgroup.
+# For ROW: the most parts of k; and (fewest columns per multiprocessor, (parts of k, blocks of two columns of
+# a workgroup)).
 ROW_PARTS, ROW_SPLITS = 32, ((96, (16, 32)), (48, (16, 16)), (12, (32, 8)), (0, (32, 4)))
 SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # the smallest normal float16: a driver may flush smaller numbers
 
 
 class GroupedGemm:
-    """The product of float rows with a weight quantized in groups, plus a bias, clamped to *bounds*, the
-    range of the activation function."""
+    """The product of float rows with a weight quantized in groups, plus a bias, clamped to *bounds* (the
+    range of the activation function)."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class GroupedGemm:
         return able if able and able.worth(rows, self.n, x.spec.dtype) else None
 
     def program(self, rows: int, dtype: str = "float32") -> Program:
-        """Return the pipeline for *rows* rows of this dtype. float16 is allowed except for the staged
-        method."""
+        """Return the pipeline for *rows* rows of this dtype: float32, or float16 except for the method
+        "staged"."""
         method, bits = self.method(rows)[0], str(self.weight.bits)
         if self._staged(rows):
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
@@ -113,7 +113,7 @@ class GroupedGemm:
 
     @property
     def rows_shared(self) -> int:
-        """The largest number of rows for which the GEMV kernel holds x in shared memory; 0: none."""
+        """The largest number of rows whose x the GEMV kernel holds in shared memory; 0 if it never does."""
         able = self.whole and self.chunk_groups == 1
         return profile(self.device.capabilities).gemv_rows_shared if able else 0
 
@@ -123,8 +123,8 @@ class GroupedGemm:
         return max(1, CHUNK_BITS // int(self.weight.group * self.weight.bits))
 
     def _of_numbers(self, shader: str, dtype: str) -> Variant:
-        """Return the variant of a shader that decodes codes as float16 if the device supports float16
-        arithmetic, else as float32."""
+        """Return the shader's variant that decodes weights to float16 if the device has float16 arithmetic,
+        else to float32."""
         numbers = "half" if self.device.capabilities.features["shaderFloat16"] else "float"
         return catalog().find(shader, bits=str(self.weight.bits), numbers=numbers, x=dtype)
 
@@ -152,9 +152,9 @@ class GroupedGemm:
         return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
 
     def split(self, share: bool, long: bool = False) -> dict[str, Constant]:
-        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. There is one part if
-        invocations do not share the sum, or if the device's profile prefers one and k is not too *long* for
-        one loop."""
+        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. There is one part
+        unless invocations *share* the sum and either the profile prefers parts or k is too *long* for one
+        loop."""
         known = profile(self.device.capabilities)
         if not share or (known.gemv_columns and not long):
             return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
@@ -224,8 +224,9 @@ def parameters(
     bias: npt.NDArray[np.float32],
     half: bool,
 ) -> npt.NDArray[np.uint32]:
-    """Return pairs of scale and zero point (scales alone, in float32, without *points*), then the biases, in
-    the format of shaders/common/grouped_weight.glslh."""
+    """Return (scale, zero point) of every group, then the biases, in the format of
+    shaders/common/grouped_weight.glslh. If *points* is None, return only the scales (float32) and the
+    biases."""
     if points is None:
         return np.concatenate([scales.reshape(-1), bias]).astype("<f4").view("<u4")
     pairs = np.stack([scales.reshape(-1), points.reshape(-1)], axis=-1)
@@ -236,6 +237,6 @@ def parameters(
 
 
 def words(values: npt.NDArray[np.uint8] | npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
-    """Return values as int32 words for an upload: at least one word."""
+    """Return the bytes of values as int32 words for an upload; one zero word if there are none."""
     found = values.reshape(-1).view("<i4")
     return found if found.size else np.zeros(1, np.int32)

@@ -1,6 +1,6 @@
 """Products of float16 rows with weights in groups along K (`vkq.numerics.grouped`) on float16 matrix units,
-with float32 sums of groups. Codes of up to eight bits minus an integer zero point are exact in float16, and
-their products with float16 values are exact in float32."""
+with float32 sums of groups. A code of up to eight bits minus an integer zero point is exact in float16; its
+product with a float16 value is exact in float32."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a t
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
 # For AT_ONCE: the k of a subgroup and of a group; the most subgroups; the fewest weights for which AT_ONCE is
 # faster; the most workgroups per multiprocessor. With more than WAITING workgroups per multiprocessor, each
-# subgroup starts LATE later than the previous one.
+# subgroup starts some 20 * LATE cycles after the previous one.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
-LONG_TURNS = 128  # with at most this many invocations, each invocation has registers for long iterations
+LONG_TURNS = 128  # a workgroup of at most this many invocations has registers for long iterations
 # The fewest weights for which this method is faster for one row, by bits of a weight and k of a group.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
 SMALLEST_GROUP = 32  # smallest k of a group: shared memory has no room for the scales of smaller groups
-MATRIX = 16  # outputs of a weight matrix, and its elements for each output
+MATRIX = 16  # outputs of a weight matrix; also its elements along k
 BLOCK_BYTES = 32  # bytes of codes for one output of a matrix
 
 
@@ -69,9 +69,9 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
 
 
 def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
-    """Return True if workgroups of this size give work to every multiprocessor (for few rows two workgroups
-    each, because a single workgroup stalls) and no multiprocessor computes more columns than with the
-    smallest workgroups."""
+    """Return True if workgroups of *outputs* outputs occupy every multiprocessor and none computes more
+    columns than with the smallest workgroups. For few rows, two workgroups must occupy each multiprocessor,
+    because a single one stalls."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
     wanted = outputs if rows > FEW_ROWS[1] else 2 * outputs
@@ -102,15 +102,15 @@ class GroupedMatrices:
 
     @property
     def pays_alone(self) -> bool:
-        """True if this kernel is faster for one row. A kernel that sums in registers is as fast for few
-        weights, or if the zero points of many groups go through shared memory."""
+        """True if this kernel is faster for one row than a kernel that sums in registers. It is not if there
+        are few weights, or if the zero points of many groups go through shared memory."""
         group, least = self.gemm.weight.group, WORTH_ALONE[self.gemm.weight.bits]
         return self.gemm.n * self.gemm.k >= least[group] and (group == 128 or not self.points)
 
     @property
     def at_once(self) -> bool:
-        """True if AT_ONCE should compute products of one row, with all weights requested at once. It assumes
-        an order of elements in matrices, which the device must have."""
+        """True if AT_ONCE, which requests all weights at once, should compute products of one row. The
+        device's matrices must have the element order that it assumes."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         fits = gemm.weight.bits == 4 and gemm.weight.group == UNIT and not self.points
         few = -(-gemm.k // CHUNK) <= CHUNKS and -(-gemm.n // MATRIX) <= WORKGROUPS * known.multiprocessors
@@ -164,8 +164,8 @@ class GroupedMatrices:
 
     @property
     def _long_turns(self) -> bool:
-        """True if iterations of the loop should have twice as many steps: invocations are few, and no scales
-        or zero points need the registers."""
+        """True if iterations of the loop for one row should have twice as many steps: there are few
+        invocations, and scales and zero points do not need the registers."""
         weight, few = self.gemm.weight, self._invocations_alone <= LONG_TURNS
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
@@ -197,8 +197,8 @@ class GroupedMatrices:
                         yield dataclasses.replace(config, parts=parts)
 
     def _able(self, shader: str, **axes: str) -> Iterator[GemmConfig]:
-        """Yield the shader's variant with each matrix shape of the device that fits: weights have the order
-        that the shader reads, and a tile's rows are whole matrices."""
+        """Yield the shader's variant with each fitting matrix shape of the device: the shape matches the
+        order of the weights, and a tile's rows are whole matrices."""
         facts = self.gemm.device.capabilities
         variant = catalog().find(shader, bits=str(self.gemm.weight.bits), **axes)
         for matrices in advertised_half(facts):

@@ -42,7 +42,7 @@ from .half_operands import RUN, X_PARTS, halves, parts_of
 from .pixels import window_constants
 from .split import counters
 
-MOST_ROWS = 64  # most rows that the kernel itself converts; an earlier dispatch converts more rows
+MOST_ROWS = 64  # most rows that the kernel itself converts; more rows are converted in a dispatch before it
 MOST_READ = 1 << 22  # most float32 values that all column tiles together read and convert
 # With fewer multiply-adds, splitting x into parts takes longer than the matrix units save.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}
@@ -64,8 +64,8 @@ class HalfMatrices:
     ):
         self.gemm, self.channels, self.elements = gemm, channels, elements
         self.gathering = GATHERED[elements.form]  # the kind of operands for convolutions
-        self.tile: str | None = None  # a tile that tests and measurements force
-        self.parts: int | None = None  # a number of parts that tests and measurements force
+        self.tile: str | None = None  # a tile forced by tests and measurements
+        self.parts: int | None = None  # a number of parts of k forced by tests and measurements
         self.loaders = Loaders(gemm, channels, floats)
         self.runs, self.k, self.floats = self.loaders.runs, self.loaders.k, self.loaders.floats
         self.counters = counters(gemm.device)
@@ -151,8 +151,8 @@ class HalfMatrices:
         return self.elements == FLOAT16 and rows and here and self.signed and not self.floats
 
     def _in_place(self, config: GemmConfig, x: Value, y: Value, rows: int) -> Variant | None:
-        """Return the variant that reads x directly, without an earlier dispatch: the variant for few rows, or
-        a variant that loads weights directly into matrices. None if there is no such variant."""
+        """Return the variant that reads x as it is, without a dispatch that packs x: the variant for few
+        rows, or one that loads weights directly into matrices. None if there is no such variant."""
         dtype, tile = x.spec.dtype, config.variant.axes["tile"]
         shader = config.of.split if config.parts > 1 else config.of.product
         if config.of == WORDS:
@@ -203,7 +203,8 @@ class HalfMatrices:
         }
 
     def constants(self, b: Builder, of: OperandKind = FLOAT16) -> list[Value]:
-        """Return the weights in the kernel's order, and the parameters of the epilogue."""
+        """Return the values that a kernel of this kind binds: the weights in its order, and the parameters of
+        the epilogue."""
         weights = self.loaders.direct if of == STRAIGHT else self.loaders.staged
         return [b.constant(weights), b.constant(self.parameters(of))]
 
@@ -257,7 +258,7 @@ def kind_of(elements: OperandKind) -> str:
 
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
-    """Return True if matrices of a form are faster for a product of these sizes: *numbers* elements of x, and
-    at least *least* multiply-adds."""
+    """Return True if matrices of this form are faster for a product with *macs* multiply-adds, which must be
+    at least *least*, and *numbers* elements of x."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= half_gemv.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

@@ -19,14 +19,15 @@ from .split import MOST_TILES
 
 K_SPLITS = (1, 2, 3, 4, 6, 8)  # the numbers of parts into which workgroups can split k
 WORDS_OUTPUTS = 32  # neighbouring outputs in the weights of WORDS
-LEAST_COLUMNS = 17  # with fewer columns, most of a matrix would be padding
-STEP = 32  # elements along k to which a profile's number of cycles refers
+LEAST_COLUMNS = 17  # if a product has fewer columns, most of a matrix would be padding
+STEP = 32  # elements along k for which a profile states the cycles of a tile
 
 
 @dataclasses.dataclass(frozen=True)
 class OperandKind:
-    """The elements of matrices and the source of the operands: the form, the shader of a product (or of a
-    convolution), the shader with split-K, and the profile's field with the cycles of each tile."""
+    """A way to load the operands of matrices. form: the elements. product: the shader (of a product or a
+    convolution); split: the shader with split-K. cycles: the name of the profile's field with the cycles of
+    each tile."""
 
     form: str
     product: str
@@ -58,7 +59,7 @@ FLOAT16 = OperandKind(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", 
 STRAIGHT = OperandKind(
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "straight_tile_cycles"
 )
-# Like STRAIGHT, but the kernel builds matrices in registers from float16 rows in their order in memory.
+# Like STRAIGHT, but the kernel assembles matrices in registers from float16 rows as they are in memory.
 WORDS = OperandKind(HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles")
 PARTS_OF_FLOAT32 = OperandKind(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "parts_tile_cycles"
@@ -77,8 +78,8 @@ STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # like STRAIGHT, for convolut
 
 @dataclasses.dataclass(frozen=True)
 class GemmConfig:
-    """A tile that the device can run, with its matrix shape and the most parts of k; each part has a
-    workgroup."""
+    """A tile that the device can run, its matrix shape, and the most parts of k; one workgroup computes each
+    part."""
 
     variant: Variant
     matrices: Matrices

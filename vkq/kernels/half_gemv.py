@@ -1,7 +1,7 @@
-"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. float16 tensors
-use gemv_q8csw_words_coopmat.comp; with more rows gemv_q8csw_runs_coopmat.comp; with one row and few outputs
-gemv_q8csw_row_coopmat.comp; and gemv_q8csw_coopmat.comp where these shaders cannot run. float32 tensors use
-gemv_q8csw_words_parts_coopmat.comp."""
+"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. Shaders for
+float16 tensors: gemv_q8csw_words_coopmat.comp; for more rows gemv_q8csw_runs_coopmat.comp; for one row and
+few outputs gemv_q8csw_row_coopmat.comp; where none of these can run, gemv_q8csw_coopmat.comp. For float32
+tensors: gemv_q8csw_words_parts_coopmat.comp."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
 ROWS = (8, 16, 32, 48, 64)  # most rows that each variant computes
-# Invocations of a workgroup: many if each multiprocessor has at most one workgroup, fewer if a multiprocessor
-# runs several at a time.
+# Invocations of a workgroup: the largest number if a multiprocessor has at most one workgroup, fewer if it
+# runs several workgroups at a time.
 INVOCATIONS = (512, 256, 128)
-# Invocations of a workgroup for the other shaders: (up to 8 rows, more rows), each for (at most one workgroup
-# on a multiprocessor, two, more). 0: the shader is not used.
+# The most invocations of a workgroup: (up to 8 rows, more rows), each for (at most one, two, more workgroups
+# on a multiprocessor). 0: the shader is not used.
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),
     RUNS: ((0, 0, 0), (512, 256, 128)),
 }
-CHUNK = 128  # a subgroup processes a multiple of this number of elements along k at a time
-# The largest k for each number of chunks of a subgroup.
+CHUNK = 128  # a subgroup processes whole chunks of this many elements along k
+# For ROW: the largest k for each number of chunks of a subgroup.
 ROW_K = {1: 2048, 2: 4096, 4: 8192}
 # Matrix units of other forms are not faster for fewer rows: loading the weights takes all the time.
 LEAST_ROWS = {HALF: 8, BRAIN: 9}
-# For PARTS. For k <= SHORT_K, workgroups for more than 8 rows have as few invocations with two workgroups on
-# a multiprocessor as with more. For k between the two values of GEMV_K, the GEMV kernel is faster with few
-# outputs. With more than 32 rows, the sum of k over a multiprocessor's workgroups is at most MOST_K; a k
-# below LEAST_K counts as LEAST_K.
+# For PARTS. More than 8 rows and k <= SHORT_K: two workgroups on a multiprocessor have as few invocations as
+# more workgroups do. Few outputs and k between the two values of GEMV_K: the GEMV kernel is faster. More than
+# 32 rows: the sum of k over a multiprocessor's workgroups is at most MOST_K; a k below LEAST_K counts as
+# LEAST_K.
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
-# For RUNS with more than 32 rows: the largest sum of k over a multiprocessor's workgroups. With more than two
-# workgroups on a multiprocessor, a k of LONG_K or more is `long`.
+# For RUNS with more than 32 rows: the largest sum of k over a multiprocessor's workgroups; and the least k
+# that is `long` if a multiprocessor has more than two workgroups.
 RUNS_MOST_K, LONG_K = 16384, 4096
 
 
@@ -51,7 +51,8 @@ def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str 
 
     - ROW: one row, if no multiprocessor has more than one workgroup.
     - 3 to 16 rows: always.
-    - Two rows (the GEMV sums two in registers), one row with WORDS: if most multiprocessors have a workgroup.
+    - Two rows, or one row with WORDS: if most multiprocessors have a workgroup. (The GEMV sums two rows in
+      registers.)
     - More rows (every workgroup reads all of x): if most multiprocessors have one workgroup and none has two.
     - RUNS: for the numbers of rows that were measured to be faster.
     """
@@ -91,8 +92,8 @@ def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: 
 
 
 def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
-    """Return True if this variant of `fitting` is slower for *rows* rows than the fastest alternative, the
-    product that assembles matrices in registers (`half_configs.WORDS`)."""
+    """Return True if k is so long that this variant (of `fitting`) is slower for *rows* rows than the product
+    that assembles matrices in registers (`half_configs.WORDS`)."""
     several = variant.workgroups({"n4": gemm.n4}) > 2 * profile(gemm.device.capabilities).multiprocessors
     return variant.shader == RUNS and rows > 32 and several and gemm.k >= LONG_K
 
@@ -100,9 +101,9 @@ def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
 def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
 ) -> tuple[Variant, dict[str, Value], Matrices] | None:
-    """Return the variant for *rows* rows, its constants and its matrix shape. None for other numbers or
-    dtypes of rows, if k is not a multiple of 8 or the outputs are not a multiple of 4, and on devices without
-    a fitting matrix shape. *form*: the layer's form of elements."""
+    """Return the variant for *rows* rows of this dtype, its constants and its matrix shape. None if no
+    variant is faster, the device has no fitting matrix shape, k is not a multiple of 8 or the outputs not a
+    multiple of 4. *form*: the elements of the layer's matrices."""
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities
@@ -152,9 +153,9 @@ def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
 
 
 def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:
-    """Return the possible sizes of the shader's workgroup, the best first. Except for STEPS, k must be whole
-    chunks, at least one for each subgroup, and the device's matrices must have the element order that the
-    shaders assume."""
+    """Return the possible numbers of invocations of a workgroup, the best first. Except for STEPS, k must be
+    whole chunks, at least one for each subgroup, and the device's matrices must have the element order that
+    the shaders assume."""
     known = profile(facts)
     if shader == STEPS:
         return INVOCATIONS[workgroups > known.multiprocessors :]
@@ -177,7 +178,7 @@ def _matrices(facts: Capabilities, shader: str) -> list[Matrices]:
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if the matrices have the shape of the packed weights, 16 x 16, and the variant's rows are
-    whole matrices; PARTS needs matrices of 16 rows."""
+    """Return True if the matrices match the packed weights (16 x 16) and the variant's rows are whole
+    matrices; PARTS needs matrices of 16 rows."""
     whole = matrices.n == 16 if variant.shader == PARTS else matrices.n <= int(variant.sizes["BM"])
     return (matrices.m, matrices.k) == (16, 16) and whole

@@ -1,5 +1,5 @@
-"""Weights of products on matrix units with float32 sums, in every form that kernels load: int8 that the
-kernel converts to float16 or bfloat16, or float16."""
+"""Weights of products on matrix units with float32 sums, packed for every kernel: as int8, which the kernel
+converts to float16 or bfloat16, or as float16."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .half_weights import (
 )
 from .weights import Int8, Int32, block_weights
 
-K_PADDED = 64  # the K of weights is padded to a multiple of this, so that every tile has whole steps
+K_PADDED = 64  # the K of weights is padded to a multiple of K_PADDED, so that every tile has whole steps
 SIGNED_UNIT = 2.0**-24  # factor of the values in `packed_signs`; scales are multiplied by its inverse
 LARGEST_SCALE = 2.0**103  # largest scale that `packed_signs` supports
 
 
 class Loaders:
-    """The weights of *gemm* with *channels* channels in a group (for a linear layer: k), padded to runs of 8.
-    *floats*: a float weight (OC, channels, KH, KW) that replaces the int8 weight."""
+    """The weights of *gemm*, with the *channels* channels of a group (for a linear layer: k) padded to runs
+    of 8. *floats*: a float weight (OC, channels, KH, KW) that replaces the int8 weight."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.floats = gemm, floats is not None
@@ -84,8 +84,8 @@ class Loaders:
 
     @functools.cached_property
     def signed(self) -> bool:
-        """True if weights that are loaded directly into matrices need no zero points: they are floats, or in
-        the format of `packed_signs` on a device that multiplies such values correctly."""
+        """True if kernels that load weights directly into matrices need no zero points: the weights are
+        floats, or are packed by `packed_signs` for a device that multiplies such values correctly."""
         gemm = self.gemm
         if self.floats:
             return True

@@ -21,8 +21,8 @@ def halves(
     of: str = "images",
     whole: int = RUN,
 ) -> Value:
-    """Pack float32 or float16 x as runs of 8 float16 values. The channels of a group are padded with zeros to
-    a multiple of *whole*. See shaders/gemm/runs_q8csw.comp."""
+    """Pack float32 or float16 x in runs of 8 float16 values along channels. The channels of a group are
+    padded with zeros to a multiple of *whole*. See shaders/gemm/runs_q8csw.comp."""
     variant = catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)
     return _in_runs(b, x, variant, 1, images, groups, channels, plane, whole)
 

@@ -23,14 +23,15 @@ LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}
 
 
 def are_rows(p: Conv2dProblem) -> bool:
-    """Return True if the pixels of each channel form rows of a product without a copy, in whole vectors."""
+    """Return True if the image itself is the matrix of a product, and the pixels of a channel are whole
+    vectors."""
     one = (p.kh, p.kw) == (1, 1) == p.stride and not any(p.padding)
     return one and p.h * p.w % VECTOR == 0 and p.ic > 0
 
 
 class Planes:
-    """A 1x1 convolution for which `are_rows` is True: the product of *gathered* without an earlier
-    dispatch."""
+    """A 1x1 convolution for which `are_rows` is True: the product of *gathered*, without a dispatch that
+    packs x."""
 
     def __init__(self, gathered: HalfMatrices):
         self.gathered = gathered

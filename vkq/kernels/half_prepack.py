@@ -1,5 +1,4 @@
-"""Weights of products on float16 matrix units, prepacked in the order in which each invocation reads
-words."""
+"""Weights of products on float16 matrix units, prepacked in the order in which an invocation reads words."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from .weights import Int8, Int32
 
 
 class Prepacked:
-    """Weights for *n* outputs and *k* elements, padded; *pairs* packs them as matrices. The result for each
-    order is cached."""
+    """Weights for *n* outputs and *k* elements, both padded. *pairs* returns the weights packed as matrices.
+    The weights are cached in each order."""
 
     def __init__(
         self, device: Device, n: int, k: int, padded: Callable[[], Int8], pairs: Callable[[Int8], Int32]
@@ -27,8 +26,8 @@ class Prepacked:
         self._known = dict[tuple[str, bytes], Resident]()
 
     def words(self, matrices: Matrices) -> Resident:
-        """Return the weights for WORDS: WORDS_OUTPUTS outputs next to each other, and elements 1 and 2 of
-        every group of 4 words swapped (shaders/gemm/gemm_q8csw_words_coopmat.comp)."""
+        """Return the weights for WORDS: WORDS_OUTPUTS outputs are neighbours, and words 1 and 2 of every
+        group of 4 are swapped (shaders/gemm/gemm_q8csw_words_coopmat.comp)."""
         found, beside = words.order(self.device, matrices), WORDS_OUTPUTS // matrices.m
         found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
         high = -(-self.n // WORDS_OUTPUTS) * beside

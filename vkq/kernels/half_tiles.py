@@ -1,5 +1,6 @@
 """Convolutions on float16 matrix units. A workgroup keeps the input pixels of its tile in shared memory. If
-the device's costs say that another kernel is faster, pixels are read as planes or gathered instead."""
+another kernel's estimated time is shorter, it computes the convolution: from planes, or from gathered
+pixels."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ from .weights import Int32
 TILES = "conv2d_q8csw__tiles_coopmat"
 CHUNK = 64  # channels whose pixels shared memory holds at a time (CH of both shaders)
 BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at a time
-# Registers for the sums and for the weights of the kernel rows that STRAIGHT_TILES multiplies at a time.
+# Registers in which STRAIGHT_TILES holds sums, and the weights of the kernel rows that it multiplies at a
+# time.
 LINES_REGISTERS = 208
 RUN = 8  # channels that STRAIGHT_TILES loads at a time
 VECTOR = 4  # pixels of x that STRAIGHT_TILES loads at a time, if rows of x are whole vectors
@@ -203,14 +205,14 @@ def by_columns(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _lines(p: Conv2dProblem) -> str | None:
-    """Return the name of the longest vectors of pixels that divide the rows of x and y, or None."""
+    """Return the name in LINES of the longest vectors of which rows of x and y are whole numbers, or None."""
     whole = (name for name, size in LINES.items() if p.w % min(size, VECTOR) == 0 == p.ow % size)
     return next(whole, None)
 
 
 def _straight(p: Conv2dProblem) -> bool:
-    """Return True if STRAIGHT_TILES supports these rows and channels, stride 1 and a filter of more than one
-    tap: other strides and filters have not been timed."""
+    """Return True if STRAIGHT_TILES supports these rows and channels, and the stride is 1 and the filter has
+    more than one tap (other strides and filters have not been timed)."""
     channels = p.ic // p.groups
     timed = p.kh * p.kw > 1 and p.stride == (1, 1)
     return timed and channels > 0 == channels % RUN and _lines(p) is not None

@@ -33,7 +33,7 @@ def packed_pairs(w: Int8) -> Int32:
 
 def packed_signs(w: Int8) -> Int32:
     """Pack weights minus zero points, -127 to 127, for direct loads into matrices, each as a sign and 7 bits.
-    A byte's sign is in the next byte of its word (SIGNED of shaders/common/coopmat_half_types.glslh)."""
+    The sign is in the word's next byte (SIGNED of shaders/common/coopmat_half_types.glslh)."""
     words = _paired(w).view(np.int8).reshape(-1, 4)
     signs = np.roll(words & np.int8(-128), 1, axis=1)
     signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
@@ -41,8 +41,8 @@ def packed_signs(w: Int8) -> Int32:
 
 
 def by_eights(w: Halves) -> Int32:
-    """Pack float weights (G, N, K) for kernels that load them into shared memory: for every 8 k, all outputs,
-    padded to a multiple of 16."""
+    """Pack float weights (G, N, K) for kernels that load them into shared memory, as [run of 8 along
+    K][output][element], with outputs padded to a multiple of 16."""
     w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
     runs = w.reshape(*w.shape[:2], -1, RUN).swapaxes(1, 2)
     return np.ascontiguousarray(runs).view(np.int32).reshape(-1)
@@ -57,9 +57,9 @@ def matrices_of(w: Halves) -> Int32:
 
 
 def in_runs(w: Int8) -> Int8:
-    """Reorder k of weights (G, N, K) so that `packed_pairs` and `packed_signs` give words in the order of x's
-    runs of 8. The first two words of a run belong to one matrix, the second word 8 k after the first; the
-    other two words belong to the next matrix (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
+    """Reorder weights (G, N, K) along k so that matrices of `packed_pairs` or `packed_signs` match x read in
+    runs of 8 (four words). Words 0 and 1 of a run belong to one matrix (word 1 at 8 k after word 0), words 2
+    and 3 to the next matrix (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
     runs = w.reshape(*w.shape[:2], -1, PAIRS // RUN, 2, 2, 2)
     return np.ascontiguousarray(np.moveaxis(runs, 3, 5).reshape(w.shape))
 

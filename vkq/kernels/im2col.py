@@ -1,4 +1,4 @@
-"""Convolutions through an im2col matrix in bounded scratch memory, a chunk of rows at a time."""
+"""Convolutions through an im2col matrix in scratch memory of bounded size, a chunk of rows at a time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Convolutions as implicit GEMMs with dot products: the kernel gathers the input while it loads tiles,
-without an im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and bits are the same as in
-`vkq.kernels.gemm.Int8Gemm`."""
+without an im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and results are those of
+`vkq.kernels.gemm.Int8Gemm`, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Operators on rows of values on a device (`vkq.numerics.lines`): running sums, largest values, rows
-scattered by index. Each invocation computes one result in NumPy's order, so every device gives the same
+scattered by index. An invocation computes one result, in NumPy's order, so every device gives the same
 bits."""
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST_WORK = 1 << 33  # most iterations of all invocations of a dispatch together
 
 
 def beyond(count: int, length: int) -> str | None:
-    """Return why *count* invocations cannot run loops of *length* iterations each, or None."""
+    """Return why a dispatch cannot run *count* invocations of *length* loop iterations each, or None."""
     if length <= MOST_ROUNDS and count * length <= MOST_WORK:
         return None
-    return f"takes {count} times {length} rounds; at most {MOST_ROUNDS} of each, {MOST_WORK} of all"
+    return f"needs {count} loops of {length} iterations; at most {MOST_ROUNDS} each and {MOST_WORK} in all"
 
 
 def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, backwards: bool) -> Value:
@@ -45,8 +45,8 @@ def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, ba
 
 
 def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
-    """Add the sum, product, maximum or minimum of the int32 values of each row to a plan; a row spans the
-    axes from *kept* on."""
+    """Add the reduction *how* of the int32 values of each row to a plan: a sum, product, maximum or minimum.
+    A row spans the axes from *kept* on."""
     shape = x.spec.shape
     y = b.new(Spec(shape[:kept], "int32"))
     if y.spec.size:
@@ -68,8 +68,8 @@ def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Valu
 
 
 def scattered_rows(b: Builder, x: Value, ids: Value, updates: Value, reduction: str) -> Value:
-    """Add x (rows, inner) to a plan, with each row combined with the rows of *updates* (count, inner) that
-    have its index in *ids*."""
+    """Add a scatter by rows to a plan: x (rows, inner), with each row i combined by *reduction* with the rows
+    of *updates* (count, inner) whose entry in *ids* is i."""
     y = b.new(Spec(x.spec.shape, x.spec.dtype))
     if y.spec.size:
         program = b.device.program(_scattered(reduction, x.spec.dtype, b.device.soft_float))
@@ -188,7 +188,7 @@ def _written(
 
     push = ("first_group", "count", *words)
     return Written(
-        "lines__element", f"lines__element:{name}", "lines of numbers, one result an invocation",
+        "lines__element", f"lines__element:{name}", "rows of numbers, one result for each invocation",
         tuple(Binding(i, each, way, "uint") for i, (each, way) in enumerate(ways)),
         tuple(PushConstant(each, "uint", 4 * i) for i, each in enumerate(push)),
         LOCAL, Expression(f"(count + {LOCAL - 1}) // {LOCAL}"), 0, module, rounds,

@@ -29,7 +29,8 @@ KIND = "tile of a convolution"  # the name of this kind of tile in the tuner's r
 
 
 class MatrixConv:
-    """A convolution on matrix units. *p* is any of the problems that share the packed weight (`packing`)."""
+    """A convolution on matrix units. *p*: one of the problems for which the weight is packed alike
+    (`packing`)."""
 
     def __init__(self, device: Device, p: Conv2dProblem, weight: Callable[[], Int8], arithmetic: Arithmetic):
         self.device = device
@@ -44,8 +45,8 @@ class MatrixConv:
 
     @staticmethod
     def packing(p: Conv2dProblem, arithmetic: Arithmetic, capabilities: Capabilities) -> Hashable:
-        """Return what the packed weight depends on: the channels of a chunk, the padding of a chunk's k, and
-        the dot form."""
+        """Return the properties on which the packed weight depends: the channels of a chunk, the padding of a
+        chunk's k, and the dot form."""
         shader, matrices = _shader(p, arithmetic, capabilities)
         return shader.sizes["CH"], turn(shader), matrices.form
 
@@ -75,7 +76,7 @@ class MatrixConv:
 
 
 def chunked_k(p: Conv2dProblem, chunk: int, multiple: int) -> int:
-    """Return the k of a weight in the order of `chunked`."""
+    """Return the K of the weight that `chunked` returns."""
     k = p.kh * p.kw * chunk
     return -(-(p.ic // p.groups) // chunk) * (k + -k % multiple)
 
@@ -108,8 +109,8 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
 
 def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool = False) -> float:
     """Return the estimated cycles of a convolution with this tile (`matrix_conv_costs` of the profile), for
-    comparison with other tiles or, with *beside*, with kernels that gather pixels. A device runs two
-    workgroups per multiprocessor at a time; with fewer workgroups, part of it is idle."""
+    comparison with other tiles, or if *beside* with kernels that gather pixels. A device runs two workgroups
+    per multiprocessor at a time; with fewer workgroups, part of it is idle."""
     costs = known.matrix_conv_costs
     th, tw, bn, ch = (int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH"))
     chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
@@ -125,8 +126,8 @@ def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool 
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrix shape with the lowest estimated time, padding included. Only matrix
-    shapes that the device lists count, and tiles whose input pixels fit shared memory.
+    """Return the variant and matrix shape with the lowest estimated time, padding included, or None. The
+    device must list the matrix shape, and the input pixels of a tile must fit shared memory.
 
     Ties go to the tile with more pixels (which share the weights), then to the larger chunk of channels, then
     to the preferred matrix shape.
@@ -139,7 +140,7 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     )
 
 
-@functools.lru_cache(maxsize=1024)  # a layer asks several times, and many layers have the same sizes
+@functools.lru_cache(maxsize=1024)  # called several times for a layer, and many layers have the same sizes
 def _conv_shaders(
     p: Conv2dProblem, out: str, capabilities: Capabilities, known: Profile
 ) -> tuple[tuple[Variant, Matrices], ...]:

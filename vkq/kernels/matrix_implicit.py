@@ -1,5 +1,5 @@
-"""Convolutions on matrix units as implicit GEMMs. Pixels are gathered for one tap at a time, so a tile is any
-run of output pixels, whatever the size and stride of the image. Images are in kPackedInt8_16C."""
+"""Convolutions on matrix units as implicit GEMMs. Pixels are gathered for one tap at a time, so a tile may be
+any run of output pixels, for any image size and stride. Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transposed convolutions on matrix units whose kernel has the size of their stride: one product computes the
+"""Transposed convolutions on matrix units, for kernels as large as the stride: one product computes the
 outputs of all phases and stores each output at its pixel. Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .matrix_tiles import SHORT_MOST, Tiling
 from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8
 
-TURN = 64  # k of one loop iteration. k is only the input channels here, not channels x taps
+TURN = 64  # k of one loop iteration; the k of these products is the input channels alone, without taps
 PHASES = "conv_transpose2d_q8ta_q8csw__coopmat"
 
 
@@ -42,8 +42,8 @@ def of_phases(values: npt.NDArray[Any], kernel: tuple[int, int]) -> npt.NDArray[
 
 
 class MatrixPhases:
-    """A transposed convolution. *weight* has the order of `by_phases`; *arithmetic* is for the outputs of all
-    phases."""
+    """A transposed convolution. *weight* has the order of `by_phases`; *arithmetic* has the parameters of all
+    phases' outputs."""
 
     def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic, kernel: tuple[int, int]):
         self.kernel, self.blocks = kernel, len(weight) // (16 * kernel[0] * kernel[1])

@@ -1,5 +1,5 @@
-"""Convolutions of few channels with a narrow filter on matrix units: the first convolution of a network,
-directly from its image. Float32 images are quantized while they are loaded."""
+"""Convolutions of few channels with a narrow filter on matrix units, such as the first convolution of a
+network, which reads the image directly. Float32 images are quantized while they are loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .quantize import steps_of
 from .weights import Arithmetic, Int8
 
 STEM = "conv2d_q8ta_q8csw__stem_coopmat"
-# Channels of a pixel and taps in a kernel row, both padded with zeros; their product is one step of k.
+# Channels of a pixel, and taps of a kernel row, after padding with zeros. Their product is the k of one step.
 CHANNELS, TAPS = 4, 8
 
 
@@ -79,8 +79,8 @@ def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def stem_shader(
     p: Conv2dProblem, out: str, floats: bool, capabilities: Capabilities
 ) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrix shape for a problem. None if shared memory cannot hold the input pixels
-    of a tile."""
+    """Return the variant and matrix shape for a problem, or None if the input pixels of no tile fit shared
+    memory."""
     listed = advertised(capabilities)
     form = listed[0].form
     variant = catalog().find(STEM, out=out, dot=form, x="f32" if floats else "q8ta")
@@ -93,8 +93,8 @@ def stem_shader(
 
 
 def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
-    """Return the specialization constants for a problem; shared memory has separate copies of the pixels for
-    every column of the tile."""
+    """Return the specialization constants for a problem. Shared memory holds a separate copy of the input
+    pixels for every column of the tile."""
     return {
         "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": halo(p, shader)[0],
         "HALO_W": int(shader.sizes["TW"]), "KW": 1,

@@ -1,5 +1,5 @@
-"""The tile of a product on matrix units and its split-K: the combination with the lowest estimated time, from
-the cycles in a device's profile."""
+"""The choice of the tile of a product on matrix units, and of its parts of k (split-K), by the cycles in a
+device's profile."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .split import MOST_TILES
 DEEP = "64x64_deep"  # a tile that prefetches more steps, for products with a long k
 # A tile whose last iterations are unrolled, and the smallest k for which it is faster.
 LONG, LONG_LEAST = "128x256_long", 2048
-SHORT = "_short"  # suffix of tiles for a k of at most two steps
+SHORT = "_short"  # suffix of tiles without a loop over k, for a k of at most two steps
 SHORT_MOST = 64  # the largest k of such tiles
-WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups share the k of a step
-STEP = 32  # elements along k to which a profile's number of cycles refers
+WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups divide the k of a step among them
+STEP = 32  # elements along k for which a profile states the cycles of a tile
 WIDE_STEP = 512  # the same for wide tiles
-# k of one iteration of every tile except DEEP. A weight is padded once to whole iterations of any tile.
+# k of one loop iteration of every tile except DEEP. The padding of a weight's k suits all tiles.
 TURN = 128
 # For DEEP: the k of an iteration, and the least k for which the tile is used.
 DEEP_TURN, DEEP_LEAST = 256, 512
@@ -28,7 +28,7 @@ SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """A tile, and the most parts of k; each part has a workgroup."""
+    """A tile, and the most parts of k; one workgroup computes each part."""
 
     tile: str
     parts: int = 1
@@ -49,7 +49,7 @@ class Tiling:
 
     @property
     def wide(self) -> bool:
-        """True if the tile's subgroups share the k of a step (slice-K)."""
+        """True if the tile's subgroups divide the k of a step among them (slice-K)."""
         return self.tile.endswith(WIDE)
 
     @property
@@ -67,7 +67,8 @@ class Tiling:
         return -(-k // (self.turn * self.parts)) * self.turn
 
     def taken(self, k: int) -> int:
-        """Return the number of parts; because of the rounding in `part`, it may be less than `parts`."""
+        """Return the number of parts of a product with this k: at most `parts`, or fewer because `part`
+        rounds up."""
         return -(-k // self.part(k))
 
     def cycles(
@@ -80,8 +81,8 @@ class Tiling:
         summed: bool = False,
         gathered: bool = False,
     ) -> float:
-        """Return the estimated cycles of a product. *summed*: the results are added to a residual.
-        *gathered*: the rows are pixels of a convolution, gathered for one tap at a time."""
+        """Return the estimated cycles of a product. *summed*: the epilogue adds a residual. *gathered*: the
+        rows are pixels of a convolution, gathered for one tap at a time."""
         tiles = self.tiles(rows, n, groups)
         parts = self.taken(k)
         share: float = tiles * parts / known.multiprocessors
@@ -94,7 +95,7 @@ class Tiling:
         else:
             alone, together = known.matrix_tile_cycles[self.tile]
             part_cycles = known.matrix_part_cycles
-            if alone == together:  # a multiprocessor runs one workgroup at a time, in whole rounds
+            if alone == together:  # a multiprocessor runs one workgroup at a time
                 share = math.ceil(share)
             ends = known.matrix_end_cycles.get(self.tile, 0) * share
         steps = 1 if self.short else -(-k // WIDE_STEP) if self.wide else self.part(k) / STEP
@@ -120,9 +121,9 @@ def tilings(
     wide: bool = True,
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
-    """Return the tilings that support a product with *rows* rows, *n* outputs in each group and this k, on a
-    device with this profile. The best tilings come first; tilings for a short k come before all others.
-    *split*: include tilings with several parts; *wide*: include tilings whose subgroups share k; *summed*,
+    """Return the tilings of a device with this profile that support a product with *rows* rows, *n* outputs
+    in each group and this k: first those for a short k, then the others, each by estimated time. *split*:
+    include tilings with several parts; *wide*: include tilings whose subgroups divide k; *summed*,
     *gathered*: see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     found = [Tiling(tile) for tile in known.matrix_tile_cycles if not gathered or tile in SPLIT_TILES]

@@ -38,13 +38,13 @@ DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
 KIND = "tile of matrix units"  # the name of this kind of tile in the tuner's rankings (`vkq.select.tuner`)
-# With fewer rows, most of a matrix would be padding, and loading the weights would take most of the time.
+# If a product has fewer rows, most of a matrix is padding, and loading the weights takes most of the time.
 LEAST_ROWS = 29
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
-    """Return True if each group's channels are whole blocks of 16, or if there is only one group, whose last
-    block may be padded."""
+    """Return True if each group's channels are whole blocks of 16. A single group's last block may be
+    padded."""
     return groups == 1 or channels // groups % 16 == 0
 
 
@@ -83,8 +83,9 @@ class Pixels:
 class MatrixWeights:
     """Weights for matrix units, with the parameters of the epilogue.
 
-    *weight* returns the weights minus zero points (`centred`), (G, N, K) of this *shape*, when a kernel needs
-    them; K is padded with zeros for the kernel. *channels*: output channels without padding.
+    *weight* is called when a kernel needs the weights; it returns the weights minus zero points (`centred`),
+    (G, N, K) of this *shape*. K is padded with zeros for the kernel. *channels*: output channels without
+    padding.
     """
 
     def __init__(
@@ -146,8 +147,8 @@ def counts(device: Device, **trips: Constant) -> dict[str, Constant]:
 
 
 def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
-    """Return the weight (OC, ...) minus its zero points (OC,). In this form, padding with zeros is padding
-    with zero points."""
+    """Return the weight (OC, ...) minus its zero points (OC,). It may be padded with zeros, as the original
+    may with zero points."""
     return plus(weight, -zero_point, np.int16)
 
 
@@ -162,8 +163,8 @@ def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = 
 
 
 class MatrixGemm:
-    """A product on matrix units. *weight* returns (G * N, K) int8 of this *shape*. With several groups, each
-    group has whole blocks of 16 channels."""
+    """A product on matrix units. *weight* returns (G * N, K) int8 of this *shape*. If there are several
+    groups, each has whole blocks of 16 channels."""
 
     def __init__(
         self,
@@ -185,12 +186,12 @@ class MatrixGemm:
 
         self.packed = MatrixWeights(device, grouped, padded, arithmetic, self.matrices.form, channels)
         self.whole: str | None = (
-            # One shader computes all of k, the other shader one part of k.
+            # The shader `whole` computes all of k; the shader `split` one part of k.
             f"gemm_{arithmetic.family}__coopmat"
         )
         self.split = SPLIT if arithmetic.family == "q8ta_q8csw" else None
         self.listed: tuple[Tiling, ...] | None = None  # replaces the profile's best tilings
-        self.tiling: Tiling | None = None  # a tiling that tests and measurements force
+        self.tiling: Tiling | None = None  # a tiling forced by tests and measurements
 
     @staticmethod
     def worth(rows: int) -> bool:
@@ -199,8 +200,8 @@ class MatrixGemm:
 
     @property
     def wide(self) -> bool:
-        """True if the product can use tiles whose subgroups share k: only a plain product without row sums
-        can."""
+        """True if the product can use tiles whose subgroups divide k: it is a plain product without row
+        sums."""
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
@@ -213,7 +214,7 @@ class MatrixGemm:
         return found
 
     def _fitting(self, rows: int) -> Iterator[tuple[Tiling, Variant]]:
-        """Yield the tilings that are whole matrices, the best first."""
+        """Yield the tilings whose matrices the device has, with their variants, the best first."""
         w = self.packed
         how = self.whole is None, self.split is not None, self.wide, w.arithmetic.after.in_place
         known = profile(self.device.capabilities)
@@ -266,7 +267,7 @@ class MatrixGemm:
         b.dispatch(program, slots, said, w.macs(pixels.rows), in_place)
 
     def _part_words(self, tiling: Tiling, program: Program, rows: int) -> int:
-        """Return how many words the parts of split-K exchange: partial sums of results, and of rows
+        """Return the words of scratch memory that split-K needs: partial sums of the results and of x's rows
         (coopmat_split.glslh)."""
         w = self.packed
         parts = tiling.taken(w.k_padded)

@@ -36,8 +36,8 @@ class FloatKernel(Kernel, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """The inputs of every method: the weight (OC, IC/groups, KH, KW) as int8 and zero points (OC,) in int8's
-    range, or a float weight; a scheme of `vkq.schemes`; and the path."""
+    """The inputs of every method: the weight (OC, IC/groups, KH, KW), float or int8 with zero points (OC,) in
+    int8's range; a scheme of `vkq.schemes`; and the path (*choice*)."""
 
     device: Device
     weight: Int8
@@ -59,8 +59,8 @@ class Convolution:
         shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
         zeros = np.zeros(shape[:2], np.int32)
         zeros.reshape(-1)[:oc] = self.zero_points
-        # Not a closure over self: self holds the product, and a reference cycle would delay the release of
-        # the weights until the garbage collector runs.
+        # Not a closure over self, which holds the product: a reference cycle would delay the release of the
+        # weights until the garbage collector runs.
         merge = functools.partial(merge_groups, self.weight, self.groups, self.zero_points)
         weight = GemmWeight(shape, merge, zeros, oc)
         made: Int8Gemm | FloatGemm = self.scheme.product(self.device, weight, self.choice.form)
@@ -74,12 +74,12 @@ Verdict = Callable[[Convolution, Conv2dProblem], "str | None"]
 class Method:
     """A method that computes convolutions.
 
-    refusal: why the method cannot compute a convolution and its problem, or None. merit: why "auto" should
-    use the method if it can, or None. make: returns the kernel. layout: the layout of the int8 images that
-    the kernel reads and writes; x_layout: the layout of its input, if different; layouts: other input
-    layouts, in which the kernel then also writes. packing: the part of a problem on which the packed weights
-    depend; there is one kernel for each. floats: True if activations are floats, not integers. quantizes:
-    True if the kernel itself quantizes float32 images.
+    refusal: why the method cannot compute a convolution and its problem, or None. merit: the reason for
+    "auto" to use the method if it can, or None. make: returns the kernel. layout: the layout of the int8
+    images that the kernel reads and writes. x_layout: the layout of its input, if different. layouts: other
+    layouts that the kernel reads; its result then has the layout of its input. packing: the part of a problem
+    on which the packed weights depend; problems with equal parts share a kernel. floats: True if activations
+    are floats, not integers. quantizes: True if the kernel itself quantizes float32 images.
     """
 
     name: str
@@ -95,12 +95,12 @@ class Method:
 
     @property
     def takes(self) -> str:
-        """The layout of int8 images that the kernel reads, if the layout of its input is not known."""
+        """The preferred layout of the kernel's int8 input images."""
         return self.x_layout or self.layout
 
     def layout_of(self, x: Spec) -> str:
-        """Return the layout of the result for this input; without `x_layout`, it is also the layout in which
-        the kernel reads the input."""
+        """Return the layout of the result for this input. If `x_layout` is empty, the kernel also reads the
+        input in it."""
         return x.layout if x.layout in self.layouts else self.layout
 
 

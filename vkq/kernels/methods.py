@@ -1,5 +1,5 @@
-"""The methods that compute convolutions: for each, the problems that it supports, the cases in which
-``method="auto"`` uses it, and the constructor of its kernel.
+"""The methods that compute convolutions: the problems that each supports, those for which ``method="auto"``
+uses it, and the constructor of its kernel.
 
 To add a method, insert it into `METHODS`, which is in order of preference.
 """
@@ -48,8 +48,8 @@ def _too_long(c: Convolution, shader: str, sizes: Mapping[str, int], **axes: str
 
 
 def _not_depthwise_beside_matrices(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why a convolution is not a depthwise convolution on the matrix path, or None. On that path, it
-    uses the layout of its neighbours in a network."""
+    """Return why a convolution is not a depthwise convolution on the matrix path, or None. There, a depthwise
+    convolution has the layout of its neighbours in a network."""
     return _not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
 
 
@@ -105,8 +105,8 @@ def _not_matrix_conv(c: Convolution, p: Conv2dProblem) -> str | None:
 
 def _not_stem(c: Convolution, p: Conv2dProblem) -> str | None:
     if p.ic > CHANNELS or p.kw > TAPS or p.groups > 1 or p.dilation[1] > 1:
-        sizes = f"IC={p.ic}, KW={p.kw}, groups={p.groups}, dilation={p.dilation[1]} along a line"
-        return f"{sizes}; it needs at most {CHANNELS} channels and {TAPS} taps a line, side by side"
+        sizes = f"IC={p.ic}, KW={p.kw}, groups={p.groups}, dilation={p.dilation[1]} along a row"
+        return f"{sizes}; it needs one group of at most {CHANNELS} channels, {TAPS} adjacent taps a row"
     if reason := _not_matrix(c, p):
         return reason
     fits = stem_shader(p, "q8to", True, c.device.capabilities) is not None
@@ -114,8 +114,8 @@ def _not_stem(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _matrix_implicit_merit(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why gathering pixels is faster than loading tiles of pixels, or None. It often is for strided
-    convolutions, whose tiles read many input pixels, and for images smaller than a tile."""
+    """Return why gathering pixels is faster than loading tiles of pixels, or None. Gathering is often faster
+    for strided convolutions, whose tiles read many input pixels, and for images smaller than a tile."""
     if p.ic <= CHANNELS or not MatrixGemm.worth(p.gemm_m):
         return None
     found = conv_shader(p, "q8to", c.device.capabilities)
@@ -170,7 +170,7 @@ METHODS = [
         "stem",
         _not_stem,
         lambda c, p: (
-            "matrix units, with the pixels under a line of taps side by side"
+            "matrix units, with all taps of a kernel row in one step of k"
             if MatrixGemm.worth(p.gemm_m)
             else None
         ),

@@ -1,4 +1,4 @@
-"""Copies of rectangles of 8-bit elements, as steps of a plan: transposition, slices, padding, and
+"""Copies of boxes of 8-bit elements, as steps of a plan: transposition, slices, padding, and
 concatenation."""
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def move(
     along: int | None = None,
     order: Sequence[int] | None = None,
 ) -> None:
-    """Add a copy of x to *axes* of y. With *along*, it writes only the part of y along that axis that x
-    covers."""
+    """Add a copy of x into y to a plan. *axes* map y to x; elements that x does not cover get *fill*. With
+    *along*, it writes only the part of y that x covers along that axis."""
     if order is None and _whole_pixels(x.spec, y.spec, axes, along):
         return _move_pixels(b, x, y, axes, fill, along is not None)
     if order is not None and len(order) == 4 and order[1] != 1 and y.spec.layout in PIXELS:
@@ -75,8 +75,8 @@ def _move(
     b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: int, along: int | None, whole_words: bool,
     cut: bool = False,
 ) -> None:  # fmt: skip
-    """Add a copy of x to *axes* of y. With *cut*, the axes divide y's elements in row-major order and may
-    differ from the axes of y's shape."""
+    """Add a copy of x into y to a plan (`move`). With *cut*, *axes* divide y's elements in row-major order,
+    and may differ from the axes of y's shape."""
     packed, folded = layout(y.spec.layout), y.spec.folded or cut
     box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
     box = list(y.spec.extent)
@@ -105,14 +105,14 @@ def _move(
 
 
 def _whole_pixels(x: Spec, y: Spec, axes: Sequence[Moved], along: int | None) -> bool:
-    """Return True if x can be copied by whole pixels and whole blocks of channels."""
+    """Return True if the copy moves whole pixels and whole blocks of channels."""
     if y.layout not in PIXELS or x.layout != y.layout or len(axes) != 4:
         return False
     block, channels = BLOCK[y.layout], axes[1]
     own = zip(axes, x.shape, strides(x.shape), strict=True)
     whole = [a.stride == step and a.size == size for a, size, step in own]
-    # The lanes after x's last channel in its block belong to the next input, which is written later, or to no
-    # input, or they are filled.
+    # In the block of x's last channel, the lanes after it must be the next input's, which is written later,
+    # or padding of y.
     last = along == 1 or channels.size % block == 0 or channels.before + channels.size >= channels.length
     together = y.layout == BLOCKED or along != 3  # otherwise a vector may hold pixels of two inputs
     return all(whole) and channels.before % block == 0 and last and together
@@ -145,8 +145,8 @@ def _transpose_pixels(b: Builder, x: Value, y: Value, order: Sequence[int]) -> N
 
 
 def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
-    """Return (axis of the extent, first index, size) of the part of y that an input covers, rounded down to a
-    whole block; (0, 0, 0) stands for all of y."""
+    """Return (axis, first index, size) of the part of y that an input covers along an axis; the first index
+    is rounded down to a whole block. (0, 0, 0) stands for all of y."""
     if y.folded:
         inner = math.prod(y.shape[along + 1 : -1])
         if along == len(y.shape) - 1:
@@ -162,7 +162,7 @@ def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
 
 
 def _four_axes(axes: Sequence[Moved], folded: bool) -> list[Moved]:
-    """Return four equivalent axes; the axes of a folded layout are merged where possible."""
+    """Return four axes that describe the same copy; in a folded layout, axes are merged where possible."""
     joined: list[Moved] = []
     for axis in axes:
         one = joined[-1].joined(axis) if folded and joined else None

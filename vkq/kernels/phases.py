@@ -24,7 +24,7 @@ HEADER = 48  # bytes that describe a phase, before its weights (conv_block.glslh
 
 @dataclasses.dataclass(frozen=True)
 class Taps:
-    """The kernel's taps along one axis for output pixels first, first + stride, ...
+    """The kernel's taps along one axis for the output pixels ``first``, ``first + stride``, ...
 
     Output pixel ``o = first + stride * i`` reads input pixel ``i + offset + j * step`` through tap
     ``kernel[j]``. A tap reads a pixel only if ``o + padding - dilation * tap`` is a multiple of the stride.
@@ -49,8 +49,8 @@ class Taps:
 
 
 class Phases:
-    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW); *make* returns the convolution for a
-    part of it. Every phase has its own taps, and therefore its own sums of weights."""
+    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW); *make* returns the convolution with the
+    taps of one phase, which has its own sums of weights."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class _Together:
 
     def build(self, b: Builder, p: TransposedConv2dProblem, x: Value, y: Value) -> None:
         widest = max(self.kernels, key=lambda kernel: kernel.kh * kernel.kw)
-        sweep = _sweep(p, *self.taps[0])  # no phase has more pixels than the first phase
+        sweep = _sweep(p, *self.taps[0])  # the first phase has the most pixels
         constants: dict[str, Constant] = {
             "PHASES": len(self.taps), "SLIDE": all(h.step == 1 for _, h in self.taps),
         }  # fmt: skip

@@ -13,7 +13,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from .weights import ceil4
 
-# For scales in this range, the reciprocal and its product with the scale are normal floats.
+# For scales in this range, the reciprocal is a normal float, as is its product with the scale.
 INVERSES = (2.0**-100, 2.0**100)
 SAFE = 0.5 - 2.0**-20
 

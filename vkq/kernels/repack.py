@@ -41,8 +41,8 @@ def repack_into(b: Builder, x: Value, y: Value) -> None:
 
 
 def repacked(b: Builder, x: Value, layout: str) -> Value:
-    """Return x in another packed layout, or x itself if it already has that layout. All callers share one
-    copy."""
+    """Return x in another packed layout, or x itself if it already has that layout. The plan repacks x once
+    for all readers."""
     if x.spec.layout == layout:
         return x
     return b.once(x, layout, lambda: reshaped(b, x, x.spec.shape, layout))

@@ -8,12 +8,13 @@ from ..numerics.rows import JOIN, MOST_LANES
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
 
-JOINED = 8  # most lanes whose values an invocation joins between two barriers
+JOINED = 8  # most values that an invocation reduces between two barriers
 
 
 class RowLanes:
-    """``own``: the invocation's lane of its row; ``row``: the row's number in the workgroup. The lanes of
-    *near* (1, 2 or 4) neighbouring runs are neighbouring invocations, and then those of neighbouring rows."""
+    """The invocation's place in a workgroup of several rows. ``own``: its lane within its row; ``row``: the
+    row's number in the workgroup. Invocations are in the order [lane / near][row][lane % near], with *near*
+    1, 2 or 4."""
 
     def __init__(self, k: KernelWriter, lanes: int, near: int):
         self._k, self._lanes, self._near, self._half = k, lanes, near, 0
@@ -41,15 +42,15 @@ class RowLanes:
         return k.exchange(self._shared(1))
 
     def _send(self, value: Number) -> None:
-        """Store each lane's value in the other half of the shared memory: slower invocations may still read
-        this half."""
+        """Store each lane's value in the half of the shared memory that was not used last: slower invocations
+        may still read the other half."""
         self._half ^= 1
         self._k.keep(self._lane + MOST_LANES * self._half, value)
         self._k.barrier()
 
     def _join(self, op: str, lanes: int, count: int) -> Number:
-        """Return what this lane, modulo *lanes*, would have after the lower half of *lanes* * *count* lanes
-        took the values of the upper half repeatedly, until *lanes* were left."""
+        """Return the reduction of *count* values: those of the lanes equal to this lane modulo *lanes*. It
+        joins the lower half of the values with the upper half until one value is left."""
         values = [self._k.exchange(self._shared(lanes, j * lanes)) for j in range(count)]
         while len(values) > 1:
             half = len(values) // 2
@@ -57,7 +58,7 @@ class RowLanes:
         return values[0]
 
     def _shared(self, lanes: int, more: int = 0) -> Number:
-        """Return the place of a lane's value in shared memory: of this lane, modulo *lanes*, plus *more*."""
+        """Return the offset in shared memory of the value of lane (own % *lanes*) + *more* of this row."""
         near, rows = self._near, self.rows
         kept = lanes * rows - 1 if lanes >= near else (lanes - 1) | (rows - 1) * near
         skipped = more % near + more // near * near * rows

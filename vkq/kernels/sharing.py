@@ -14,22 +14,23 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 
 SHARERS, LONG = 64, 256
-# Most bytes of shared memory for a workgroup, at most two thirds of a device's: a core then runs several.
+# Most bytes of shared memory for a workgroup, and at most two thirds of the device's limit: a core then runs
+# several workgroups.
 SHARED = 32768
-NEIGHBOURS = 8  # invocations that together load 32 bytes, the least that a GPU loads
+NEIGHBOURS = 8  # invocations that together load 32 bytes, the smallest memory transaction of a GPU
 
 
 def sharers(numbers: int, long: int = LONG) -> int:
-    """Return how many invocations of a workgroup share one result of *numbers* elements: one for few
-    elements, `SHARERS` for many. Drivers may stop long loops, and few results of many elements would leave a
-    device idle."""
+    """Return how many invocations of a workgroup share one result of *numbers* elements: `SHARERS` from
+    *long* elements on, because drivers may stop long loops and few results would leave the device idle; else
+    1."""
     return SHARERS if numbers >= long else 1
 
 
 def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
-    """Return how many invocations share each of some short rows of *words* words. The number grows until the
-    device is busy, up to one invocation for two words. On a GPU it is at least `NEIGHBOURS` if rows are long
-    enough, because a GPU loads contiguous memory for many invocations at once."""
+    """Return how many invocations share each of *rows* short rows of *words* words: enough to occupy the
+    device, but at most one for two words. On a GPU at least `NEIGHBOURS` share a row that is long enough,
+    because a GPU loads contiguous memory for many invocations at once."""
     busy, shares = profile(capabilities).busy_workgroups * SHARERS, 1
     least = 1 if capabilities.device_type == "cpu" else NEIGHBOURS
     while (rows * shares < busy or shares < least) and 4 * shares <= words:

@@ -51,7 +51,8 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def halves_taken(b: Builder, x: Value, index: Value, shape: Sequence[int], fill: int) -> Value:
-    """Add the elements of float16 x at the indices in *index* to a plan; index -1 gives the bits *fill*."""
+    """Add a gather of float16 elements to a plan: the elements of x at the flat indices *index*; index -1
+    gives the bits *fill*."""
     y = b.new(Spec(shape, HALF))
     b.dispatch(b.device.program(_by_places()), [x, index, y], {"count": y.spec.size, "n0": fill})
     return y
@@ -105,7 +106,7 @@ def _written(
         word = k.workgroup() * LOCAL + k.lane()
         with k.when(word * per < k.word(1)):
             found = element(k, word * per)
-            if half:  # with an odd number of elements, both halves of the last word hold the last one
+            if half:  # if the number of elements is odd, both halves of the last word hold the last element
                 second, last = word * per + 1, k.word(1) - 1
                 found = found | (element(k, (last < second).where(last, second)) << 16)
             k.store(len(inputs), word, found)
@@ -114,7 +115,7 @@ def _written(
     bindings = [Binding(i, each, "read", "uint") for i, each in enumerate(inputs)]
     names = ["first_group", "count", *(f"n{i}" for i in range(words))]
     return Written(
-        "strided__element", name, "movement of elements by strides or places",
+        "strided__element", name, "copies of elements by strides or indices",
         (*bindings, Binding(len(inputs), "y", "write", "uint")),
         tuple(PushConstant(each, "uint", 4 * i) for i, each in enumerate(names)),
         LOCAL, Expression(f"(count + {LOCAL * per - 1}) // {LOCAL * per}"), 0, module,

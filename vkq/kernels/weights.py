@@ -20,8 +20,9 @@ PARAMETER_BYTES = 64  # bytes of parameters for a block of four channels: `Arith
 
 @dataclasses.dataclass(frozen=True)
 class GemmWeight:
-    """The weight of a matrix product: *make* returns (G, N, K) int8 of this *shape* when a kernel needs it;
-    *zero_point* is (G, N), in int8's range; *channels*: output channels without padding."""
+    """The weight of a matrix product. *make* is called when a kernel needs the weight; it returns int8 (G, N,
+    K) of this *shape*. *zero_point* is (G, N), in int8's range. *channels*: output channels without
+    padding."""
 
     shape: tuple[int, int, int]
     make: Callable[[], Int8]
@@ -30,8 +31,8 @@ class GemmWeight:
 
 
 class Arithmetic(Protocol):
-    """The interface of a scheme (`vkq.schemes`) to an integer kernel: shaders, and the conversion of sums to
-    results."""
+    """The part of a scheme (`vkq.schemes`) that integer kernels use: its shaders, and the conversion of sums
+    to results."""
 
     @property
     def family(self) -> str:
@@ -70,7 +71,7 @@ class Arithmetic(Protocol):
         """The push constants of a kernel's epilogue."""
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return the parameters of the epilogue for weights (G, N, K) in blocks of four channels: [block][4
+        """Return the parameters of the epilogue for weights (G, N, K), as [block of four channels][4
         parameters][4 channels]. *zero_point* is (G, N), in int8's range."""
 
 
@@ -116,8 +117,8 @@ def merge_groups(weight: Int8, groups: int, zero_points: Int32) -> Int8:
 
     A kernel stores whole words of four channels, so a merged group must have whole words. Within a merged
     group the weight is block-diagonal; elsewhere it holds each channel's zero point, whose products are zero.
-    This costs at most a factor of four (depthwise). The last merged group may have fewer groups: missing
-    groups are zeros and are not stored.
+    The weight grows by at most a factor of four (depthwise). The last merged group may have fewer groups; the
+    missing ones are zeros and their results are not stored.
     """
     oc, ic, kh, kw = weight.shape
     n = oc // groups
