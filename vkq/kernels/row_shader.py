@@ -27,6 +27,7 @@ WORDS = (
     ("x_scale", "float"), ("x_zero", "int"), ("y_scale", "float"), ("y_reciprocal", "float"),
     ("y_zero", "int"),
 )  # fmt: skip
+Operands = Sequence[Sequence[Number]]
 SIGNS = 0x80808080
 PLACE = {word: i for i, (word, _) in enumerate(WORDS)}
 
@@ -68,16 +69,28 @@ def _module(form: RowForm) -> bytes:
         with k.when(r.inside & r.own.equals(0)):
             k.store(1, r.row, is_nan(result).where(np.nan, result))
         return k.finish()
-    results = functools.partial(_each, each, got)
-    if form.y_bytes:
-        quick = [] if form.divides else [r.quick(run, results(numbers)) for run, numbers in ahead]
-        r.keep_words(quick, results)
-        return k.finish()
-    for run, numbers in ahead:
-        r.keep(run, results(numbers))
-    if not ahead:
-        r.each_run((), lambda run, s: r.keep(run, results(r.numbers(run))))
+    _store_each(r, ahead, lambda numbers: [each(number, got) for number in numbers])
     return k.finish()
+
+
+def _store_each(
+    r: _Row, ahead: list[tuple[_Run, list[Number]]], results: Callable[[Sequence[Number]], list[Number]]
+) -> None:
+    """Store the results of all runs. The operands of a run are loaded before the run before it is computed,
+    but for the second run: the registers of the first are free only then."""
+    right: list[Number] = []
+    operands: Operands = []
+    for i, (run, numbers) in enumerate(ahead if not r.form.divides else ()):
+        now = operands or r.operands(run)
+        operands = r.operands(ahead[i + 1][0]) if 0 < i < len(ahead) - 1 else []
+        if r.form.y_bytes:
+            right.append(r.quick(run, results(numbers), now))
+        else:
+            r.keep(run, results(numbers), now)
+    if r.form.y_bytes:
+        r.keep_words(right, results)
+    elif not ahead:
+        r.each_run((), lambda run, s: r.keep(run, results(r.numbers(run)), r.operands(run)))
 
 
 def _pass(r: _Row, ahead: list[tuple[_Run, list[Number]]], op: str, f: Any, then: Any, got: Got) -> Number:
@@ -104,10 +117,6 @@ def _pass(r: _Row, ahead: list[tuple[_Run, list[Number]]], op: str, f: Any, then
         return found
 
     return r.lanes.joined(op, lane_result(op, state), change)
-
-
-def _each(each: Callable[[Number, Got], Number], got: Got, numbers: Sequence[Number]) -> list[Number]:
-    return [each(number, got) for number in numbers]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,10 +193,10 @@ class _Row:
             return [flushed(word.f) for word in self.k.load_four(0, (self.first >> 2) + run.index)]
         return [flushed(self.k.load(0, self.first + c * self.inner).f) for c in self._places(run)]
 
-    def keep(self, run: _Run, results: Sequence[Number]) -> tuple[()]:
+    def keep(self, run: _Run, results: Sequence[Number], operands: Operands) -> tuple[()]:
         """Store the results of a run."""
         k, y = self.k, self.form.y_buffer
-        found = [is_nan(each).where(np.nan, each) for each in self._through(run, results)]
+        found = [is_nan(each).where(np.nan, each) for each in self._through(results, operands)]
         if self.form.fours:
             with k.when(self._stores(run.there[0])):
                 k.store_four(y, (self.first >> 2) + run.index, found)
@@ -197,9 +206,9 @@ class _Row:
                 k.store(y, self.first + c * self.inner, each)
         return ()
 
-    def quick(self, run: _Run, results: Sequence[Number]) -> Number:
+    def quick(self, run: _Run, results: Sequence[Number], operands: Operands) -> Number:
         """Store the results of a run as one word, quantized with few steps. Return whether it is right."""
-        found = [self.quantized.quick(result) for result in self._through(run, results)]
+        found = [self.quantized.quick(result) for result in self._through(results, operands)]
         self._store_word(run, self._stores(run.there[0]), lambda: [value for value, _ in found])
         return functools.reduce(lambda a, b: a & b, [right for _, right in found])
 
@@ -215,7 +224,7 @@ class _Row:
         def again(run: _Run, state: tuple[()]) -> tuple[()]:
             stores = self.inside & ~((wrong >> (run.index >> shift)) & 1).equals(0) if right else self.inside
             with k.when(stores):
-                found = self._through(run, results(self.numbers(run)))
+                found = self._through(results(self.numbers(run)), self.operands(run))
                 self._store_word(run, self.inside, lambda: [self.quantized(value) for value in found])
             return ()
 
@@ -241,16 +250,20 @@ class _Row:
         above = (((self.at >> 2) * self.runs + run.low) << 2) + (self.at & 3)
         return above + 4 * run.turn * self.form.lanes if run.turn else above
 
-    def _through(self, run: _Run, results: Sequence[Number]) -> Sequence[Number]:
-        """Return the chain applied to the results of a run, or the results if there is no chain."""
+    def operands(self, run: _Run) -> Operands:
+        """Load the operands of the chain, except the result, for the elements of a run."""
         chain, buffers = self.form.chain, iter(range(1, self.form.y_buffer))
+        pairs = zip(self.form.operands, chain.inputs if chain else (), strict=True)
+        with self.k.flushing(self.form.chain_flushes):
+            return [self._operand(next(buffers), dtype, way, run) for way, dtype in pairs if way != RESULT]
+
+    def _through(self, results: Sequence[Number], operands: Operands) -> Sequence[Number]:
+        """Return the chain applied to the results of a run, or the results if there is no chain."""
+        chain, others = self.form.chain, iter(operands)
         if chain is None:
             return results
+        inputs = [results if way == RESULT else next(others) for way in self.form.operands]
         with self.k.flushing(self.form.chain_flushes):
-            inputs = [
-                results if way == RESULT else self._operand(next(buffers), dtype, way, run)
-                for way, dtype in zip(self.form.operands, chain.inputs, strict=True)
-            ]
             return [chain.values(each)[0] for each in zip(*inputs, strict=True)]
 
     def _operand(self, buffer: int, dtype: str, way: int, run: _Run) -> Sequence[Number]:
