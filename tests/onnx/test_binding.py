@@ -218,7 +218,7 @@ def test_wrong_bindings_are_refused(device: vkq.Device) -> None:
     binding.bind_ortvalue_output("same", other)
     with pytest.raises(vkq.ArgumentError, match="'present' and 'same' are bound to the same memory"):
         session.run_with_iobinding(binding)
-    with pytest.raises(vkq.ArgumentError, match="what this session's io_binding"):
+    with pytest.raises(vkq.ArgumentError, match="must come from this session's io_binding"):
         vkq.onnx.InferenceSession(MODEL, device).run_with_iobinding(binding)
     session.close()
     with pytest.raises(vkq.DeviceError, match="closed"):

@@ -131,7 +131,7 @@ def test_text(
     ("change", "match"),
     [
         (lambda c: c["model"].pop("decoder"), "'decoder' is missing"),
-        (lambda c: c["model"]["decoder"].update(filename="../model.onnx"), "must be a file of the folder"),
+        (lambda c: c["model"]["decoder"].update(filename="../model.onnx"), "must be a file in the folder"),
         (lambda c: c["model"].update(context_length="long"), "cannot be read: invalid literal"),
         (lambda c: c["model"]["decoder"].update(num_hidden_layers=1), r"its inputs are .*past_key_values\.1"),
         (lambda c: c["model"]["decoder"]["inputs"].update(attention_mask="mask"), "a decoder takes .*'mask'"),

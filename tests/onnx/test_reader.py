@@ -134,7 +134,7 @@ def test_a_zero_point_of_no_quantized_type(any_device: vkq.Device) -> None:
 def test_constants() -> None:
     tensor = numpy_helper.from_array(np.zeros((2, 3), np.float32), "w")
     tensor.dims[0] = 5
-    with pytest.raises(ModelError, match=r"constant 'w' has the dims \[5, 3\] and other data"):
+    with pytest.raises(ModelError, match=r"constant 'w' has the dims \[5, 3\], which its data does not fit"):
         vkq.onnx.read(model([relu()], [tensor]))
     tensor.dims[0] = -1
     with pytest.raises(ModelError, match="each must be 0 or more"):

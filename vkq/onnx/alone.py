@@ -1,5 +1,5 @@
-"""Models of one node, with which ONNX Runtime or onnx's reference implementation computes an operator unknown
-to vkq and infers its results."""
+"""One-node models of operators unknown to vkq: ONNX Runtime or onnx's reference implementation infers their
+results' shapes and computes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ..graph.operators.operator import OpenShape
 from .protobuf import package
 
 SECONDS = 20.0  # time limit for the arithmetic of one node on constants
-# Most elements of a constant whose content may decide a shape; of larger constants only the shape is given.
+# Constants of at most this many elements are given with their content, which may decide a shape; of larger
+# constants only the shape is given.
 SMALL = 4096
 TYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's names of types -> NumPy's
 # Parts of ONNX Runtime's messages about unknown operators.
@@ -39,8 +40,8 @@ def _attribute(key: str, value: Any) -> Any:
 
 
 def node_proto(node: Node) -> list[Any]:
-    """Return an unknown node in ONNX's form, after Identity nodes that define the names which its graphs
-    read."""
+    """Return an unknown node in ONNX's form, preceded by Identity nodes that define the names which the
+    node's subgraphs read."""
     helper, a = package().helper, node.attributes
     own = node.inputs[: len(node.inputs) - len(a["captured"])]
     renamed = [
@@ -91,8 +92,8 @@ def _session(model: bytes) -> Any:
 
 
 def runtime_specs(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> list[Spec]:
-    """Return ONNX Runtime's specs of a node's results. Raises ModelError if ONNX Runtime refuses the node,
-    OpenShape if the shapes are known only at run time or ONNX Runtime does not know the operator."""
+    """Return ONNX Runtime's specs of a node's results. Raises ModelError if ONNX Runtime refuses the node;
+    OpenShape if the shapes are known only at run time, or ONNX Runtime does not know the operator."""
     small = [None if array is None or array.size > SMALL else array for array in arrays]
     try:
         session = _session(model_of(node, specs, small))
@@ -115,8 +116,8 @@ def _spec_of(argument: Any) -> Spec:
 
 
 def computed(node: Node, arrays: Sequence[Array | None]) -> list[Array] | None:
-    """Compute an unknown node for constants with ONNX Runtime if it is installed, else with onnx's reference.
-    Return None if neither can compute the node within `SECONDS`."""
+    """Compute an unknown node for constants with ONNX Runtime if it is installed, else with onnx's reference
+    implementation. Return None if it cannot compute the node within `SECONDS`."""
     model = model_of(node, [None] * len(arrays), arrays)
     results: list[Any] | None
     try:
@@ -143,7 +144,7 @@ def _run(model: bytes) -> list[Any]:
 
 @contextlib.contextmanager
 def _stopped_after(options: Any) -> Iterator[None]:
-    """Context manager: a run with these options ends after `SECONDS`."""
+    """Context manager: stop a run with these options after `SECONDS`."""
 
     def stop() -> None:
         options.terminate = True
@@ -158,7 +159,8 @@ def _stopped_after(options: Any) -> Iterator[None]:
 
 
 def _referenced(node: Node, model: bytes) -> list[Any] | None:
-    """Compute the node with onnx's reference implementation. Loops are not run: nothing could stop them."""
+    """Compute the node with onnx's reference implementation; return None for loops, because nothing could
+    stop them."""
     if node.attributes["captured"] or any(map(is_graph, node.attributes["attributes"].values())):
         return None
     from onnx.reference import ReferenceEvaluator

@@ -1,4 +1,4 @@
-"""Rewrites com.microsoft's MultiHeadAttention with known shapes; functions for all attentions of
+"""Rewrites com.microsoft's MultiHeadAttention with known shapes; helpers for all attention operators of
 com.microsoft (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ IDS = ("int32", "int64")
 
 
 def multi_head_attention(w: Rewriting) -> bool:
-    """Rewrite com.microsoft's MultiHeadAttention. Its inputs are q, k, v (or all in q, or k and v in k),
-    bias, mask, an added bias, past keys and values."""
+    """Rewrite com.microsoft's MultiHeadAttention. Its inputs are q, k, v (packed into q, or k and v packed
+    into k), bias, mask, a bias added to the scores, past keys and past values."""
     a, given, heads = w.node.attributes, w.given, w.node.attributes.get("num_heads", 0)
     if not set(a) <= KNOWN or not plain(w, 8, 4, heads) or (6 in given) != (7 in given):
         return False
@@ -35,8 +35,8 @@ def multi_head_attention(w: Rewriting) -> bool:
 
 
 def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
-    """Return True if the node has only known inputs, all inputs except *integers* have one float type, and no
-    input except the past is empty."""
+    """Return True if vkq supports the node's inputs: there are at most *most*, all except *integers* have one
+    float type, and only the past may be empty."""
     given = w.given
     if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
         return False
@@ -91,8 +91,8 @@ def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
 def scores_of(
     w: Rewriting, sizes: tuple[int, int, int, int], held: int, width: int, inputs: tuple[int, int]
 ) -> Scores | None:
-    """Return the rules of one of com.microsoft's attentions; None if vkq does not know the mask's form.
-    *inputs*: the indices of the mask and the added bias."""
+    """Return the `Scores` of an attention operator of com.microsoft; None if vkq does not support the mask's
+    form. *inputs*: the indices of the mask and of the bias added to the scores."""
     a, (batch, heads, queries, keys), (mask, added) = w.node.attributes, sizes, inputs
     bias = [w.name(added)] if w.name(added) else []
     spec = w.spec(mask)
@@ -108,8 +108,9 @@ def scores_of(
 
 
 def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: int) -> str:
-    """Return a mask as flags; "" for an unknown form. The mask is (batch, keys) or (batch, queries, keys); or
-    it has the end of each batch, (batch,), possibly followed by the starts, (2 * batch,)."""
+    """Return a mask as flags; "" for an unsupported form. The mask is (batch, keys) or (batch, queries,
+    keys). Or it has the end of the visible keys for each batch element, (batch,), possibly followed by the
+    starts, (2 * batch,)."""
     shape = spec.shape
     if shape in ((batch, keys), (batch, queries, keys)):
         flags = w.emit("Greater", [mask, w.constant(0, spec.dtype)])

@@ -86,7 +86,8 @@ def run_model(model: Any, inputs: Any, device: str | None = None, **options: Any
 def run_node(
     node: Any, inputs: Sequence[Array], device: str | None = None, outputs_info: Any = None, **options: Any
 ) -> tuple[Array, ...]:
-    """Return the outputs of a single node, for inputs in order; omitted inputs ("") are not in *inputs*."""
+    """Return the outputs of a single node. *inputs*: arrays in the node's order, without omitted inputs
+    ("")."""
     import onnx
 
     names = [name for name in node.input if name]

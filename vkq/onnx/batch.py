@@ -1,7 +1,8 @@
 """Checks that axis 0 of a model's result is the batch, as `InferenceSession.map` requires.
 
-Two graphs are compared, for this batch and for a batch with one more element. The batch is the only axis of a
-value that grows by one, provided that no node before it may reorder or mix the batch's elements.
+The check compares two graphs: for this batch, and for a batch with one more element. The batch axis of a
+value is the only axis that grows by one, provided that no node before it may reorder or mix the batch's
+elements.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ NEVER = (
 
 
 class BatchCheck:
-    """Refuses batches if axis 0 of a result is not the batch, before they run. Each set of input shapes is
-    checked once."""
+    """Callable that refuses a batch before it runs if axis 0 of a result is not the batch. Each set of input
+    shapes is checked once."""
 
     def __init__(self, model: Model, output: str, constant: Container[str]):
         self.model, self.output, self.constant = model, output, constant
@@ -101,7 +102,8 @@ def _axes(one: Graph, more: Graph, count: int) -> dict[str, int]:
 
 
 def _grown(one: Graph, more: Graph, name: str, count: int) -> int:
-    """Return the only axis of a value that grew, from *count* to *count* + 1."""
+    """Return the axis of a value that grew from *count* to *count* + 1; `MIXED` unless it is the only one
+    that grew."""
     if name not in more.specs or len(one.specs[name].shape) != len(more.specs[name].shape):
         return MIXED
     pairs = list(zip(one.specs[name].shape, more.specs[name].shape, strict=True))
@@ -110,8 +112,8 @@ def _grown(one: Graph, more: Graph, name: str, count: int) -> int:
 
 
 def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int) -> bool:
-    """Return True if element i along axis *at* of an input, its batch axis, becomes element i along *axis* of
-    the result."""
+    """Return True if element i along the input's batch axis *at* becomes element i along *axis* of the
+    result."""
     op, shape, made = node.op, graph.specs[name].shape, graph.specs[result].shape
     if op == "foreign":
         op, inner = node.attributes["op"], node.attributes["attributes"]
@@ -128,13 +130,14 @@ def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int)
         return axis_of(node, len(shape), -1) > at
     if op in ("Slice", "Pad"):
         return _whole(graph, node, at, len(shape))
-    # Other operators keep the batch at axis 0, or at its distance from the last axis, as broadcasting does.
+    # Other operators keep the batch axis at index 0, or, as in broadcasting, at the same distance from the
+    # last axis.
     return op in WHEREVER or at == axis == 0 or len(shape) - at == len(made) - axis
 
 
 def _whole(graph: Graph, node: Node, at: int, rank: int) -> bool:
-    """Return True if a Slice or Pad keeps all elements of axis *at* in order, given that its size stays the
-    same."""
+    """Return True if a Slice or Pad, which keeps the length of axis *at*, also keeps all elements along it in
+    order."""
     arrays = [graph.constants.get(name) for name in node.inputs[1:]]
     numbers = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]
     numbers += [None] * (4 - len(numbers))

@@ -1,5 +1,5 @@
-"""Replaces each If whose condition, and each Loop whose number of iterations, is known with the shapes by the
-nodes that would run."""
+"""Replaces If and Loop by the nodes that would run, if the condition of the If or the number of iterations of
+the Loop is known together with the shapes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Read = Callable[[Any], Any]
 def branch(
     node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None], read: Read
 ) -> Body | None:
-    """Return the nodes and constants of the branch that an If takes, or of all iterations of a Loop; None for
-    other nodes, and if run-time values decide. *read*: reads a model."""
+    """Return the nodes and constants of the branch that an If selects, or of all iterations of a Loop. Return
+    None for other nodes, or if run-time values decide. *read*: the function that reads a model."""
     a = node.attributes
     if a["domain"] or a["op"] not in ("If", "Loop"):
         return None
@@ -30,7 +30,7 @@ def branch(
 
 
 class _Inside:
-    """The inlined graphs of a node. ``nodes`` and ``constants``: those that were added so far."""
+    """The inlined subgraphs of a node. ``nodes`` and ``constants`` have the results so far."""
 
     def __init__(self, node: Node, specs: Sequence[Spec | None], read: Read):
         self.node, self.specs, self.read = node, specs, read
@@ -42,7 +42,7 @@ class _Inside:
         self.constants: dict[str, Array] = {}
 
     def model(self, graph: Any, given: Mapping[str, Spec]) -> Any:
-        """Read a graph whose inputs have the specs *given*."""
+        """Read a subgraph whose inputs have the specs *given*."""
         onnx, a = package(), self.node.attributes
         specs = {**{old: spec for old, (_, spec) in self.outside.items() if spec is not None}, **given}
         made = {v.name for v in graph.initializer}

@@ -13,9 +13,9 @@ from ..turns import Turns
 class Counters:
     """Integers that only grow; threads may count at the same time.
 
-    runs: how many calls of `run` and similar methods, and batches of `map`, returned results.
-    shapes_prepared, cache_hits: how often a requested set of input shapes had to be prepared, or was already
-    prepared. bytes_uploaded, bytes_downloaded: the bytes of inputs and results that were arrays on the host.
+    runs: completed calls of `run` and similar methods, and completed batches of `map`. shapes_prepared,
+    cache_hits: requests for a set of input shapes that had to be prepared, or was already prepared.
+    bytes_uploaded, bytes_downloaded: the bytes of inputs and results that were arrays on the host.
     """
 
     runs: int = 0

@@ -28,13 +28,13 @@ def cpu_session(
     threads: int = 0,
     arena: bool = True,
 ) -> Any:
-    """Return a session of ONNX Runtime that computes int8 activations in integers on every machine; by
-    default it uses floats on x86-64. Optimizers that change the model's results are off; with *plain* all
+    """Return a session of ONNX Runtime that computes int8 activations in integers on every machine (its
+    default on x86-64 is floats). Optimizers that change the model's results are off; with *plain* all
     optimizers are off. threads: the number of threads for a node; 0 lets ONNX Runtime choose. arena: True if
     the session keeps its memory between runs.
 
-    Raises ModelError if the package is missing, with the purpose *needed*, and if ONNX Runtime refuses the
-    model.
+    Raises ModelError if ONNX Runtime refuses the model, or if the package is missing; the message then names
+    the purpose *needed*.
     """
     try:
         import onnxruntime

@@ -1,4 +1,4 @@
-"""A model that runs entirely on the CPU, through ONNX Runtime: the fallback's last resort."""
+"""A model that runs entirely on the CPU through ONNX Runtime: the last resort of the fallback."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TYPES = {"float": "float32", "double": "float64"}
 
 
 class CpuModel:
-    """A model in ONNX Runtime; *why* is the error of vkq. Used as `Executable`. Raises *why* if ONNX Runtime
-    refuses the model, too."""
+    """A model in ONNX Runtime, with the interface of `Executable`. *why*: vkq's reason for refusing the
+    model; it is raised if ONNX Runtime refuses the model, too."""
 
     def __init__(self, source: Any, why: ModelError):
         self.why = str(why)

@@ -45,8 +45,8 @@ def run(
     stay: Collection[str],
     targets: Mapping[str, Tensor],
 ) -> Mapping[str, Value]:
-    """Return the results of these names. Results in *stay* are tensors (the tensor in *targets*, if there is
-    one), other results are arrays. Parts on the CPU download their inputs and upload their results."""
+    """Return the results of these names. Results in *stay* are tensors (those in *targets* where given),
+    other results are arrays. Parts on the CPU download their inputs and upload their results."""
     if not stay and not any(isinstance(x, Tensor) for x in values.values()):
         return made.run(values)  # type: ignore[arg-type]
     if isinstance(made, Executable):

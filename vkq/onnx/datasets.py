@@ -6,7 +6,7 @@ from ..errors import ArgumentError
 
 
 def get_example(name: str) -> str:
-    """Return the path of an example's model, such as "sigmoid.onnx". The files are part of the package
+    """Return the path of an example's model, such as "sigmoid.onnx". The files belong to the package
     onnxruntime. Raises ArgumentError if the package is missing, FileNotFoundError if it has no such file."""
     try:
         from onnxruntime import datasets

@@ -1,5 +1,5 @@
-"""The fallback: nodes that the device cannot run are run by ONNX Runtime on the CPU. It must be requested,
-and the number of nodes on the CPU is reported."""
+"""The fallback: ONNX Runtime runs the nodes that the device cannot run on the CPU. Users must request it, and
+the number of nodes on the CPU is reported."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class FallbackWarning(UserWarning):
 
 
 class Mixed:
-    """A graph in parts that run alternately on the device and on the CPU. Used as `Executable`.
+    """A graph in parts that run alternately on the device and on the CPU, with the interface of `Executable`.
 
-    own: the model's constants, which sessions on the CPU contain. These sessions are cached in *layers*: one
+    own: the model's constants, which are part of the sessions on the CPU. *layers* caches these sessions: one
     session serves all shapes.
     """
 
@@ -70,7 +70,8 @@ class Mixed:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return the bytes of all parts, and their constants (`vkq.graph.executable`)."""
+        """Return the bytes and the constants of all parts, as
+        `vkq.graph.executable.Executable.memory_of_its_own`."""
         found = [one.memory_of_its_own() for one in self.executables]
         return sum(size for size, _ in found), [x for _, residents in found for x in residents]
 
@@ -98,7 +99,7 @@ class Mixed:
 
 
 def _kind_of(node: Node) -> int:
-    """Return the opset in which a refused node is given to ONNX Runtime, or 1 if the node has the attribute
+    """Return the opset in which ONNX Runtime gets a refused node; 1 if the node has the attribute
     ``part``."""
     return 1 if "part" in node.attributes else opset_of(node)
 
@@ -109,7 +110,7 @@ def alone(graph: Graph, node: Node) -> Graph:
 
 
 def _with_flags(part: Graph) -> Graph:
-    """Return a device part whose inputs that are flags have the type uint8."""
+    """Return a part for the device: its bool inputs become uint8."""
     held = {x: Spec("uint8", part.specs[x].shape) for x in part.inputs if part.specs[x].dtype == "bool"}
     return dataclasses.replace(part, specs=part.specs | held) if held else part
 
@@ -131,8 +132,7 @@ def caller_warned(message: str, kind: type[Warning]) -> None:
 
 
 def _callers() -> int:
-    """Return the stacklevel of a warning at the line that called vkq, whatever the depth of the call
-    stack."""
+    """Return the ``stacklevel`` with which a warning points at the line that called vkq."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "vkq":
         level, frame = level + 1, frame.f_back
@@ -140,8 +140,8 @@ def _callers() -> int:
 
 
 def left_alone(model: Model, refused: RefusedNode) -> Model:
-    """Return the model with a refused node replaced by its ONNX form, for ONNX Runtime. Raises *refused* if
-    ONNX has no form of the node."""
+    """Return the model with a refused node in ONNX's form, which ONNX Runtime runs. Raises *refused* if the
+    node has no such form."""
 
     def unread(node: Node) -> Node:
         if node.op == "foreign" or node.source != refused.node.source or not in_words(node):
@@ -155,9 +155,10 @@ def left_alone(model: Model, refused: RefusedNode) -> Model:
 
 
 def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Graph]]:
-    """Return the graph as pairs (kind, part) in an order in which the parts can run. The kind is the opset,
-    or 0 for the device. Each part has as many nodes of one kind as possible; the first kind is chosen so that
-    there are few parts. refused: the nodes that do not run on the device, with their opset."""
+    """Return the graph as pairs (kind, part) in an order in which the parts can run. The kind is 0 for the
+    device, else the opset for ONNX Runtime. Each part has as many nodes of its kind as possible, and the kind
+    of the first part is chosen for the fewest parts. *refused*: the opset of each node, by id, that does not
+    run on the device."""
     kinds = [0, *sorted(set(refused.values()))]
     found = [_groups(graph, refused, [*kinds[i:], *kinds[:i]]) for i in range(len(kinds))]
     return [(kind, _part(graph, group)) for kind, group in min(found, key=len)]
@@ -184,8 +185,8 @@ def _groups(graph: Graph, refused: Mapping[int, int], order: Sequence[int]) -> l
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:
-    """Return a graph of these nodes; its results are the values that other nodes read, or results of the
-    model."""
+    """Return a graph of these nodes. Its results are the values that other nodes read, and the model's
+    results."""
     made = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name}
     own = {id(node) for node in nodes}

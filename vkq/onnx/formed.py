@@ -27,8 +27,8 @@ RULES: dict[tuple[str, str], Callable[[Rewriting], bool]] = {
 
 
 def written(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """Return the nodes and constants that replace an unknown node; None if there is no rule for the operator
-    or its form. Raises OpenShape if run-time values decide the shapes of the results."""
+    """Return the nodes and constants that replace an unknown node. Return None if there is no rule for the
+    operator or its form. Raises OpenShape if run-time values decide the shapes of the results."""
     a = node.attributes
     rule = RULES.get((a["domain"], a["op"]))
     w = Rewriting(Node(a["op"], node.inputs, node.outputs, a["attributes"], node.source), specs, arrays)

@@ -1,5 +1,5 @@
-"""Replaces an unknown node by its operator's definition, for operators that ONNX defines by other operators
-(losses, Attention, windows, ...)."""
+"""Replaces an unknown node by its operator's definition. ONNX defines many operators by others (losses,
+Attention, windows, ...)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Body = tuple[Sequence[Node], Mapping[str, Array]]
 
 
 def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -> Body | None:
-    """Return the nodes and constants that define an unknown node, for inputs of these specs; None if ONNX has
-    no definition, or the definition has loops. *read*: reads a model."""
+    """Return the nodes and constants that define an unknown node for inputs of these specs. Return None if
+    ONNX has no definition, or the definition has loops. *read*: the function that reads a model."""
     a = node.attributes
     if a["domain"] or a["op"] in RANDOM or has_graphs(node) or a["captured"]:
         return None
@@ -69,7 +69,7 @@ def _model(node: Node, specs: Sequence[Spec | None]) -> Any:
 
 
 def _renamed(node: Node, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Body:
-    """Give nodes and constants new names, except for the node's inputs and results."""
+    """Give the values of nodes and constants new names, except for the replaced node's inputs and results."""
     known = {*node.inputs, *node.outputs, ""}
 
     def named(name: str) -> str:

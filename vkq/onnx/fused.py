@@ -1,5 +1,5 @@
-"""Replaces operators of com.microsoft, to which ONNX Runtime's optimizer fuses parts of transformers, by the
-original nodes (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""Replaces operators of com.microsoft, into which ONNX Runtime's optimizer fuses parts of transformers, by
+the original nodes (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _unread(reading: Reading, node: Node, why: str) -> None:
 
 
 def skip_normalization(root: bool) -> Spelling:
-    """Return a rule that normalizes x + skip (+ bias) in float32, whatever the type of x. The sum is the
-    fourth result."""
+    """Return a rule that normalizes x + skip (+ bias) in float32, also for float16 x. The sum is the fourth
+    result."""
 
     def rule(reading: Reading, node: Node) -> None:
         x, skip, scale = node.inputs[:3]
@@ -68,7 +68,7 @@ def embed_normalization(reading: Reading, node: Node) -> None:
     mask, positions, y = node.input(7), node.input(8), node.outputs[0]
     outputs = (*node.outputs, "", "")
     if outputs[1] and (not mask or node.attributes.get("mask_index_type", 0)):
-        _unread(reading, node, "it counts the tokens of no mask")
+        _unread(reading, node, "it counts unmasked tokens without a mask")
         return
     if positions:
         placed = reading.emit(node, "Gather", [places, positions], axis=0)
@@ -108,7 +108,7 @@ def matmul_integer_to_float(reading: Reading, node: Node) -> None:
 
 def dynamic_quantize_matmul(reading: Reading, node: Node) -> None:
     """Rewrite DynamicQuantizeMatMul: inputs a, b, scale and zero point of b, bias. a is quantized to uint8 by
-    its range."""
+    its own range."""
     names = tuple(reading.fresh(f"{node.outputs[0]}/{part}") for part in ("quantized", "scale", "zero_point"))
     reading.nodes.append(Node("DynamicQuantizeLinear", node.inputs[:1], names, {}, node.source))
     operands = (names[0], node.inputs[1], names[2], node.input(3))

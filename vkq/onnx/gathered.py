@@ -16,9 +16,9 @@ FLOATS = ("float32", "float16")
 
 
 def gather_block_quantized(w: Rewriting) -> bool:
-    """Rewrite GatherBlockQuantized: its result is (code - zero point) * scale in float32, converted to the
-    type of the scales. Its inputs are a table, indices, scales and zero points. On the device a byte holds
-    two codes of 4 bits; codes of 2 bits are widened to 4."""
+    """Rewrite GatherBlockQuantized. Its inputs are a table, indices, scales and zero points; its result is
+    (code - zero point) * scale, computed in float32 and converted to the type of the scales. On the device a
+    byte holds two 4-bit codes; 2-bit codes are widened to 4 bits."""
     a, ids = w.node.attributes, w.spec(1)
     table, scales, points = (w.arrays[i] if i < len(w.arrays) else None for i in (0, 2, 3))
     if (
@@ -50,8 +50,8 @@ def gather_block_quantized(w: Rewriting) -> bool:
 def _codes(
     table: Array, scales: Array, points: Array | None, bits: int, block: int
 ) -> tuple[Array, Array] | None:
-    """Return the uint8 code of each element, and the zero point of each block; None if it is ambiguous
-    whether a byte holds one code or several, or if sizes do not fit."""
+    """Return the uint8 code of each element, and the zero point of each block. Return None if sizes do not
+    fit, or if a byte may hold one code or several."""
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
     zeros: Array | None

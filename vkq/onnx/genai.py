@@ -14,7 +14,7 @@ MOST_BYTES = 1 << 24  # most bytes of a configuration file
 
 @dataclasses.dataclass(frozen=True)
 class Genai:
-    """Names of files, inputs and outputs, and the sizes for a loop over tokens."""
+    """Names of the model's files, inputs and outputs, and sizes for the generation of tokens."""
 
     model: Path
     context: int  # most tokens of a prompt and its continuation
@@ -54,7 +54,7 @@ def _read(folder: Path, found: Any) -> Genai:
     ends = model.get("eos_token_id", [])
     name = Path(str(decoder["filename"]))
     if name.is_absolute() or ".." in name.parts:
-        raise ValueError(f"model.decoder.filename is {str(name)!r}; it must be a file of the folder")
+        raise ValueError(f"model.decoder.filename is {str(name)!r}; it must be a file in the folder")
 
     def numbered(first: str, second: str) -> tuple[str, ...]:
         return tuple(pattern % i for i in range(layers) for pattern in (first, second))

@@ -12,7 +12,7 @@ from .scores import Scores, append, attend, joined, places
 
 KNOWN = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
          "sliding_window_cache", "smooth_softmax", "softcap"}  # fmt: skip
-# Attributes that vkq accepts only with these values: the cache is not quantized, and scores are not an
+# vkq accepts these attributes only with these values: the cache is not quantized, and the scores are not an
 # output.
 UNUSED = {
     "causal": 1,
@@ -24,9 +24,9 @@ UNUSED = {
 
 
 def group_query_attention(w: Rewriting) -> bool:
-    """Rewrite GroupQueryAttention. Its inputs are q, k, v (or all in q), past keys and values, the position
-    of each batch's last token, the number of keys, tables of cosines and sines, positions, an added bias, an
-    extra score for each head (sink)."""
+    """Rewrite GroupQueryAttention. Its inputs are q, k, v (or all in q), past keys, past values, the index of
+    each batch element's last key, the number of keys, tables of cosines and of sines, positions, a bias added
+    to the scores, and an additional score for each head (sink)."""
     sizes = _sizes(w)
     if sizes is None:
         return False
@@ -36,7 +36,7 @@ def group_query_attention(w: Rewriting) -> bool:
     total = w.number(6)
     if a.get("sliding_window_cache", 0) and held < total:
         return False  # the cache would drop old keys to make room for new ones
-    # True if the cache has earlier tokens: the prompt is not the first.
+    # True if the cache holds tokens of earlier runs.
     follows = held > 0 and tokens != total
     lengths = _lengths(w, batch, (tokens if follows else 1, max(held, total)))
     start = w.emit("Sub", [lengths, w.constant(tokens, "int32")]) if follows else 0
@@ -82,8 +82,8 @@ def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
 
 
 def _lengths(w: Rewriting, batch: int, limits: tuple[int, int]) -> str:
-    """Return each batch's number of keys; at run time, inputs with numbers outside these limits are
-    refused."""
+    """Return the number of keys of each batch element. Numbers outside *limits* (least, most) are refused:
+    here for a constant, else when the input is given."""
     low, high = (limit - 1 for limit in limits)
     known = w.arrays[5]
     if known is not None and ((known < low) | (known > high)).any():

@@ -14,8 +14,8 @@ from .protobuf import package
 
 
 def replaced(model: Any, given: Mapping[str, Any]) -> Any:
-    """Return the model with these values as initializers; the model itself if *given* is empty. External data
-    is read only for initializers that are not replaced."""
+    """Return the model with these values as initializers; the unchanged model if *given* is empty. External
+    data is read only for initializers that are not replaced."""
     if not given:
         return model
     onnx, folder = package(), ""

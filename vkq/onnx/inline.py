@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import ModelError
 from .protobuf import package
 
-# Most nodes of a model after inlining. Without a limit, a few functions that call each other ten times each
+# Most nodes of a model after inlining. Without a limit, a few functions that each call the next one ten times
 # would fill the memory.
 MOST_NODES = 100_000
 DEEPEST = 64  # most levels of functions that call functions

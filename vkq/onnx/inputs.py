@@ -20,7 +20,7 @@ from .pytorch import plain_array
 from .reader import Model
 from .tensors import Argument
 
-# Sizes that are tried for the model's open sizes, to get a graph before the first input.
+# Sizes that are tried in place of the model's open sizes, to build a graph before the first input.
 TRIAL_SIZES = (224, 256, 64, 32, 512, 1)
 HELD = {"int64": "int32", "bool": "uint8"}  # dtype in the model -> dtype on the device
 _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
@@ -28,8 +28,8 @@ _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
 @dataclasses.dataclass(frozen=True)
 class NodeArg:
-    """An input or output: its name, its type ("tensor(float)"), and its shape. In the shape, a text is the
-    name of an open size, and None is an open size without a name."""
+    """An input or output: its name, its type ("tensor(float)"), and its shape. An open size in the shape is
+    its name, or None if it has no name."""
 
     name: str
     type: str
@@ -44,8 +44,8 @@ class NodeArg:
 
 
 def type_name(dtype: str) -> str:
-    """Return ONNX Runtime's name of a dtype, such as tensor(float). Types other than tensors
-    (seq(tensor(float))) are returned unchanged."""
+    """Return ONNX Runtime's name of a dtype, such as tensor(float); return the names of other types
+    (seq(tensor(float))) unchanged."""
     return dtype if "(" in dtype else f"tensor({_TYPES.get(dtype, dtype)})"
 
 
@@ -55,9 +55,9 @@ def checked_feed(
     constant: Container[str],
     device: Device | None = None,
 ) -> dict[str, Any]:
-    """Check the inputs of a run and return an array for each, of the input's type and an allowed shape. bool
-    becomes uint8 and int64 becomes int32, except for inputs that count as constants. Tensors on the session's
-    *device* stay unchanged."""
+    """Check the inputs of a run, and return an array of the right type and shape for each. bool becomes uint8
+    and int64 becomes int32, except for inputs that count as constants. Tensors on the session's *device* stay
+    unchanged."""
     known = [argument.name for argument in inputs]
     if set(feed) != set(known):
         raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")
@@ -108,7 +108,11 @@ def held(name: str, array: Array, kind: str = "input") -> Array:
         raise ArgumentError(
             f"{kind} {name!r} holds {low} to {high}; on a device int64 numbers must fit int32, {INT32[0]} to"
             f" {INT32[1]} "
-            + (f"(constant_inputs=[{name!r}] takes any)" if kind == "input" else "(outputs='host' takes any)")
+            + (
+                f"(constant_inputs=[{name!r}] allows all)"
+                if kind == "input"
+                else "(outputs='host' allows all)"
+            )
         )
     return array.astype(np.int32)
 
@@ -116,7 +120,7 @@ def held(name: str, array: Array, kind: str = "input") -> Array:
 def checked_shapes(
     inputs: Sequence[Argument], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the given shape of each input, after a check of its rank and its fixed sizes."""
+    """Check the rank and the fixed sizes of the given shapes, and return them as tuples."""
     known = [argument.name for argument in inputs]
     if set(shapes) != set(known):
         raise ArgumentError(f"shapes are given for {sorted(map(str, shapes))}; the model takes {known}")
@@ -130,8 +134,8 @@ def checked_shapes(
 
 
 def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None = None) -> None:
-    """Refuse a shape that the argument does not allow; *sizes* has the sizes of named axes so far; None: axes
-    of one name may differ."""
+    """Refuse a shape that the argument does not allow. *sizes* collects the sizes of named axes; with None,
+    axes of one name may differ."""
 
     def wanted(dim: int | str, size: int) -> int:
         return dim if isinstance(dim, int) else size if sizes is None else sizes.setdefault(dim, size)
@@ -175,8 +179,8 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
 def shapes_of(
     model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each input: the given shape, or the shape of its array, or the shape in the model.
-    Open sizes with the same name get the same value; a name without a given size gets a likely value."""
+    """Return the shape of each input: from *given* (texts NAME=1x3x224x224), else of its array, else in the
+    model. Open sizes with the same name get the same value, likely values where none is given."""
     names = [argument.name for argument in model.inputs]
     shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
     for text in given:
@@ -201,8 +205,8 @@ def shapes_of(
 
 
 def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[Array]]:
-    """Return for each input the arrays of a batch's elements, without the batch axis. An element that is not
-    a mapping is an array for the first input."""
+    """Return, for each input, its arrays of all batch elements, without the batch axis. An element that is
+    not a mapping is the array of the first input."""
     rows = [one if isinstance(one, Mapping) else {inputs[0].name: one} for one in group]
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():

@@ -1,4 +1,4 @@
-"""A language model generates text token by token; its key-value cache stays on the device."""
+"""A language model that generates text token by token, with its key-value cache on the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .genai import read_genai
 from .session import InferenceSession
 
 LONGEST = 256  # most tokens of a prompt in one run
-LEAST = 64  # least length of a cache; lengths are powers of two, so that few are prepared
+LEAST = 64  # least length of a cache; lengths are powers of two, to prepare few of them
 
 
 class LanguageModel:
@@ -60,9 +60,9 @@ class LanguageModel:
     ) -> Iterator[int]:
         """Yield up to *count* tokens that follow *prompt*, each as soon as it is known.
 
-        top_k: 1 takes the most likely token; a larger number draws one of the top_k most likely tokens, by
-        the softmax of score / *temperature*; *seed* fixes the draws. stop: tokens that end the text and are
-        not yielded (None: those of the model's configuration).
+        top_k: 1 selects the most likely token. Larger numbers draw from the top_k most likely tokens, by the
+        softmax of score / *temperature*; *seed* fixes the draws. stop: tokens that end the text and are not
+        yielded (None: those of the model's configuration).
         """
         most = self.config.context
         if not len(prompt) or count < 0 or len(prompt) + count > most:
@@ -133,8 +133,8 @@ class LanguageModel:
 
 
 class _Cache:
-    """Keys and values of the tokens so far, for a text of at most *length* tokens. If past and present share
-    one buffer, it has its full length from the start, so that shapes never change."""
+    """The keys and values of the tokens so far, for a text of at most *length* tokens. If past and present
+    share one buffer, it has its full length from the start, so that shapes never change."""
 
     def __init__(self, model: LanguageModel, length: int):
         self.model, self.config, self.done = model, model.config, 0
@@ -173,8 +173,8 @@ class _Draw:
 
 
 def _pieces(prompt: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield pieces whose lengths are powers of two, so that few lengths are prepared for all prompts
-    together."""
+    """Yield consecutive pieces of the prompt with lengths that are powers of two, to prepare few lengths for
+    all prompts."""
     at = 0
     while left := len(prompt) - at:
         size = min(LONGEST, 1 << left.bit_length() - 1)

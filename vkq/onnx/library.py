@@ -1,4 +1,4 @@
-"""ONNX Runtime's functions and classes other than sessions and values: information, logging, settings of the
+"""ONNX Runtime's functions and classes besides sessions and values: information, logging, settings of the
 process."""
 
 from __future__ import annotations

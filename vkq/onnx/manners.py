@@ -59,7 +59,7 @@ class Manners:
         if asked.ignored:
             caller_warned(
                 f"vkq ignores {', '.join(asked.ignored)}: the model runs on {self.device.name}"
-                + (", and what that cannot run on the CPU" if self._fallback else ""),
+                + ("; the CPU runs nodes that the device cannot run" if self._fallback else ""),
                 IgnoredWarning,
             )
 
@@ -109,9 +109,9 @@ class Manners:
     @property
     def counters(self) -> dict[str, int]:
         """Return counts since the session was opened: ``runs`` (a batch of `map` is one), ``shapes_prepared``
-        and ``cache_hits`` (how often a set of shapes was prepared, or found prepared), ``bytes_uploaded`` and
-        ``bytes_downloaded`` (inputs and results that were arrays; weights and values between the device and a
-        fallback do not count)."""
+        and ``cache_hits`` (runs whose set of shapes had to be prepared, or was prepared already),
+        ``bytes_uploaded`` and ``bytes_downloaded`` (of inputs and results that were arrays; weights, and
+        values between the device and a fallback, do not count)."""
         return self._executables.counters.as_dict()
 
     def __repr__(self) -> str:
@@ -126,8 +126,8 @@ class Manners:
         )
 
     def _declared(self, name: str, value: Any) -> Any:
-        """Convert a result to its type in the model if a device stores another type (bool, int64). Tensors
-        stay unchanged, as do ONNX Runtime's lists for sequences."""
+        """Convert a result to its type in the model, if a device stores another type (bool, int64). Tensors
+        stay unchanged, and so do ONNX Runtime's lists, which represent sequences."""
         if isinstance(value, Tensor) or not hasattr(value, "astype"):
             return value
         dtype = next(a.dtype for a in self.model.outputs if a.name == name)
@@ -153,9 +153,9 @@ class Manners:
         user_data: Any = None,
         run_options: Any = None,
     ) -> None:
-        """Start `run` in another thread, which then calls ``callback(results, user_data, error)``: error is
-        "", or a description of the failure; after a failure, results is empty. Errors in the arguments are
-        raised here. The arrays must not change before the callback."""
+        """Start `run` in another thread, which then calls ``callback(results, user_data, error)``. *error* is
+        "", or describes a failure; results are then empty. Errors in the arguments are raised here. The
+        arrays must not change before the callback."""
         if not callable(callback):
             raise ArgumentError(f"run_async: callback is a {type(callback).__name__}, not a function")
         call = self._call(output_names, input_feed, run_options)
@@ -179,7 +179,7 @@ class Manners:
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
         """Run with a binding, which receives the results (`IOBinding.get_outputs`)."""
         if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
-            raise ArgumentError("run_with_iobinding: iobinding must be what this session's io_binding() made")
+            raise ArgumentError("run_with_iobinding: iobinding must come from this session's io_binding()")
         iobinding.run(run_options)
 
     @checked

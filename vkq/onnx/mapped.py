@@ -1,4 +1,5 @@
-"""`InferenceSession.map`: a stream of inputs in batches; a batch is computed while the next is filled."""
+"""`InferenceSession.map`: runs a stream of inputs in batches, and fills the next batch while one is
+computed."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from .inputs import alike, columns, groups
 from .prepared import Prepared
 from .reader import Model
 
-AHEAD = 1  # number of batches that are started before the oldest is waited for
+AHEAD = 1  # number of batches in flight before the oldest is waited for
 Finish = Callable[[], Sequence[Array]]
 
 
 class Mapped:
-    """The model's outputs *names* for a stream of inputs.
+    """Callable that yields the model's outputs *names* for a stream of inputs.
 
     Args:
         constant: inputs whose values count as constants.
@@ -75,7 +76,7 @@ class Mapped:
 
     def _begun(self, rows: Mapping[str, list[Array]]) -> Finish:
         """Start a batch, and return a function that waits for its results. A batch that cannot run in
-        parallel with others has already run on return."""
+        parallel with others is complete when this method returns."""
         if not self._constant:
             shapes = {name: np.broadcast_to(x[0], (len(x), *x[0].shape)) for name, x in rows.items()}
             executable = self._executable(self._checked(shapes))

@@ -28,15 +28,15 @@ def norm(square: bool, root: bool) -> Spelling:
 def normal(
     reading: Reading, node: Node, x: str, axis: int, function: str = "normalize", otherwise: float = 1e-5
 ) -> str:
-    """Normalize x along the axes from *axis* on: subtract the mean and divide by the deviation
-    (normalize_root: divide by the root of the mean square). *otherwise*: the default epsilon."""
+    """Normalize x over the axes from *axis* on: subtract the mean and divide by the deviation
+    (normalize_root: only divide by the root of the mean square). *otherwise*: the default epsilon."""
     epsilon = float(np.float32(node.attributes.get("epsilon", otherwise)))
     return reading.emit(node, "Normalization", [x], function=function, axis=axis, epsilon=epsilon)
 
 
 def layer_normalization(reading: Reading, node: Node) -> None:
-    """Rewrite LayerNormalization or RMSNormalization. All steps before the scale are in float32 whatever the
-    type of x, or in the type of x if ``stash_type`` is 0."""
+    """Rewrite LayerNormalization or RMSNormalization. The steps before the scale are computed in float32, or
+    in the type of x if ``stash_type`` is 0."""
     if len(node.outputs) > 1:
         reading.nodes.append(unknown(node, "", reading.opset))
         return

@@ -139,8 +139,8 @@ def _qlinear_conv(reading: Reading, node: Node) -> None:
 
 
 def _qlinear_matmul(reading: Reading, node: Node) -> None:
-    """Read QLinearMatMul. Scales and zero points that are not scalars belong to the rows of a and y and to
-    the columns of b. If each matrix of a constant b has its own parameters, each becomes a separate
+    """Read QLinearMatMul. Scales and zero points of a and y may have one element for each row, those of b one
+    for each column. If each matrix of a constant b has its own parameters, each matrix becomes a separate
     product."""
     i = node.inputs
     known = [reading.constants.get(i[k]) for k in (1, 2, 4, 5, 6, 7)]
@@ -232,7 +232,7 @@ _ONNX: dict[str, Spelling] = {
     **{
         op: _as_it_is
         for op in (*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS, *scatter.OPERATORS)
-        if op not in ("QuickGelu", "foreign") and not op.islower()  # all other names are operators of vkq
+        if op not in ("QuickGelu", "foreign") and not op.islower()  # lower case: operators of vkq
     },
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), _as_it_is),
     **dict.fromkeys((*number.REDUCTIONS, "Squeeze", "Unsqueeze"), _REDUCED),

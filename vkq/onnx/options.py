@@ -1,6 +1,5 @@
-"""ONNX Runtime's arguments for opening a session: options, providers, metadata. Code for ONNX Runtime runs
-with vkq after ``import vkq.onnx as onnxruntime``; each session warns once about arguments that vkq
-ignores."""
+"""ONNX Runtime's arguments for opening a session: options, providers, metadata. Code written for ONNX Runtime
+runs after ``import vkq.onnx as onnxruntime``; each session warns once about arguments that vkq ignores."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ from .initializers import replaced
 from .pytorch import model_of
 
 VULKAN, CPU = "VulkanExecutionProvider", "CPUExecutionProvider"
-# Options of a session or a run that vkq uses, or that cannot change the results of vkq.
+# Options of a session or a run that vkq uses, or that could not change vkq's results.
 HARMLESS = {
     "use_deterministic_compute", "logid", "only_execute_path_to_fetches",
     "enable_profiling", "profile_file_prefix",  # used by `InferenceSession.end_profiling`
 }  # fmt: skip
 
 TAKEN = {"sizes", "initializers", "providers"}  # keywords of vkq itself
-# Further arguments of onnxruntime.InferenceSession: its name for the argument *model*, and arguments that
-# make no difference in vkq.
+# Further arguments of onnxruntime.InferenceSession: its name of the argument *model*, and arguments that have
+# no effect in vkq.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
 KNOWN = (
     "device", "fallback", "constant_inputs", "progress", "compute", "sess_options", "providers",
@@ -64,7 +63,7 @@ class ExecutionOrder(enum.IntEnum):
 
 
 class Entries:
-    """Text entries by key in options and runs, which vkq stores and ignores."""
+    """Text entries by key in the options of sessions and runs; vkq stores and ignores them."""
 
     _entries: dict[str, str]
 
@@ -138,7 +137,7 @@ class SessionOptions(Entries):
         """Raise an error: a library of ONNX Runtime's operators cannot run on a Vulkan device."""
         raise UnsupportedModelError(
             f"{shown(path)} has operators that only ONNX Runtime runs; run such models there, or write"
-            " them as"
+            " the operators as"
             " functions of the model (onnx.helper.make_function), which vkq expands"
         )
 
@@ -208,9 +207,9 @@ def asked_of(
     runtime: str = "onnxruntime",
     more: Mapping[str, Any] | None = None,
 ) -> Asked:
-    """Translate ONNX Runtime's arguments, of which the second is the options and the third the providers.
-    *runtime*: the fallback's name. *more*: `ARGUMENTS`. Raises ArgumentError for a list of providers that
-    ONNX Runtime refuses, too."""
+    """Translate ONNX Runtime's arguments. Its second argument (*device* here) may be the options, its third
+    (*fallback*) the providers. *runtime*: the fallback's name. *more*: keywords in `ARGUMENTS`. Raises
+    ArgumentError for lists of providers that ONNX Runtime refuses, too."""
     more = more or {}
     for name in set(more) - set(ARGUMENTS):
         raise DTypeError(f"InferenceSession has no argument {name!r}{did_you_mean(name, KNOWN)}")

@@ -34,9 +34,8 @@ def _since(op: str, opset: int = NEWEST) -> int:
 
 
 def opset_of(node: Node) -> int:
-    """Return the opset of ai.onnx in which a node is given to ONNX Runtime. Usually it is `OPSET`. An
-    operator unknown to the reader has the form of the model's opset, and some operators are newer than
-    `OPSET`."""
+    """Return the opset of ai.onnx in which ONNX Runtime gets a node: usually `OPSET`; the model's opset for
+    an operator unknown to the reader; a later opset for operators newer than `OPSET`."""
     op, own = node.op, None
     if op == "foreign":
         op, own = node.attributes["op"], node.attributes["opset"]
@@ -47,8 +46,8 @@ def opset_of(node: Node) -> int:
 
 
 class CpuPart:
-    """Runs nodes in ONNX Runtime, in one session for all shapes. Dimensions are symbolic, and int64 constants
-    that may contain a size are inputs of the session. The shapes of results may be unknown before a run."""
+    """Runs nodes in ONNX Runtime, in one session for all shapes. Its dimensions are symbolic, and int64
+    constants that may contain a size are its inputs. The shapes of results may be unknown before a run."""
 
     def __init__(self, part: Graph, opset: int, layers: dict[Hashable, Any], own: Mapping[str, Array]):
         self.inputs, self.outputs = part.inputs, part.outputs
@@ -68,8 +67,8 @@ class CpuPart:
     def open(
         cls, graph: Graph, nodes: list[Node], layers: dict[Hashable, Any], own: Mapping[str, Array]
     ) -> CpuPart:
-        """Open a session for nodes that read a graph's results. The shapes of the nodes' results are known
-        only at run time."""
+        """Open a session for nodes that read results of *graph*, and whose own result shapes are known only
+        at run time."""
         read = {name for node in nodes for name in node.inputs if name}
         made = {name for node in nodes for name in node.outputs if name}
         constants = {name: own[name] for name in read if name in own}
@@ -94,7 +93,7 @@ def onnx_array(array: Array, name: str) -> Any:
 
 
 def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
-    """Return the part as a model without the content of its constants; constants that are not in *held* are
+    """Return the part as a model without the content of constants. Constants that are not in *held* become
     inputs."""
     from onnx import helper
 
@@ -118,7 +117,7 @@ def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
 
 
 def _name_once(nodes: list[Any]) -> None:
-    """Remove repeated names of nodes, which occur if several nodes replace one of the model's. ONNX Runtime
+    """Remove repeated node names, which occur if several nodes replace one node of the model. ONNX Runtime
     accepts each name once, but any number of nodes without a name."""
     named: set[str] = set()
     for node in nodes:
@@ -142,7 +141,7 @@ def in_words(node: Node) -> bool:
 
 
 def _taken(part: Graph, node: Node) -> dict[str, str]:
-    """Return, by name, the type that ONNX requires for each input whose type in the graph differs."""
+    """Return the type that ONNX requires, by name, for each input that has another type in the graph."""
     if node.op == "foreign":
         pairs = zip(node.inputs, node.attributes.get("takes", ()), strict=False)
         return {x: to for x, to in pairs if x and x in part.specs and part.specs[x].dtype != to}
@@ -151,7 +150,7 @@ def _taken(part: Graph, node: Node) -> dict[str, str]:
 
 
 def _given(part: Graph, node: Node) -> dict[str, str]:
-    """Return, by name, the type in the graph of each result whose type in ONNX differs."""
+    """Return the type in the graph, by name, of each result that has another type in ONNX."""
     if node.op != "foreign":
         return {}
     pairs = zip(node.outputs, node.attributes.get("gives", ()), strict=False)
@@ -198,8 +197,8 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
 
 
 def split(rest: Rest) -> tuple[list[Node], list[Node]]:
-    """Return the nodes that run on the CPU in one part, and the other nodes. The part has the nodes of one
-    opset whose result shapes are known only at run time, and unknown nodes that read nothing else."""
+    """Return the nodes of a part on the CPU, and the remaining nodes. The part has the nodes of one opset
+    whose result shapes are known only at run time, and unknown nodes that need no other nodes."""
     if not rest.found:
         return [], rest.later
     opset, found, later = opset_of(rest.found[0]), [], []

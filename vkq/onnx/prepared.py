@@ -34,16 +34,16 @@ from .tensors import Argument
 ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
 # Inputs of these dtypes also count as constants if the device cannot run the nodes that depend on them.
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
-KEPT_SHARE = 8  # earlier shapes may use 1 / KEPT_SHARE of the device's memory
-MOST_KEPT = 4096  # most shapes that are kept, because each one also takes host memory
+KEPT_SHARE = 8  # cached earlier shapes may use 1 / KEPT_SHARE of the device's memory
+MOST_KEPT = 4096  # most cached shapes, because each one also uses host memory
 
 
 class Executables:
-    """The executables of one model: one for each set of shapes and of constants (the values of the inputs
-    named in *constant*). They share all weights.
+    """The executables of one model, one for each set of input shapes and of values of the inputs in
+    *constant*. They share all weights.
 
-    whole: returns the fallback for a model that cannot run in parts either, from the reason; None refuses
-    such models. layers: the cache of layers, if other sessions share the weights.
+    whole: returns the fallback for a model that cannot run even in parts; its argument is the reason. None:
+    such models are refused. layers: the cache of layers, if other sessions share the weights.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Executables:
         LOG.info("%s prepared for %s in %.3f s", self.model.name or "model", shapes, seconds)
 
     def _forget(self) -> None:
-        """Forget the least recently used shapes while earlier shapes use more than their share of memory."""
+        """Drop the least recently used shapes while all but the newest use more than `limit` bytes."""
         newest = next(reversed(self.kept.values()))
         weights = {id(x) for x in _memory(newest)[1]}  # weights that the newest shape uses
         known, total, sizes = set(weights), 0, list[int]()
@@ -180,8 +180,8 @@ def hosted(model: Model, names: Container[str]) -> list[Node]:
 
 
 def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:
-    """Return the graph of vkq's operators for these shapes, as far as it can be planned, and the rest.
-    Refuses nodes that cannot run on the device, unless there is a fallback."""
+    """Return the part of the model that can be planned for these shapes, as a graph of vkq's operators, and
+    the rest. Refuse nodes that cannot run on the device, unless there is a fallback."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     refuse(model, graph, rest, fallback)
@@ -189,7 +189,7 @@ def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> 
 
 
 def refuse(model: Model, graph: Graph, rest: Rest, fallback: bool) -> None:
-    """Refuse nodes that cannot run on the device, unless there is a fallback."""
+    """Raise UnsupportedModelError if nodes cannot run on the device, unless there is a fallback."""
     refused = [] if fallback else refusals(graph)
     refused += [] if fallback else [(node, rest.why.removeprefix(f"{node}: ")) for node in rest.found]
     if refused:
@@ -201,8 +201,9 @@ def refuse(model: Model, graph: Graph, rest: Rest, fallback: bool) -> None:
 
 
 class Staged:
-    """A model in stages. The first stage can be planned in advance. Then the CPU runs the nodes whose result
-    shapes are known only at run time. The rest is planned for these shapes. Used as `Executable`."""
+    """A model in stages, with the interface of `Executable`. The first stage is planned in advance. Then the
+    CPU runs the nodes whose result shapes are known only at run time, and the rest is planned for these
+    shapes."""
 
     def __init__(self, executables: Executables, model: Model, graph: Graph, rest: Rest):
         self.graph, self.rest = graph, rest
@@ -223,8 +224,8 @@ class Staged:
         ops = ", ".join(sorted({str(node.attributes["op"]) for node in self.found}))
         total = len(self.graph.nodes) + len(self.rest.nodes)
         warn(
-            f"{len(self.found)} of {total} nodes run on the CPU through ONNX Runtime ({ops}), and the shapes"
-            " of what follows are known then"
+            f"{len(self.found)} of {total} nodes run on the CPU through ONNX Runtime ({ops}); the nodes after"
+            " them are planned once their shapes are known"
         )
         return part
 
@@ -254,7 +255,7 @@ class Staged:
 
     def _rest(self, values: Mapping[str, Any]) -> dict[str, Array]:
         more = {one.name for one in self._model.inputs} & self.rest.needed - self._executables.constant
-        # A stage without progress would be followed by an endless number of stages.
+        # If this stage ran nothing, the next one would not, either: stages would follow without end.
         if len(self.later) == len(self._model.nodes) and not more:
             raise ModelError(self.rest.why)
         made = {name for node in self.later for name in node.outputs}
@@ -292,8 +293,8 @@ Prepared = Executable | Mixed | Staged | CpuModel
 
 
 def _memory(made: Prepared) -> tuple[int, list[Resident]]:
-    """Return the bytes that only this executable uses, and the constants that it may share; later stages have
-    a separate limit."""
+    """Return the bytes that only this executable uses, and the constants that it may share. Later stages have
+    their own limit."""
     if isinstance(made, Staged):
         return _memory(made.first) if made.first else (0, [])
     return (0, []) if isinstance(made, CpuModel) else made.memory_of_its_own()

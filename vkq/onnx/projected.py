@@ -1,5 +1,5 @@
-"""Rewrites com.microsoft's Attention and QAttention with known shapes: q, k and v are a product of x
-(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""Rewrites com.microsoft's Attention and QAttention with known shapes, which first compute q, k and v as a
+product of x (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .scores import append, attend, heads_first, joined
 
 
 def projected_attention(w: Rewriting) -> bool:
-    """Rewrite Attention: inputs x, weights, bias, mask, past keys and values, an added bias."""
+    """Rewrite Attention. Its inputs are x, weights, bias, mask, past keys and values, and a bias added to the
+    scores."""
     a = w.node.attributes
     widths = _widths(w, a.get("qkv_hidden_sizes"))
     known = set(a) <= {*KNOWN, "qkv_hidden_sizes"} and plain(w, 6, 3, a.get("num_heads", 0))
@@ -24,8 +25,8 @@ def projected_attention(w: Rewriting) -> bool:
 
 
 def quantized_attention(w: Rewriting) -> bool:
-    """Rewrite QAttention: inputs 8-bit x and weights, bias, both scales, mask, both zero points, past. q, k
-    and v are the exact int32 product times both scales, plus the bias, in float32."""
+    """Rewrite QAttention. Its inputs are 8-bit x and weights, bias, both scales, mask, both zero points, and
+    the past. q, k and v are the exact int32 product times both scales, plus the bias, in float32."""
     a, widths = w.node.attributes, _widths(w, None)
     if not set(a) <= KNOWN or not plain(w, 9, 5, a.get("num_heads", 0), (0, 1, 6, 7)) or widths is None:
         return False
@@ -39,7 +40,8 @@ def quantized_attention(w: Rewriting) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Rest:
-    """Widths of q, k and v, and the indices of the mask, the past and the added bias among the inputs."""
+    """The widths of q, k and v, and the input indices of the mask, the past and the bias added to the
+    scores."""
 
     widths: tuple[int, ...]
     mask: int

@@ -1,7 +1,7 @@
 """The messages of ONNX files, and the package onnx.
 
-Models that vkq runs need only the package's message classes. The rest of its import takes as long as reading
-a network (0.05 to 0.1 s), and is deferred until it is needed.
+To run models, vkq needs only the package's message classes. The import of the rest takes as long as reading a
+network (0.05 to 0.1 s), and is deferred until it is needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
     11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
 }  # fmt: skip
-# The fields for elements that are not in raw_data, and the types of elements. All other types use int32_data.
+# By type, the field of elements that are not in raw_data; types that are not listed use int32_data.
 _FIELDS = {
     "float32": ("float_data", "float32"), "float64": ("double_data", "float64"),
     "int64": ("int64_data", "int64"), "uint32": ("uint64_data", "uint64"),
@@ -49,8 +49,8 @@ def package() -> Any:
 
 @functools.cache
 def messages() -> Any:
-    """Return the package's message classes: the package itself if it is already imported, else its module
-    with the classes, which protobuf creates once in a process. Raises ModelError if the package is
+    """Return the module with the package's message classes: the package itself if it is already imported,
+    else only the module in which protobuf creates these classes. Raises ModelError if the package is
     missing."""
     if hasattr(sys.modules.get("onnx"), "ModelProto"):
         return sys.modules["onnx"]

@@ -1,5 +1,5 @@
-"""PyTorch's programs as models, and its tensors as inputs and results. PyTorch is imported only if the caller
-has already imported it."""
+"""PyTorch's programs as models, and its tensors as inputs and results. PyTorch is used only if the caller has
+imported it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model_of(model: Any) -> Any:
         except Exception as error:  # torch raises errors of several classes; onnxscript may be missing
             raise ModelError(
                 f"PyTorch cannot make an ONNX model of this program: {str(error)[:300]}; `pip install"
-                " onnxscript`, or give what torch.onnx.export(..., dynamo=True) returns"
+                " onnxscript`, or give the result of torch.onnx.export(..., dynamo=True)"
             ) from error
     if is_torch(model, "ONNXProgram"):
         return model.model_proto
@@ -37,7 +37,7 @@ def model_of(model: Any) -> Any:
 
 
 def given_as(outputs: str, call: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
-    """Return the function *call*, changed to return torch tensors if *outputs* is "torch"."""
+    """Return *call*; if *outputs* is "torch", the returned function converts the results to torch tensors."""
     return (lambda: [tensor_of(result) for result in call()]) if outputs == "torch" else call
 
 

@@ -1,5 +1,5 @@
-"""Quantizes a float model with onnxruntime.quantization, with settings for which the result runs entirely on
-a device."""
+"""Quantizes a float model with onnxruntime.quantization, with settings that let the result run entirely on a
+device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .names import chosen
 from .protobuf import package
 from .reader import Model, read
 
-# Least bytes of a model whose weights are stored in a separate file while it is quantized.
+# Models of at least this many bytes store their weights in a separate file while they are quantized.
 EXTERNAL = 1 << 30
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 FLOAT16 = 10  # the number of float16 in TensorProto.DataType
@@ -54,7 +54,7 @@ def quantize(
 
     kind = quantization.QuantType.QInt8 if activations == "int8" else quantization.QuantType.QUInt8
     with tempfile.TemporaryDirectory() as folder, files.output(Path(target)) as beside, refusals_told():
-        remedy = "take one scale for a weight (--per-tensor)"
+        remedy = "use one scale for each weight (--per-tensor)"
         ready = prepared(model, folder, CHANNELS if per_channel else 0, "scales of channels", remedy)
         left = chosen(package().load(ready, load_external_data=False), exclude)
         quantization.quantize_static(
@@ -76,7 +76,7 @@ def quantizer() -> Any:
 
 @contextlib.contextmanager
 def refusals_told(what: str = "onnxruntime.quantization cannot quantize the model") -> Iterator[None]:
-    """Context manager: turn the exceptions of onnx, its converter and ONNX Runtime into ModelError, whose
+    """Context manager: replace the exceptions of onnx, its converter and ONNX Runtime by a ModelError whose
     message begins with *what*."""
     try:
         yield
@@ -90,8 +90,8 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
     """Return the path of the model in *folder*, prepared for quantization: it has opset *least* or newer,
     folded constants, BatchNormalization fused into convolutions, and a name for every node.
 
-    Raises ModelError if onnx cannot convert an older opset; the message has *what*, which needs the newer
-    opset, and *remedy*.
+    Raises ModelError if onnx cannot convert the model to this opset; the message names *what* needs the
+    opset, and the *remedy*.
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -105,7 +105,7 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
         except Exception as error:  # onnxruntime's errors have their own classes
             raise ModelError(
                 f"{what} need opset {least}, to which onnx cannot convert the model ({str(error)[:300]});"
-                f" export it so, or {remedy}"
+                f" export it with that opset, or {remedy}"
             ) from error
     for node in proto.graph.node:  # optimizers keep the names of nodes, but may remove results
         node.name = node.name or next(iter(node.output), "")

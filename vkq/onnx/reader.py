@@ -1,5 +1,5 @@
-"""Reads an ONNX model, once, into nodes and constants; it executes nothing in the model, and reads nothing
-outside its folder."""
+"""Reads an ONNX model once, into nodes and constants. It executes nothing in the model, and reads no file
+outside the model's folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model that was read. ``unknown``: nodes of operators unknown to vkq, with their protobuf text."""
+    """A model that was read. Operators unknown to vkq are nodes with the operator ``foreign``
+    (`unknown_operators`)."""
 
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
@@ -158,7 +159,8 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
 
 
 def _why(node: Node, domains: Mapping[int, str]) -> str:
-    """If vkq knows an operator, return the reason why this form of it cannot be read; else ""."""
+    """Return the reason why the reader refuses a node of an operator that vkq knows; "" for an unknown
+    operator."""
     domain = domains[id(node)]
     known = (domain, node.op) in FORMED or (not domain and node.op in REWRITTEN)
     return f"vkq does not support this form of {domain or 'ai.onnx'}.{node.op}" if known else ""
@@ -174,7 +176,8 @@ def _metadata(proto: Any) -> ModelMetadata:
 
 
 def _expanded(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """Return an operator's definition, or the branch or iterations that it runs."""
+    """Return a node's replacement: its operator's definition, the branch that an If selects, or the
+    iterations of a Loop."""
     found = written(node, specs, arrays) or branch(node, specs, arrays, read)
     return found or body(node, specs, read)
 
@@ -190,8 +193,8 @@ def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
 
 
 def captured(node: Node) -> tuple[str, ...]:
-    """Return the values that a node's graphs (of If, Loop, Scan) read by name; the reader appends them to its
-    inputs."""
+    """Return the values that a node's subgraphs (of If, Loop, Scan) read by name; the reader appends them to
+    the node's inputs."""
     graphs = [
         g for v in node.attributes.values() if is_graph(v) for g in (v if isinstance(v, tuple) else (v,))
     ]
@@ -199,7 +202,7 @@ def captured(node: Node) -> tuple[str, ...]:
 
 
 def _read_outside(graph: Any) -> list[str]:
-    """Return the names that a node's graph reads but does not define."""
+    """Return the names that a subgraph reads but does not define."""
     onnx = messages()
     kinds = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
     made = {v.name for v in (*graph.input, *graph.initializer)}
@@ -221,7 +224,7 @@ def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Seque
         for name in names:
             if name in types:
                 raise ModelError(
-                    f"{reader}: {name!r} is of {types[name]}; only {' and '.join(DEQUANTIZE)} accept that"
+                    f"{reader}: {name!r} has type {types[name]}; only {' and '.join(DEQUANTIZE)} accept it"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Remedies for nodes that cannot run on a device, one sentence for each kind of refusal."""
+"""Remedies for nodes that cannot run on a device: a sentence for each kind of refusal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WIDE = (
 )
 DOUBLE = "float64: export the model in float32 (PyTorch: model.float() before the export)"
 WEIGHTED = "Conv", "ConvTranspose", "Gemm", "MatMul"
-MOST_CUT = 8  # most values that the message names for a cut
+MOST_CUT = 8  # most values at which the message suggests to cut the model
 
 
 def remedies(model: Model, graph: Graph, refused: Sequence[tuple[Node, str]]) -> list[str]:
-    """Return a list of remedies for these nodes: first changes of the model, last the fallback."""
+    """Return the remedies for these nodes: changes of the model first, the fallback last."""
     fallback = FALLBACK.format("onnxruntime" if model.opset else "litert")  # .tflite models have no opset
     return [*_mended(model, graph, refused), *_cut(model, [node for node, _ in refused]), fallback]
 

@@ -26,7 +26,7 @@ ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 @dataclasses.dataclass(frozen=True)
 class NodeRow:
     """A node: its name in the model, vkq's operator, its result, where it runs ("device", "CPU" or "cannot
-    run"), the reason, and on the device its shaders and the choice of the path."""
+    run") and why, and, on the device, its shaders and the reason for the path."""
 
     source: str
     operator: str
@@ -36,7 +36,7 @@ class NodeRow:
     shaders: tuple[str, ...] = ()
 
     def line(self, width: int) -> str:
-        """Return the row as text; the field "where it runs" has *width* characters."""
+        """Return the row as text, with ``where`` padded to *width* characters."""
         line = f"{self.where:{width}} {self.operator:18} {self.result:24} {self.source}"
         details = [*self.shaders, *([self.why] if self.why else [])]
         return "\n".join([line, *(f"          {detail}" for detail in details)])
@@ -77,7 +77,7 @@ def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
 
 
 def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
-    """Return the reason why a layer of dequantized values computes in floats, if it is the weight; else
+    """If a layer of dequantized values computes in floats because of its weight, return this reason; else
     ""."""
     weight = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
     if node.op not in LAYERS or weight is None or node.inputs[0] not in dequantized:
@@ -87,8 +87,8 @@ def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
 
 
 def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Report:
-    """Report on a model as a session without a fallback would run it: inputs of types that a device cannot
-    compute may count as constants, and parts whose shapes need run-time values are planned at run time."""
+    """Report how a session without a fallback would run a model: inputs of types that a device cannot compute
+    may count as constants, and parts whose shapes need run-time values are planned at run time."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     plain = inspect(graph, title)
@@ -116,7 +116,7 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
 
 
 def host_note(count: int, constant: Iterable[str]) -> str:
-    """Return a sentence that says that the host computes *count* nodes."""
+    """Return the note that the host computes *count* nodes."""
     return (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"
         " again for each new value"

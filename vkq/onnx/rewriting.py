@@ -17,8 +17,8 @@ from .tensors import NEWEST
 
 @dataclasses.dataclass
 class Rewriting:
-    """A rule's access to a node and its replacement. ``specs`` has None for omitted inputs, ``arrays`` for
-    inputs that are not constants."""
+    """A rule's access to a node and its replacement. An element of ``specs`` is None for an omitted input, an
+    element of ``arrays`` for an input that is not a constant."""
 
     node: Node
     specs: Sequence[Spec | None]
@@ -44,7 +44,8 @@ class Rewriting:
         return self.node.outputs[i] if i < len(self.node.outputs) else ""
 
     def number(self, i: int) -> int:
-        """Return the value of a constant input with one element, which decides a shape."""
+        """Return the integer value of a constant one-element input that decides a shape; raise OpenShape if
+        the input is computed."""
         array = self.arrays[i]
         if array is None:
             why = f"{self.node}: input {i} decides the shapes of its results; it is computed from the inputs"

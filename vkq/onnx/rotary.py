@@ -11,8 +11,8 @@ UNUSED = {"scale": 1.0, "is_packed_batching": 0}  # attributes that ONNX Runtime
 
 
 def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleaved: bool) -> str:
-    """Return x (batch, tokens, heads, d) in float32 with its first 2 * *width* elements rotated in pairs:
-    elements i and i + width, or neighbours if *interleaved*. angles: cosines and sines (batch or 1,
+    """Return x (batch, tokens, heads, d) in float32 with the first 2 * *width* elements of each head rotated
+    in pairs: elements i and i + width, or neighbours if *interleaved*. angles: cosines and sines (batch or 1,
     tokens, 1, width)."""
     turned = w.part(x, 3, 0, 2 * width)
     if interleaved:
@@ -32,7 +32,8 @@ def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleav
 def turned(
     w: Rewriting, x: str, shape: tuple[int, ...], angles: tuple[str, str], width: int, interleaved: bool
 ) -> str:
-    """Rotate x of this shape (batch, tokens, heads, d) in float32; elements after the pairs stay."""
+    """Rotate x of this shape (batch, tokens, heads, d) in float32; elements after the pairs stay
+    unchanged."""
     wide = w.cast(x, "float32")
     first = rotated(w, wide, angles, width, interleaved)
     if 2 * width == shape[3]:
@@ -41,8 +42,8 @@ def turned(
 
 
 def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) -> tuple[str, str]:
-    """Return cosines and sines at these positions (batch or 1, tokens); the inputs *tables* have a row for
-    each position."""
+    """Return the cosines and sines at positions *place* (batch or 1, tokens). The inputs with the indices
+    *tables* have a row for each position."""
     cos, sin = (
         w.reshape(w.emit("Gather", [w.cast(w.name(i), "float32"), place], axis=0), (0, 0, 1, -1))
         for i in tables
@@ -56,8 +57,8 @@ def microsoft_rotary(w: Rewriting) -> bool:
 
 
 def onnx_rotary(w: Rewriting) -> bool:
-    """Inputs: x, cosines, sines, positions (batch, tokens). Without positions, cosines and sines are for each
-    token."""
+    """Inputs: x, cosines, sines, positions (batch, tokens). Without positions, cosines and sines have a row
+    for each token."""
     return {0, 1, 2} <= set(w.given) and _rotary(w, 3, (1, 2))
 
 
@@ -89,7 +90,7 @@ def _rotary(w: Rewriting, at: int, tables: tuple[int, int]) -> bool:
 
 
 def _angles(w: Rewriting, at: int, tables: tuple[int, int], shape: tuple[int, ...]) -> tuple[str, str]:
-    """Return each token's cosines and sines, by position or as given."""
+    """Return each token's cosines and sines: selected by position, or the inputs themselves."""
     place = w.spec(at)
     if place is None:
         cos, sin = (w.reshape(w.cast(w.name(i), "float32"), (0, 0, 1, -1)) for i in tables)

@@ -1,5 +1,5 @@
-"""Scaled dot product attention: `attend` replaces every attention operator of a model, and `append` its
-cache."""
+"""Scaled dot-product attention: `attend` computes it for every attention operator of a model, and `append`
+extends its cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .rewriting import Rewriting
 class Scores:
     """The sizes and rules of one attention. A query of head h reads keys of head h // (heads / kv_heads).
 
-    Query s has position ``start + s`` among the keys; ``start`` is a number, or an int32 value of shape
-    (batch,). causal: a query sees the keys up to its position; only the last *window* of them, unless window
-    is 0. lengths: an int32 value (batch,); no query sees keys from this position on. softcap: scores become
-    softcap * tanh(score / softcap). bias: values that are then added to the scores; they broadcast to (batch,
-    heads, queries, keys). shown: flags of visible keys, which broadcast likewise. sink: a value (heads,), the
-    score of an additional key whose value is 0.
+    Query s has the position ``start + s`` among the keys; ``start`` is a number, or an int32 value of shape
+    (batch,). causal: a query sees the keys up to its own position, or only the last *window* of them if
+    window is not 0. lengths: an int32 value (batch,); keys from this position on are hidden. softcap: scores
+    become softcap * tanh(score / softcap). bias: values that are then added to the scores; they broadcast to
+    (batch, heads, queries, keys). shown: flags of visible keys, which broadcast likewise. sink: a value
+    (heads,), the score of an additional key whose value is 0.
     """
 
     batch: int
@@ -39,9 +39,9 @@ class Scores:
 
 
 def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
-    """Emit softmax(q k^T * scale ...) v in float32: q (batch, heads, queries, d), k (batch, kv_heads, keys,
-    d), v (batch, kv_heads, keys, e) of any float type, the result (batch, heads, queries, e). The score of a
-    hidden key is the lowest float32, so that a query that sees no key gets the mean of all values."""
+    """Emit softmax(q k^T * scale ...) v in float32. q: (batch, heads, queries, d), k: (batch, kv_heads, keys,
+    d), v: (batch, kv_heads, keys, e), of any float type; the result: (batch, heads, queries, e). The score of
+    a hidden key is the lowest float32, so that a query that sees no key gets the mean of all values."""
     q, k, v = (w.cast(x, "float32") for x in (q, k, v))
     lines = at.heads // at.kv_heads * at.queries
     q = w.reshape(q, (at.batch, at.kv_heads, lines, -1))
@@ -70,8 +70,7 @@ def _weights(w: Rewriting, at: Scores, scores: str) -> str:
 
 
 def places(w: Rewriting, start: int | str, batch: int, count: int) -> str:
-    """Return the position of each of *count* tokens: (batch, count) int32, or (1, count) if *start* is a
-    number."""
+    """Return the positions of *count* tokens, int32: (batch, count), or (1, count) if *start* is a number."""
     line = np.arange(count)[None]
     if isinstance(start, int):
         return w.constant(line + start, "int32")
@@ -96,8 +95,8 @@ def _seen(w: Rewriting, at: Scores) -> str:
 
 
 def append(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str = "") -> str:
-    """Return a cache (batch, kv_heads, keys, d): *past* with *held* keys ("" if there is none), followed from
-    ``start`` on by x (batch, kv_heads, count, d)."""
+    """Return a cache (batch, kv_heads, keys, d): *past* with *held* keys ("" if there is none), and x (batch,
+    kv_heads, count, d) from position ``start`` on."""
     if not past or not held:
         return w.emit("Identity", [x], output) if output else x
     if isinstance(at.start, int) and at.start == held:

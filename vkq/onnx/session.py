@@ -117,12 +117,12 @@ class InferenceSession(Manners):
         }
 
     def _try(self) -> None:
-        """Refuse a model now, not at the first run; keep its graph until then. A model with open sizes may
-        need other sizes than those tried now: its errors are raised when shapes are given."""
+        """Refuse a model now instead of at the first run; keep its graph for that run. A model with open
+        sizes may need other sizes than those tried here; its errors are raised when shapes are given."""
         self._trial = None
         if self._constant or self._unread:
             return
-        # Inputs that a device cannot compute with may count as constants, or go to the fallback.
+        # Inputs of types that a device cannot compute may count as constants, or be left to the fallback.
         few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
         try:
             shapes = self.trial_shapes()
@@ -138,7 +138,7 @@ class InferenceSession(Manners):
                 self._unread = self._whole(self._source, error)
 
     def _prepare(self) -> None:
-        """Prepare the parts of the first run that need no device."""
+        """Prepare those parts of the first run that need no device."""
         catalog()
         glsl_includes()
         if self._trial and self._fallback is None:  # all nodes run on the device
@@ -164,15 +164,15 @@ class InferenceSession(Manners):
         return other
 
     def trial_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes that the model accepts: 1 for an open first axis, the first of TRIAL_SIZES that fits
-        for other axes."""
+        """Return input shapes that the model accepts: an open first axis has size 1, other open axes have the
+        first of TRIAL_SIZES that fits."""
         return trial_shapes(self.model)
 
     @checked
     def lowered(self, shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array] | None = None) -> Graph:
         """Return the graph of vkq's operators for these shapes; raises an error if a node cannot run.
 
-        given: inputs of types that a device does not store (int64, bool): they count as constants.
+        given: inputs that count as constants, of types that a device does not store (int64, bool).
         """
         model = as_constants(self.model, given or {})
         if not given:
@@ -184,8 +184,9 @@ class InferenceSession(Manners):
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Report:
-        """Report on every node of the model for these shapes (by default `trial_shapes`, which a model with
-        open sizes may refuse): vkq's operator, where it runs and why, its shaders; memory. Nothing is run."""
+        """Report on every node of the model for these shapes (default: `trial_shapes`, which a model with
+        open sizes may refuse): vkq's operator, where the node runs and why, its shaders; and the memory.
+        Nothing is run."""
         chosen = checked_shapes(self.model.inputs, self.trial_shapes() if shapes is None else shapes)
         arrays = {a.name: np.broadcast_to(np.zeros((), a.dtype), chosen[a.name]) for a in self.model.inputs}
         executable = self._executable(arrays)
@@ -244,8 +245,8 @@ class InferenceSession(Manners):
         stay: Collection[str] | None = (),
         targets: Mapping[str, Tensor] | None = None,
     ) -> Callable[[], list[Any]]:
-        """Return a function that runs with checked arguments. Outputs in *stay* (all if None) are tensors,
-        those of *targets* if given."""
+        """Return a function that runs the model; the arguments are checked now. Outputs in *stay* (all if
+        None) are tensors, those in *targets* where given."""
         if self._state and (fed := self._initials.fed(feed, self._reread)):
             return fed._call(names, feed, options, stay, targets)
         chosen, values = self._names(names), self._checked(feed)

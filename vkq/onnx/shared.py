@@ -1,4 +1,4 @@
-"""Weights on a device, which the open sessions of one model share."""
+"""Weights on a device, shared by the open sessions of one model."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _lock = Turns("opening a session")
 
 
 def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
-    """Return the layers of a model on a device, and the model with the layers' arrays. If an open session has
-    equal weights and the same *compute*, return its layers, else new layers."""
+    """Return the model and its layers on a device. If an open session has equal weights and the same
+    *compute*, return its layers, and the model with its arrays; else new layers."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:

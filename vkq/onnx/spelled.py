@@ -1,4 +1,4 @@
-"""Rewrites vkq's operators that a device refuses in ONNX's form: DequantizeLinear, the operator,
+"""Rewrites those of vkq's operators that a device refuses in ONNX's form: DequantizeLinear, the operator,
 QuantizeLinear."""
 
 from __future__ import annotations

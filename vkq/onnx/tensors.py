@@ -1,4 +1,4 @@
-"""Tensors in ONNX files: types, dims and elements, which are in the file or in external data."""
+"""Tensors in ONNX files: types, dims, and elements, which are in the model file or in external data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Shape = tuple[int | str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An input or output of a model; a name in its shape is an open size."""
+    """An input or output of a model. A text in its shape is the name of an open size."""
 
     name: str
     dtype: str
@@ -80,7 +80,9 @@ def _stored(
     try:
         return numbers_of(tensor, dtype, shape)
     except BROKEN as error:
-        raise ModelError(f"{what} has the dims {list(tensor.dims)} and other data: {error}") from error
+        raise ModelError(
+            f"{what} has the dims {list(tensor.dims)}, which its data does not fit: {error}"
+        ) from error
 
 
 def _external(

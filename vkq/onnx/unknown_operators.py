@@ -1,5 +1,5 @@
-"""Operators unknown to vkq: they stay in the graph, so that the list of refusals is complete and a fallback
-can run them. onnx or ONNX Runtime infers their results' shapes and computes them for constants."""
+"""Operators unknown to vkq stay in the graph, so that the list of refusals is complete and a fallback can run
+them. onnx or ONNX Runtime infers their results' shapes, and computes them for constants."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def unknown(
     versions: Mapping[str, int] | None = None,
     captured: Sequence[str] = (),
 ) -> Node:
-    """Return a node of an unknown operator for the graph. It has the form of *opset* of ai.onnx, or the
-    newest form.
+    """Return a graph node for an unknown operator, in the form of *opset* of ai.onnx (None: in the newest
+    form).
 
     versions: the versions of the model's other domains. captured: values that the node's graphs (If, Loop,
     Scan) read by name; they become additional inputs.

@@ -23,9 +23,9 @@ _by_address: weakref.WeakValueDictionary[int, OrtValue] = weakref.WeakValueDicti
 class OrtValue:
     """An array on the host ("cpu"), or a `vkq.Tensor` in ``tensor``, as ONNX Runtime's OrtValue.
 
-    Every other device type is Vulkan's ("vulkan", also "cuda" and others in code written for them): the
-    default device for *device_id* 0, else the device with that index. A device stores int64 as int32 and bool
-    as uint8; ``data_type`` and ``numpy`` give the original type.
+    Every device type except "cpu" means Vulkan ("vulkan", or "cuda" in code written for it): the default
+    device for *device_id* 0, else the device with that index. A device stores int64 as int32 and bool as
+    uint8; ``data_type`` and ``numpy`` give the original type.
     """
 
     def __init__(self, value: Array | Tensor, dtype: str | None = None):

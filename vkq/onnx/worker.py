@@ -1,4 +1,4 @@
-"""A worker thread for runs that the caller does not wait for, or waits for with a timeout."""
+"""A worker thread for runs for which the caller does not wait, or waits with a timeout."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Worker:
             return self._pool.submit(call)
 
     def within(self, call: Callable[[], T], seconds: Any, what: str) -> T:
-        """Return the result of *call*; raise TimedOutError after *seconds*. After a timeout, a call that has
-        begun continues."""
+        """Return the result of *call*; raise TimedOutError after *seconds*. A call that has begun continues
+        after the timeout."""
         if not seconds > 0:
             raise ArgumentError(f"{what}: timeout is {seconds}; it must be above 0 seconds, or None")
         future = self.begin(call)
@@ -44,7 +44,7 @@ class Worker:
             ) from error
 
     def close(self) -> None:
-        """Accept no more calls; a call that has begun still finishes."""
+        """Accept no more calls. A call that has begun is finished."""
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
