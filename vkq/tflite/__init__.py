@@ -3,7 +3,8 @@
     session = vkq.tflite.InferenceSession("model.tflite")
     (scores,) = session.run(None, {"serving_default_x:0": image})
 
-`Interpreter` has the methods of LiteRT's. Needs no further package. Imported with ``import vkq.tflite``.
+`Interpreter` has the methods of LiteRT's Interpreter. Needs no further package. Imported with ``import
+vkq.tflite``.
 """
 
 from ..errors import ModelError, UnsupportedModelError

@@ -1,5 +1,6 @@
-"""The reference arithmetic on 8-bit values, in NumPy. It is XNNPACK's for operators that LiteRT delegates to
-XNNPACK, else that of LiteRT's own kernels. Both are public; each function names the one that it follows."""
+"""The reference arithmetic on 8-bit values, in NumPy: XNNPACK's for operators that LiteRT delegates to
+XNNPACK, else that of LiteRT's own kernels. The code of both is public; each function names the one that it
+follows."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def stored(values: Array, q: QParams) -> Array:
 
 
 def bounds_of(limits: tuple[float, float], y: QParams) -> tuple[float, float] | None:
-    """Return a fused activation as real bounds whose quantized form is the reference's,
-    ``round_half_even(limit / y_scale + y_zp)``; None if no bound clips anything."""
+    """Return the real bounds of a fused activation; ``round_half_even(limit / y_scale + y_zp)`` gives the
+    reference's integer bounds. None if no bound clips anything."""
     if limits == (-math.inf, math.inf):
         return None
     whole = []
@@ -69,8 +70,9 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
 
 
 def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Yield parameters with which a float sum may equal XNNPACK's table: first the file's, then XNNPACK's
-    multipliers made slightly larger or smaller, so that ties are rounded as in XNNPACK."""
+    """Yield candidate parameters (of a, b, y) with which a float sum may equal XNNPACK's table: first the
+    file's, then XNNPACK's multipliers as scales, made slightly larger or smaller so that ties are rounded as
+    in XNNPACK."""
     yield a, b, y
     ma, mb, shift = sum_factors(a, b, y)
     for step in (0, 1, 2, -1, -2, 4, -4, 8):
@@ -93,9 +95,9 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def product_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Yield parameters with which a product that is rounded after adding the zero point may equal XNNPACK's
-    table: first the file's, then their quotient made slightly larger or smaller, so that ties are rounded as
-    in XNNPACK."""
+    """Yield candidate parameters (of a, b, y) with which a product that is rounded after adding the zero
+    point may equal XNNPACK's table: first the file's, then a_scale * b_scale / y_scale as a's scale, made
+    slightly larger or smaller so that ties are rounded as in XNNPACK."""
     yield a, b, y
     scale = _product_scale(a, b, y)
     for step in (1, -1, 2, -2, 3, -3):
@@ -110,7 +112,7 @@ def _product_scale(a: QParams, b: QParams, y: QParams) -> Any:
 
 
 def fixed_multiplier(real: float) -> tuple[int, int]:
-    """Return (whole, shift) as in LiteRT's kernels: ``real`` is about ``whole * 2**(shift - 31)``.
+    """Return (multiplier, shift) as in LiteRT's kernels: ``real`` is about ``multiplier * 2**(shift - 31)``.
 
     >>> fixed_multiplier(0.75)
     (1610612736, 0)
@@ -126,8 +128,8 @@ def fixed_multiplier(real: float) -> tuple[int, int]:
 
 def by_fixed(values: Array, whole: int, shift: int, up: bool = False) -> Array:
     """Return LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product with ties rounded up, then a
-    shift with ties rounded away from zero. With *up*, as in LiteRT's vector instructions, the shift also
-    rounds ties up."""
+    shift with ties rounded away from zero. With *up*, the shift also rounds ties up, as LiteRT's vector
+    instructions do."""
     moved = np.asarray(values, np.int64) << max(shift, 0)
     return rounding_shift((moved * whole + (1 << 30)) >> 31, max(-shift, 0), up)
 
@@ -186,7 +188,7 @@ REAL: dict[str, Callable[[Array], Array]] = {
     "GELU": _gelu,
     "GELU-tanh": _gelu_tanh,
     "EXP": lambda x: _wide(np.exp, x),
-    # For negative values and 0 the result is the smallest value of its type.
+    # For x <= 0 the result is the smallest value of its type.
     "LOG": lambda x: _wide(np.log, np.maximum(x, 0)),
 }
 WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # tables as in XNNPACK
@@ -194,7 +196,7 @@ WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # tables as in XNNPACK
 
 def real_table(op: str, x: QParams, y: QParams) -> Array:
     """Return the table of ``f(x_scale * (x_q - x_zp)) * (1 / y_scale)`` as integers. XNNPACK adds the zero
-    point and rounds ties to even; LiteRT rounds ties away from zero and adds the zero point."""
+    point, then rounds ties to even; LiteRT rounds ties away from zero, then adds the zero point."""
     with np.errstate(all="ignore"):
         real = (every(x) - x.zero_point).astype(np.float32) * np.float32(x.scale)
         steps = REAL[op](real).astype(np.float32) * (np.float32(1) / np.float32(y.scale))
@@ -224,8 +226,8 @@ def fixed_bounds(limits: tuple[float, float], y: QParams) -> tuple[int, int]:
 
 
 def other_type(x: QParams, y: QParams) -> tuple[Array, Array]:
-    """Return LiteRT's own QUANTIZE of int8 to uint8, or back, as two tables: for elements in vectors of 16,
-    and for the elements after the last vector."""
+    """Return two tables for LiteRT's own QUANTIZE of int8 to uint8, or back: one for the elements in vectors
+    of 16, one for the elements after the last vector."""
     values, (whole, shift) = every(x) - x.zero_point, fixed_multiplier(x.scale / y.scale)
     vector, single = (stored(by_fixed(values, whole, shift, up) + y.zero_point, y) for up in (True, False))
     return vector, single
@@ -282,8 +284,8 @@ def prelu(x: QParams, alpha: QParams, y: QParams) -> Array:
 
 
 def squared_difference(a: QParams, b: QParams, y: QParams) -> Array:
-    """Return LiteRT's own SQUARED_DIFFERENCE as a table [a, b]; both operands are brought to one scale with 7
-    more bits."""
+    """Return LiteRT's own SQUARED_DIFFERENCE as a table [a, b]; both operands are converted to one scale,
+    with 7 additional bits."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
         by_fixed((every(q) - q.zero_point) << 7, *fixed_multiplier(q.scale / both)) for q in (a, b)

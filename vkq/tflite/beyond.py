@@ -1,4 +1,4 @@
-"""Functions of 8-bit values whose scales XNNPACK refuses, as in LiteRT's own kernels."""
+"""Functions of 8-bit values with scales that XNNPACK refuses, as in LiteRT's own kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sums_taken(a: QParams, b: QParams, y: QParams) -> bool:
 
 
 def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
-    """Return LiteRT's own ADD or SUB as a table [a, b]; both operands are brought to twice the larger
+    """Return LiteRT's own ADD or SUB as a table [a, b]; both operands are converted to twice the larger
     scale."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
@@ -37,8 +37,8 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
     moved = by_fixed(total, *fixed_multiplier(both / (2**SUM_ROOM * y.scale))) + y.zero_point
     if not subtract and not -(2**15) <= moved.min() <= moved.max() < 2**15:
         raise Unsupported(
-            f"its result has the scale {y.scale}, its operands {a.scale} and {b.scale}: XNNPACK takes less"
-            " than 256 times that, and LiteRT's own kernel loses bits above the 16th"
+            f"its result has the scale {y.scale}, its operands {a.scale} and {b.scale}: XNNPACK requires less"
+            " than 256 times y's scale, and LiteRT's own kernel would overflow 16 bits"
         )
     return stored(moved, y)
 
@@ -56,7 +56,7 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def is_converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
-    """Return True if XNNPACK supports a conversion between these scales, with this slope for negative
+    """Return True if XNNPACK supports a conversion between these scales, with the slope *alpha* for negative
     values."""
     above = ratio(x.scale, y=y)
     below = abs(np.float32(above) * np.float32(alpha))

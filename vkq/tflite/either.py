@@ -1,4 +1,4 @@
-"""Opens models of both formats: a file is .tflite by its identifier or suffix, and ONNX otherwise."""
+"""Opens models of both formats. A model is a .tflite file by its identifier or suffix, else an ONNX file."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def read_model(model: Any) -> Model:
 
 
 def session_of(model: Any) -> type[InferenceSession]:
-    """Return the class of session for a model."""
+    """Return the session class for a model."""
     return tflite_session.InferenceSession if is_tflite(model) else InferenceSession
 
 
 def check_referee(model: Any, name: str | None, option: str) -> None:
-    """Refuse the reference library of the other format."""
+    """Raise ArgumentError if *name* is the reference library of the other format."""
     own = REFEREES[is_tflite(model)]
     if name not in (None, own):
         raise ArgumentError(f"{option} is {name}; for this model it must be {own}")

@@ -1,5 +1,5 @@
-"""Element-wise operators of a file: for 8-bit values tables with the reference's formula, for floats the
-graph's operators."""
+"""Element-wise operators of a file. 8-bit operators become tables with the reference's formula, float
+operators the graph's operators."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
 
 def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
     """Lower ADD, SUB or MUL. XNNPACK adds with integer multipliers, and rounds products before it adds the
-    zero point; if its results differ from vkq's, a table is used."""
+    zero point. Where its results differ from vkq's operator, a table replaces the operator."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -103,7 +103,7 @@ def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         if any(low.dtype(n) in BYTES for n in operator.inputs):
-            raise Unsupported(f"vkq has no form of {operator.op} on 8-bit numbers")
+            raise Unsupported(f"vkq does not support {operator.op} of 8-bit numbers")
         names, first = pair_names(low, operator.inputs)
         low.give(operator.outputs[0], low.emit(op, names), first)
 
@@ -161,7 +161,7 @@ def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
         return by_table(low, operator, FIXED_POINT[op](*_two(low, operator)))
     op = "GELU-tanh" if operator.options.get("approximate") else op
     if op not in arithmetic.REAL:
-        raise Unsupported(f"vkq has no table by LiteRT's formula for {op} on {low.dtype(x)}")
+        raise Unsupported(f"vkq does not know LiteRT's formula of {op} for {low.dtype(x)}")
     return by_table(low, operator, arithmetic.real_table(op, *_two(low, operator)))
 
 
@@ -225,8 +225,8 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _by_fixed(low: Lowering, operator: FileOperator) -> None:
-    """Convert int8 to uint8, or back, or between scales that XNNPACK refuses, with a table. If LiteRT rounds
-    the last elements differently, the table has a second index: 1 for these elements, else 0."""
+    """Convert int8 to uint8, or back, or between scales that XNNPACK refuses, by a table. If LiteRT rounds
+    the elements after the last vector differently, they have a table of their own (second index 1)."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)

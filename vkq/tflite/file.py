@@ -20,15 +20,16 @@ from .schema import CUSTOM, OLD_CODES, OPERATORS, OPTIONS, TYPES
 Array = npt.NDArray[Any]
 IDENTIFIER = b"TFL3"  # the bytes 4 to 7 of a file
 MOST_AXES = 8
-# A larger offset means that the buffer is stored behind the flatbuffer, in a file above 2 GB.
+# An offset above this one means that the buffer is stored after the flatbuffer, in a file above 2 GB.
 OUTSIDE = 1
 _KINDS = {number: kind for kind, (number, _) in OPTIONS.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileTensor:
-    """A tensor of the file. ``signature`` has -1 for open sizes. ``data`` is None for a computed tensor.
-    ``why``: what vkq cannot read of the tensor. ``narrow``: its int8 elements have 4 bits in the file."""
+    """A tensor of the file. ``signature`` is the shape with -1 for open sizes. ``data`` is None for a
+    computed tensor. ``why``: the reason why vkq cannot read the tensor. ``narrow``: its int8 elements have 4
+    bits in the file."""
 
     name: str
     dtype: str
@@ -44,7 +45,7 @@ class FileTensor:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileOperator:
-    """An operator of the file; an input of -1 is omitted."""
+    """An operator of the file. The number -1 stands for an omitted input."""
 
     op: str
     inputs: tuple[int, ...]
@@ -58,8 +59,9 @@ class FileOperator:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
-    """A subgraph of a file, *data*. signatures: for each signature of this subgraph, by key, the inputs and
-    outputs as maps from names to tensor numbers. others: the keys of other subgraphs."""
+    """A subgraph of a file; ``data`` has the bytes of the file. signatures: by key, the inputs and outputs of
+    each signature of this subgraph, as maps from names to tensor numbers. others: the signature keys of other
+    subgraphs."""
 
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
@@ -170,9 +172,9 @@ def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) ->
 
 
 def _map(signature: FlatTable, name: str, count: int) -> dict[str, int]:
-    """Return the tensors of a signature by name. They need not be the subgraph's inputs or outputs, which
-    only matters if the signature is called: for outputs that are also read, ai-edge-quantizer leaves other
-    tensors there."""
+    """Return a signature's tensor numbers by name. They need not be inputs or outputs of the subgraph, which
+    only matters if the signature is called: ai-edge-quantizer replaces outputs that operators also read, and
+    the signature keeps the old ones."""
     found = {one.text("name"): one.number("tensor_index") for one in signature.tables(name)}
     for text, number in found.items():
         if number >= count:
@@ -213,7 +215,8 @@ def _tensor(one: FlatTable, index: int, buffers: list[FlatTable], data: memoryvi
 
 
 def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> tuple[Array, Array, int, str]:
-    """Return scales, zero points, their axis, and the reason if they cannot be read."""
+    """Return (scales, zero points, their axis, ""); if the quantization cannot be read, the last element is
+    the reason."""
     none = np.zeros(0, np.float32), np.zeros(0, np.int64), 0
     if one is None:
         return (*none, "")
@@ -235,7 +238,7 @@ def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> t
 def _stored(
     one: FlatTable, name: str, dtype: str, shape: tuple[int, ...], buffers: list[FlatTable], data: memoryview
 ) -> Array | None:
-    """Return the elements of a constant; None if the tensor has no data and so is not a constant."""
+    """Return the elements of a constant; None if the tensor has no data, that is, if it is computed."""
     number = one.number("buffer")
     if number >= len(buffers):
         raise ModelError(f"tensor {name!r} is in buffer {number}; there are {len(buffers)}")

@@ -1,4 +1,4 @@
-"""Layers that LiteRT computes with its own kernels: exact sums, then fixed-point multipliers."""
+"""Layers that LiteRT computes with its own kernels: exact int32 sums, then fixed-point multipliers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def scaled(
     low: Lowering, sums: str, factors: list[tuple[int, int]], up: Array | bool, y: QParams,
     limits: tuple[float, float],
 ) -> str:  # fmt: skip
-    """Scale int32 sums to the result's integers. factors: one for all, or one for each slice along axis 1.
-    up: flags of the elements whose ties round up."""
+    """Requantize int32 sums. *factors*: (multiplier, shift), one pair for all, or one for each slice along
+    axis 1. *up*: flags of the elements whose ties are rounded up."""
     whole = np.array([m for m, _ in factors], np.int32)
     codes = np.array([coded(shift) for _, shift in factors], np.int32)
     if len(factors) > 1:
@@ -38,8 +38,8 @@ def fixed_layer(
     low: Lowering, op: str, inputs: list[str], weight: Array, layer: Mapping[str, Any],
     limits: tuple[float, float], up: Array | bool = False, **window: Any,
 ) -> str:  # fmt: skip
-    """Emit a convolution as in LiteRT's own kernel. inputs: x, weight and an optional bias; weight: the
-    weight as OIHW."""
+    """Emit a convolution as LiteRT's own kernel computes it. inputs: x, weight and an optional bias; weight:
+    the weight's elements (O, I, H, W)."""
     x, y, single = layer["x"], layer["y"], weight.dtype == np.uint8
     factors = [
         fixed_multiplier(
@@ -55,7 +55,8 @@ def fixed_dense(
     low: Lowering, inputs: list[str], weight: Array, layer: Mapping[str, Any], limits: tuple[float, float],
     shape: Sequence[int],
 ) -> str:  # fmt: skip
-    """Emit a FULLY_CONNECTED as in LiteRT's own kernel, as a 1x1 convolution. shape: the shape of x."""
+    """Emit a FULLY_CONNECTED as LiteRT's own kernel computes it, in the form of a 1x1 convolution. shape: the
+    shape of x."""
     n, k = weight.shape
     if k == 1:
         raise Unsupported("its weights have 4 bits and one element in a row; there must be more")
@@ -70,8 +71,8 @@ def _sums(
     low: Lowering, op: str, inputs: list[str], weight: Array, x: QParams, point: Array | None,
     window: Mapping[str, Any],
 ) -> str:  # fmt: skip
-    """Return the int32 sums of a convolution: float32 results of a layer with scales of 1, exact below 2^24.
-    Larger sums are computed in several parts."""
+    """Return the int32 sums of a convolution. They are the float32 results of a layer with scales of 1, which
+    are exact below 2^24; larger sums are computed in several parts."""
     unit: dict[str, Any] = {
         "x": QParams(1.0, x.zero_point, x.dtype), "y": None, "activation": None, "w_zero_point": point,
         "w_scale": np.ones(1, np.float32), **window,
@@ -92,7 +93,8 @@ def _sums(
 
 
 def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
-    """Yield, for each partial sum, flags of the products that it adds; each sum stays below `EXACT`."""
+    """Yield, for each part of the sums, flags of the input channels that it adds. Every partial sum stays
+    below `EXACT`."""
     span = max(x.qmax - x.zero_point, x.zero_point - x.qmin)
     sizes = np.abs(weight.astype(np.int64) - point) * span
     for count in range(1, weight.shape[1] + 1):
@@ -103,8 +105,8 @@ def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
 
 
 def in_vectors(shape: Sequence[int], unsigned: bool) -> Array:
-    """Return flags of the results that LiteRT's own TRANSPOSE_CONV (and for int8 DEPTHWISE_CONV_2D) computes
-    in vectors of 16 uint8 elements, or of 8 int8 channels."""
+    """Return flags of the results that LiteRT's own TRANSPOSE_CONV (for int8 also DEPTHWISE_CONV_2D) computes
+    in vectors, of 16 elements for uint8 (*unsigned*), of 8 channels for int8. *shape*: (N, H, W, C)."""
     n, h, w, channels = shape
     if not unsigned:
         return np.asarray((np.arange(channels) < channels - channels % 8).reshape(-1, 1, 1))

@@ -1,5 +1,4 @@
-"""Operators of a file that compare values, and that select values by flags; division, whose 8-bit form is
-also a table of two values."""
+"""Operators of a file that compare values or select values by flags, and division."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def compare(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def select(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SELECT or SELECT_V2. A flag of SELECT may select a whole slice along the first axis; SELECT_V2
+    """Lower SELECT or SELECT_V2. A flag of SELECT may select a complete slice along the first axis; SELECT_V2
     broadcasts like NumPy."""
     (flags, a, b), y = operator.inputs[:3], operator.outputs[0]
     same_parameters(low, [a, b], y)

@@ -1,9 +1,10 @@
 """Reads flatbuffers; every offset is checked before it is followed.
 
 A table begins with the distance to its vtable. The vtable contains the vtable's size, the table's size, and
-the offset of each field in the table (0: the field has its default). A field that is not a scalar is a
-forward distance. A vector begins with its length. Distances and lengths may have any value in a malicious
-file. So all reads are checked to be inside the file, and no vector may be longer than the file.
+the offset of each field in the table (0: the field is omitted and has its default). A field that is not a
+scalar contains a forward distance. A vector begins with its length. In a malicious file, distances and
+lengths may have any value. So every read is checked to be inside the file, and no vector may be longer than
+the file.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class FlatTable:
         return at + WORD, count
 
     def vector_place(self, name: str) -> tuple[int, int, int]:
-        """Return the byte offset of a vector's field, the byte offset of its first element, and its length;
-        zeros if it is omitted."""
+        """Return the byte offset of a vector field in its table, the byte offset of the vector's first
+        element, and the vector's length; zeros if the field is omitted."""
         place = self._place(name)
         return (0, 0, 0) if place is None else (place[0], *self._vector(name, 1))
 

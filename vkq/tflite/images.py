@@ -17,8 +17,8 @@ from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
 
 LARGEST_SIZE = 1 << 16  # most rows or columns of a resized image
-MOST_TAPS = 22  # most taps of an average whose float32 sums are exact with the slope of `average_pool`
-SLOPE_BITS = 17  # float32 bits that remain for the slope if a value uses 7 bits
+MOST_TAPS = 22  # most taps for which the float32 sums of `average_pool` are exact
+SLOPE_BITS = 17  # float32 significand bits left for the slope beside a 7-bit value
 
 
 def _window(
@@ -66,11 +66,12 @@ def max_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower AVERAGE_POOL_2D. For 8-bit values it has the formula of LiteRT's own kernel: ``sum / count`` of
-    the stored integers, rounded half away from zero.
+    """Lower AVERAGE_POOL_2D. For 8-bit values LiteRT's own kernel computes ``sum / count`` of the stored
+    integers, rounded half away from zero.
 
-    vkq rounds half to even. So the sum is scaled by slightly more than 1, which moves every tie outward, and
-    no other value far enough to round differently. The float32 steps before the rounding are exact.
+    vkq rounds half to even. So the sum is scaled by slightly more than 1: this moves every tie away from
+    zero, and no other value far enough to be rounded differently. The float32 steps before the rounding are
+    exact.
     """
     if low.dtype(operator.inputs[0]) not in BYTES:
         return _pool(low, operator, "AveragePool", activation, count_include_pad=0)
@@ -94,8 +95,8 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower MEAN. For 8-bit values it has XNNPACK's formula: the sum of the stored integers times ``m =
-    x_scale / y_scale * (1 / count)``, plus ``y_zp - x_zp * count * m``, then rounded."""
+    """Lower MEAN. For 8-bit values XNNPACK multiplies the sum of the stored integers by ``m = x_scale /
+    y_scale * (1 / count)``, adds ``y_zp - x_zp * count * m``, and rounds."""
     x, y = operator.inputs[0], operator.outputs[0]
     shape, keep = low.shape(x), bool(operator.options.get("keep_dims"))
     axes = _axes(low, operator)
@@ -115,7 +116,7 @@ def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
-    """Return x as an image of one column: the kept axes become channels, and the reduced axes become rows."""
+    """Return x as an image one column wide: the kept axes become channels, the reduced axes rows."""
     shape = low.shape(x)
     kept = [i for i in range(len(shape)) if i not in axes]
     name = low.emit("Transpose", [low.last_of(x)], perm=(*kept, *axes))
@@ -136,7 +137,7 @@ def _axes(low: Lowering, operator: FileOperator) -> list[int]:
 
 
 def total(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SUM. For 8-bit values it has the formula of `mean` with a count of 1, as in XNNPACK."""
+    """Lower SUM. For 8-bit values XNNPACK uses the formula of `mean` with a count of 1."""
     x, axes = operator.inputs[0], _axes(low, operator)
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])

@@ -131,7 +131,7 @@ class Interpreter:
 
     @checked
     def get_signature_runner(self, signature_key: str | None = None) -> Callable[..., dict[str, Array]]:
-        """Return a function of a signature's inputs by name, which returns its outputs by name."""
+        """Return a function that maps a signature's inputs, as keywords, to its outputs by name."""
         known = self._file.signatures
         key = signature_key or (next(iter(known)) if len(known) == 1 else "")
         if key in self._file.others:
@@ -159,7 +159,7 @@ class Interpreter:
         for name, number in ends.items():
             if number not in own:
                 raise ModelError(
-                    f"the {what} {name!r} of signature {key!r} is tensor {number}, and the model's {what}s"
+                    f"the {what} {name!r} of signature {key!r} is tensor {number}, but the model's {what}s"
                     f" are {own}: use set_tensor, invoke and get_tensor"
                 )
 

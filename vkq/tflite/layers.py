@@ -1,5 +1,5 @@
-"""Convolutions and products of a file: for 8-bit values XNNPACK's arithmetic, which vkq shares; for floats
-the graph's float operators."""
+"""Convolutions and products of a file. On 8-bit values they have XNNPACK's arithmetic, which is also vkq's;
+on floats they become the graph's float operators."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple
     if tensor.dtype not in BYTES or scales.size not in (1, channels) or not are_scales(scales).all():
         raise Unsupported(
             f"its weight {tensor.name!r} is {tensor.dtype} with {scales.size} scales; it must be 8-bit with 1"
-            f" or {channels} positive normal ones"
+            f" or {channels} positive normal scales"
         )
     if scales.size > 1 and tensor.axis != axis:
         raise Unsupported(f"its weight {tensor.name!r} is quantized along axis {tensor.axis}, not {axis}")
@@ -158,7 +158,7 @@ def _quantized(
 def _real_weight(
     low: Lowering, operator: FileOperator, weight: Array, name: str, along: tuple[int, ...]
 ) -> str:
-    """Return a float weight, stored or dequantized from 8-bit integers with scales (a hybrid layer)."""
+    """Return a float weight: stored as floats, or dequantized from 8-bit integers (a hybrid layer)."""
     if weight.dtype in (np.float32, np.float16):
         return name if weight.dtype == np.float32 else low.emit("Cast", [name], to="float32")
     axis = along.index(-1)
@@ -236,7 +236,7 @@ def _transposed_padding(
 
 
 def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower BATCH_MATMUL. XNNPACK requires the zero point 0 of the right operand."""
+    """Lower BATCH_MATMUL. XNNPACK requires that the right operand's zero point is 0."""
     numbers, y, names = operator.inputs[:2], operator.outputs[0], []
     for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
         rank = len(low.shape(number))

@@ -21,7 +21,7 @@ from .reader import parsed
 
 class Litert:
     """A model in LiteRT with its default delegate XNNPACK, with the interface of ONNX Runtime's session.
-    *needed*: the purpose, for errors."""
+    *needed*: what needs LiteRT, for errors."""
 
     def __init__(self, model: Any, needed: str):
         self.file: File = model if isinstance(model, File) else parsed(model)

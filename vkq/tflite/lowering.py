@@ -1,8 +1,8 @@
-"""Lowers a file's operators to the graph's: the state shared by the rules (`rules`).
+"""Lowers a file's operators to the graph's operators: the state that the rules share.
 
-Images of a file have the order (N, H, W, C), images of the graph (N, C, H, W). A value stays in the order in
-which it was computed, and is transposed if a reader needs the other order. Consecutive convolutions need no
-transposition, and element-wise operators follow the order of their inputs.
+A file's images are (N, H, W, C), the graph's (N, C, H, W). A value keeps the order in which it was computed,
+and is transposed if a reader needs the other one. Consecutive convolutions need no Transpose, and
+element-wise operators keep the order of their inputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from .file import File, FileOperator, FileTensor
 from .part import LitertPart
 
 LARGEST_FOLDED = 1 << 24  # most bytes of a value that the lowering computes from constants
-# Limit for all copies together: the larger of a multiple of the file's constants and a number of bytes.
+# All copies of constants together may have at most MOST_COPIES times the bytes of the file's constants, or
+# LEAST_ROOM bytes if that is more.
 MOST_COPIES, LEAST_ROOM = 8, 1 << 30
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations that move the channels to the front, or to the end
 
@@ -46,8 +47,8 @@ class Unsupported(Exception):
 
 @dataclasses.dataclass
 class Lowering:
-    """The state of lowering: nodes and constants so far. ``plain`` and ``first``: by tensor, the name of its
-    value in the file's order, and with channels first; each only if it was emitted."""
+    """The nodes and constants so far. ``plain``: by tensor number, the name of its value in the file's order
+    of axes; ``first``: the same with channels first. An order that was not emitted has no entry."""
 
     file: File
     nodes: list[Node] = dataclasses.field(default_factory=list)
@@ -165,8 +166,8 @@ class Lowering:
         return True
 
     def spend(self, count: int) -> None:
-        """Count *count* more bytes of computed constants; raise an error above a limit that no network needs.
-        Otherwise a small file could use any amount of memory, operator by operator."""
+        """Add *count* bytes to the size of computed constants; raise an error above a limit that no network
+        needs. Without the limit, a small file could fill any memory, operator by operator."""
         self.room -= count
         if self.room < 0:
             raise ModelError(f"{self.source}: the model's constants would take more than {self.most} bytes")
@@ -195,13 +196,13 @@ class Lowering:
         return self.first[number]
 
     def channels_first(self, numbers: Sequence[int]) -> bool:
-        """Return True if an operator on these tensors should have channels first: one of them exists only
-        so."""
+        """Return True if an operator on these tensors should use channels first, because one of them exists
+        only in this order."""
         return any(n in self.first and n not in self.plain for n in numbers)
 
     def of(self, number: int, first: bool, rank: int = 4) -> str:
-        """Return the value of a tensor in the given order. With channels first, axes of size 1 are added up
-        to *rank*."""
+        """Return the value of a tensor, with channels first if *first*, else in the file's order. With
+        channels first, axes of length 1 are added up to *rank*."""
         if not first:
             return self.last_of(number)
         shape = self.shape(number)
@@ -245,9 +246,9 @@ class Lowering:
             self.specs[name], self.plain[number] = spec, name
 
     def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
-        """Return the shapes of an unknown operator's results: the shapes in the file, or, if its inputs have
-        other shapes, the shapes that LiteRT computes (if installed). tensors: tensor numbers by the names of
-        its values."""
+        """Return the shapes of an unknown operator's results. These are the shapes in the file or, if the
+        operator's inputs have other shapes than in the file, those that LiteRT computes (if it is installed).
+        tensors: by value name, the numbers of the operator's tensors."""
         own = [self.file.tensors[n].shape for n in operator.outputs]
         given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}
         shapes = {x: self.specs[x].shape for x in given}

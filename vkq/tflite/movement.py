@@ -1,4 +1,4 @@
-"""Movement operators of a file: the same elements at other indices."""
+"""Movement operators of a file: the results' elements are elements of the inputs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def transpose(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower TRANSPOSE. If its result is (N, C, H, W), a value with these axes already exists and is used."""
+    """Lower TRANSPOSE. If the result is (N, C, H, W), use the input's existing value with channels first."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     perm = tuple(low.numbers(operator.inputs[1], "permutation"))

@@ -16,7 +16,7 @@ from .flatbuffer import WORD, FlatTable
 
 
 def interpreter_of(data: bytes, needed: str) -> Any:
-    """Return LiteRT's interpreter of a file. *needed*: the purpose, for errors."""
+    """Return LiteRT's interpreter of a file. *needed*: what needs LiteRT, for errors."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
@@ -28,9 +28,9 @@ def interpreter_of(data: bytes, needed: str) -> Any:
 
 
 def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
-    """Return the file with only these operators of its first subgraph, and these inputs and outputs, without
-    signatures. Existing bytes keep their offsets, because offsets may address buffers; new lists are
-    appended."""
+    """Return the file reduced to these operators of its first subgraph, and to these inputs and outputs,
+    without signatures. New lists are appended, and all other bytes keep their offsets, because offsets may
+    address buffers."""
     if file.subgraph:
         raise ModelError("LiteRT runs operators only of a file's first subgraph")
     out = bytearray(file.data)
@@ -56,8 +56,8 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
 
 
 class LitertPart:
-    """Runs consecutive operators of a file in LiteRT. *inputs* and *outputs* give the file's tensor number of
-    each value by its name in the graph."""
+    """Runs operators of a file in LiteRT. *inputs* and *outputs* map the names of values in the graph to
+    tensor numbers in the file."""
 
     def __init__(
         self, file: File, operators: Sequence[int], inputs: Mapping[str, int], outputs: Mapping[str, int]
@@ -89,7 +89,7 @@ class LitertPart:
     fed: Mapping[str, Array] = {}
 
     def sized(self, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Return the shapes of the outputs for shapes of the inputs."""
+        """Return the shapes of the outputs for inputs of these shapes."""
         try:
             for detail in self.interpreter.get_input_details():
                 (name,) = (name for name, number in self.inputs.items() if number == detail["index"])
@@ -117,7 +117,7 @@ class LitertPart:
         for name, array in found.items():
             if array.shape != tuple(self.shapes[name]):
                 raise ModelError(
-                    f"LiteRT gives {name!r} the shape {array.shape}, which its operator finds at run time;"
-                    f" the device's part is made for {self.shapes[name]}, the file's"
+                    f"LiteRT gives {name!r} the shape {array.shape}, which its operator computes at run time;"
+                    f" the device's part is made for the file's shape, {self.shapes[name]}"
                 )
         return found

@@ -30,8 +30,8 @@ def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
 
 
 def _whole(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
-    """Return a slice that Python and ONNX interpret alike: an end before the first element is a number below
-    every index."""
+    """Return a slice that has the same meaning in Python and ONNX: an end before the first element becomes a
+    number below every index."""
     end = size if stop is None else stop
     return slice(start, end if end >= 0 else -(1 << 31), step)
 
@@ -152,8 +152,8 @@ def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def embedding(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower EMBEDDING_LOOKUP, which selects rows by index. 8-bit rows that become floats have one scale each,
-    or one scale for all."""
+    """Lower EMBEDDING_LOOKUP, which selects rows by index. If 8-bit rows become floats, there is one scale
+    for each row, or one for all."""
     (places, table), y = operator.inputs[:2], operator.outputs[0]
     tensor, at = low.tensor(table), low.last_of(places)
     name = low.emit("Gather", [low.last_of(table), at], axis=0)
@@ -183,11 +183,11 @@ def gather_nd(low: Lowering, operator: FileOperator, activation: str) -> None:
     depth = places.shape[-1] if places.ndim else 0
     if not 0 < depth <= len(shape) or places.dtype.kind not in "iu":
         raise ModelError(
-            f"{operator}: its places are {places.dtype}{list(places.shape)} and x has shape {shape}"
+            f"{operator}: its indices are {places.dtype}{list(places.shape)} and x has shape {shape}"
         )
     taken = shape[:depth]
     if not ((places >= 0) & (places < np.array(taken))).all():
-        raise ModelError(f"{operator}: a place is outside of {taken}")
+        raise ModelError(f"{operator}: an index is outside of {taken}")
     flat = np.ravel_multi_index(tuple(np.moveaxis(places, -1, 0)), taken)
     name = low.reshape(low.last_of(x), (int(np.prod(taken)), *shape[depth:]))
     low.give(y, low.emit("Gather", [name, low.constant(flat.astype(np.int64), "places")], axis=0))
@@ -210,8 +210,8 @@ def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def blocks(op: str) -> Rule:
-    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. A channel's index is (position in the block,
-    channel), the position first."""
+    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. The channel index is (position in the block,
+    channel), with the position as the slower index."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         x, y = operator.inputs[0], operator.outputs[0]

@@ -41,9 +41,9 @@ def quantize(
 ) -> None:  # fmt: skip
     """Write the int8 form of a float .tflite file, through the package ai-edge-quantizer.
 
-    Inputs and outputs stay float. Weights get one scale for each channel; activations get the range seen with
-    *samples*, each of which maps the inputs' tensor names to arrays. weights_only: activations stay float,
-    weights have 8 or 4 *bits*, and no samples are needed.
+    Inputs and outputs stay float. Weights get one scale for each channel, activations the range that they
+    have for *samples*; each sample maps the inputs' tensor names to arrays. weights_only: activations stay
+    float, weights have 8 or 4 *bits*, and no samples are needed.
 
     Raises ModelError if the package is missing or refuses the model, or if the file has no signature.
     """
@@ -74,7 +74,8 @@ def quantize(
 
 
 def _given(file: File, samples: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Any]]:
-    """Yield at most AT_ONCE samples, by the signature's names of inputs, as the quantizer requires."""
+    """Yield at most AT_ONCE samples; their keys are the signature's input names, as the quantizer
+    requires."""
     if len(file.signatures) != 1:
         raise ModelError(
             f"the model has {len(file.signatures)} signatures; ai-edge-quantizer finds ranges by the names of"

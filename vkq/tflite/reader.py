@@ -1,4 +1,4 @@
-"""Reads a .tflite file as a `Model`, as ONNX files are read."""
+"""Reads a .tflite file as a `Model`, the class that the ONNX reader returns, too."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def read(
 ) -> Model:  # fmt: skip
     """Read a .tflite file from a path or bytes, or from a result of `parsed` or of this function.
 
-    shapes: the shapes of inputs by name, if they differ from the shapes in the file. signature: the signature
-    whose subgraph is read, or the name of a subgraph; by default the first signature. apart: operators that
-    no device may run, by their names in errors. Raises ModelError if the file is not a valid .tflite model,
+    shapes: the shapes of inputs by name, if they differ from the shapes in the file. signature: the key of
+    the signature, or the name of the subgraph, to read; by default the first one. apart: operators that no
+    device may run, by their names in errors. Raises ModelError if the file is not a valid .tflite model,
     OSError if it cannot be read.
     """
     if isinstance(model, Model):
@@ -51,7 +51,7 @@ def read(
 
 @dataclasses.dataclass(frozen=True)
 class OpenModel(Model):
-    """A model with open sizes: its paddings depend on these sizes, so the file is lowered again for each set
+    """A model with open sizes. Its paddings depend on these sizes, so the file is lowered again for each set
     of shapes."""
 
     file: File | None = None
@@ -68,8 +68,8 @@ class OpenModel(Model):
 
 
 def opened(file: File, apart: Collection[str] = ()) -> Model:
-    """Return the model with its open sizes. It is lowered with the file's shapes (size 1 for each of them),
-    or else with TRIAL_SIZES."""
+    """Return the model with its open sizes. It is lowered for the file's shapes (where open sizes are 1), or,
+    if that fails, for TRIAL_SIZES."""
     names = names_of(file)
     ends = [(names[n], file.tensors[n]) for n in file.inputs]
     if all(-1 not in tensor.signature for _, tensor in ends):
@@ -150,8 +150,8 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
 
 
 def _name_results(low: Lowering) -> None:
-    """Name each result like its tensor: rename the node's output, or add a node if the value is also another
-    result or an input."""
+    """Give each result the name of its tensor: rename the node's output, or add an Identity if the value is
+    also another result or an input."""
     results = {low.last_of(number): low.names[number] for number in low.file.outputs}
     renamed: dict[str, str] = {}
     made = {node.outputs[0] for node in low.nodes if len(node.outputs) == 1}
@@ -187,7 +187,7 @@ def _add(low: Lowering, operator: FileOperator, apart: bool) -> None:
             if number >= 0:
                 low.tensor(number)
         if apart:
-            raise Unsupported("no device can run it in this form")
+            raise Unsupported("a device cannot run this form of it")
         if operator.op in CONTROL:
             raise Unsupported(f"{operator.op} runs another subgraph of the file; vkq runs one")
         if rule is None:

@@ -28,7 +28,7 @@ def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[
 
 
 def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SPACE_TO_BATCH_ND: each position in a block becomes a batch."""
+    """Lower SPACE_TO_BATCH_ND: each position in a block becomes a batch element."""
     (a, b), margins, (n, h, w, c) = _block(low, operator)
     x, y = operator.inputs[0], operator.outputs[0]
     dtype = low.dtype(x)
@@ -59,8 +59,8 @@ def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> No
     low.give(y, low.emit("Slice", [name, *names]))
 
 
-def _taken(low: Lowering, operator: FileOperator, places: dict[int, Sequence[int]]) -> None:
-    """Emit the elements with these indices along some axes."""
+def _gathered(low: Lowering, operator: FileOperator, places: dict[int, Sequence[int]]) -> None:
+    """Emit a Gather of these indices along each axis in *places*."""
     name = low.last_of(operator.inputs[0])
     same_parameters(low, operator.inputs[:1], operator.outputs[0])
     for axis, chosen in places.items():
@@ -81,14 +81,14 @@ def mirror_pad(low: Lowering, operator: FileOperator, activation: str) -> None:
         if pair.any():
             mode = "symmetric" if symmetric else "reflect"
             places[axis] = np.pad(np.arange(size), pair.tolist(), mode=mode).tolist()  # type: ignore[call-overload]
-    _taken(low, operator, places)
+    _gathered(low, operator, places)
 
 
 def reverse(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower REVERSE_V2."""
     shape = low.shape(operator.inputs[0])
     axes = {a % max(len(shape), 1) for a in low.numbers(operator.inputs[1], "axes")}
-    _taken(low, operator, {axis: range(shape[axis])[::-1] for axis in sorted(axes)})
+    _gathered(low, operator, {axis: range(shape[axis])[::-1] for axis in sorted(axes)})
 
 
 def filled(low: Lowering, operator: FileOperator, activation: str) -> None:

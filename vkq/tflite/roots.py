@@ -1,6 +1,6 @@
-"""LiteRT's own roots, quotients and comparisons of 8-bit values, in fixed point as in its kernels. For a root
-of a negative number and for a division by zero, LiteRT ends the run with an error; each function states the
-entry that its table has instead."""
+"""LiteRT's own roots, quotients and comparisons of 8-bit values, in fixed point as in its kernels. LiteRT
+ends a run with an error at the root of a negative number and at a division by zero; each function here
+documents the table entry for this case."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .lowering import Unsupported
 ROOT_BITS = 20  # fraction bits of a reciprocal square root
 WORD = 31  # bits of an int32 without its sign
 SCALED_BITS = 8  # bits by which compared integers are shifted left
-# 48 / 17 and -32 / 17 with 29 fraction bits: the linear approximation with which Newton's steps begin.
+# 48 / 17 and -32 / 17 with 29 fraction bits: the linear start value of the Newton iteration.
 LINE = 1515870810, -1010580540
 
 
 def reciprocal_root(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own RSQRT. The entries of 0 and of values below the zero point, which LiteRT refuses at
-    run time, are the largest value."""
+    """Return LiteRT's own RSQRT. The entries of 0 and of negative values, which LiteRT refuses at run time,
+    are the largest value."""
     factor = fixed_multiplier(1.0 / (math.sqrt(x.scale) * y.scale))
     found = np.full(256, y.qmax, np.int64)
     for i, value in enumerate((every(x) - x.zero_point).tolist()):
@@ -36,8 +36,8 @@ def reciprocal_root(x: QParams, y: QParams) -> Array:
 
 
 def _inverse_root(value: int) -> tuple[int, int]:
-    """Return (whole, shift): ``1 / sqrt(value)`` is ``whole * 2**(shift - 31)``, by five of Newton's steps in
-    fixed point."""
+    """Return (whole, shift) with ``1 / sqrt(value) = whole * 2**(shift - 31)``, by five Newton steps in fixed
+    point."""
     if value <= 1:
         return 2**31 - 1, 0
     shift, pairs = 11, (31 - value.bit_length()) // 2 - 1
@@ -60,8 +60,8 @@ def _saturated_left(values: Array, shift: int) -> Array:
 
 
 def root(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own SQRT, which truncates its result to an integer. Entries below the zero point, which
-    LiteRT refuses at run time, are 0."""
+    """Return LiteRT's own SQRT, which truncates its result to an integer. The entries of negative values,
+    which LiteRT refuses at run time, are 0."""
     real = np.float32(x.scale) * (every(x) - x.zero_point).astype(np.float32)
     steps = np.sqrt(np.maximum(real, np.float32(0))) / np.float32(y.scale)
     return stored(np.trunc(steps).astype(np.float64) + y.zero_point, y)
@@ -93,8 +93,8 @@ def quotient(a: QParams, b: QParams, y: QParams, limits: tuple[float, float]) ->
 
 
 def _shifted(values: Array, right: Array) -> Array:
-    """Return ``round_half_away(values / 2**right)``. A shift of more than 31 bits gives what LiteRT's code
-    computes on x86-64: a shift by the low five bits of *right*, plus 1 for values of 0 or more."""
+    """Return ``round_half_away(values / 2**right)``. For shifts of more than 31 bits, the result is that of
+    LiteRT's code on x86-64: a shift by the low five bits of *right*, plus 1 for values of 0 or more."""
     rounded = [
         int(rounding_shift(v, n)) for v, n in zip(values, np.minimum(right, WORD).tolist(), strict=True)
     ]
@@ -102,8 +102,8 @@ def _shifted(values: Array, right: Array) -> Array:
 
 
 def _inverse(value: int) -> tuple[int, int]:
-    """Return (whole, shift): ``1 / value`` is ``whole * 2**(-31 - shift)``, by three of Newton's steps in
-    fixed point."""
+    """Return (whole, shift) with ``1 / value = whole * 2**(-31 - shift)``, by three Newton steps in fixed
+    point."""
     bits = value.bit_length()
     half = np.array(value << (WORD - bits))  # 0.5 to 1, with 31 fraction bits
     x = LINE[0] + _product(half, np.array(LINE[1]))
@@ -124,7 +124,7 @@ def compared(op: str, a: QParams, b: QParams) -> Array:
     integer multiples of 1/256."""
     if max(a.scale, b.scale) >= 1:
         raise Unsupported(
-            f"it compares numbers of the scales {a.scale} and {b.scale}; LiteRT takes less than 1"
+            f"it compares values with scales {a.scale} and {b.scale}; LiteRT requires less than 1"
         )
     left, right = (
         by_fixed((every(q) - q.zero_point) << SCALED_BITS, *fixed_multiplier(q.scale)) for q in (a, b)

@@ -1,4 +1,4 @@
-"""LiteRT's public schema: tables with the number, type and default of their fields, operators, types.
+"""LiteRT's public schema: the tables (the number, type and default of each field), the operators, the types.
 
 A field's type is a scalar's name, ``string``, a table's name, or one of these in brackets for a vector.
 Source: https://github.com/google-ai-edge/LiteRT, ``tflite/converter/schema/schema.fbs``.

@@ -38,8 +38,8 @@ class InferenceSession(session.InferenceSession):
     _whole = LitertCpuModel
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
-        """Read the model. With a fallback, operators that no device can run are kept as unknown operators,
-        for LiteRT."""
+        """Read the model. With a fallback, operators that no device can run become unknown operators, which
+        LiteRT runs."""
         super()._read(model, constant_inputs)
         apart = set[str]()
         while self._fallback and not self._unread:

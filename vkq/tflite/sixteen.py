@@ -1,5 +1,5 @@
-"""Reads files with int16 activations (16x8) as float files: LiteRT sums their products in 64 bits, which a
-device does not support. Each value is clipped to its 16-bit range, but not rounded to 16 bits."""
+"""Reads files with int16 activations (16x8) as float files, because LiteRT sums their products in 64 bits,
+which a device does not support. Each value is clipped to its 16-bit range, but not rounded to 16 bits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _real(tensor: FileTensor) -> FileTensor:
 
 
 def _converted(operator: FileOperator, tensors: Sequence[FileTensor]) -> str:
-    """Return the operator that replaces QUANTIZE or DEQUANTIZE, now that int16 tensors are float."""
+    """Return the name of the operator that replaces QUANTIZE or DEQUANTIZE once int16 tensors are float."""
     if operator.op not in ("QUANTIZE", "DEQUANTIZE"):
         return operator.op
     x, y = tensors[operator.inputs[0]], tensors[operator.outputs[0]]
