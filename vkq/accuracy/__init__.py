@@ -1,5 +1,5 @@
-"""Quantization of models that preserves accuracy: choice of the values that become 8 or 4 bits, and measures
-of how close the quantized model is."""
+"""Quantization of models that preserves accuracy: it chooses the values that become 8 or 4 bits, and measures
+how close the quantized model is to the float model."""
 
 from .keep import KeptLayer
 from .layers import compare_layers

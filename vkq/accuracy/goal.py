@@ -14,18 +14,18 @@ from ..errors import ArgumentError
 from ..onnx.protobuf import package
 from .trial import Found
 
-SHARE = 0.995  # default target: the share of the float model's score that must remain
+SHARE = 0.995  # default target, as a fraction of the float model's score
 SHOWN = 500  # most characters of a failed script's output in an error message
 
 Judge = Callable[[Path], "float | bool"]
 
 
 class Goal:
-    """Call the goal with a candidate: it returns True if the candidate is good enough.
+    """A callable that returns True if a candidate (`Found`) is good enough.
 
-    least_db, least_same: bounds for the worst output. judge: called with the path of the candidate's ONNX
-    file; it returns a score, or True for a good model. A score must be at least *least*, by default 99.5 % of
-    the score of the float model.
+    least_db, least_same: least ``snr_db`` and ``same`` of the worst output. judge: called with the path of
+    the candidate's ONNX file; it returns a score, or True for a good model. A score must be at least *least*,
+    by default 99.5 % of the float model's score.
 
     Raises ArgumentError if the judge rejects the float model itself.
     """
@@ -76,8 +76,8 @@ class Goal:
 def script(path: str | os.PathLike[str]) -> Judge:
     """Make a judge from a program (a Python file, or an executable) that is called with a candidate's path.
 
-    If the last line that it prints is a number, this is the score, and the exit code must be 0. Without a
-    number, exit code 0 means True and any other exit code False.
+    If the last line that the program prints is a number, this is the score, and the exit code must be 0.
+    Without a number, exit code 0 means True and any other exit code False.
     """
     file = Path(path).absolute()
     if not file.is_file():

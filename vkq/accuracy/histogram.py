@@ -1,5 +1,5 @@
-"""The distribution of a tensor's elements over many samples: a growing histogram, and the noise of a
-scale."""
+"""The distribution of a tensor's elements over many samples, in a histogram with a growing range; the
+quantization noise of a scale."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 
 from ..graph.graph import Array
 
-# Bins over [-limit, limit]. If a one-sided range covers a quarter of the bins, each of 256 steps still has 8
-# bins.
+# Number of bins over [-limit, limit]. Even if a range without negative values covers only a quarter of the
+# bins, each of its 256 quantization steps still has 8 bins.
 BINS = 8192
 
 
@@ -16,7 +16,8 @@ CHUNK = 1 << 20  # elements that are counted at a time, so that copies of large 
 
 
 class Histogram:
-    """Counts of a tensor's elements over ``[-limit, limit]``. The limit doubles when an element is outside.
+    """Counts of a tensor's elements over ``[-limit, limit]``. If an element is outside, the limit doubles
+    until it fits.
 
     NaN and infinities are ignored. ``low`` and ``high`` are the smallest and the largest element.
 
@@ -57,7 +58,7 @@ class Histogram:
         return np.asarray((np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit)
 
     def noise(self, scale: float, zero_point: int, qmin: int, qmax: int) -> float:
-        """Return the mean squared error of quantizing with this scale. Zeros add no error."""
+        """Return the mean squared error of quantization with this scale. Zeros add no error."""
         used = np.flatnonzero(self.counts)
         if not used.size:
             return 0.0
@@ -67,13 +68,13 @@ class Histogram:
         return float(np.square(near - x) @ counts / counts.sum())
 
     def clipped(self, low: float, high: float) -> float:
-        """Return the share of elements outside a range, to the precision of a bin."""
+        """Return the fraction of elements outside a range, to the precision of a bin."""
         step = 2 * self.limit / BINS
         outside = (self.centres < low - step) | (self.centres > high + step)
         return float(self.counts[outside].sum() / max(self.counts.sum(), 1))
 
     def quantile(self, share: float) -> float:
-        """Return the value that is larger than this share of all elements."""
+        """Return the value below which the fraction *share* of all elements lies."""
         total = np.cumsum(self.counts)
         at = int(np.searchsorted(total, share * total[-1]))
         return float(np.clip(self.centres[min(at, BINS - 1)], self.low, self.high))

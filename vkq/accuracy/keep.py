@@ -1,4 +1,4 @@
-"""Chooses layers that do not become int8, so that a target is reached with the fewest multiply-adds outside
+"""Chooses the layers that do not become int8, to reach a target with the fewest multiply-adds outside
 int8."""
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from .observe import Observed
 from .place import blocks, elementwise
 from .trial import Found, HeldOut
 
-# Least gain in dB for which element-wise operators become float, which moves four times as many bytes.
+# Least gain in dB for which element-wise operators become float, which quadruples the bytes that they move.
 ELEMENTWISE_GAIN = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class KeptLayer:
-    """A layer that leaves int8. Its kind is "weights" if its weight stays int8, else "float". share: the
-    layer's share of all multiply-adds."""
+    """A layer that does not compute in int8. form: "weights" if its weight stays int8, else "float". share:
+    the layer's fraction of all multiply-adds."""
 
     layer: str
     form: str
@@ -33,9 +33,9 @@ def kept_layers(
     trial: HeldOut, found: Found, seen: Observed, reached: Callable[[Found], bool],
     progress: Callable[[str], None],
 ) -> tuple[Found, tuple[KeptLayer, ...], bool]:  # fmt: skip
-    """Take layers out of int8, with the fewest multiply-adds, until `reached` returns True for the plan.
-    Return the plan, the layers out of int8, and True if the goal is reached. If it is not, the plan is the
-    best found.
+    """Take layers out of int8, with as few multiply-adds as possible, until *reached* returns True. Return
+    the plan, the layers out of int8, and True if the goal is reached; otherwise the plan is the best one
+    found.
 
     1. Element-wise operators become float if that helps. They have no multiply-adds, and a chain of them then
        rounds once.
@@ -75,8 +75,8 @@ def kept_layers(
 def _without_multiplying(
     trial: HeldOut, found: Found, seen: Observed, progress: Callable[[str], None]
 ) -> tuple[Found, tuple[KeptLayer, ...]]:
-    """Make element-wise operators float, then equalize the ranges of the channels behind them; keep each step
-    only if it helps."""
+    """Make element-wise operators float, then equalize the channels of the convolutions after them. Keep each
+    of the two steps only if it helps."""
     rest = elementwise(found.proto)
     floats = found.plan.floats | set(rest)
     new = trial(found.proto, dataclasses.replace(found.plan, floats=floats))
@@ -93,7 +93,7 @@ def _without_multiplying(
 
 
 class _Chooser:
-    """Makes plans in which some blocks of layers are not int8."""
+    """Makes plans in which some layers, each with its block (`blocks`), are not int8."""
 
     def __init__(self, trial: HeldOut, found: Found, work: Mapping[str, int]):
         self.trial, self.found, self.work = trial, found, work
@@ -101,7 +101,8 @@ class _Chooser:
         self.blocks = {name: nodes for name, nodes in every.items() if name not in found.plan.floats}
 
     def without(self, names: Sequence[str], weights: bool) -> Found:
-        """Return the plan with these blocks out of int8: weight-only int8 if *weights*, else float."""
+        """Return the plan with the blocks of these layers out of int8: with int8 weights and float
+        activations if *weights*, else float."""
         plan = self.found.plan
         nodes = {node for name in names for node in self.blocks[name]}
         only = plan.only_weights | (set(names) if weights else set())
@@ -109,7 +110,8 @@ class _Chooser:
         return self.trial(self.found.proto, new)
 
     def order(self, progress: Callable[[str], None]) -> list[str]:
-        """Return the layers, those first that remove the most noise per multiply-add when they leave int8."""
+        """Return the layers in descending order of the noise, per multiply-add, that disappears when the
+        layer leaves int8."""
         gains = {}
         before = 10 ** (-self.found.snr_db / 10)
         for i, name in enumerate(self.blocks, 1):

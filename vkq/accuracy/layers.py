@@ -37,9 +37,10 @@ def compare_layers(
     """Compare each layer of a *quantized* model with the float *model* from which it was made. Return a row
     for each value that both models have, in the order of the graph.
 
-    Both models run node by node through ONNX Runtime's CPU provider, so only the values of one layer, and
-    those that later layers read, take memory. If `quantize` scaled channels, the float model is scaled
-    likewise, by the quantized model's metadata. samples: each maps the inputs' names to arrays.
+    Both models run node by node through ONNX Runtime's CPU provider, so that memory holds only the values of
+    one layer and those that later layers read. If `quantize` scaled channels, the float model's channels are
+    scaled likewise, as recorded in the quantized model's metadata. samples: each maps the inputs' names to
+    arrays.
 
     Raises ModelError if the models have no values in common or a model cannot be read.
     """
@@ -58,9 +59,10 @@ def compare_layers(
 
 @dataclasses.dataclass
 class Site:
-    """A value of both models: the float value to compare with (``real``), its name in the quantized model,
-    the nodes of its layer in order, their inputs in the float model (by the quantized model's names), and its
-    DequantizeLinear."""
+    """A value of both models, and the layer that computes it. name: the value in the float model. real: the
+    float value to compare with (after a fused activation). there: the value in the quantized model. nodes:
+    the layer's nodes in the quantized model, in order. reads: by the names of the layer's inputs in the
+    quantized model, their names in the float model. dequantize: the value's DequantizeLinear, or None."""
 
     name: str
     real: str
@@ -82,8 +84,8 @@ class LayerComparison:
         self.tallies = {site.name: Tally() for site in self.sites}
         if not self.sites:
             raise ModelError(
-                "the models have no quantized value in common: give the float model from which the other was"
-                " made"
+                "the models have no quantized value in common: give the float model from which the quantized"
+                " model was made"
             )
 
     def _site(self, name: str) -> Site | None:
@@ -116,8 +118,8 @@ class LayerComparison:
         return Site(name, real, there, nodes, reads, dequantize)
 
     def _quantized(self, name: str) -> tuple[str, Any]:
-        """Return the name that a float value has in the quantized model after its quantization, and its
-        DequantizeLinear."""
+        """Return the name of a float value in the quantized model, after its QuantizeLinear and
+        DequantizeLinear, and this DequantizeLinear; the value's own name and None if it is not quantized."""
         walk = self.quantized
         made = walk.maker.get(name)
         if made is not None and made.op_type == DQ:
@@ -129,15 +131,16 @@ class LayerComparison:
         return (found.output[0], found) if found is not None else (name, None)
 
     def _activated(self, name: str) -> str:
-        """Return the float value that corresponds to a quantized value. If a Relu or Clip is its only reader,
-        return that operator's result, because the range of the quantized value may replace the operator."""
+        """Return the float value that corresponds to a quantized value. If the only reader of the value is a
+        Relu or Clip, return the reader's result, because the range of the quantized value may replace this
+        operator."""
         readers = self.real.readers[name]
         alone = len(readers) == 1 and readers[0].op_type in ("Relu", "Clip") and name not in self.real.outputs
         return str(readers[0].output[0]) if alone else name
 
     def _read_of_float(self, at: str) -> str | None:
-        """Return the float value for a value of the quantized model: of the same name, or of the name after
-        its QuantizeLinear and DequantizeLinear."""
+        """Return the name in the float model of a value *at* of the quantized model: the same name, or the
+        name before QuantizeLinear and DequantizeLinear; None if there is none."""
         node = self.quantized.maker.get(at)
         if node is not None and node.op_type == DQ:
             before = self.quantized.maker.get(node.input[0])
@@ -194,7 +197,8 @@ class LayerComparison:
         )  # fmt: skip
 
     def _scale(self, site: Site, found: Histogram) -> tuple[float, float, float]:
-        """Return the clipped share, the used share of the range, and the loss in dB of the result's scale."""
+        """Return the clipped fraction of the elements, the used fraction of the range, and the loss in dB of
+        the result's scale."""
         if site.dequantize is None:
             return 0.0, 1.0, 0.0
         arrays = [self.quantized.constants.get(name) for name in site.dequantize.input[1:]]
@@ -217,8 +221,8 @@ class LayerComparison:
         )
 
     def _weight_loss(self, site: Site) -> float:
-        """Return the largest loss, over the channels, of a constant weight's scales against scales of the
-        weight's range."""
+        """Return the largest loss in dB, over the channels, of a constant weight's scales against scales from
+        the weight's range."""
         most = 0.0
         for node in site.nodes:
             source = next(
@@ -243,7 +247,8 @@ class LayerComparison:
         return most
 
     def _float_weight(self, node: Any, index: int) -> Array | None:
-        """Return the constant input of the float layer; activations fused into the layer are skipped."""
+        """Return the constant input *index* of the float layer; activations fused into the layer are
+        skipped."""
         while node is not None and node.op_type in ("Relu", "Clip"):
             node = self.real.maker.get(node.input[0])
         if node is None or index >= len(node.input):
@@ -252,8 +257,8 @@ class LayerComparison:
 
 
 def _with_floats(proto: Any) -> Any:
-    """Dequantize each value that the QOperator form has only as ``NAME_quantized``, and quantize it again for
-    its readers: the values stay the same, and the float model's values can be fed to a layer."""
+    """Insert a DequantizeLinear and a QuantizeLinear after each value that the QOperator form has only as
+    ``NAME_quantized``. All values stay the same, and a layer can be fed with the float model's values."""
     onnx = package()
     made = {name for node in proto.graph.node for name in node.output} | {v.name for v in proto.graph.input}
     known = {tensor.name for tensor in proto.graph.initializer}

@@ -15,9 +15,9 @@ from .shown import decibels
 @dataclasses.dataclass(frozen=True)
 class OutputRow:
     """One output over all samples. snr_db: signal to noise. even_db: -20 log10 of the mean over the channels
-    (axis 1) of sqrt(noise / signal), at most 1 for each. Channels count alike, so that boxes of 0 to 320 do
-    not hide scores of 0 to 1. channel, channel_db: the worst channel and its signal to noise. same: the share
-    of rows (or pixels) with the same largest channel."""
+    (axis 1) of sqrt(noise / signal), where each channel's term is at most 1. All channels count equally, so
+    that boxes of 0 to 320 do not hide scores of 0 to 1. channel, channel_db: the worst channel and its signal
+    to noise. same: the fraction of rows (or pixels) for which the same channel is the largest."""
 
     name: str
     snr_db: float
@@ -35,7 +35,8 @@ class OutputRow:
 
 
 class Agreement:
-    """Sums over samples of any shapes; ``rows()`` returns an `OutputRow` for each float output.
+    """Sums that compare two models over samples of any shapes; ``rows()`` returns an `OutputRow` for each
+    float output.
 
     >>> agreement = Agreement(["y"])
     >>> agreement.add([np.float32([[1, 8]])], [np.float32([[1.1, 8]])])
@@ -61,7 +62,7 @@ class Agreement:
             same = x.reshape(rows).argmax(1) == y.reshape(rows).argmax(1)
             new = [np.square(x).sum(axes), np.square(x - y).sum(axes), same.sum(), same.size]
             old = self.sums.get(name)
-            # The shapes differ because an axis is open: treat all elements as one channel.
+            # An axis is open, so that shapes differ: treat all elements as one channel.
             if old is not None and old[0].shape != new[0].shape:
                 old[:2], new[:2] = ([np.atleast_1d(v.sum()) for v in each[:2]] for each in (old, new))
             self.sums[name] = new if old is None else [p + q for p, q in zip(old, new, strict=True)]

@@ -1,5 +1,5 @@
-"""Changes of a float model that make it easier to quantize: equal ranges of channels, and biases that
-compensate rounded weights."""
+"""Changes of a float model before quantization: channels are scaled to equal ranges, and biases compensate
+the rounding of weights."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LIMIT = 1024.0  # largest factor, and largest divisor, of a channel
 
 
 def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
-    """Return the model in which neighbouring convolutions have equal ranges of channels, and the number of
-    such pairs.
+    """Return the model with equalized channels between neighbouring convolutions, and the number of such
+    pairs.
 
-    A pair is a convolution, an optional Relu, and a convolution that is its only reader. Each channel between
-    the two is divided by s, and the second weight is multiplied by s, so the function stays the same. a_c is
-    the largest magnitude of the channel, and w_c of the second weight's elements for it:
-    ``s_c = sqrt(a_c / w_c)`` up to a common factor. Before a depthwise convolution, whose channels each have
-    a scale, ``s_c = a_c``. (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao
-    et al. 2022.)
+    A pair is a convolution, an optional activation in `EQUIVARIANT`, and a convolution that is its only
+    reader. Channel c between the two is divided by s_c, and the second weight's elements for it are
+    multiplied by s_c, so that the function stays the same: ``s_c = sqrt(a_c / w_c)`` up to a common factor,
+    where a_c is the largest magnitude of the channel and w_c that of these elements. A depthwise convolution
+    has a scale for each channel; before it, ``s_c = a_c``. (Nagel et al. 2019,
+    https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
@@ -43,14 +43,14 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
         factors = None if peaks is None or len(peaks) != len(w) else _factors(second, v, peaks)
         if factors is None:
             continue
-        _share(editor, first, second, factors)
+        _rescale(editor, first, second, factors)
         pairs.append([first.name, second.name, factors.tolist()])
     _note(copy, EQUALIZED, pairs)
     return copy, len(pairs)
 
 
-def _share(editor: _Editor, first: Any, second: Any, s: Array) -> None:
-    """Divide the channels between two convolutions by s."""
+def _rescale(editor: _Editor, first: Any, second: Any, s: Array) -> None:
+    """Divide the channels between two convolutions by s, and multiply the second weight by s."""
     w, v = editor.array(first.input[1]), editor.array(second.input[1])
     editor.set(first.input[1], w / s.reshape(-1, *(1 for _ in w.shape[1:])))
     if len(first.input) > 2 and first.input[2]:
@@ -59,9 +59,9 @@ def _share(editor: _Editor, first: Any, second: Any, s: Array) -> None:
 
 
 def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, dict[str, Range], list[str]]:
-    """Return the model in which convolutions behind float operators read channels of equal ranges: a Mul
+    """Return the model in which convolutions after float operators read channels of equal ranges: a Mul
     divides each channel by s, and the weight is multiplied by s, as in `equalized`. Also return the ranges of
-    the Muls' results, and the names of the Muls. floats: the nodes that stay float. (Xiao et al. 2022,
+    the Muls' results, and the names of these results. floats: the nodes that stay float. (Xiao et al. 2022,
     https://arxiv.org/abs/2211.10438.)"""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
@@ -99,8 +99,8 @@ def _divide(editor: _Editor, node: Any, s: Array) -> str:
 
 
 def repeated(proto: Any, quantized: Any) -> Any:
-    """Apply to the float model the channel factors that *quantized* records in its metadata. The float model
-    computes the same function; intermediate values of the two models become comparable."""
+    """Return the float model with the channel factors that *quantized* records in its metadata. It computes
+    the same function as *proto*, and its intermediate values are comparable with the quantized model's."""
     notes = {entry.key: json.loads(entry.value) for entry in quantized.metadata_props if entry.key in NOTES}
     if not notes:
         return proto
@@ -109,7 +109,7 @@ def repeated(proto: Any, quantized: Any) -> Any:
     nodes = {node.name: node for node in copy.graph.node}
     for first, second, s in notes.get(EQUALIZED, ()):
         if first in nodes and second in nodes:
-            _share(editor, nodes[first], nodes[second], np.array(s))
+            _rescale(editor, nodes[first], nodes[second], np.array(s))
     for name, s in notes.get(SMOOTHED, ()):
         if name in nodes:
             _divide(editor, nodes[name], np.array(s))
@@ -125,7 +125,7 @@ def _note(proto: Any, key: str, value: Any) -> None:
 
 
 def _across(weight: Array, channels: int) -> tuple[int, ...]:
-    """Return the shape in which one factor for each input channel broadcasts to a weight."""
+    """Return the shape in which an array of one factor for each input channel broadcasts to a weight."""
     rest = (1,) * (weight.ndim - 2)
     return (-1, 1, *rest) if weight.shape[1] == 1 and len(weight) == channels else (1, -1, *rest)
 
@@ -151,8 +151,8 @@ def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
 
 def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
     """Return the float model with biases that compensate the mean error of rounded weights, and the number of
-    changed biases: ``b += (W - W_q) E[x]``, with the mean of each input channel, for Conv and Gemm. (Nagel et
-    al. 2019.)"""
+    changed biases. For Conv and Gemm, ``b += (W - W_q) E[x]``, where E[x] is the mean of each input channel.
+    (Nagel et al. 2019.)"""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor, made = _Editor(copy), Walk(quantized)
     rounded = {n.name: made.constants.get(n.input[1]) for n in made.nodes if n.op_type in ("Conv", "Gemm")}
@@ -188,7 +188,7 @@ def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
 
 
 class _Editor:
-    """Changes constants of a model that have a single reader."""
+    """Changes those constants of a model that have a single reader."""
 
     def __init__(self, proto: Any):
         self.proto = proto
@@ -211,8 +211,8 @@ class _Editor:
         self.tensors[name].CopyFrom(package().numpy_helper.from_array(array.astype(dtype), name))
 
     def convolution_before(self, node: Any) -> Any:
-        """Return the Conv before this Conv, directly or before an equivariant activation, if its result has
-        no other reader."""
+        """Return the Conv whose result this Conv reads, directly or through an equivariant activation, if
+        there is no other reader."""
         if node.op_type != "Conv" or not self.own(node.input[1]):
             return None
         name = node.input[0]

@@ -15,8 +15,9 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 class Observed:
-    """For each float value a histogram; for each channel of a layer's input the mean, the smallest and the
-    largest element. ``work``: multiply-adds of each layer, by node name, for one sample."""
+    """Statistics of a float model's values: a histogram of each value, and the mean, the smallest and the
+    largest element of each channel that a layer reads. ``work``: by node name, the multiply-adds of each
+    layer for one sample."""
 
     def __init__(self, proto: Any, samples: Iterable[Mapping[str, Array]]):
         self.walk = Walk(proto)

@@ -1,5 +1,5 @@
-"""Writes quantization into a float model: QDQ form by onnxruntime.quantization, with given ranges; outputs
-and chosen layers stay float."""
+"""Inserts QDQ nodes into a float model by onnxruntime.quantization, with given ranges; outputs and chosen
+layers stay float."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def placed(proto: Any, plan: QuantPlan) -> Any:
 
 
 def tail(proto: Any) -> list[str]:
-    """Return the nodes that compute outputs from the last layers' results: nodes with a path to an output on
-    which there is no convolution or product."""
+    """Return the names of the nodes after the last layers: a path without a convolution or product leads from
+    the node to an output."""
     maker = {name: node for node in proto.graph.node for name in node.output}
     found: dict[str, None] = {}
     ahead = [value.name for value in proto.graph.output]
@@ -86,8 +86,8 @@ def elementwise(proto: Any) -> list[str]:
 
 
 def blocks(proto: Any) -> dict[str, list[str]]:
-    """Return, for each layer with a weight, its node and the nodes after it up to the next layers. They
-    become float together. A node after several layers belongs to the last of these layers."""
+    """Return, by the name of each layer with a weight, the layer's node and the nodes after it up to the next
+    layers, which become float together with it. A node after several layers belongs to the last one."""
     constants = {tensor.name for tensor in proto.graph.initializer}
     owner: dict[str, str] = {}
     order: dict[str, int] = {}
@@ -126,8 +126,8 @@ def _float_outputs(model: Any, floats: Collection[str]) -> None:
 
 
 def _read_floats(model: Any, floats: Collection[str], before: Mapping[str, Any]) -> None:
-    """Let nodes that stay float read values from before their quantization; a Relu or Clip that a range
-    replaced is inserted again. before: the float model's nodes by their results."""
+    """Let nodes that stay float read values as they were before quantization. If a range replaced a Relu or
+    Clip before such a node, insert the operator again. before: the float model's nodes, by their results."""
     maker = {name: node for node in model.graph.node for name in node.output}
     names = {node.name for node in model.graph.node}
     again: dict[str, str] = {}

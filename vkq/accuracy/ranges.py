@@ -1,4 +1,4 @@
-"""Six rules that choose the range of an 8-bit tensor from its histogram."""
+"""Six rules that choose the quantization range of a tensor from its histogram."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .histogram import BINS, Histogram
 
 Range = tuple[float, float]
 LEVELS = 256
-FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as fractions of the whole range
+FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as fractions of the full range
 
 
 def full_range(found: Histogram) -> Range:
@@ -20,7 +20,8 @@ def full_range(found: Histogram) -> Range:
 
 
 def percentile(share: float) -> Callable[[Histogram], Range]:
-    """Return a rule that drops *share* of the elements, half at each end of the range."""
+    """Return a rule that leaves the fraction *share* of the elements outside the range, half of them at each
+    end."""
 
     def rule(found: Histogram) -> Range:
         low, high = full_range(found)
@@ -32,8 +33,8 @@ def percentile(share: float) -> Callable[[Histogram], Range]:
 
 
 def least_squares(found: Histogram) -> Range:
-    """Return the range with the smallest mean squared error: both ends are scaled together first, then each
-    end alone."""
+    """Return the range with the smallest mean squared error. The search scales both ends together first, then
+    each end alone."""
     low, high = full_range(found)
     best = min(((low * f, high * f) for f in FACTORS), key=lambda r: _error(found, r))
     best = min(((best[0], high * f) for f in FACTORS if high), key=lambda r: _error(found, r), default=best)

@@ -1,4 +1,5 @@
-"""Quantizes a model as well as a given time allows, and keeps parts in float if a target requires it."""
+"""Searches the most accurate quantization of a model within a given time; layers stay float if a target
+requires it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ HELD = 3  # every HELD-th sample is used for the comparison, not for the calibra
 
 @dataclasses.dataclass(frozen=True)
 class QuantizedReport:
-    """The result of a search. *steps*: the changes tried, with their gains. *outputs* are measured on
+    """The result of a search. *steps*: the changes tried, with their gains. *outputs*: the accuracy on
     *held_out* samples, which were not used for ranges. *kept*: the layers that are not int8. *reached*: True
     if the target was reached (None without a target). *before*: the model before layers left int8 to reach
     the target."""
@@ -75,19 +76,19 @@ def quantize(
     least: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> QuantizedReport:
-    """Write the quantized *model*, QDQ form in one file. For each value the best of six ranges is chosen,
-    biases are corrected, and neighbouring convolutions are equalized; each change is kept if it helps on
-    samples held out of the calibration.
+    """Write the quantized *model* in QDQ form to one file. The best of six ranges is chosen for each value,
+    biases are corrected, and neighbouring convolutions are equalized. A change is kept if it helps on samples
+    held out of the calibration.
 
-    samples: inputs by name, a sequence, or a function that yields them at each call; every third is held out
-    (a single sample is used for both). seconds: after this time no further change is tried; the first choices
-    are always made. exclude: nodes, or modules that contain them, that stay float. only_weights: nodes with
-    int8 weights and float activations. Outputs, and the operators that compute them from the last layers'
-    results, stay float. target_db, target_agreement (0 to 1), target_judge: layers leave int8, fewest
-    multiply-adds first, until the worst output reaches these values (in dB ``snr_db`` and ``even_db`` of
-    `OutputRow`) and the judge accepts the model. The judge is called with the path of a candidate and returns
-    True, or a score of at least *least* (by default 99.5 % of the float model's score). progress: called with
-    each step.
+    samples: mappings of input names to arrays, as a sequence, or as a function that yields them at each call;
+    every third is held out (a single sample is used for both). seconds: after this time no further change is
+    tried; the first choices are always made. exclude: names of nodes that stay float, or of modules that
+    contain them. only_weights: nodes with int8 weights and float activations. Outputs, and the operators that
+    compute them from the last layers' results, stay float. target_db, target_agreement (0 to 1),
+    target_judge: layers leave int8, fewest multiply-adds first, until the worst output reaches these values
+    (``snr_db``, ``even_db`` and ``same`` of `OutputRow`) and the judge accepts the model. The judge is called
+    with the path of a candidate and returns True, or a score of at least *least* (by default 99.5 % of the
+    float model's score). progress: called with each step.
 
     Raises ArgumentError for invalid options, ModelError for a model that cannot be quantized.
     """
@@ -96,7 +97,7 @@ def quantize(
     quantizer()
     every = samples if callable(samples) else lambda: iter(samples)
     with tempfile.TemporaryDirectory() as folder, files.output(Path(target)) as beside, refusals_told():
-        remedy = "take one scale for a weight (--per-tensor)"
+        remedy = "use one scale for each weight (--per-tensor)"
         path = prepared(model, folder, CHANNELS if per_channel else 0, "scales of channels", remedy)
         proto = package().load(path)
         weights = frozenset(chosen(proto, only_weights))
@@ -182,7 +183,7 @@ class Search:
         return new
 
     def _values(self, found: Found) -> Found:
-        """Choose the best rule for each value, first for the values whose range loses most."""
+        """Choose the best rule for each value, in descending order of `_by_loss`."""
         before, changed = found, 0
         for name in self._by_loss(found):
             histogram = self.seen.histograms[name]

@@ -7,7 +7,7 @@ import html
 import math
 from typing import Any
 
-SPOILT = 6.0  # a scale that loses more dB than this is reported
+SPOILT = 6.0  # scales with a larger loss in dB are reported
 WORST = 5  # most layers that are named under the table
 WIDE = 100  # least width in characters with which the table shows all columns
 CLEAN = 60.0  # dB at which a bar of the plot is full
@@ -15,13 +15,13 @@ CLEAN = 60.0  # dB at which a bar of the plot is full
 
 @dataclasses.dataclass(frozen=True)
 class LayerRow:
-    """How close one value of the quantized model is to the float model's, over all samples.
+    """How close one value of the quantized model is to the float model's value, over all samples.
 
     snr_db: signal to noise, including the noise of earlier layers. own_db: signal to noise of this layer
-    alone, fed with the float model's values. cosine: the cosine similarity of both values. clipped: the share
-    of float elements outside the range. used: the share of the range that float elements cover.
-    scale_loss_db: the loss of the result's or the weight's scale against a scale from the actual range.
-    channel, channel_db: the worst channel (axis 1) and its signal to noise.
+    alone, fed with the float model's values. cosine: the cosine similarity of the two values. clipped: the
+    fraction of float elements outside the range. used: the fraction of the range that float elements cover.
+    scale_loss_db: the loss of the result's or the weight's scale, compared with a scale from the actual
+    range. channel, channel_db: the worst channel (axis 1) and its signal to noise.
     """
 
     layer: str
@@ -53,8 +53,8 @@ class LayerReport:
     samples: int
 
     def worst(self, count: int = WORST) -> list[LayerRow]:
-        """Return the layers to look at: first by the largest loss of their scales, then by the lowest
-        ``own_db``."""
+        """Return the *count* layers to look at: first those whose scales lose most, then those with the
+        lowest ``own_db``."""
         spoilt = [row for row in self.rows if row.scale_loss_db > SPOILT]
         spoilt.sort(key=lambda row: -row.scale_loss_db)
         rest = sorted((row for row in self.rows if row not in spoilt), key=lambda row: row.own_db)
@@ -64,9 +64,9 @@ class LayerReport:
         return self.table()
 
     def table(self, columns: int | None = None) -> str:
-        """Return a row for each layer, of at most *columns* columns (80 or more). If there is no room, cosine
-        and used are omitted, and names and operators are shortened at the front, because their ends tell
-        more."""
+        """Return the table with a row for each layer, at most *columns* characters wide (80 or more). If
+        there is no room, cosine and used are omitted, and names and operators are cut at the front, because
+        their ends are more specific."""
         narrow = columns is not None and columns < WIDE
         kind = min(max([len(row.op) for row in self.rows] + [8]), 17 if narrow else 40)
         most = 40 if columns is None else max(columns - (43 if narrow else 59) - kind, 5)
@@ -122,7 +122,7 @@ class LayerReport:
                 f'<path d="M{x} {top - 3}v{len(self.rows) * step + 3}" stroke="#8888" stroke-width="0.5"/>'
             )
         size = f'width="{left + 550}" height="{top + len(self.rows) * step + 8}"'
-        title = f"Signal to noise of each layer over {self.samples} samples; mark: the layer by itself"
+        title = f"Signal to noise of each layer over {self.samples} samples; mark: the layer alone"
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size}'
             ' font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'

@@ -11,8 +11,8 @@ from .histogram import CHUNK, Histogram
 
 
 class Tally:
-    """Sums of a value over the samples: signal, noise, and both by channel. If the number of channels differs
-    between samples (axis 1 is open), all channels count as one."""
+    """Sums over the samples for one value: signal and noise, in total and by channel. If the number of
+    channels differs between samples (axis 1 is open), all channels count as one."""
 
     def __init__(self) -> None:
         self.signal: Any = 0.0

@@ -1,4 +1,4 @@
-"""Counts how often a model ranks the right class first, and among its five best."""
+"""Counts how often a model ranks the true class first, and among the five best."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Top:
     first: int = 0
     best: int = 0
     count: int = 0
-    chosen: list[int] = dataclasses.field(default_factory=list)  # the class found for each sample
+    chosen: list[int] = dataclasses.field(default_factory=list)  # each sample's top class
 
     def add(self, scores: Array, label: int) -> None:
         """Add the scores of one sample, one for each class, and the index of its true class. Raises
@@ -43,5 +43,5 @@ class Top:
         self.count += 1
 
     def same(self, other: Top) -> float:
-        """Return the share of samples for which both models rank the same class first."""
+        """Return the fraction of samples for which both models rank the same class first."""
         return float(np.mean(np.equal(self.chosen, other.chosen)))

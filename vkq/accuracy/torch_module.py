@@ -31,10 +31,10 @@ def quantize_torch(
     """Export a float torch.nn.Module (or torch.export.ExportedProgram), quantize it to int8, and open it.
     Return the session, and the report on its accuracy.
 
-    samples: typical inputs, each for one call of the module: a tensor, or a tuple of tensors in the order of
+    samples: typical inputs, one for each call of the module: a tensor, or a tuple of tensors in the order of
     the module's arguments. The first sample is the example for torch.export.export, which fixes the sizes
     that *dynamic_shapes* does not leave open. The module is exported in ``eval()`` mode, and is not changed.
-    target: the file for the int8 .onnx model (default: none). options: those of `quantize`, such as
+    target: the path of the int8 .onnx file (None: no file). options: those of `quantize`, such as
     ``seconds=``, ``target_db=``, ``exclude=``.
 
     >>> session, report = quantize_torch(net, batches)  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Tries plans of quantization on samples that were not used for calibration."""
+"""Measures quantization plans on samples that were not used for calibration."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Samples = Callable[[], Iterable[Feed]]  # each call iterates from the first samp
 
 @dataclasses.dataclass(frozen=True)
 class SearchStep:
-    """One step of a search: the change that was tried, the worst output's signal to noise and share of equal
-    largest elements after it, and whether the change was kept."""
+    """One step of a search. what: the change that was tried. snr_db, same: `OutputRow` values of the worst
+    output after it. kept: True if the change was kept."""
 
     what: str
     snr_db: float
@@ -55,7 +55,7 @@ class Found:
 
 
 class HeldOut:
-    """Measures plans on the same held-out samples, whose float outputs are cached."""
+    """Measures plans on the held-out samples. The float model's outputs for them are cached."""
 
     def __init__(self, proto: Any, held: Samples):
         self.held = held

@@ -1,4 +1,4 @@
-"""Runs a model node by node through ONNX Runtime, so that only values that are still needed take memory."""
+"""Runs a model node by node through ONNX Runtime, so that only values still to be read take memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = 1 << 20  # least bytes of a dropped value after which freed memory is re
 
 
 class Walk:
-    """A model whose nodes are separate sessions; nodes that differ only in their inputs share one.
+    """A model with a session for each node; nodes that differ only in the names of values share one.
 
     Values that depend only on constants are computed once, in the constructor.
     """
@@ -52,9 +52,8 @@ class Walk:
         }
 
     def held(self, name: str) -> str:
-        """Return the name of the value that a run stores instead of *name*: for the result of a
-        DequantizeLinear its integers, which take a quarter of the memory. Each reader dequantizes them
-        again."""
+        """Return the name of the value that a run stores in place of *name*: a dequantized value is stored as
+        its integers, a quarter of the bytes, and each reader dequantizes them again."""
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:
@@ -72,12 +71,13 @@ class Walk:
         return dict(zip(results, found, strict=True))
 
     def _prepare(self, node: Any, values: Mapping[str, Array]) -> tuple[Any, dict[str, str], list[str]]:
-        """Return a node's session, its inputs (the session's names to the model's), and its results."""
+        """Return a node's session, its inputs (a map from the session's names to the model's), and its
+        results."""
         names = list(dict.fromkeys(read_by(node)))
         arrays = {name: values[name] if name in values else self.constants[name] for name in names}
         results = [name for name in node.output if name]
         slot = {name: f"v{i}" for i, name in enumerate([*names, *results])}
-        # A branch may read any value by its name.
+        # A subgraph may read any value of the model by name.
         if any(a.HasField("g") or a.graphs for a in node.attribute):
             slot = {name: name for name in slot}
         copy = package().NodeProto.FromString(node.SerializeToString())
@@ -117,8 +117,8 @@ class Walk:
             raise ModelError(f"{what}: {error}") from error
 
     def run(self, feed: Mapping[str, Array], wanted: Iterable[str] | None = None) -> Run:
-        """Begin a run with these inputs. *wanted*: names of the values that `Run.take` will return, one name
-        for each call (by default the outputs)."""
+        """Begin a run with these inputs. *wanted*: the names of the values to read with `Run.take`, repeated
+        for repeated calls (by default the outputs)."""
         return Run(self, feed, self.outputs if wanted is None else wanted)
 
 
@@ -140,7 +140,7 @@ class Run:
                 ahead += names
 
     def take(self, name: str) -> Array:
-        """Return a value; the call counts as one read."""
+        """Return a value. The call counts as one of its reads."""
         if name in self.walk.constants:
             return self.walk.constants[name]
         ahead = [self.walk.held(name)]
@@ -176,8 +176,8 @@ class Run:
 
 
 def give_back() -> None:
-    """Return freed memory to the system if the C library is glibc. glibc keeps freed arrays of up to 32 MB;
-    with arrays of several sizes, the gaps can take many times the memory in use."""
+    """Return freed memory to the system if the C library is glibc, which keeps freed arrays of up to 32 MB.
+    With arrays of several sizes, the gaps can take many times the memory in use."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -201,8 +201,8 @@ def in_order(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _is_integer(node: Any) -> bool:
-    """Return True if ONNX Runtime computes the node with 8-bit weights. Its sums are exact on every processor
-    only if the weights are constants that an optimizer sees."""
+    """Return True if ONNX Runtime computes the node with 8-bit weights. The node's sums are exact on every
+    processor only if the weights are constants that an optimizer sees."""
     return (node.op_type.startswith("Q") and node.op_type != "QuantizeLinear") or "Integer" in node.op_type
 
 
@@ -213,7 +213,7 @@ def _is_embedded(array: Array) -> bool:
 
 
 def read_by(node: Any) -> list[str]:
-    """Return the names that a node reads, also in its branches."""
+    """Return the names that a node and its subgraphs read."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):

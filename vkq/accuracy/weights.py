@@ -1,4 +1,5 @@
-"""Weight-only models: constant weights in 8 or 4 bits behind DequantizeLinear, with unchanged activations."""
+"""Weight-only quantization: constant weights of 8 or 4 bits before DequantizeLinear, with unchanged
+activations."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 @dataclasses.dataclass(frozen=True)
 class WeightRow:
-    """The result for one layer's weight. ``block``: number of elements that share a scale; 0: one scale for
-    each output channel. ``snr_db``: signal to noise of the weight. ``why``: the reason if the weight stays
-    float."""
+    """The result for one layer's weight. ``block``: the number of elements that share a scale; 0: one scale
+    for each output channel. ``snr_db``: signal to noise of the weight. ``why``: why the weight stays float;
+    "" if it does not."""
 
     node: str
     op: str
@@ -50,11 +51,11 @@ def quantize_weights(
 ) -> list[WeightRow]:
     """Write the float *model* with weights of 8 or 4 bits to one file, and return a row for each layer.
 
-    Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel
-    (``max|w| / 127``, symmetric). With ``bits=4`` weights of MatMul and Gemm become int4 with a scale for
-    each *block* (16, 32, 64 or 128) of elements along K; weights of convolutions become int8.
-    DequantizeLinear converts them to floats, so the model runs as q8csw and q4gsw on a device. Biases and
-    activations stay float: no samples are needed.
+    Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel (``max|w|
+    / 127``, symmetric). With ``bits=4``, weights of MatMul and Gemm become int4 with a scale for each *block*
+    (16, 32, 64 or 128) of elements along K; weights of convolutions become int8. DequantizeLinear converts
+    the weights to floats; on a device, the schemes q8csw and q4gsw compute with them. Biases and activations
+    stay float, so no samples are needed.
 
     exclude: names of nodes, or of modules that contain them, whose weights stay float.
 
@@ -73,7 +74,7 @@ def quantize_weights(
             for tensor in onnx.load(os.fspath(model), load_external_data=False).graph.initializer
         }
         least = BLOCKS if bits == 4 else HALVES if 10 in kinds else CHANNELS
-        remedy = "take 8 bits" if bits == 4 else "export it as float32"
+        remedy = "use 8 bits" if bits == 4 else "export it as float32"
         proto = onnx.load(prepared(model, folder, least, f"weights of {bits} bits", remedy))
         rows = WeightReplacement(proto, bits, block, set(chosen(proto, exclude))).rows()
         if proto.ByteSize() >= 1 << 31:
@@ -157,8 +158,8 @@ class WeightReplacement:
 
 
 def _channels(node: Any, left: bool) -> tuple[int, bool]:
-    """Return the axis of a weight's output channels, and True if blocks along the other axis are possible (if
-    the weight is a matrix and the right operand)."""
+    """Return the axis of a weight's output channels, and True if the other axis can have blocks (for a matrix
+    that is the right operand). *left*: the weight is the left operand."""
     if node.op_type == "Conv":
         return 0, False
     if node.op_type == "ConvTranspose":
@@ -168,7 +169,8 @@ def _channels(node: Any, left: bool) -> tuple[int, bool]:
 
 
 def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return codes, scales of *dtype*, and the dequantized values in float64."""
+    """Return int8 codes with a scale for each slice along *axis*, the scales in *dtype*, and the dequantized
+    values in float64."""
     codes, scale = quantize_weight(w, axis)
     stored = scale.astype(dtype)
     if dtype == np.float16:  # the codes are computed again with the rounded scale
@@ -182,8 +184,8 @@ def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
 
 
 def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return int4 codes in blocks along the other axis of a matrix, with their scales and dequantized
-    values."""
+    """Return int4 codes of a matrix in blocks along the axis other than *axis*, their scales in *dtype*, and
+    the dequantized values in float64."""
     rows = w if axis == 0 else w.T
     weight = quantize_weight(rows, bits=4, group=block, scale_dtype=np.dtype(dtype).name)
     codes, scale, real = weight.codes().astype(np.int8) - np.int8(8), weight.scale, weight.dequantize()
@@ -193,7 +195,7 @@ def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Arra
 
 
 def _outer(attribute: Any) -> list[str]:
-    """Return the names from outside that a branch or a loop's body reads."""
+    """Return the names that a subgraph of an If or Loop reads but does not define."""
     graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
     return [
         name
