@@ -1,6 +1,6 @@
-"""Exports a model to a file for libvkq. The graph is planned for each kind of device. The graph is also run,
-on the device at hand and with the portable plan, to record the known answers with which libvkq compares its
-results."""
+"""Exports a model to a file for libvkq. The graph is planned for each kind of device. For the known answers,
+with which libvkq compares its results, the graph is also run, on the device at hand and with the portable
+plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from .kinds import LEAST, PortableDevice, described
 
 REPEATED = 1021  # most different values in a random input
 PORTABLE, THIS = "portable", "this"
-# Limits that libvkq can compare on any device. A plan with other needs runs only on the same device.
+# Limits that libvkq can check on any device. A plan that needs another limit runs only on the device on which
+# it was made.
 KNOWN_LIMITS = (*LEAST, "vendorID", "deviceID", "subgroupSize")
 # Properties of float arithmetic on which the shaders rely.
 CONTROLS = ("shaderRoundingModeRTEFloat32", "shaderDenormPreserveFloat32")
@@ -45,13 +46,14 @@ def exported(
     graphs: Sequence[Graph], device: Device, kinds: Sequence[str] = (THIS,)
 ) -> tuple[bytes, list[Shaped]]:
     """Return the bytes of a model's file, and the file's content. *graphs*: the lowered graph for each set of
-    shapes; libvkq loads the first by default. Each graph is planned for each of *kinds*, and last for the
-    portable device.
+    input shapes; libvkq loads the first set by default. Each graph is planned for each of *kinds*, and last
+    for the portable device.
 
     kinds: "this" (the device at hand), a name of `vkq.device.reported`, the path of a file that `vkq devices
-    --json` wrote on another device, or "portable" (only the plan that every file has). Plans with more needs
-    come first, because libvkq takes the first plan whose needs are met. The known answer to random inputs is
-    computed by *device*, and for the portable plan by that plan, because float sums depend on the kernels.
+    --json` wrote on another device, or "portable" (no plan but the portable one, which every file has). Plans
+    with more needs come first, because libvkq uses the first plan whose needs are met. The known answer is
+    the output for random inputs. *device* computes it by its own plan; the portable plan has its own known
+    answer, because float sums depend on the kernels.
 
     Raises ArgumentError for a kind that is none of these, and for an input or output of a type that is not in
     `vkq.player.file.TYPES`."""
@@ -139,8 +141,7 @@ def _planned(
 
 
 def _dense_in(b: Builder, spec: Any) -> Value:
-    """Add an input that is a row-major array to the plan, and return it repacked into the layout of
-    *spec*."""
+    """Add a row-major input to the plan, and return it repacked into the layout of *spec*."""
     bare = Spec(spec.shape, spec.dtype)
     if bare.layout == CONTIGUOUS:
         return b.input(bare)
@@ -192,14 +193,14 @@ def _step(step: Step, programs: Mapping[int, tuple[int, Program]]) -> FileStep:
 
 
 def _asks(plan: FilePlan) -> tuple[int, int]:
-    """Return a plan's sort key: how many of its needs are for equal values, and how many are for features."""
+    """Return a plan's sort key: the number of values that must be equal, and of features that it needs."""
     names = [name for name, _ in plan.needs]
     return sum(name[0] == "=" for name in names), sum(name in FEATURES for name in names)
 
 
 def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -> tuple[tuple[str, int], ...]:
-    """Return the features and limits that a device must have to run the plan: (name, least value), or the
-    exact value for names that begin with "="."""
+    """Return the features and limits that a device must have to run the plan, as (name, least value), or as
+    ("=" and the name, exact value)."""
     needs: dict[str, int] = {}
 
     def need(name: str, value: int) -> None:
@@ -232,7 +233,7 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
     if kind != PORTABLE:
         same["=vendorID"] = c.vendor_id
         needs |= {name: int(c.properties[name]) for name in CONTROLS if programs}
-    # libvkq cannot check sizes of matrices and of subgroups, so the device must be the same.
+    # libvkq cannot check matrix sizes and subgroup sizes, so the device must be the same.
     if not known:
         same |= {"=deviceID": c.device_id, "=subgroupSize": int(c.properties["subgroupSize"])}
     return (*same.items(), *((name, value) for name, value in needs.items() if value))

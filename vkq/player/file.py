@@ -10,8 +10,8 @@
 | 40 | the head: producer, blobs (`BLOB`), and for each set of shapes inputs, outputs, plans (`Head`) |
 | multiples of 64 | the blobs: shaders, weights, the known answer |
 
-A text is its length in bytes (uint32) and its UTF-8. A list is its length (uint32) and its items. A constant
-is a blob, or the words of another blob in another order (`vkq.player.order`). Shaders are compressed
+A text is stored as its length in bytes (uint32) and its UTF-8, a list as its length (uint32) and its items. A
+constant is a blob, or the words of a blob read in another order (`vkq.player.order`). Shaders are compressed
 (`vkq.player.packed`), and so are other parts that shrink to less than half. Weights are read in place.
 """
 
@@ -37,7 +37,7 @@ INT32 = np.iinfo(np.int32)
 @dataclasses.dataclass(frozen=True)
 class Array:
     """An input or output: a row-major array. bounds: the smallest and the largest allowed value of an int32
-    input. answer: the bytes of an input of the known answer."""
+    input. answer: for an input, its bytes in the known answer."""
 
     name: str
     dtype: str
@@ -48,8 +48,8 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class FileProgram:
-    """A program: SPIR-V, specialization constants (id, bits), and a bit mask of the bindings that are texel
-    buffers."""
+    """A compute shader: SPIR-V, specialization constants (id, bits), and a bit mask of the bindings that are
+    texel buffers."""
 
     name: str
     spirv: bytes
@@ -67,7 +67,7 @@ class FileStep:
     program: the program's index in the plan. push: the bytes of the push constants. grids: (first workgroup,
     x, y) of each dispatch; together they run all workgroups. first_group_at: the offset in *push* of the
     first workgroup's index; -1 if the program does not read it. busy_ns: the estimated time on a device that
-    also drives a screen; libvkq splits submissions by it."""
+    also drives a screen; libvkq begins a new submission if the sum gets too large."""
 
     program: int | None
     slots: tuple[tuple[int, int], ...]  # slot, access: 1 reads, 2 writes
@@ -80,16 +80,15 @@ class FileStep:
 
 @dataclasses.dataclass(frozen=True)
 class FilePlan:
-    """A plan for one kind of device. A slot is the index of a buffer, or of a part of a buffer, with an
-    input, a constant, a result or scratch memory.
+    """A plan for one kind of device. A slot is the index of a buffer range, which holds an input, a constant,
+    a result or scratch memory.
 
-    kind: the kind's name, such as "this" or "portable". about: a line of text for people.
-    needs: features (1), limits (minimum values), and "=name" for values that must be equal.
-    slots: their number; inputs come first. alignment: of arrays in a buffer, in bytes.
-    results: for each output its slot, or its bytes if they are the same for all inputs.
-    answers: the bytes of each output in the known answer. Each plan has its own answers, because float sums
-    depend on the kernels.
-    scratch: (slot, offset, bytes); constants: (slot, data)."""
+    kind: the kind's name, such as "this" or "portable". about: a line of text for people. needs: features
+    (1), limits (minimum values), and "=name" for values that must be equal. slots: the number of slots;
+    inputs come first. alignment: of arrays in a buffer, in bytes. results: for each output its slot, or its
+    bytes if they are the same for all inputs. answers: the bytes of each output in the known answer; each
+    plan has its own, because float sums depend on the kernels. scratch: (slot, offset, bytes); constants:
+    (slot, data)."""
 
     kind: str
     about: str
@@ -214,8 +213,8 @@ class Head:
 
 
 def checksum(data: npt.NDArray[np.uint8]) -> int:
-    """Return the sum modulo 2^64 of all 64-bit words. Each is first mixed with its index, so that changes of
-    several words do not cancel.
+    """Return the sum modulo 2^64 of all 64-bit words. Each word is mixed with its index first, so that
+    changes of several words do not cancel.
 
     Mixing starts from word[i] + (i + 1) * GOLDEN and multiplies by MIXER twice. Before each multiplication,
     and at the end, the lower half is xored with the upper half."""

@@ -1,5 +1,5 @@
-"""Devices, other than the device at hand, for which `vkq export` makes plans: the portable device (only what
-every Vulkan device has), and absent devices, which are known from a description."""
+"""Devices, other than the device at hand, for which `vkq export` makes plans: the portable device, which has
+only what every Vulkan device has, and absent devices, which are known only from a description."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..shader.spec import Value, Variant
 
 # The largest alignment of a buffer's offset that Vulkan allows a device to require.
 ALIGNMENT = 256
-# Vulkan 1.1's guaranteed limits that shaders depend on. No optional SPIR-V feature is guaranteed.
+# The limits that shaders depend on, as Vulkan 1.1 guarantees them. It guarantees no optional SPIR-V feature.
 LEAST = {
     "maxComputeSharedMemorySize": 16384,
     "maxComputeWorkGroupInvocations": 128,
@@ -42,9 +42,10 @@ MOST_BYTES = 1 << 22  # limit for a file that describes devices
 
 
 class AbsentDevice(Device):
-    """A device on which plans are made but not run. Its capabilities are arguments.
+    """A device for which plans are made, but which is not present to run them.
 
-    real: the capabilities of an available device, which is opened because planning needs a driver."""
+    real: the capabilities of an available device, which is opened because planning needs a driver. believed:
+    the capabilities of the absent device."""
 
     def __init__(self, real: Capabilities, believed: Capabilities, verdict: Verdict):
         super().__init__(real.index, tune="off", capabilities=least(real))
@@ -81,9 +82,8 @@ class PortableDevice(Device):
 
 def described(real: Capabilities, kind: str) -> AbsentDevice:
     """Return an absent device. *kind*: a name in `vkq.device.reported`, or the path of a file that `vkq
-    devices --json` wrote, whose first device is used, with its measured rates. The result of a self-test on
-    the device is unknown; the known answer of an exported file detects wrong results. *real*: see
-    `AbsentDevice`.
+    devices --json` wrote; its first device is used, with its measured rates. The device's self-test has no
+    known result, but the known answer of an exported file detects wrong results. *real*: see `AbsentDevice`.
 
     Raises ArgumentError if *kind* is neither a name nor such a file."""
     if kind in NAMES:
@@ -104,9 +104,7 @@ def described(real: Capabilities, kind: str) -> AbsentDevice:
         capabilities = capabilities_of(found["capabilities"])
         rates = {str(name): float(rate) for name, rate in (found.get("rates") or {}).items()}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ArgumentError(
-            f"{path}: it describes no device as `vkq devices --json` does ({error!r})"
-        ) from error
+        raise ArgumentError(f"{path}: it is not a file of `vkq devices --json` ({error!r})") from error
     return AbsentDevice(real, capabilities, Verdict({}, soft_float=False, rates=rates))
 
 

@@ -71,9 +71,9 @@ class PlayedModel(OfOneProcess):
     """An exported model on a device. A context manager; `close` may be called twice.
 
     A file contains the model for one or more sets of input shapes (`vkq export --batch 1 8`). `inputs` and
-    `outputs` map names to (dtype, shape) in the first set; `shapes` lists the shapes by input name for every
-    set. `run` chooses the set by the shapes of its inputs. At its first use, each set is loaded and its
-    results are compared with its known answer.
+    `outputs` map names to (dtype, shape) in the first set; `shapes` lists, for every set, the input shapes by
+    name. `run` chooses the set by the shapes of its inputs. The first use of a set loads it, and compares its
+    results with its known answer.
 
     Args:
         path: the file.
@@ -127,9 +127,9 @@ class PlayedModel(OfOneProcess):
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-        """Return a text: the plan that runs, why earlier plans in the file were rejected, and all sets of
-        shapes if there are several. *shapes*: input shapes by name, which select a set other than the
-        first."""
+        """Return as text the plan that runs, the reasons why earlier plans in the file were rejected, and, if
+        there are several, all sets of shapes. *shapes*: input shapes by name, which select a set other than
+        the first."""
         self._usable()
         wanted = {name: tuple(shapes[name]) for name in self.inputs} if shapes else self.shapes[0]
         return str(library().vkq_describe(self._shaped(wanted)[0]).decode())
@@ -170,7 +170,7 @@ class PlayedModel(OfOneProcess):
         if dtype == "int32" and array.dtype.kind in "iub":
             info = np.iinfo(np.int32)
             if array.size and not (info.min <= array.min() and array.max() <= info.max):
-                raise ArgumentError(f"input {name!r} holds numbers beyond int32")
+                raise ArgumentError(f"input {name!r} holds numbers outside int32")
         elif array.dtype.name != dtype:
             raise DTypeError(f"input {name!r} is {array.dtype}; it must be {dtype}")
         return np.ascontiguousarray(array, dtype)

@@ -1,11 +1,10 @@
-"""Finds the order in which a kernel's weights can be read from another kernel's, so that a file stores them
-once.
+"""Finds orders in which a kernel's weights equal those of another kernel, so that a file stores them once.
 
 The weight of a layer is a matrix of n output channels with k inputs each. A word (32 bits) holds four
-consecutive k of a channel n. layouts/README.md defines the layouts. Kernels of a dot form read words
+consecutive inputs of a channel. layouts/README.md defines the layouts. Kernels of a dot form read words
 ``[k][n]`` (kPackedInt8_4N4K). Kernels of matrix units read ``[k/4][n][k%4]`` (kPackedInt8_16K) or
-``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K). In a convolution, k is (tap, channel) for dot kernels, and
-(chunk of channels, tap, channel in the chunk) for matrix units."""
+``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K); in these formulas k counts words. In a convolution, k is (tap,
+channel) for dot kernels, and (chunk of channels, tap, channel in the chunk) for matrix units."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ Words = npt.NDArray[np.uint32]
 # An order: the sizes of its axes, and their strides in stored words.
 Order = tuple[tuple[int, ...], tuple[int, ...]]
 AS_IT_IS: Order = ((), ())
-# Number of words that are compared first, which rules out most orders.
+# The first words are compared before all words, which rules out most orders.
 LOOKED_AT = 512
 
 
@@ -78,14 +77,14 @@ def _of_lines(matrices: Words, lines: Words) -> Iterator[Order]:
 
 
 def _channels(lines: Words, matrices: Words) -> Iterator[tuple[int, int]]:
-    """Yield each (n, k) for which the first four words are equal."""
+    """Yield each pair (n channels, k words per channel) for which the first four words are equal."""
     for n in _divisors(lines.size // 4):
         if np.array_equal(matrices[:4], lines[: 4 * n : n][:4]):
             yield n, lines.size // n
 
 
 def _chunks(k: int) -> Iterator[tuple[int, int]]:
-    """Yield each possible (taps, chunks) of this k; (1, 1) comes first."""
+    """Yield each possible (taps, chunks) for k; (1, 1) comes first."""
     yield 1, 1
     for taps in _divisors(k)[1:]:
         for chunks in _divisors(k // taps)[1:]:

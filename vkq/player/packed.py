@@ -1,10 +1,10 @@
 """Compresses parts of a file by deflate. The words of a shader are first sorted into columns.
 
-The columns of SPIR-V are the first, second and third words of all instructions, and then the remaining words.
-Third words are mostly result ids, which count upward; later words mostly refer to recent results. So each
-third word is stored as its difference from the previous third word, and each later word as its difference
-from the third word of the same instruction. The sign of a difference is stored in the lowest bit. All lowest
-bytes of the words come first, then all second bytes, and so on. native/packed.cpp reverses this."""
+SPIR-V has four columns: the first, second and third words of all instructions, and the remaining words. Third
+words are mostly result ids, which count upward; later words mostly refer to recent results. So each third
+word is stored as its difference from the previous third word, and each later word as its difference from the
+third word of the same instruction. The sign of a difference is stored in the lowest bit. All lowest bytes of
+the words come first, then all second bytes, and so on. native/packed.cpp restores the words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..errors import ModelError
 
 AS_IT_IS, DEFLATED, IN_COLUMNS = 0, 1, 2
-PAYS = 2  # data is compressed only if it shrinks by more than this factor; else it can be read in place
+PAYS = 2  # data that shrinks by at most this factor stays uncompressed, to be read in place
 MOST_TIMES = 1032  # most bytes that one byte of deflate can unpack to
 HEAD, LAST = 5, 3  # words before the first instruction; index of the last column
 Words = npt.NDArray[np.uint32]
@@ -31,8 +31,7 @@ def deflated(data: bytes) -> bytes:
 
 
 def packed(data: bytes) -> tuple[int, bytes]:
-    """Return the packing (`DEFLATED` if it shrinks the bytes enough, else `AS_IT_IS`), and the stored
-    bytes."""
+    """Return the packing and the stored bytes: `DEFLATED` if that saves enough, else `AS_IT_IS`."""
     smaller = deflated(data)
     return (DEFLATED, smaller) if PAYS * len(smaller) < len(data) else (AS_IT_IS, data)
 

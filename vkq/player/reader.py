@@ -31,7 +31,7 @@ from .packed import IN_COLUMNS, MOST_TIMES, unpacked
 
 ROLES = SHADERS, WEIGHTS, ANSWER = "shaders", "weights", "known answer"
 MOST_AXES = 5  # most axes of the order in which a constant is read
-# Limit for all parts together, so that a small file cannot fill the memory.
+# Most unpacked bytes of all parts together, so that a small file cannot fill the memory.
 MOST_UNPACKED = 1 << 32
 NAMES = {number: name for name, number in TYPES.items()}
 
@@ -71,7 +71,7 @@ class _Body(_Cursor):
     def __init__(self, data: bytes):
         super().__init__(data)
         self.blobs: list[bytes] = []
-        # The use of each blob, by its index: weights, a shader or an answer.
+        # By the index of each blob, what it holds: weights, a shader or an answer.
         self.roles: dict[int, str] = {}
 
     def blob(self, role: str) -> bytes:
@@ -151,7 +151,7 @@ class Contents:
 
 
 def is_played(path: str) -> bool:
-    """Return True if a file begins like a file of `vkq export`, in any version."""
+    """Return True if a file begins like a file of `vkq export`, of any version."""
     try:
         return read_start(Path(path), len(MAGIC))[:7] == MAGIC[:7]
     except (OSError, VkqError):

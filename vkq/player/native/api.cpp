@@ -16,7 +16,7 @@ struct vkq_device {
   explicit vkq_device(const char *which) : gpu(which) {}
 };
 struct Loaded;
-// A loaded model for one set of shapes. vkq_load returns that of the first set, and vkq_unload takes it.
+// A loaded model for one set of shapes. vkq_load returns the one of the first set; vkq_unload frees them all.
 struct vkq_model {
   Loaded *of;
   size_t number;

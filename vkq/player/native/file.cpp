@@ -11,7 +11,7 @@ namespace vkq::player {
 static constexpr char MAGIC[9] = "VKQFILE5";
 static constexpr uint64_t HEAD_AT = 40, BLOB_ALIGNMENT = 64, MOST_BYTES = uint64_t(1) << 40;
 static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16;
-static constexpr uint64_t PART = uint64_t(1) << 19;  // words of the checksum for each thread at a time
+static constexpr uint64_t PART = uint64_t(1) << 19;  // words that a thread adds to the checksum at a time
 static constexpr uint64_t MOST_TIMES = 1032;  // upper bound of the bytes that deflate unpacks from one byte
 
 static constexpr char DIFFERENT[] = "its sets of shapes are of different models, or none";

@@ -27,7 +27,7 @@ struct Blob {
 
   using Key = std::tuple<const uint8_t *, uint64_t, uint64_t, Packing>;
   Key key() const { return {data, stored, bytes, packing}; }
-  // Returns the unpacked bytes. Throws Error (VKQ_FILE) for a damaged blob; `shader` also if not SPIR-V.
+  // Return the unpacked bytes. Throw Error (VKQ_FILE) for a damaged blob; `shader` also if it is not SPIR-V.
   std::vector<uint8_t> whole() const;
   std::vector<uint32_t> shader() const;
 };
@@ -55,7 +55,7 @@ struct Program {
   std::vector<std::pair<uint32_t, uint32_t>> constants;  // id, bits
 };
 
-static constexpr uint32_t MOST_AXES = 5;  // of the order in which a constant is read
+static constexpr uint32_t MOST_AXES = 5;  // most axes of the order in which a constant is read
 
 enum Access : uint8_t { READ = 1, WRITE = 2 };
 using Grid = std::array<uint32_t, 3>;  // first workgroup, x, y
@@ -65,7 +65,7 @@ struct Step {
   std::vector<uint32_t> slots;
   std::vector<uint8_t> access;  // one for each slot
   std::string push;
-  int32_t firstGroupAt;  // offset of the first workgroup's number in `push`; -1: the program does not take it
+  int32_t firstGroupAt;  // offset of the first workgroup's index in `push`; -1: the program does not read it
   std::vector<Grid> grids;
   uint32_t value;
   uint64_t busyNs;  // estimated time on a device that also drives a screen
@@ -119,7 +119,7 @@ struct File {
 // The checksum of whole 64-bit words (vkq/player/file.py has the formula).
 uint64_t checksum(const uint8_t *data, uint64_t bytes);
 
-// Throws Error (VKQ_FILE) if the bytes are not such a file. The result refers to the bytes.
+// Parses a file. Throws Error (VKQ_FILE) if it is damaged. The result points into the bytes.
 File read(const uint8_t *data, uint64_t bytes);
 
 }  // namespace vkq::player

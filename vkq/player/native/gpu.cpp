@@ -48,11 +48,11 @@ static PFN_vkGetInstanceProcAddr loader() {
   return found;
 }
 
-// Features that plans may need: the structure, the extension that had it before it was core, its first
-// VkBool32.
+// Features that plans may need: the Vulkan structure with their VkBool32 members, and the extension that
+// defined the structure before it became core.
 struct Feature {
   VkStructureType type;
-  uint32_t core;  // the version that made it core; 0: none
+  uint32_t core;  // the Vulkan version that made it core; 0: none
   const char *extension;
   std::vector<const char *> names;  // the members in order; "": not needed
 };
@@ -114,7 +114,7 @@ void Gpu::openInstance() {
   const char *portability = "VK_KHR_portability_enumeration";
   VkInstanceCreateInfo info{VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO};
   info.pApplicationInfo = &app;
-  info.flags = 1;  // VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR: the loader hides MoltenVK otherwise
+  info.flags = 1;  // VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR: else the loader hides MoltenVK
   info.enabledExtensionCount = 1;
   info.ppEnabledExtensionNames = &portability;
   VkResult result;

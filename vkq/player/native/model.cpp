@@ -5,7 +5,7 @@
 namespace vkq::player {
 
 static constexpr uint64_t MOST_CACHE = uint64_t(1) << 28;
-static constexpr uint32_t HEAD = 32;  // bytes of a pipeline cache before its pipelines
+static constexpr uint32_t HEAD = 32;  // bytes of a pipeline cache's header
 
 Model::Model(Gpu &g, Bytes b, const char *path)
     : gpu(g), bytes(std::move(b)), file(read(bytes.data.get(), bytes.count)), cachePath(path ? path : "") {
@@ -34,7 +34,7 @@ Model::~Model() {
   if (cache) gpu.vkDestroyPipelineCache(gpu.device, cache, nullptr);
 }
 
-// A damaged cache, or one of another driver, is ignored: drivers check the header that Vulkan prescribes.
+// Ignores a damaged cache, or one of another driver: drivers check the header that Vulkan prescribes.
 void Model::openCache() {
   std::vector<char> kept = content(cachePath, MOST_CACHE);
   const VkPhysicalDeviceProperties &p = gpu.properties;
@@ -43,7 +43,7 @@ void Model::openCache() {
                     !std::memcmp(kept.data() + 16, p.pipelineCacheUUID, VK_UUID_SIZE);
   if (!ours) kept.clear();
   cached = kept.size();
-  if (cached == HEAD) kept.clear();  // no pipelines, and SwiftShader would put another head before it
+  if (cached == HEAD) kept.clear();  // no pipelines: SwiftShader would prepend another header
   VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
   info.initialDataSize = kept.size();
   info.pInitialData = kept.data();
@@ -51,7 +51,7 @@ void Model::openCache() {
   VKQ_CALL(gpu, vkCreatePipelineCache, gpu.device, &info, nullptr, &cache);
 }
 
-// Writes the cache if it has grown. An error while writing is ignored: it costs only time.
+// Writes the cache if it has grown. Ignores write errors, which only cost the next start time.
 void Model::saveCache() {
   size_t size = 0;
   if (cachePath.empty()) return;
@@ -136,7 +136,7 @@ static std::vector<uint8_t> lowest(const Array &one) {
   return content;
 }
 
-// Returns the inputs of the known answer, or other inputs.
+// Returns the inputs of the known answer; with `others`, different inputs.
 static Content given(const Shapes &shapes, bool others) {
   Content content;
   for (const Array &one : shapes.inputs) content.push_back(others ? lowest(one) : one.answer.whole());
@@ -149,15 +149,15 @@ static std::vector<const void *> pointers(const Content &content) {
   return found;
 }
 
-// Some GPU drivers compute wrong results from the second run on: their texels are still those of the first
-// run. So the known answer is not the first run.
+// Returns true if the plan must run on other inputs before the known answer. Some GPU drivers compute wrong
+// results from the second run on, because texel buffers still have the content of the first run.
 static bool playsOthersFirst(const Gpu &gpu, const Plan &plan) {
   bool texels = false;
   for (const Program &one : plan.programs) texels = texels || one.texels;
   return texels || gpu.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU;
 }
 
-// Returns null if the plan does not reproduce the known answer, which is not run if it is proven.
+// Returns the loaded plan; null if it does not reproduce the known answer. `proven`: skip that run.
 std::unique_ptr<Playing> Model::played(const Shapes &shapes, const Plan &plan, bool proven) {
   if (proven) return std::make_unique<Playing>(gpu, shapes, plan, cache, known, nullptr);
   Content results;

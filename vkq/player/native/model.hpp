@@ -11,7 +11,7 @@
 
 namespace vkq::player {
 
-// The place of constants on the device. All plans share the buffer as long as one of them holds it.
+// A constant on the device: its buffer and offset. The plans that use the buffer share its ownership.
 struct Weight {
   std::weak_ptr<Buffer> buffer;
   uint64_t at = 0;
@@ -23,7 +23,8 @@ using Weights = std::map<Words, Weight>;
 // A plan on a device: its pipelines, memory and recorded commands. Each call must hold gpu.turn.
 class Playing {
  public:
-  // If `first` is not null, also runs the plan on it: the first steps run while later pipelines are compiled.
+  // If `first` is not null, also runs the plan on these inputs: the first steps run while later pipelines
+  // are compiled.
   // Throws Error (VKQ_DEVICE) if the device does not meet the plan's needs.
   Playing(Gpu &gpu, const Shapes &shapes, const Plan &plan, VkPipelineCache cache, Weights &known,
           const void *const *first);
@@ -38,7 +39,7 @@ class Playing {
     VkBuffer buffer = VK_NULL_HANDLE;
     uint64_t offset = 0, bytes = 0;
   };
-  // SPIR-V that several programs share. The first thread that needs it unpacks it.
+  // SPIR-V that several programs share; the first thread that needs it unpacks it.
   struct Code {
     std::mutex turn;
     std::vector<uint32_t> words;
@@ -61,12 +62,12 @@ class Playing {
   VkDescriptorPool sets = VK_NULL_HANDLE;
   VkCommandPool pool = VK_NULL_HANDLE;
   using Submission = std::vector<VkCommandBuffer>;
-  std::vector<Submission> submissions;        // of one run, in order
+  std::vector<Submission> submissions;        // the submissions of one run, in order
   VkCommandBuffer commands = VK_NULL_HANDLE;  // the command buffer being recorded
   VkFence fence = VK_NULL_HANDLE;
   const bool plays;                           // whether recording also runs the plan
   bool busy = false;                          // work was submitted and not yet waited for
-  std::vector<Place> reads, writes;           // since the last barrier
+  std::vector<Place> reads, writes;           // ranges used since the last barrier
 
   void checkNeeds() const;
   void placeArrays();
@@ -95,7 +96,7 @@ class Playing {
   void release();
 };
 
-// The bytes of a file, which are freed with the last reference.
+// The bytes of a file. The last reference frees them.
 struct Bytes {
   std::shared_ptr<const uint8_t> data;
   uint64_t count;
@@ -121,7 +122,7 @@ struct Model {
   // Returns the number of the variant whose inputs have these sizes. Throws Error (VKQ_ARGUMENT) if there is
   // none.
   size_t find(const uint64_t *const *sizes) const;
-  // Loads a plan that has reproduced the known answer: now, or before if that is proven.
+  // Loads a plan that reproduces the known answer. A plan with a proof is not run again.
   void load(size_t number);
   void run(size_t number, const void *const *inputs, void *const *outputs);
 

@@ -87,8 +87,8 @@ void Playing::placeArrays() {
 
 static Words words(const Constant &one) { return {one.blob.key(), one.sizes, one.strides}; }
 
-// Stores each constant once, even if several slots or the plans for other shapes read it. A constant that a
-// step writes (a counter) is stored for each slot.
+// Stores each constant once, even if several slots or the plans for other shapes read it. A constant that
+// a step writes (a counter) is stored once for each slot.
 void Playing::placeWeights(Weights &known) {
   std::vector<uint8_t> written(plan.slots, 0);
   for (const Step &step : plan.steps)

@@ -11,7 +11,7 @@
 
 namespace vkq::player {
 
-static constexpr char RUNS[] = VKQ_VERSION " 1";  // raise the number if plans are run in another way
+static constexpr char RUNS[] = VKQ_VERSION " 1";  // increment the number when the execution of plans changes
 static constexpr size_t MOST_PROOFS = 256, FILE_HEAD = 40;
 
 bool replace(const std::string &path, const char *data, size_t size) {
@@ -94,8 +94,9 @@ static std::string processor() {
   return found;
 }
 
-// Returns what identifies the device and its driver. A driver for the processor may have the same numbers in
-// all releases, as SwiftShader does, so its build ID and the processor count, too; "" if these are unknown.
+// Returns a text that identifies the device and its driver. A CPU driver may have the same version number in
+// all releases, as SwiftShader does, so the text of a CPU device also has the build IDs and the processor; ""
+// if these are unknown.
 static std::string identity(const Gpu &gpu) {
   VkPhysicalDeviceIDProperties ids{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES};
   VkPhysicalDeviceProperties2 all{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &ids, {}};

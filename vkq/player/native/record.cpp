@@ -6,7 +6,7 @@
 
 namespace vkq::player {
 
-static constexpr uint64_t LONGEST_NS = 100'000'000;  // limit of the estimated time of a submission
+static constexpr uint64_t LONGEST_NS = 100'000'000;  // most estimated time of a submission
 
 // Returns the estimated time of each command of a step.
 static std::vector<uint64_t> estimates(const Step &step) {
@@ -19,8 +19,8 @@ static std::vector<uint64_t> estimates(const Step &step) {
   return found;
 }
 
-// Returns true if a command must begin a new submission, so that no driver's watchdog ends long work. Adds
-// the command's time to `busyNs`, the time of the submission.
+// Returns true if a command must begin a new submission, so that no driver's watchdog stops a long one. Adds
+// the command's time `ns` to `busyNs`, the time of the current submission.
 static bool begins(uint64_t ns, uint64_t &busyNs) {
   const bool another = busyNs && ns > LONGEST_NS - std::min(busyNs, LONGEST_NS);
   busyNs = (another ? 0 : busyNs) + std::min(ns, LONGEST_NS);
@@ -202,7 +202,7 @@ void Playing::dispatch(const Step &step, VkDescriptorSet set, const Grid &grid) 
   gpu.vkCmdDispatch(commands, x, y, 1);
 }
 
-// Waits for all submitted work before its memory is freed, even if the rest was not submitted.
+// Waits for all submitted work before its memory is freed, also after a failed submission.
 void Playing::settle() {
   if (busy) gpu.vkDeviceWaitIdle(gpu.device);
   busy = false;

@@ -7,8 +7,7 @@ namespace vkq::player {
 
 static constexpr size_t MOST_THREADS = 8;
 
-// A thread that waits for a part leaves its processor to the others, so there are as many threads as
-// processors.
+// Starts as many threads as processors: the calling thread waits for parts, and needs no processor then.
 Together::Together(size_t n, std::function<void(size_t)> p) : count(n), part(std::move(p)), done(n) {
   const size_t most = std::min({MOST_THREADS, count, size_t(std::thread::hardware_concurrency())});
   try {

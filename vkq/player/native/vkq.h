@@ -1,10 +1,10 @@
 /* libvkq: runs a model that `vkq export` wrote, on any Vulkan 1.1 device, without Python.
  *
- * A file has one or more plans (a plan is the model as a list of dispatches for one kind of device, with what
- * the device must have), the shaders, the packed weights and a known answer: inputs, and the bytes of the
- * correct outputs. `vkq_load` chooses the first plan whose needs the
- * device meets, and runs it on the known answer's inputs. If an output byte differs, it tries the next plan.
- * With a pipeline cache, it does not run a known answer again that the plan reproduced before.
+ * A file has one or more plans, the shaders, the packed weights and a known answer (inputs, and the bytes of
+ * the correct outputs). A plan is the model as a list of dispatches for one kind of device, with the features
+ * and limits that the device needs. `vkq_load` chooses the first plan that suits the device, and runs it on
+ * the inputs of the known answer. If an output byte differs, it tries the next plan. With a pipeline cache,
+ * `vkq_load` skips this run if the plan reproduced the known answer before.
  *
  *   vkq_device *device = NULL;  vkq_model *model = NULL;
  *   if (vkq_open(NULL, &device) || vkq_load(device, "model.vkq", NULL, &model)) puts(vkq_error());
@@ -36,7 +36,7 @@ typedef struct vkq_model vkq_model;
 
 typedef enum {
   VKQ_OK = 0,
-  VKQ_ARGUMENT = 1, /* a null pointer, an index or a number out of bounds */
+  VKQ_ARGUMENT = 1, /* a null pointer, or an index or number out of bounds */
   VKQ_FILE = 2,     /* missing, damaged, of another version, or of another format */
   VKQ_DEVICE = 3,   /* no Vulkan, no device, no plan that this device runs correctly, or a failed call */
   VKQ_MEMORY = 4,   /* host or device memory is exhausted; the device stays usable */
@@ -61,16 +61,16 @@ VKQ_API const char *vkq_error(void);
 
 /* Opens a device. which: an index in Vulkan's list of devices, or a part of the device's name (of several
  * matches, the best one is opened). NULL or "": the device that the environment variable VKQ_DEVICE names,
- * else the best one: discrete before integrated before virtual before CPU. If it fails, *device is NULL. */
+ * else the best one: discrete before integrated before virtual before CPU. On failure, *device is NULL. */
 VKQ_API vkq_status vkq_open(const char *which, vkq_device **device);
 VKQ_API const char *vkq_device_name(const vkq_device *device); /* valid until the device is closed */
 VKQ_API void vkq_close(vkq_device *device); /* unload its models first; NULL does nothing */
 
-/* Loads a file, which is mapped into memory: nobody may write to it before `vkq_unload` (a rename may
- * replace it). If it fails, *model is NULL.
+/* Loads a file. It is mapped into memory, so nobody may write to it before `vkq_unload`; a rename may replace
+ * it. On failure, *model is NULL.
  * cache: a path for the driver's pipeline cache, which is read and written; NULL or "": no cache. The file
- * CACHE.proven beside it records which known answers were reproduced. They are run again if the file, the
- * device, the driver, the cache or libvkq has changed. Both files may be deleted at any time.
+ * CACHE.proven beside it records which known answers were reproduced. These are run again if the model file,
+ * the device, the driver, the cache or libvkq has changed. Both files may be deleted at any time.
  * vkq_load_memory copies the file's `bytes` bytes from `data`, which may be freed afterwards. */
 VKQ_API vkq_status vkq_load(vkq_device *device, const char *path, const char *cache, vkq_model **model);
 VKQ_API vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_t bytes, const char *cache,
@@ -82,8 +82,8 @@ VKQ_API void vkq_unload(vkq_model *model); /* NULL does nothing */
  * describes input `index` in set `number`, in the file's order.
  * vkq_shaped returns the model for these input shapes: shapes[i] points to the sizes of all axes of input i.
  * The first call for a set loads its model as vkq_load does. vkq_unload of the model that vkq_load returned
- * unloads the models of all sets; vkq_unload of another one does nothing. Returns VKQ_ARGUMENT if the file
- * has no such set. */
+ * unloads the models of all sets; vkq_unload of a model of vkq_shaped does nothing. vkq_shaped returns
+ * VKQ_ARGUMENT if the file has no such set. */
 VKQ_API uint32_t vkq_shapes(const vkq_model *model);
 VKQ_API vkq_status vkq_shape(const vkq_model *model, uint32_t number, uint32_t index, vkq_array *array);
 VKQ_API vkq_status vkq_shaped(vkq_model *model, const uint64_t *const *shapes, vkq_model **shaped);
@@ -101,12 +101,12 @@ VKQ_API const char *vkq_describe(const vkq_model *model);
 
 /* Runs the model and returns when the outputs are complete. inputs[i] points to the data of vkq_input(i),
  * outputs[i] to memory for the data of vkq_output(i); both have vkq_array.bytes bytes. Returns VKQ_ARGUMENT
- * for a number of a VKQ_INT32 input outside of low to high. */
+ * if an element of a VKQ_INT32 input is below low or above high. */
 VKQ_API vkq_status vkq_run(vkq_model *model, const void *const *inputs, void *const *outputs);
 
-/* Fault injection, for tests: the nth Vulkan call that can fail, from now on, returns `result` and is not
- * executed; 0 disables it. Returns the number of calls that were left until the previous fault; 0 if it has
- * happened. */
+/* Fault injection, for tests: from now on, the nth Vulkan call that can fail returns `result` and is not
+ * executed; nth 0 disables the fault. Returns the number of calls that were left until the previously set
+ * fault; 0 if that fault has happened. */
 VKQ_API uint32_t vkq_inject(uint32_t nth, int32_t result);
 #ifdef __cplusplus
 }
