@@ -480,7 +480,9 @@ def test_quantize_what_cannot_be_converted(
     onnx.save(small, tmp_path / "old.onnx")
     words = ["quantize", str(tmp_path / "old.onnx"), "--fast", "-c", str(tmp_path / "pictures")]
     assert main(words) == 2
-    assert "onnx cannot convert the model (no adapter); export it so, or" in capsys.readouterr().err
+    assert (
+        "onnx cannot convert the model (no adapter); export it with that opset, or" in capsys.readouterr().err
+    )
     assert main([*words, "--per-tensor"]) == 0
     assert main(["run", str(tmp_path / "old.int8.onnx"), "--random", "--compare", "onnxruntime"]) == 0
 

@@ -183,9 +183,7 @@ def test_a_plan_for_a_device_that_a_file_describes(
     other.close()
     for text in ("{}", '{"devices": [{"capabilities": {"name": "x"}}]}', "[1]"):
         described.write_text(text)
-        with pytest.raises(
-            ArgumentError, match=r"phone.json: it describes no device as `vkq devices --json`"
-        ):
+        with pytest.raises(ArgumentError, match=r"phone.json: it is not a file of `vkq devices --json`"):
             digits_file(digits, any_device, (str(described),))
 
 
