@@ -1,4 +1,4 @@
-// Find the index of the largest (or least) number along an axis; of equal numbers, the first (or the last).
+// Find the index of the largest (or least) number along an axis; among equal numbers, of the first (or last).
 //
 // Memory    x: Int8x4 words in any layout; y: row-major int32.
 // Threads   THREADS (a power of two) invocations find one index: each reads every THREADS-th number, then
@@ -19,7 +19,7 @@ layout(push_constant) uniform Push {
   uint count;               // indices to find
   uint steps, inner;        // numbers along the axis; product of the later axes
   int sign;                 // 1: the largest, -1: the least
-  int later;                // 1: the last of equal ones, 0: the first
+  int later;                // 1: the last of equal numbers, 0: the first
   uint x_n, x_c, x_h, x_w;  // extent of x
 } p;
 

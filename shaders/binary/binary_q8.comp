@@ -2,10 +2,10 @@
 // host computes.
 //
 // add and mul compute the value in float and round it. If the value is farther than `safe` from the nearest
-// integer, it is so near to a tie that a device's rounding could decide; then the result is read from the
-// table. So no device needs exact floats, and most elements need no table. On devices that round products and
-// sums to nearest even, mul needs no table, nor does add with parameters for which the host has checked every
-// result (SURE).
+// integer, it is so near a tie that a device's own rounding could change the result, which is then read from
+// the table. So no device needs exact floats, and most elements need no table. On devices that round products
+// and sums to nearest even, mul needs no table, nor does add with parameters for which the host has checked
+// every result (SURE).
 //   OP_ADD    a * ra + b * rb + offset          OP_MUL   (a - a_zero) * (b - b_zero) * ra + offset
 //   OP_TABLE  only the table
 //
@@ -29,8 +29,8 @@ layout(constant_id = 1) const int LAYOUT = 0;
 // the layout's extent is (1, 1, product of the other dims, last dim)
 layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const uint LANE_AXIS = 1;
-layout(constant_id = 4) const bool GATE = false;  // b is images of one pixel in kPackedInt8_4W4C, y in 16C
-layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: b is images of one pixel, a is like y
+layout(constant_id = 4) const bool GATE = false;  // b: images of one pixel in kPackedInt8_4W4C; y: 16C
+layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: b has images of one pixel, a the shape of y
 layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
 
 #if SAME || PIXELS
@@ -100,14 +100,15 @@ uvec2 place(uvec4 e, uvec4 dims) {
   return uvec2(any_layout_word(LAYOUT, e, extent), any_layout_lane(LAYOUT, e));
 }
 
-// Return the word; if `one`, return its lane `lane` in all four lanes.
+// Return the word, or if `one` its lane `lane` repeated in all four lanes.
 Int8x4 lanes(Int8x4 word, uint lane, bool one) {
   return one ? int8x4_broadcast(int8x4_lane(word, lane)) : word;
 }
 #endif
 
 #if SAME || PIXELS
-// Look up four words. One copy of the lookup handles them in turn, by rotating the vectors: its code is long.
+// Look up four words. The code of a lookup is long, so one copy of it serves all words: it rotates the
+// vectors.
 ivec4 vector_from_table(ivec4 words_a, ivec4 words_b) {
   ivec4 result = ivec4(0);
   [[dont_unroll]] for (int i = 0; i < 4; i++) {
@@ -147,7 +148,7 @@ void main() {
   if (i < p.count) {
     uvec4 y_dims = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), a_dims = uvec4(p.a_n, p.a_c, p.a_h, p.a_w);
     uvec4 b_dims = uvec4(p.b_n, p.b_c, p.b_h, p.b_w), extent = extent_of(y_dims);
-    // a padding word computes the result of the last element
+    // lanes of padding compute the result of the last element
     uvec4 e = min(any_layout_element(LAYOUT, i, 0u, extent), extent - 1u);
     if (FOLDED) e = from_row_major(row_major(e, extent), y_dims);
     uvec2 at_a = place(e, a_dims), at_b = place(e, b_dims);

@@ -33,7 +33,7 @@ void main() {
     y[at] = values.x;
     if (at + 1u < p.elements) y[at + 1u] = values.y;
 #else
-    // Pack one at a time: some drivers' packHalf2x16 lets an infinite half spill bits into the other half.
+    // Pack each half alone: packHalf2x16 of some drivers lets an infinite half change bits of the other half.
     y[word] = float16_bits(x[at]) | float16_bits(at + 1u < p.elements ? x[at + 1u] : 0.0) << 16;
 #endif
   }

@@ -1,8 +1,7 @@
 // The int8 ceiling of a device's matrix units (VK_KHR_cooperative_matrix): products of matrices that stay in
 // registers.
 //
-// Every accumulator grows by MK * a * b in each step, so the host can verify that the matrices are
-// multiplied.
+// Every accumulator grows by MK * a * b in each step, so the host can verify the products.
 // Threads   each subgroup has CHAINS accumulators of MM x MN and stores their sum.
 // Needs     the shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450

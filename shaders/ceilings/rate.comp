@@ -1,9 +1,9 @@
 // The arithmetic ceiling of a device: independent chains of one instruction in registers, with no memory
 // traffic in the loop.
 //
-// WHAT 0    packed dot products, acc += dot(acc, neighbour): each depends on the last, so nothing can be
-//           hoisted out of the loop
-// WHAT 1    float32 multiply-adds, acc = acc * a + b (a compiler with a fused instruction takes it)
+// WHAT 0    packed dot products, acc += dot(acc, neighbour): each depends on the previous one, so a compiler
+//           can hoist nothing out of the loop
+// WHAT 1    float32 multiply-adds, acc = acc * a + b (fused if the device has such an instruction)
 // Threads   every invocation has 16 chains of PER_LOOP steps per loop; y keeps the results alive.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
