@@ -1,14 +1,15 @@
 // Depthwise convolution in int8 on packed dot products: OC = IC, kernels of 3x3 or 5x5, stride 1 or 2.
 //
 // A dot product needs four bytes of one channel, but a word holds four channels of a pixel. So four words, of
-// four input lines in one column, are transposed: each then holds four taps of a column for one channel. They
-// serve all ROWS output lines and all KERNEL output pixels that read the column. An output line's weights are
-// its taps where it reads the words, and elsewhere the channel's zero point, which counts as zero.
+// four input lines in one column, are transposed: each then holds four input pixels of that column for one
+// channel. They serve all ROWS output lines and all KERNEL output pixels that read the column. An output
+// line's weights for a word are its taps; for pixels that it does not read, they are the channel's zero
+// point, which counts as zero.
 //
 // Memory    x, y: kPackedInt8_16C words; w: [column][output line][word of taps][c4] of four channels x four
 //           lines; channels: gemm_output.glslh.
-// Threads   an invocation computes ROWS x COLUMNS pixels x 4 channels; four neighbours are 16 channels, and
-//           then come the neighbours along the line.
+// Threads   an invocation computes ROWS x COLUMNS pixels x 4 channels. Four neighbours have the 16 channels
+//           of a block; the next four have the next pixels of the line.
 // Needs     no shared memory and no barrier.
 //
 //   y: ROWS lines x COLUMNS pixels   | 0 0 0 0 | 1 1 1 1 | ..    which invocation, each with 4 channels
@@ -36,7 +37,7 @@ layout(set = 0, binding = 3) buffer Y { int y[]; };
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"
 
-#define LINES ((ROWS - 1) * STRIDE + KERNEL)          // of the input
+#define LINES ((ROWS - 1) * STRIDE + KERNEL)          // input lines that the output lines read
 #define WORDS ((LINES + 3) / 4)                       // words of a column of one channel
 #define INPUT_COLUMNS ((COLUMNS - 1) * STRIDE + KERNEL)
 const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
@@ -48,7 +49,7 @@ bool inside_line[LINES];
 bool sees(int row, int word) { return row * STRIDE < 4 * word + 4 && row * STRIDE + KERNEL > 4 * word; }
 
 int input_word(int line, uint column, uint word_of_block) {
-  // Both selections have only variables as operands, so that the compiler emits no branch.
+  // Both selections choose between variables, so that the compiler emits no branch.
   bool inside = inside_line[line] && column < p.w;
   uint at = 4u * (first_pixel[line] + column) + word_of_block;
   at = inside ? at : 0u;
@@ -56,7 +57,7 @@ int input_word(int line, uint column, uint word_of_block) {
   return inside ? word : outside;
 }
 
-// Load four channels' words of taps of one column.
+// Load a word of four pixels of one column, transposed, for each of four channels.
 ivec4 column_words(int word, uint column, uint word_of_block) {
   ivec4 lines = ivec4(0);
   [[unroll]] for (int i = 0; i < 4; i++)

@@ -1,9 +1,9 @@
 // Depthwise convolution in int8 on packed dot products: OC = IC, kernels of 3x3 or 5x5, stride 1 or 2.
 //
 // A dot product needs four bytes of one channel, but a word holds four channels of a pixel. So four words, of
-// four neighbours on an input line, are transposed: each then holds four taps of a line for one channel. They
-// serve every output pixel that reads them, shifted to the pixel's first tap. After a line's last weight
-// comes the channel's zero point, which counts as zero.
+// four neighbours on an input line, are transposed: each then holds four input pixels of that line for one
+// channel. They serve every output pixel that reads them, shifted to the pixel's first tap. A line's weights
+// are padded with the channel's zero point, which counts as zero.
 //
 // Memory    x, y: words of kPackedInt8_16C (BLOCKED 1) or vectors of kPackedInt8_4W4C, where the first input
 //           column of four output pixels is KERNEL / 2 before a vector; w: [kh][word of taps][c4] of four
@@ -50,14 +50,14 @@ layout(set = 0, binding = 3) buffer Y { Element y[]; };
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"
 
-#define LINES ((ROWS - 1) * STRIDE + KERNEL)  // of the input
+#define LINES ((ROWS - 1) * STRIDE + KERNEL)  // input lines that the output lines read
 #define COLUMNS (3 * STRIDE + KERNEL)
 #define WORDS ((COLUMNS + 3) / 4)             // words of a line of one channel
 #define TAP_WORDS ((KERNEL + 3) / 4)
 #define ASIDE ((4 - KERNEL / 2) % 4)  // position of the first column in its vector of kPackedInt8_4W4C
 
 struct Place {
-  uint plane, image, c4, oh, ow;  // plane: of images in kPackedInt8_16C
+  uint plane, image, c4, oh, ow;  // plane: offset of the block's images, in kPackedInt8_16C
 };
 
 Place place_of(uint i) {
@@ -88,7 +88,7 @@ Place place_of(uint i) {
 #define LOADS ((ASIDE + COLUMNS + 3) / 4)
 #endif
 bool column_inside[COLUMNS];
-uint places[LOADS];  // offsets in a line, from its first element on
+uint places[LOADS];  // offsets from the first element of a line
 
 void find_columns(Place at) {
   uint first = at.ow * STRIDE - p.pad_l;
@@ -123,7 +123,7 @@ void load_line(out int words[4 * WORDS], Place at, uint h) {
 
 ivec4 taps[KERNEL * TAP_WORDS], sums[ROWS * 4], x_sums[ROWS * 4];
 
-// Return four taps of four channels, from tap 4 * `t` on, as output pixel `column` reads them.
+// Return a word for each of four channels: the pixels under taps 4 * `t` to 4 * `t` + 3 of pixel `column`.
 ivec4 window(ivec4 xs[WORDS], int column, int t) {
   int first = column * STRIDE + 4 * t, word = first / 4, shift = 8 * (first % 4);
   if (shift == 0) return xs[word];

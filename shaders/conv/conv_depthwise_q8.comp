@@ -1,8 +1,8 @@
 // Depthwise convolution in int8 with exact int32 accumulation: each output channel reads one input channel
 // (IC/groups = 1). Any number of outputs for an input channel, any kernel, stride, dilation and padding.
 //
-// A depthwise sum does not run over channels, so dot products do not help: this shader multiplies float
-// lanes, exact for 1024 taps, in every dot form.
+// A depthwise sum does not run over channels, so a dot product of a word's four channels does not help. In
+// every dot form, this shader multiplies float lanes, whose sums of up to 1024 taps are exact.
 //
 // Memory    x: words of kPackedInt8_4W4C or kPackedInt8_16C (BLOCKED); w: words [kh][kw][c4], lane = output
 //           channel; channels: gemm_output.glslh; y: as x, or float32 NCHW.
@@ -20,9 +20,9 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
-layout(constant_id = 2) const bool ROW_SUMS = false;    // weight zero points need the sums of x
+layout(constant_id = 2) const bool ROW_SUMS = false;    // compute sums of x, for weight zero points
 layout(constant_id = 3) const bool SLIDE = false;       // stride_w and dilation_w are 1
-layout(constant_id = 4) const bool ONE_TO_ONE = false;  // OC = IC: the lanes of x are those of the output
+layout(constant_id = 4) const bool ONE_TO_ONE = false;  // OC = IC: a lane of x belongs to the same lane of y
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer W { int w[]; };
@@ -46,10 +46,10 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 const uint TAPS_PER_FLUSH = 4u * WORDS_PER_FLUSH;
 
-// The inputs of four output channels: in one word or two, `shift` bits from the beginning.
+// The input channels of four output channels: in one word or two, each `shift` bits from a word's lowest bit.
 struct Inputs {
   uint first, second;  // channel blocks
-  ivec4 from_low, shift;  // for each output channel; from_low: 1 if its input is in `first`, else 0
+  ivec4 from_low, shift;  // of each output channel; from_low: 1 if its input is in `first`
 };
 
 Inputs inputs_of(Block b) {

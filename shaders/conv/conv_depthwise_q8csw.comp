@@ -1,6 +1,6 @@
 // Depthwise convolution of float images with int8 weights, y = sum * scale + bias, with the sum over (kh, kw)
-// in order. Kernel and stride are constants and the dilation is 1, so that each input line is read once for
-// all output lines that need it.
+// in order. Kernel and stride are constants and the dilation is 1, so that an invocation reads each input
+// line once for all its output lines.
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: a run of bytes for each output
 //           channel, (kh, kw) in order, padded to whole texels; or (FLOAT_WEIGHTS, scheme f32) of float32,
@@ -21,7 +21,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 3) const uint ROWS = 1;
-layout(constant_id = 4) const uint ASIDE = 0;  // columns from a texel's first to the window's
+layout(constant_id = 4) const uint ASIDE = 0;  // columns from a texel's first column to the window's
 layout(constant_id = 5) const uint STRIDE_H = 1;
 layout(constant_id = 6) const uint STRIDE_W = 1;
 layout(constant_id = 7) const uint KW = 1;
@@ -46,7 +46,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "rounded_sum.glslh"
 
 #define PIXELS 8u
-#define LINES ((ROWS - 1u) * STRIDE_H + KH)  // of the input
+#define LINES ((ROWS - 1u) * STRIDE_H + KH)  // input lines that the output lines read
 #define TAP_TEXELS ((KH * KW + 15u) / 16u)
 #define FLOAT_TEXELS ((KH * KW + 3u) / 4u)
 #define COLUMNS ((PIXELS - 1u) * STRIDE_W + KW)

@@ -1,8 +1,9 @@
 // Direct convolution in int8 with exact int32 accumulation: any kernel, stride, dilation, padding and groups.
 //
-// A group's channels need not begin at a word of four. The host stores the weights of four output channels
-// for all `span` input words with any channel of their groups, and the channel's zero point (which counts as
-// zero) in the lanes of other groups. So no byte is shifted, and groups of any size use whole dot products.
+// A group's channels need not begin with a word of four channels. The host stores weights of four output
+// channels for all `span` input words that contain a channel of their groups; in the lanes of other groups,
+// the weight is the zero point, which counts as zero. So no byte is shifted, and groups of any size use whole
+// dot products.
 //
 // Memory    x: words of kPackedInt8_4W4C or kPackedInt8_16C (BLOCKED); w: blocks [kh][span][kw][c4] of 4
 //           output channels x 4 lanes; channels: gemm_output.glslh; y: as x, or float32 NCHW.
@@ -26,7 +27,7 @@ layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
 layout(constant_id = 2) const bool ROW_SUMS = false;
 layout(constant_id = 3) const bool SLIDE = false;    // stride_w and dilation_w are 1
-layout(constant_id = 4) const bool IN_TURN = false;  // output channels one by one: fewer registers
+layout(constant_id = 4) const bool IN_TURN = false;  // one output channel at a time: fewer registers
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
@@ -113,7 +114,7 @@ void main() {
   for (uint kh = 0u; kh < sweep.kh; kh++) {
     Line line = input_line(b, kh);
     for (uint s = 0u; s < p.span; s++) {
-      uint word = min(first_word + s, p.x_c4 - 1u);  // beyond the last word the weights count as zero
+      uint word = min(first_word + s, p.x_c4 - 1u);  // words beyond the last have weights that count as zero
       Window window = window_before(line, b, word);
       for (uint kw = 0u; kw < taps_of_line(); kw++) {
         window = window_at(window, line, b, kw, word);

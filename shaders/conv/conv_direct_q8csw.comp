@@ -1,7 +1,7 @@
 // Direct convolution of float images with int8 weights: any kernel, stride, dilation, padding and groups,
 // depthwise too. y = sum * scale + bias, with the sum over (channel, kh, kw) in order. Many taps take several
-// dispatches: each computes the channels and lines of taps in its push constants and starts from the sum so
-// far in y (CONTINUE); only the last one scales the sum (SCALED).
+// dispatches: each adds the channels and lines of taps in its push constants to the sums in y (CONTINUE);
+// only the last one scales them (SCALED).
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: words [channel of the
 //           group][kh][kw][c4], lane = output channel, an invocation's words of a tap contiguous; or
@@ -25,7 +25,7 @@ layout(constant_id = 0) const uint LOCAL_X = 16;
 layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1
 layout(constant_id = 7) const uint KW = 0;  // taps of a line, for unrolling; 0: from the push constants
-layout(constant_id = 8) const uint KH = 0;  // lines of taps, likewise
+layout(constant_id = 8) const uint KH = 0;  // lines of taps; 0: likewise
 #define taps_of_line() (KW > 0u ? KW : p.kw)
 #include "part_of_taps.glslh"
 
@@ -64,8 +64,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 uint channel;         // the first output channel
 uint x_at, y_at;      // the first input channel of its group; the first result
-uint pixels;          // pixels to store: 0 beyond the edge, where results repeat the last block
-int h0, w0;           // first tap of the first pixel in the input
+uint pixels;          // pixels to store; 0 beyond the edge, where the last block is computed
+int h0, w0;           // the input pixel under the first tap of the first pixel
 Lanes zeros[BLOCKS];
 
 void begin() {
@@ -133,7 +133,7 @@ Lanes added(Lanes sum, float value, Lanes weights) {
 #define added(sum, value, weights) (sum + value * weights)
 #endif
 
-// Pixel i of a window, an array of vectors: some drivers keep an array of as many floats in memory.
+// Pixel i of a window, which is an array of vectors: some drivers keep a float array of this size in memory.
 #define PIXEL(i) window[(i) / 4u][(i) % 4u]
 
 // Multiply one line of taps of one input channel; `at` is the word of its first weights.

@@ -1,6 +1,6 @@
 // A 1x1 convolution and the depthwise convolution that reads it, in one dispatch: the first half of an
-// inverted residual block. Both are int8 with exact int32 accumulation, OC = IC in the second, and the bytes
-// between them are those that two dispatches write; they stay in shared memory.
+// inverted residual block. Both are int8 with exact int32 accumulation; in the second, OC = IC. The
+// intermediate bytes are those that two dispatches would write; they stay in shared memory.
 //
 // Memory    x, y: vectors of kPackedInt8_4W4C, or of kPackedInt8_16C (BLOCKED 1; y in words). w1:
 //           kPackedInt8_4N4K, with COOPMAT kPackedInt8_32K; w: [kh][word of taps][c4] of four channels x four
@@ -46,7 +46,7 @@ layout(constant_id = 14) const bool SMALL_SUMS = false;  // accumulators of both
 
 #ifdef COOPMAT
 layout(constant_id = 24) const uint K16 = 2;        // runs of 16 channels of x, a multiple of 2
-layout(constant_id = 25) const uint X_PIXELS = 64;  // most pixels of x under a tile; whole matrices
+layout(constant_id = 25) const uint X_PIXELS = 64;  // most pixels of x under a tile; a multiple of MN
 #include "coopmat_types.glslh"
 #define Vector uvec4
 #else
@@ -82,7 +82,7 @@ layout(set = 0, binding = 5) writeonly buffer Y { ivec4 y[]; };
 #include "gemm_output.glslh"
 
 const uint LEFT = (PAD_L + 3u) / 4u;    // words of the left halo
-const uint ASIDE = 4u * LEFT - PAD_L;   // pixels of the first word before the first tap
+const uint ASIDE = 4u * LEFT - PAD_L;   // pixels in the first word that come before the first tap
 const uint LINES = (TILE_H - 1u) * STRIDE + KERNEL;
 const uint WORDS = (ASIDE + (TILE_W - 1u) * STRIDE + KERNEL + 3u) / 4u;
 const uint TAP_WORDS = (KERNEL + 3u) / 4u;
@@ -112,7 +112,7 @@ void locate() {
   first_word = int(first_ow * STRIDE / 4u) - int(LEFT);
 }
 
-// An invocation filters one block of channels: every SHARERS-th word of it.
+// An invocation filters every SHARERS-th word of one block of channels.
 const uint SHARERS = LOCAL_X / BLOCKS;
 #define own_block (gl_LocalInvocationIndex % BLOCKS)
 #define own_word (gl_LocalInvocationIndex / BLOCKS)
@@ -141,8 +141,8 @@ Sums no_sums() { return Sums(ivec4[4](ivec4(0), ivec4(0), ivec4(0), ivec4(0)), i
 
 BYTE_TABLE(through_table1, channels1)
 
-// Requantize the sums of four pixels from `column` on. Return a word for each of four channels; pixels right
-// of the image are the padding value.
+// Requantize the sums of four pixels from `column` on. Return a word of them for each of four channels;
+// pixels right of the image get the padding value.
 uvec4 expanded(Sums sums, uint column) {
   uint real = min(p.w - column, 4u);
   int padding = int8x4_broadcast(p.pad_value), inside = real == 4u ? -1 : (1 << (8u * real)) - 1;

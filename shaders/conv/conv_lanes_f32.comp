@@ -18,7 +18,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8;
 layout(constant_id = 3) const uint STRIDE_W = 1;
-layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: columns from a texel's first to the window's
+layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: from a texel's first column to the window's
 layout(constant_id = 5) const uint DILATION_W = 1;
 layout(constant_id = 7) const uint KW = 1;
 layout(constant_id = 9) const uint ROWS = 8;
@@ -40,7 +40,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "float_output.glslh"
 
 #define lane() gl_LocalInvocationID.x
-#define COLUMNS (ASIDE + (ROWS - 1u) * STRIDE_W + (KW - 1u) * DILATION_W + 1u)  // from a texel's first on
+#define COLUMNS (ASIDE + (ROWS - 1u) * STRIDE_W + (KW - 1u) * DILATION_W + 1u)  // columns read, with ASIDE
 #define READS ((COLUMNS + PER_LANE * LANES - 1u) / (PER_LANE * LANES))
 
 vec4 sums[ROWS];
@@ -52,7 +52,7 @@ float read[READS];
 #define number_at(i) subgroupShuffle(read[(i) / LANES], (i) % LANES)
 #endif
 
-// Read a line of x that begins at `line`, from column `first` on: zero outside.
+// Read the line of x that begins at `line`, from column `first` on; columns outside the line are zero.
 void read_line(bool inside, uint line, uint width, uint first) {
   [[unroll]] for (uint v = 0u; v < READS; v++) {
     uint column = first + PER_LANE * (v * LANES + lane());
@@ -72,7 +72,7 @@ vec4 added(vec4 sum, float value, vec4 weights) {
   return both;
 }
 
-// Read push constants before the only loop: lavapipe reads those in a loop for each lane.
+// Push constants are read before the only loop: in a loop, lavapipe reads them for each lane.
 void main() {
   uint tiles = ceil_div(p.n4, LANES), blocks = ceil_div(p.ow, ROWS), index = workgroup_index();
   uint across = index / tiles, line = across / blocks, tile = index - across * tiles;

@@ -22,7 +22,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8;      // a multiple of four
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1, and KW is known
-layout(constant_id = 4) const uint ASIDE = 0;      // columns from a texel's first to the window's
+layout(constant_id = 4) const uint ASIDE = 0;      // columns from a texel's first column to the window's
 layout(constant_id = 7) const uint KW = 0;  // taps of a line, for unrolling; 0: from the push constants
 layout(constant_id = 9) const uint ROWS = 8;
 #define taps_of_line() (KW > 0u ? KW : p.kw)
@@ -45,7 +45,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define PIXELS ROWS
 uint image, group, n4, oh, ow;  // position of the first pixel, and the lane's channels
 uint first_h, first_w;          // first tap of the first pixel in the input
-// Columns under the pixels, in the channel that the lane reads: for all taps of a line, or for one.
+// Columns of the lane's channel that the pixels read: for all taps of a line, or for one tap.
 #define COLUMNS (SLIDE ? PIXELS + KW - 1u : PIXELS)
 #define COLUMN_STRIDE p.stride_w
 #include "float_columns.glslh"
@@ -64,7 +64,7 @@ void begin() {
   clear_sums(group * p.n4 + min(n4, p.n4 - 1u));
 }
 
-// Multiply the pixels of four channels, from 4 * `from` on, that their lanes have read.
+// Multiply the pixels of four channels, which lanes 4 * `from` to 4 * `from` + 3 have read.
 void multiply(uint from, uint column, ivec4 words) {
   mat4 weights = weights_of_block(words);
   [[unroll]] for (uint i = 0u; i < PIXELS; i++) {
@@ -74,8 +74,8 @@ void multiply(uint from, uint column, ivec4 words) {
   }
 }
 
-// Multiply the taps of one line for LANES channels, of which `left` blocks of four exist. The first tap's
-// weights are at `w_at`, the next tap's `w_step` further on.
+// Multiply the taps of one line for LANES channels, of which `left` blocks of four exist. The weights of the
+// first tap are at `w_at`, those of the next tap `w_step` after them.
 void multiply_line(bool inside, uint line, uint width, uint w_at, uint w_step, uint left) {
   if (SLIDE) read_columns(inside, line, width, first_w);
   [[unroll]] for (uint kw = 0u; kw < taps_of_line(); kw++) {
@@ -95,8 +95,8 @@ void store(uint pixel, uint block) {
       store_number(y, at + c * p.plane, values[c]);
 }
 
-// Read push constants before the loop, and keep a single loop: lavapipe reads those in a loop for each lane,
-// and blends all sums twice in every turn of every nested loop.
+// Push constants are read before the loop, and there is a single loop: in a loop, lavapipe reads push
+// constants for each lane, and in nested loops it blends all sums twice in every iteration of each.
 void main() {
   begin();
   uint height = p.h, width = p.w, lines = p.kh, dilation = p.dilation_h, own = p.group_channels;

@@ -34,7 +34,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { StoredFour y[]; };
 
 #define PIXELS 8
 #define RUN (PIXELS / 4)  // vectors of an invocation
-const uint BEFORE = (4u - PAD_L % 4u) % 4u;  // columns of the first vector left of the window
+const uint BEFORE = (4u - PAD_L % 4u) % 4u;  // columns of the first vector that are left of the window
 const uint VECTORS = (BEFORE + (PIXELS - 1) * STRIDE_W + (KW - 1) * DILATION_W + 4u) / 4u;
 const uint TAPS = KH * KW, WEIGHTS = (TAPS + 5u) / 4u;
 

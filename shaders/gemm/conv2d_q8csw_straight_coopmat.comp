@@ -7,8 +7,8 @@
 //           of x whole vectors of LINE or of four pixels, and a group's channels whole runs of eight. The
 //           input pixels of all taps of a tile of TH x TW outputs are loaded into shared memory once for each
 //           chunk of CH channels; a run of MN outputs along w is then MN rows of a matrix for every tap. A
-//           pixel takes 2 CH + 16 bytes, which keeps neighbours in other banks. w: kPackedInt8_32K with k =
-//           (chunk of CH channels, kw, block of 32 channels, kh, channel), so that each subgroup reads it
+//           pixel takes 2 CH + 16 bytes, which keeps neighbours in different banks. w: kPackedInt8_32K with k
+//           = (chunk of CH channels, kw, block of 32 channels, kh, channel), so that each subgroup reads it
 //           sequentially. WORDS: invocations assemble matrices in registers; the words of a matrix are stored
 //           in the order of invocations, 16 bytes of each (vkq.probe.words). FLOAT_WEIGHTS: float16, two
 //           matrices of 16 channels for each 32. channels: float_output.glslh.
@@ -44,7 +44,7 @@ layout(constant_id = 6) const uint HALO_H = 10;
 layout(constant_id = 7) const uint KW = 3;
 layout(constant_id = 8) const uint LINES = 3;  // lines of taps in a step: all, or one
 layout(constant_id = 9) const uint DILATION_H = 1;
-layout(constant_id = 17) const uint TIMES = 1;  // times LINES is the number of lines of taps
+layout(constant_id = 17) const uint TIMES = 1;  // LINES * TIMES is the number of lines of taps
 layout(constant_id = 18) const bool FLOAT_WEIGHTS = false;
 
 layout(set = 0, binding = 0) readonly buffer X { X_VECTOR x[]; };
@@ -97,7 +97,7 @@ void begin_w(uint chunks) {
 #endif
 }
 
-// Load all weights of a step at once: the loads share a counter, so waiting for the first is waiting for the
+// Load all weights of a step at once: the loads share a counter, so waiting for the first load waits for the
 // last.
 void load_w(uint step_) {
   uint at = min(step_, last_step) * W_MATRICES * MATRIX_LINES;
@@ -117,8 +117,9 @@ void fetch(uint buffer_, uint at) {
         gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-// Each tap multiplies a line of 16 channels of pixels for another line of outputs, so it is read from shared
-// memory once, while the next line is loaded. first: the buffer of the first line.
+// Multiply lines of pixels by the taps. Each tap uses a line of pixels (16 channels) for a different line of
+// outputs, so the line is read from shared memory once, while the previous line is multiplied. first: the
+// buffer of the first line.
 #define multiply_lines(first, at, next)                                                        \
   [[unroll]] for (uint l = 0u; l < IN_LINES; l++) {                                            \
     uint b = (first + l) % 2u;                                                                 \
@@ -132,8 +133,8 @@ void fetch(uint buffer_, uint at) {
     }                                                                                          \
   }
 
-// Compute a step whose pixels begin at `at` while those of the next, at `next`, are loaded. Its weights are
-// requested as soon as there is room for them.
+// Compute a step, whose pixels begin at `at`, while the pixels of the next step, at `next`, are loaded. The
+// next step's weights are requested as soon as registers are free.
 void multiply_step(uint step_, uint at, uint next) {
   [[unroll]] for (uint t = 0u; t < LINES; t++)
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) { become_halves(t, i, 0u); }

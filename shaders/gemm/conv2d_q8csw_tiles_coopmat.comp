@@ -5,14 +5,14 @@
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh). The input pixels of all taps of a tile
 //           of TH x TW outputs are loaded into shared memory once for each chunk of CH channels; a run of MN
 //           outputs along w is then MN rows of a matrix for every tap. A pixel takes 2 CH + 16 bytes, which
-//           keeps neighbours in other banks. w: kPackedInt8_16K with k = (chunk of CH channels, kh, kw,
+//           keeps neighbours in different banks. w: kPackedInt8_16K with k = (chunk of CH channels, kh, kw,
 //           channel), elements 1 and 2 of every group of 4 swapped; or (FLOAT_WEIGHTS) floats in runs of 8 k
 //           with neighbouring outputs contiguous. BK channels of one tap at a time go through shared memory
 //           (coopmat_pipeline.glslh). channels and y: float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
-//           shared memory for the input pixels of a tile. CH is a multiple of BK * TURNS or, with
-//           EARLY, of BK, because padded k would multiply zero weights by pixels that may be infinite.
+//           shared memory for the input pixels of a tile. CH is a multiple of BK * TURNS or, with EARLY, of
+//           BK: k is not padded, because zero weights would be multiplied by pixels that may be infinite.
 //
 //   input, HALO_H x HALO_W      rows of x for a tap    y: TH x TW pixels x BN channels
 //   +---------------------+     (MN pixels of a line)  +------------+------------+
@@ -111,7 +111,7 @@ void load_halo() {
 void load_step(uint slot, uint t) { load_weights(slot, min(t, p.steps - 1u) * (BK / 16)); }
 void store_step(uint slot, uint stage) { store_weights(slot, HALO + stage * STAGE); }
 
-// A subgroup computes whole lines of the tile, or runs of one line. The step beyond the last tap, which is
+// A subgroup computes whole lines of the tile, or a run of one line. The step beyond the last tap, which is
 // not multiplied, reads the last tap's pixels.
 uint x_place(uint t, uint stage) {
   uint tap = min(t / (CH / BK), p.taps - 1u), kh = tap / KW, kw = tap - kh * KW;

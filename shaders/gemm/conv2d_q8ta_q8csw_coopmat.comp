@@ -4,9 +4,9 @@
 // Memory    x and y: kPackedInt8_16C (y also float32 [image, channel, pixel]). The input pixels of all taps
 //           of a tile of TH x TW outputs are loaded into shared memory once for each chunk of CH channels; a
 //           run of MN outputs along w is then MN rows of a matrix for every tap, and no tap is gathered
-//           again. A pixel takes CH + 16 bytes, which keeps neighbours in other banks. w: kPackedInt8_16K
-//           with k = (chunk of CH channels, kh, kw, channel), every chunk padded with weight zero points to
-//           a multiple of BK * TURNS. BK channels of one tap at a time go through shared memory
+//           again. A pixel takes CH + 16 bytes, which keeps neighbours in different banks. w: kPackedInt8_16K
+//           with k = (chunk of CH channels, kh, kw, channel), every chunk padded with weight zero points to a
+//           multiple of BK * TURNS. BK channels of one tap at a time go through shared memory
 //           (coopmat_pipeline.glslh).
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
@@ -35,7 +35,8 @@ layout(constant_id = 4) const uint STRIDE_W = 1;
 layout(constant_id = 5) const uint HALO_W = 18;  // input pixels under a line of the tile
 layout(constant_id = 6) const uint HALO_H = 10;
 layout(constant_id = 7) const uint KW = 3;
-// The number of rounds of the loops over k and over chunks of channels; 0: the push constants say.
+// The number of iterations of the loops over k and over chunks of channels; 0: computed from the push
+// constants.
 layout(constant_id = 17) const uint TRIPS = 0;
 layout(constant_id = 18) const uint CHUNKS = 0;
 
@@ -54,7 +55,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
-#ifndef STEM  // its push constants have no room
+#ifndef STEM  // the push constants of STEM have no room for it
 #define DIVISORS
 #endif
 #include "divided.glslh"
@@ -84,10 +85,10 @@ uint place_of_row(uint row) {
 // Load the tile's input pixels for the channels of a chunk. Padding is the zero point.
 #ifdef STEM
 #include "coopmat_stem.glslh"
-#define TILE_STRIDE_W 1  // in `tile`, where pixels of neighbouring columns are contiguous
+#define TILE_STRIDE_W 1  // in `tile`, pixels of neighbouring columns are contiguous
 #else
 #define TILE_STRIDE_W STRIDE_W
-// An invocation loads all runs of a pixel, two pixels at once: most tiles then wait for memory once.
+// An invocation loads all runs of two pixels at once, so that most tiles wait for memory once.
 #define PIXELS_AT_ONCE 2
 void load_halo() {
   int h0 = int(tile_h * STRIDE_H) - int(p.pad_t), w0 = int(tile_w * STRIDE_W) - int(p.pad_l);
@@ -137,7 +138,7 @@ void move_step(uint from, uint to) {
 }
 #endif
 
-// A subgroup computes whole lines of the tile, or runs of one line. Steps beyond the last tap read the last
+// A subgroup computes whole lines of the tile, or a run of one line. Steps beyond the last tap read the last
 // tap's pixels.
 uint x_place(uint t, uint stage) {
   uint tap = min(t / (CH / BK), p.taps - 1u), kh = tap / KW, kw = tap - kh * KW;

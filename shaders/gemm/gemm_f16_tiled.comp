@@ -4,11 +4,12 @@
 //
 // Memory    x: float16 in runs of 8 k or channels, [image][group][run][pixel][8] (runs_q8csw.comp); w:
 //           float16 [group][tap][k][4 n4] (halves_weights.comp), k of a tap padded with zeros to whole 16;
-//           `unit`: the factor of sums, as weights are scaled down; channels and y: float_output.glslh.
+//           `unit`: the factor of the sums that undoes the weights' scaling; channels and y:
+//           float_output.glslh.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M neighbouring pixels of a line
-//           (rows of a matrix, which is one line) x TILE_N4 blocks of four channels, LOCAL_X or LOCAL_Y
-//           apart. Neighbours (along x) have neighbouring blocks of channels, or (PIXELS) of pixels.
-// Needs     float16 arithmetic, and 16-bit storage unless it reads two halves a word (WORDS).
+//           (a matrix is one line of rows) x TILE_N4 blocks of four channels, LOCAL_X or LOCAL_Y apart.
+//           Neighbours along x have neighbouring blocks of channels, or (PIXELS) of pixels.
+// Needs     float16 arithmetic; also 16-bit storage unless it reads words of two halves (WORDS).
 //
 //   y of a workgroup, TILE_M = TILE_N4 = 2: a cell is a row (a pixel) x four channels, its number that of
 //   its invocation, whose sums are in registers
@@ -50,12 +51,12 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "float_output.glslh"
 
 vec4 sums[TILE_M][TILE_N4];
-f16vec4 parts[TILE_M][TILE_N4];  // of 16 k
-uint x_at, w_at;  // offsets of the next four k: for the line's first pixel, and for the first channels
+f16vec4 parts[TILE_M][TILE_N4];  // sums of 16 products
+uint x_at, w_at;  // offsets of the next four k: of the first pixel, of the first channels
 uint x_places[TILE_M], w_places[TILE_N4];
 bool inside[TILE_M];
 
-// Multiply the next four k: the first (0) or second half of a run.
+// Multiply the next four k, the first (half_ 0) or second half of a run.
 void multiply(uint half_) {
   f16vec4 values[TILE_M];
   [[unroll]] for (uint i = 0u; i < TILE_M; i++) {
@@ -72,8 +73,9 @@ void multiply(uint half_) {
   w_at += 4u * p.n4;
 }
 
-// Multiply a tap. Some drivers combine neighbouring reads of an unrolled loop into one, and split the result
-// again; others fuse two products into one instruction only in an unrolled loop.
+// Multiply a tap. AT_ONCE unrolls the inner loop: some drivers combine neighbouring reads of an unrolled loop
+// into one, and then split the result; others fuse two products into one instruction only in an unrolled
+// loop.
 void multiply_tap() {
   [[dont_unroll]] for (uint first = 0u; first < p.k4; first += 4u) {
     [[unroll]] for (uint i = 0u; i < TILE_M; i++)

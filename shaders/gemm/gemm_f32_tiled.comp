@@ -1,10 +1,10 @@
 // Y[b,M,N] = A[b,M,K] B[b,K,N] + bias in float32, with the same bits on every device: each product and each
 // sum is rounded. k goes from first_k to end_k in SLICES parts, whose sums are added in order. A long k takes
-// several dispatches: each but the first starts from y, the sum so far (CONTINUE).
+// several dispatches, each of which continues the sums in y (CONTINUE).
 //
 // Memory    a: rows [matrix][m][k], b: rows [matrix][k][b_row], float32 words, or (HALF_A, HALF_B) float16,
-//           two in a word; WHOLE_B: b_row is a multiple of 4, at least n rounded up to one. bias: one for
-//           each column, or (BIAS 2) row. y: [matrix][m][n] float32.
+//           two in a word; WHOLE_B: b_row is a multiple of 4, at least n rounded up to one. bias: for each
+//           column, or (BIAS 2) for each row. y: [matrix][m][n] float32.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations for each of SLICES parts of k; each computes TILE_M
 //           rows x TILE_N4 blocks of four columns, LOCAL_Y (LOCAL_X) apart.
 //

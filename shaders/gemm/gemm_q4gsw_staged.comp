@@ -3,7 +3,7 @@
 //
 // Memory    x: float32 rows of whole vec4; w: rows of codes in MatMulNBits's order; w_groups:
 //           common/grouped_weight.glslh; y: float32 rows. Shared memory holds one step of STEP k for each
-//           slice, four k a vec4; the next step is in registers meanwhile.
+//           slice, four k in a vec4, while the next step is in registers.
 // Threads   a workgroup is LX x LY invocations x SLICES slices of k, and computes LY * TILE_M rows x
 //           LX * TILE_N columns; an invocation computes TILE_M x TILE_N results, LY (LX) apart. The slices'
 //           sums are added in order at the end.
@@ -24,7 +24,7 @@
 
 layout(local_size_x = LX, local_size_y = LY, local_size_z = SLICES) in;
 layout(constant_id = 3) const bool HALF_SCALES = false;
-layout(constant_id = 4) const uint GROUPS = 1;  // groups of a step: 2 if a group is half a step
+layout(constant_id = 4) const uint GROUPS = 1;  // groups in a step: 2 if a group is half a step
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uint w[]; };
@@ -38,7 +38,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #define STEP 32u  // of k
 #define K4 8u     // vec4 of a step
-#define INVOCATIONS (LX * LY)  // of a slice
+#define INVOCATIONS (LX * LY)  // invocations of a slice
 #define BM (LY * TILE_M)
 #define BN (LX * TILE_N)
 #define X_ITEMS (BM * 8 / INVOCATIONS)
@@ -54,7 +54,8 @@ uint thread() { return gl_LocalInvocationID.y * LX + gl_LocalInvocationID.x; }
 uint x_at(uint k4, uint m) { return (gl_LocalInvocationID.z * K4 + k4) * BM + (m ^ k4); }
 uint w_at(uint k4, uint n) { return (gl_LocalInvocationID.z * K4 + k4) * BN + (n ^ k4); }
 
-// Load this thread's items of a step that begins at k; rows and columns beyond the end repeat the last one.
+// Load this thread's items of the step that begins at k; for rows and columns beyond the end, load the last
+// one.
 void load_step(uint first_m, uint first_n, uint k) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
     uint item = thread() + i * INVOCATIONS, m = min(first_m + item / K4, p.m - 1u);
@@ -98,7 +99,7 @@ void multiply_step() {
   }
 }
 
-// Add the slices' sums to those of the first slice. They go through the memory of the tiles, which is large
+// Add the slices' sums to those of the first slice, through the shared memory of the tiles, which is large
 // enough.
 void add_slices() {
 #if SLICES > 1

@@ -4,9 +4,9 @@
 //
 // Memory    x: rows of k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: rows of float16;
 //           ROWS_OF: rows of whole blocks of four, in uvec2. In shared memory a row is a run of BK halves and
-//           16 bytes of padding, which keep neighbours in other banks.
+//           16 bytes of padding, which keep neighbours in different banks.
 // Threads   a workgroup of WGN subgroups, each with all rows of some outputs, computes BM x BN results;
-//           SPLIT: of one part of k. While a step is multiplied, x of the next two steps and codes of the
+//           SPLIT: for one part of k. While a step is multiplied, x of the next two steps and codes of the
 //           next TURNS are being loaded.
 // Needs     matrices of 16 outputs and 16 k, and a required subgroup size of SUBGROUP.
 //
@@ -58,7 +58,7 @@ shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 uint n, first_row, blocks, across;  // position of the workgroup; `across`: number of all outputs
 #include "coopmat_split.glslh"
 
-// The epilogue: sums are scaled already.
+// The epilogue does not scale: the sums are scaled already.
 #define LATE
 #define N4 ceil_div(p.n, 4u)
 const uint SCALE = 0u, BIAS = 1u, group = 0u;
@@ -80,7 +80,7 @@ void store_row(uint m, uint c4, vec4 values) {
 uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
 
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
-#define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to its next
+#define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to the next
 const uint SPAN_ITEMS = (ITEMS + INVOCATIONS - 1u) / INVOCATIONS;
 uvec4 next_x[X_ITEMS];
 uvec4 next_spans[SPAN_ITEMS];
@@ -152,7 +152,7 @@ void multiply(uint slot, uint nth, uint stage, uint k16) {
   }
 }
 
-// Compute step t. `turn`, its place in the turn, is a constant: registers cannot be indexed in a loop.
+// Compute step t, the `turn`-th of its turn: a constant, because registers cannot be indexed in a loop.
 void multiply_step(uint turn, uint t) {
   uint stage = t % 2u;
   fetch(0u, stage, 0u);

@@ -7,8 +7,8 @@
 //           kPackedInt8_16K, k = (kh, kw, channel of the group), channels padded to whole runs of x, elements
 //           1 and 2 of every group of 4 swapped; or floats in runs of 8 k with neighbouring outputs
 //           contiguous. channels and y: float_output.glslh. In shared memory a row or an output is a run of
-//           BK halves and 16 bytes of padding, which keep neighbours in other banks.
-// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh); SPLIT: of
+//           BK halves and 16 bytes of padding, which keep neighbours in different banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh); SPLIT: for
 //           one part of k.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //
@@ -59,11 +59,11 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #include "float_output.glslh"
 #include "coopmat_half.glslh"
 
-#define K_PADDED 64u  // padding of the weights' k: whole steps of every tile
+#define K_PADDED 64u  // k of the weights is padded to a multiple: whole steps of every tile
 #define RUNS (BK / RUN)
 #define W_ROW (RUNS + 1)
 #ifdef PLANES
-#define X_ROW (BM / RUN + 1)  // of a k
+#define X_ROW (BM / RUN + 1)  // uvec4 of a k
 #define X_TILE (BK * X_ROW)
 #else
 #define X_ROW W_ROW

@@ -1,10 +1,10 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for whole tensors, like gemm_q8csw_tiled.comp, except that
-// the lanes of a subgroup share the rows (common/float_lanes.glslh).
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] like gemm_q8csw_tiled.comp, except that the lanes of a
+// subgroup share their loads of rows (common/float_lanes.glslh) and there is one group.
 //
 // Memory    x: float32 rows [m][k], texels (WHOLE_VECTORS) or numbers; w: kPackedInt8_4N4K blocks [k4][n4];
 //           channels: float_output.glslh; y: rows [m][n].
-// Threads   a workgroup is a subgroup of LANES invocations, for ROWS rows x LANES blocks of channels. Of
-//           LANES blocks of k each lane reads one, in every row.
+// Threads   a workgroup is a subgroup of LANES invocations, for ROWS rows x LANES blocks of channels. Each
+//           lane reads one of LANES blocks of k, in every row.
 // Needs     shuffles; no shared memory and no barrier.
 //
 //   k -->   0 | 1 | 2 | .. LANES-1 |      blocks of four k: which lane reads them, of all ROWS rows

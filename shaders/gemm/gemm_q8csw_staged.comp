@@ -3,11 +3,11 @@
 // gathered from an image while the tile is loaded, without an im2col matrix.
 //
 // Memory    x: float32 rows [group][m][k], or NCHW with k = (kh, kw, channel of the group); w:
-//           kPackedInt8_4N4K blocks [group][k4][n4]; channels and y: float_output.glslh. Shared memory
-//           holds one step of KT k for each slice of k; the next step is in registers meanwhile.
+//           kPackedInt8_4N4K blocks [group][k4][n4]; channels and y: float_output.glslh. Shared memory holds
+//           one step of KT k for each slice of k, while the next step is in registers.
 // Threads   a workgroup is LX x LY invocations x SLICES slices of k and computes LM * TILE_M4 x LN * TILE_N4
 //           blocks of 4 x 4 results; an invocation computes TILE_M4 x TILE_N4 of them, LM (LN) apart. The
-//           slices' sums are added in order at the end. Neighbours (along x) have neighbouring results.
+//           slices' sums are added in order at the end. Neighbours along x have neighbouring results.
 // Needs     4 bytes of shared memory for each of KT k of each row, column and slice.
 //
 //                       w tile: KT k x LN * TILE_N4 blocks
@@ -37,7 +37,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "float_weight.glslh"
 #include "float_output.glslh"
 
-#define INVOCATIONS (LX * LY)  // of a slice
+#define INVOCATIONS (LX * LY)  // invocations of a slice
 #if CONV
 #define LM LX
 #define LN LY
@@ -154,7 +154,7 @@ void main() {
   begin_w(group, n4);
   load_x(slice * KT);
   load_w(slice * KT);
-  for (uint k = 0u; k < p.k; k += SLICES * KT) {  // as many turns for each slice, which adds zeros beyond k
+  for (uint k = 0u; k < p.k; k += SLICES * KT) {  // slices iterate equally often; beyond k, x is zero
     barrier();  // the previous step has been read
     store_x();
     store_w();

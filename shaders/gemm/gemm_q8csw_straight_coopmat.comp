@@ -1,15 +1,15 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on float16 matrix units with float32 sums, like
 // gemm_q8csw_coopmat.comp, except that weights are loaded directly from memory into matrices, two in each
 // element, and become float16 there. A subgroup computes all rows of a tile, so no other subgroup needs its
-// weights; only x goes through shared memory, whose bandwidth bounds the other shader.
+// weights. Only x goes through shared memory, whose bandwidth limits gemm_q8csw_coopmat.comp.
 //
-// Memory    x: runs_q8csw.comp; X_ROWS: half_rows.glslh. w: kPackedInt8_32K, plus 128, with k and k + 16 of
-//           each 32 k side by side, so that 32 bytes are a row of a matrix with two k in each element
+// Memory    x: runs_q8csw.comp; X_ROWS: half_rows.glslh. w: weights + 128 in kPackedInt8_32K, with k and k +
+//           16 of each 32 k side by side, so that 32 bytes are a row of a matrix with two k in each element
 //           (SIGNED: coopmat_half_types.glslh); or (FLOAT_WEIGHTS) two matrices of float16. channels and y:
 //           float_output.glslh. In shared memory a row is a run of BK halves and 16 bytes of padding, which
-//           keep neighbours in other banks.
-// Threads   a workgroup of WGN subgroups computes BM x BN results; SPLIT: of one part of k. Meanwhile x of
-//           the next step and weights of the next TURNS steps (LATE: of W_AHEAD x 32 k) are being loaded.
+//           keep neighbours in different banks.
+// Threads   a workgroup of WGN subgroups computes BM x BN results; SPLIT: for one part of k. x is loaded one
+//           step ahead, weights TURNS steps ahead (LATE: W_AHEAD x 32 k).
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //
 //           <---------- BN outputs --------->
@@ -49,13 +49,13 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #define BIASED (0x64006400u + (p.m >> 31))  // 1024 twice: grouped_matrices.glslh
 #include "coopmat_half.glslh"
 
-#define PAIRS 32u     // k of a matrix of weights in memory
-#define K_PADDED 64u  // of weights
+#define PAIRS 32u     // k of a matrix in memory
+#define K_PADDED 64u  // multiple to which the weights' k is padded
 #define RUNS (BK / RUN)
-#define W_ROW (RUNS + 1)  // the row of x
+#define W_ROW (RUNS + 1)  // like a row of x
 #define STAGE (BM * W_ROW)
 #define SUBSTEPS (BK / 32)
-const uint NEEDED = 2 * STAGE > 2 * BN ? 2 * STAGE : 2 * BN;  // zero points first, then x
+const uint NEEDED = 2 * STAGE > 2 * BN ? 2 * STAGE : 2 * BN;  // first for zero points, then for x
 shared uvec4 tile[NEEDED > SCRATCH ? NEEDED : SCRATCH];
 #define thread gl_LocalInvocationIndex
 uint group, n, first_row;  // of the workgroup
@@ -78,7 +78,7 @@ const uint W_AHEAD = TURNS * SUBSTEPS;
 #endif
 MatrixW pairs[W_AHEAD * W_EACH][FRAGMENTS_N], zeros[FRAGMENTS_N], low[FRAGMENTS_N], high[FRAGMENTS_N];
 MatrixX right[2][FRAGMENTS_M];
-uint w_first[FRAGMENTS_N], w_blocks;  // offset of a matrix's outputs; number of blocks of PAIRS k
+uint w_first[FRAGMENTS_N], w_blocks;  // offsets of matrices of weights; blocks of PAIRS k
 
 void begin_w() {
   uint blocks_n = ceil_div(4u * p.n4, MM);
@@ -90,8 +90,8 @@ void begin_w() {
 
 #include "half_zeros.glslh"
 
-// Load weights of outputs i, substep `ahead` after the first one of step t, into `slot`; load_w: of all
-// outputs.
+// Load the weights of outputs i, for substep `ahead` from the first one of step t on, into `slot`; load_w: of
+// all outputs.
 void load_w_of(uint i, uint slot, uint t, uint ahead) {
   uint block = min((first_step + t) * SUBSTEPS + ahead, w_blocks - 1u);
   [[unroll]] for (uint e = 0u; e < W_EACH; e++)
@@ -120,8 +120,9 @@ void fetch(uint buffer_, uint stage, uint k16) {
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) { multiply_row(left[i], buffer_) }
 
 #ifdef LATE
-// Compute step t with fewer registers than below: a matrix becomes halves as it is multiplied, and then the
-// next weights are requested. The last products of a step hide its barrier and the reads after it.
+// Compute step t with fewer registers than the other multiply_step: a matrix is converted to halves just
+// before it is multiplied, and then the next weights are requested. The last products of a step hide its
+// barrier and the reads after it.
 void multiply_step(uint turn, uint t) {
   uint stage = t % 2u;
   [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {
@@ -147,7 +148,7 @@ void multiply_step(uint turn, uint t) {
   }
 }
 #else
-// Compute step t. `turn`, its place in the turn, is a constant: registers cannot be indexed in a loop.
+// Compute step t, the `turn`-th of its turn: a constant, because registers cannot be indexed in a loop.
 void multiply_step(uint turn, uint t) {
   uint stage = t % 2u;
   fetch(0u, stage, 0u);

@@ -1,5 +1,5 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n]: float32 activations, int8 weights, float32 sums over k in
-// order. The weight-only scheme q8csw without shared memory, for every device.
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n]: float32 activations, int8 weights (scheme q8csw), float32
+// sums over k in order. It needs no shared memory and runs on every device.
 //
 // Memory    x: float32 rows [group][m][k]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels and y:
 //           float_output.glslh.

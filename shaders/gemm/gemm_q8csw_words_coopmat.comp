@@ -6,10 +6,11 @@
 //           k, matrices of pairs in the order of the invocations' words (vkq.probe.words), elements 1 and 2
 //           of every group of 4 swapped: the order of a matrix's registers on NVIDIA's devices. Weights are
 //           SIGNED (coopmat_half_types.glslh). channels and y: float_output.glslh. In shared memory a row is
-//           a run of BK halves and 16 bytes of padding, which keep neighbours in other banks.
-// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results; SPLIT: of one part of k, whole
-//           turns. Weights and x of the next step are loaded meanwhile. LAST 1: the last products of a step
-//           hide its barrier and the reads after it, which takes twice the matrices of x; else 0.
+//           a run of BK halves and 16 bytes of padding, which keep neighbours in different banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results; SPLIT: for one part of k, whole
+//           turns. While a step is multiplied, weights and x of the next step are loaded. LAST 1: the last
+//           products of a step hide its barrier and the reads after it, with twice as many matrices of x;
+//           else 0.
 // Needs     the matrix shape MM x MN x MK in the device's list, of 16 outputs x 16 k, in which an invocation
 //           holds elements in pairs along k; a required subgroup size of SUBGROUP.
 //
@@ -42,7 +43,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define BITS 8  // of a weight
 #include "coopmat_half.glslh"
 
-#define OUTPUTS 32u       // outputs with contiguous weights
+#define OUTPUTS 32u       // outputs whose weights are contiguous
 #define BLOCKS (BK / 32)  // blocks of 32 k in a step
 #define UNITS (BK / 16)   // units of 16 k in a step
 #define RUNS (BK / RUN)
@@ -57,7 +58,7 @@ uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : O
 #include "coopmat_split.glslh"
 
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
-#define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to its next
+#define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to the next
 // Words of this step and of the next one.
 uvec4 next_x[X_ITEMS], words[2][BLOCKS][FRAGMENTS_N][MOST_WORDS_W / 4u];
 const uint GROUPS = SN / OUTPUTS, BESIDE = FRAGMENTS_N / GROUPS;  // groups of outputs, and their matrices
@@ -65,7 +66,7 @@ uint x_at[X_ITEMS], w_at[GROUPS];
 MatrixW low;
 MatrixX right[1 + LAST][FRAGMENTS_M];
 #include "half_words.glslh"
-#define W_LINES (BESIDE * MATRIX_LINES)  // of a block
+#define W_LINES (BESIDE * MATRIX_LINES)  // uvec4 of a block
 
 // Load the next step's weights and x.
 void load_step(uint stage) {
@@ -83,8 +84,8 @@ void store_x(uint stage) {
     tile[stage * STAGE + (thread / RUNS + i * X_APART) * X_ROW + thread % RUNS] = next_x[i];
 }
 
-// Use words in a branch that is never taken: they must then have arrived before others are requested, since
-// an invocation waits for all its outstanding loads at once.
+// Use words in a branch that is never taken, so that they must have arrived before others are requested: an
+// invocation waits for all its outstanding loads at once.
 void wait_for(uint stage) {
   uint all = 1u;
   [[unroll]] for (uint b = 0u; b < BLOCKS; b++)
@@ -110,9 +111,9 @@ void multiply(uint stage, uint unit) {
   }
 }
 
-// A step. more: another step follows, whose loads are issued. Drivers do not unroll a loop with barriers in
-// branches, and keep the arrays it indexes in memory: so steps are written out, and no loop contains a
-// branch.
+// A step. more: another step follows, whose loads are issued. Steps are written out, and no loop contains a
+// branch: drivers do not unroll a loop with barriers in branches, and keep the arrays that it indexes in
+// memory.
 #define STEP(stage, more)                                        \
   if (more) {                                                    \
     wait_for(stage);                                             \

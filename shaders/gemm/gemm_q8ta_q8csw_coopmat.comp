@@ -37,7 +37,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
-layout(constant_id = 17) const uint TRIPS = 0;  // rounds of the loop over k; 0: the push constants say
+layout(constant_id = 17) const uint TRIPS = 0;  // iterations of the loop over k; 0: see push constants
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"
 #include "coopmat_matrices.glslh"
@@ -71,13 +71,13 @@ const uint X_ACROSS = BM < INVOCATIONS ? BM : INVOCATIONS;  // rows loaded at on
 const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define W_ITEMS (BN * RUNS / INVOCATIONS)
-// First run of an invocation in a step.
+// The first run that an invocation loads in a step.
 #define X_FIRST_RUN (BM < INVOCATIONS ? gl_LocalInvocationIndex / BM : 0u)
 uvec4 next_x[SLOTS][X_ITEMS], next_w[SLOTS][W_ITEMS];
 uint x_run, x_first, w_first;  // offsets of this invocation's row and output
 uint group, first_row, n;  // of the workgroup
 
-#define TURN_RUNS 8  // runs of k that weights are padded to; WIDE: p.steps counts these
+#define TURN_RUNS 8  // the weights' k is padded to so many runs; WIDE: p.steps counts these
 uint place_of_row(uint row) { return first_row + row < p.rows ? first_row + row : OUTSIDE; }
 
 #ifdef CONV
@@ -131,7 +131,7 @@ void load_step(uint slot, uint t) {
 }
 #endif
 
-// Mask x at the store to shared memory: an operation on a load waits for it.
+// Mask x at the store to shared memory: masking at the load would wait for the load.
 #ifdef WIDE
 uvec4 stored_run(uint slot, uint i) {
   uint run = loaded[slot] * RUNS + gl_LocalInvocationIndex / X_ACROSS + i * (INVOCATIONS / X_ACROSS);

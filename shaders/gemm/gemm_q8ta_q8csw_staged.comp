@@ -4,7 +4,7 @@
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4], or the kPackedInt8_4W4C image with k = (kh, kw, ic);
 //           w: kPackedInt8_4N4K blocks [group][k4][n4]; y and channels: gemm_output.glslh. Shared memory
-//           holds two K tiles of KT blocks, the current one and the next: one barrier a tile.
+//           holds two K tiles of KT blocks, the current one and the next, so that a K tile needs one barrier.
 // Threads   a workgroup of LX x LY invocations computes LY * TILE_M4 x LX * TILE_N4 blocks of 4 x 4 results;
 //           an invocation computes TILE_M4 x TILE_N4 of them, LY (LX) apart.
 // Needs     16 KiB of shared memory at most, 256 invocations for the large tile.
@@ -24,7 +24,7 @@
 
 #include "sizes.glslh"
 layout(local_size_x = LX, local_size_y = LY) in;
-// Weight zero points need the sums of x (the u8u8 form always does).
+// Compute the sums of x, which weight zero points need (and always the u8u8 form).
 layout(constant_id = 2) const bool ROW_SUMS = false;
 
 #if CONV
@@ -56,7 +56,7 @@ shared ivec4 x_tile[2 * KT * BM4];  // [stage][k][m4 ^ k]: neighbours along k ar
 shared ivec4 w_tile[2 * KT * BN4];  // [stage][k][n4]
 
 ivec4 next_x[X_ITEMS], next_w[W_ITEMS];
-uint w_at[W_ITEMS];  // the column of w
+uint w_at[W_ITEMS];  // columns of w
 
 #if CONV
 #include "conv_gather.glslh"
@@ -66,7 +66,7 @@ void begin_x(uint group, uint m4) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     x_at[i] = (group * p.m4 + min(m4 + (gl_LocalInvocationIndex + i * INVOCATIONS) / KT, p.m4 - 1u)) * p.k4;
 }
-void load_x(uint k) {  // beyond the end, the last block; w_tile is zero there
+void load_x(uint k) {  // beyond k, load the last block; w_tile is zero there
   uint k_mine = min(k + gl_LocalInvocationIndex % KT, p.k4 - 1u);
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) next_x[i] = x[x_at[i] + k_mine];
 }
@@ -136,7 +136,7 @@ void main() {
       load_w(group, 0u);
       store_tiles(0u);
     }
-    barrier();  // this tile is stored, and the other one has been read
+    barrier();  // this tile is stored, and the other tile has been read
     bool more = k + KT < p.k4;
     if (more) {
       load_x(k + KT);

@@ -1,9 +1,9 @@
 // Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation, for linear layers and for convolutions
-// after im2col (1x1 convolutions directly); `groups` independent products side by side.
+// after im2col (1x1 convolutions directly); with `groups` independent products.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4] (4 rows x 4 k); w: kPackedInt8_4N4K blocks
-//           [group][k4][n4]; y and channels: gemm_output.glslh. With TEXELS a block of x and of w is one
-//           texel: some GPUs load a texel in one instruction, but the words of a buffer one by one.
+//           [group][k4][n4]; y and channels: gemm_output.glslh. With TEXELS, a block of x or w is one texel:
+//           some GPUs load a texel in one instruction, but a buffer's words one by one.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M4 x TILE_N4 blocks of 4 x 4
 //           results, LOCAL_X (LOCAL_Y) apart, so that neighbours load neighbouring blocks.
 // Needs     nothing: every device runs it. No barrier; shared memory only for a long k in the float form.
@@ -26,11 +26,11 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
-// Weight zero points need the sums of x (the u8u8 form always does).
+// Compute the sums of x, which weight zero points need (and always the u8u8 form).
 layout(constant_id = 2) const bool ROW_SUMS = false;
 
 #ifdef TEXELS
-layout(constant_id = 3) const uint UNROLL = 1;  // blocks of k that are read at once
+layout(constant_id = 3) const uint UNROLL = 1;  // blocks along k that are read at once
 layout(set = 0, binding = 0) uniform isamplerBuffer x;
 layout(set = 0, binding = 1) uniform isamplerBuffer w;
 layout(set = 0, binding = 2) uniform isamplerBuffer channels;
@@ -74,10 +74,10 @@ Tile this_tile() {
 }
 
 #ifdef TEXELS
-// Add the products of `count` blocks of k (at most UNROLL) from the position `t`, and advance `t` past them.
-// All blocks are read before any sum is updated: lavapipe calls a function for a texel, and spills all sums
-// before the call. The driver unrolls these loops, not the compiler, whose values of the sums lavapipe copies
-// in each turn.
+// Add the products of `count` blocks along k (at most UNROLL) from the position `t` on, and advance `t` past
+// them. All blocks are read before any sum is updated: lavapipe calls a function for a texel, and spills all
+// sums before the call. The driver unrolls these loops; if the SPIR-V compiler did, lavapipe would copy all
+// sums in each iteration.
 void multiply_blocks(inout Tile t, const uint count) {
   ivec4 ws[UNROLL][TILE_N4], xs[UNROLL][TILE_M4];
   [[unroll]] for (uint k = 0u; k < count; k++) {

@@ -1,11 +1,11 @@
 // Y[M,N] = X[M,K] W[N,K]^T + bias[N] for few rows of float16 and weights in groups along K, on float16 matrix
 // units with float32 sums. Each subgroup has its own part of k and its own part of shared memory: while some
-// wait for memory others multiply, and the loop contains no barrier of the workgroup.
+// subgroups wait for memory, others multiply, and the loop contains no barrier of the workgroup.
 //
 // Memory    x: rows of k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: rows of float16.
 //           In shared memory a row or an output is a run of k and 16 bytes of padding, which keep neighbours
-//           in other banks (a row of sums is a run of outputs, mostly padded alike); codes are stored
-//           unchanged.
+//           in different banks (a row of sums is a run of outputs; SUM_ROW says whether it is padded). Codes
+//           are stored unchanged.
 // Threads   a workgroup computes ROWS rows (in matrices of BM) of BN outputs. The subgroups' sums are added
 //           in the same order every time.
 // Needs     matrices of 16 outputs and 16 k, of at most BM rows, and subgroups of LANES.
@@ -44,7 +44,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #define LANES 32
 const uint SUBGROUPS = INVOCATIONS / LANES;
-#define BK (256 / BITS)  // k of a step: a block
+#define BK (256 / BITS)  // k of a step, which is a block of codes
 #define DEPTH (BITS / 2 * TIMES)  // steps of a turn
 #define STEPS DEPTH
 #include "grouped_matrices.glslh"
@@ -57,7 +57,7 @@ const uint FRAGMENTS_M = BM / MN;
 #define RUNS (BK * X_STEPS / 8)
 #define X_ROW (RUNS + 1)
 const uint SCALES_AT = W_TILE + ROWS * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STAGE = ZEROS_AT + ZEROS;
-#define SUM_ROW (BN / 4 + (ROWS == 8 ? 0 : 1))  // no padding with 8 rows: it slows some products
+#define SUM_ROW (BN / 4 + (ROWS == 8 ? 0 : 1))  // 8 rows are not padded: padding slows some products
 const uint SUMS = BM * SUM_ROW;
 shared uvec4 tile[SUBGROUPS * (STAGE > SUMS ? STAGE : SUMS)];
 #define mine (gl_SubgroupID * STAGE)
@@ -70,10 +70,10 @@ uvec2 next_spans[DEPTH][SPAN_ITEMS];
 MatrixW codes, halves, zeros[FRAGMENTS_N];
 MatrixX right[CHUNKS][FRAGMENTS_M];
 MatrixAcc acc[FRAGMENTS_N][FRAGMENTS_M], sums[FRAGMENTS_N][FRAGMENTS_M], scales;
-// First step of the subgroup's part; position of the workgroup; blocks and number of all outputs.
+// The first step of the subgroup's part; the workgroup's first row and output; blocks along k; all outputs.
 uint first_step, first_row, n, blocks, across;
 
-// Load the subgroup's step t, number `nth` of its turn.
+// Load step t of the subgroup, the `nth` of its turn.
 void load_step(uint nth, uint t) {
   uint step_ = first_step + t, runs = p.k / 8u;
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
@@ -109,7 +109,7 @@ void store_step(uint nth, uint t) {
   }
 }
 
-// A single row is loaded as all rows of its matrices.
+// Multiply a step. A single row is loaded as every row of its matrices.
 void multiply_step(uint nth) {
   [[unroll]] for (uint c = 0u; c < CHUNKS; c++)
     [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
@@ -135,8 +135,8 @@ void multiply_step(uint nth) {
   }
 }
 
-// DEPTH steps from t on. more: issue the loads of the steps after them; a constant, since loads in a branch
-// wait for each other.
+// DEPTH steps from t on. more: also issue the loads of the steps after them; it must be a constant, because
+// loads in a branch wait for each other.
 #define TURN(t, more)                                \
   [[unroll]] for (uint d = 0u; d < DEPTH; d++) {     \
     store_step(d, t + d);                            \

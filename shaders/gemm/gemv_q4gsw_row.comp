@@ -1,12 +1,12 @@
 // Y[M,N] = X[M,K] W[N,K]^T + bias[N], like gemv_q4gsw_split.comp, for a single row (several rows one by one)
-// on devices bound by instructions and memory latency: x is in shared memory, a slice of k at a time, the
-// next words are loaded while the previous ones are multiplied, and codes are converted two at a time
+// on devices bound by instructions and memory latency. x is in shared memory, a slice of k at a time. The
+// next words are loaded while the current ones are multiplied. Codes are converted two at a time
 // (common/grouped_pairs.glslh).
 //
 // Memory    as gemv_q4gsw_split.comp.
-// Threads   a workgroup is LOCAL_X parts of k x LOCAL_Y blocks of COLUMNS columns, powers of two. The chunks
-//           of k go to the parts in turn.
-// Needs     16 bytes of shared memory for each 4 codes (and one for each chunk) of 128 chunks, and 4 for
+// Threads   a workgroup is LOCAL_X parts of k x LOCAL_Y blocks of COLUMNS columns, powers of two. Chunks of k
+//           are assigned to the parts round-robin.
+// Needs     16 bytes of shared memory for each 4 codes of 128 chunks, 16 of padding for each chunk, and 4 for
 //           each part and column.
 //
 //     k -->    0   1   2  ..  LOCAL_X-1   0   1  ..     chunks of k: which part takes them
@@ -46,12 +46,12 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define CHUNK (4 * VECTORS)  // vec4 of x
 #define part gl_LocalInvocationID.x
 const uint SLICE = 128u;  // chunks
-shared vec4 x_tile[SLICE * (CHUNK + 1)];  // one of padding: neighbours are in other banks
+shared vec4 x_tile[SLICE * (CHUNK + 1)];  // with padding: neighbours are in different banks
 shared float parts[LOCAL_Y * COLUMNS * (LOCAL_X + 1)];
 
-uint w_at[COLUMNS], group_at[COLUMNS], per_group;  // offsets for each column; log2 of the chunks in a group
+uint w_at[COLUMNS], group_at[COLUMNS], per_group;  // offsets of each column; log2(chunks in a group)
 uvec4 next_words[COLUMNS];
-uvec2 next_groups[COLUMNS];  // words, not numbers: converting would wait for the loads
+uvec2 next_groups[COLUMNS];  // not decoded, which would wait for the loads
 
 void load(uint chunk) {
   [[unroll]] for (uint c = 0u; c < COLUMNS; c++) next_words[c] = w[w_at[c] + chunk];
@@ -59,8 +59,8 @@ void load(uint chunk) {
     next_groups[c] = group_words(group_at[c] + (chunk >> per_group));
 }
 
-// Load the slice of a row of x that begins with chunk `first`. No branch: loads in a branch wait for each
-// other.
+// Load the slice of a row of x that begins with chunk `first`. There is no branch: loads in a branch wait for
+// each other.
 void bring(uint row, uint first) {
   uint from = first * CHUNK, all = p.k / 4u;
   barrier();  // the previous slice has been read

@@ -4,8 +4,8 @@
 //
 // Memory    as gemv_q4gsw_split.comp.
 // Threads   a workgroup is LOCAL_Y parts of k, a power of two from 8 on, and computes TILE_M rows of eight
-//           columns. The chunks of k go to the parts in turn.
-// Needs     16 bytes of shared memory an invocation and row for each 4 codes of a chunk, and 48 more.
+//           columns. Chunks of k are assigned to the parts round-robin.
+// Needs     shared memory for each invocation and row: 16 bytes for each 4 codes of a chunk, and 48 more.
 //
 //     k -->    0   1   2  ..  LOCAL_Y-1   0   1  ..     chunks of k: which part takes them
 //            +---+---+---+---+-----------+---+---+---
@@ -34,7 +34,7 @@ layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
-#define ROWS (TILE_M * 2)  // rows of sums: each row's first four columns, then its last four
+#define ROWS (TILE_M * 2)  // rows of sums: the first four columns of each row, then the last four
 #define LOCAL_X 1
 #define PART vec4
 #include "push.glslh"
@@ -48,7 +48,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define CHUNK (4 * VECTORS)  // vec4 of x
 #define lane gl_LocalInvocationID.y
 const uint X_ROW = LOCAL_Y * (CHUNK + 1);
-shared vec4 x_tile[TILE_M * X_ROW];  // [row][part][CHUNK + 1]: neighbours are in other banks
+shared vec4 x_tile[TILE_M * X_ROW];  // [row][part][CHUNK + 1]: neighbours are in different banks
 
 // Load the chunks of all parts, from chunk `first` on, for the rows from m on.
 void stage(uint m, uint first) {

@@ -1,13 +1,14 @@
 // Y[M,N] = X[M,K] W[N,K]^T + bias[N] for few rows: float activations, weights of 4 or 8 bits in groups along
-// K, dequantized in the shader. Reading the weights once is the bound, so many threads share the sum over k.
+// K, dequantized in the shader. Reading the weights limits the speed, so many threads share the sum over k.
 //   y[m,n] = sum over groups g of scale[n,g] * sum_k x[m,k] (q[n,k] - zero[n,g])  + bias[n]
 //
 // Memory    x: rows of whole vec4, float32 or float16 (float_numbers.glslh), y alike; w: rows of codes in
-//           MatMulNBits's order; a uvec4 is a chunk of 32 (8 bits: 16) codes, which GROUPS groups share;
-//           w_groups: common/grouped_weight.glslh.
-// Threads   a workgroup is LOCAL_X blocks of four columns x LOCAL_Y parts of k, and computes ROWS rows. The
-//           chunks of k go to the parts in turn, so that neighbouring invocations read neighbouring memory.
-// Needs     16 bytes of shared memory an invocation and row.
+//           MatMulNBits's order; a uvec4 is a chunk of 32 (8 bits: 16) codes, of GROUPS groups; w_groups:
+//           common/grouped_weight.glslh.
+// Threads   a workgroup is LOCAL_X blocks of four columns x LOCAL_Y parts of k, and computes ROWS rows.
+//           Chunks of k are assigned to the parts round-robin, so that neighbouring invocations read
+//           neighbouring memory.
+// Needs     16 bytes of shared memory for each invocation and row.
 //
 //     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     chunks of k: which part takes them
 //             +---+---+---+---+-----------+---+---+---
@@ -27,8 +28,8 @@ layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 1;
 layout(constant_id = 1) const uint LOCAL_Y = 64;
 layout(constant_id = 3) const bool HALF_SCALES = false;
-layout(constant_id = 4) const bool IN_TURN = false;  // words of a chunk one by one: fewer registers
-layout(constant_id = 5) const uint GROUPS = 1;  // groups of a chunk: 2 if a group is half a chunk
+layout(constant_id = 4) const bool IN_TURN = false;  // one word of a chunk at a time: fewer registers
+layout(constant_id = 5) const uint GROUPS = 1;  // groups in a chunk: 2 if a group is half a chunk
 
 #include "float_numbers.glslh"
 layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
@@ -44,8 +45,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "grouped_weight.glslh"
 #include "split_sum.glslh"
 
-// Add the products of a word of each of four columns, by row and column, in units of the columns' scales.
-// `word`: its index in a row of w.
+// Add the products of a word of each of four columns to `dots` (of each row and column, without the scale).
+// `word`: the index of the words in their rows of w.
 void multiply_word(uint m, uint word, uvec4 words, vec4 zeros, inout vec4 dots[MOST_ROWS]) {
   vec4 weights[4][VECTORS];
   [[unroll]] for (uint c = 0u; c < 4u; c++) centred_weights(words[c], zeros[c], weights[c]);
@@ -80,7 +81,7 @@ void multiply_words(
   }
 }
 
-// Add the products of the words of group `g` of a chunk, which is group `group` of the column.
+// Add the products of group `g` of a chunk, which is group `group` of the column.
 void add_group(
     uint m, uint chunk, uint g, uint rows_of_w[4], uint groups, uint group, inout vec4 sums[MOST_ROWS]) {
   vec4 scales, zeros;

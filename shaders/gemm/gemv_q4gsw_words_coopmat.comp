@@ -1,16 +1,16 @@
 // Y[N] = X[K] W[N,K]^T + bias[N] for a single row of float16 and weights of 4 bits in groups of whole UNITs
-// along K, on float16 matrix units with float32 sums. Like gemv_q4gsw_coopmat.comp, but all of k is requested
-// at once. Shared memory holds only x and scales, later the sums: invocations assemble the matrices in
-// registers, and load 16 bytes of codes at a time. There is no loop: entering one waits for all outstanding
-// loads.
+// along K, on float16 matrix units with float32 sums. Like gemv_q4gsw_coopmat.comp, but all codes are
+// requested at once. Shared memory holds only x and scales, later the sums: invocations load 16 bytes of
+// codes at a time and assemble the matrices in registers. There is no loop, because entering a loop waits for
+// all outstanding loads.
 //
 // Memory    x: k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: float16.
 // Threads   a workgroup computes MM outputs, each subgroup a CHUNK of k. The subgroups' sums are added in the
-//           same order every time. The higher the number of a subgroup, the later it requests its codes
-//           (LATE): if all did so at once, all codes would arrive at the end, and nothing would hide the time
-//           of the products.
-// Needs     matrices of 16 outputs, 16 k and 8 rows, in which an invocation holds elements in pairs, and the
-//           pairs four further on beside them; INVOCATIONS are a subgroup of LANES for each chunk.
+//           same order every time. Each subgroup requests its codes later than the previous one (LATE): if
+//           all requested them at once, all codes would arrive at the end, and nothing would hide the time of
+//           the products.
+// Needs     matrices of 16 outputs, 16 k and 8 rows, in which an invocation holds elements in pairs, each
+//           with the pair four pairs after it. INVOCATIONS: a subgroup of LANES for each chunk.
 //
 //     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w: a matrix of MM outputs x 16 k after the
 //   MM outputs  |            |            |            |       other, into one matrix of sums a subgroup;
@@ -29,7 +29,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint INVOCATIONS = 256;
 layout(constant_id = 3) const bool HALF_SCALES = false;
-layout(constant_id = 17) const uint LATE = 0;  // delay for each subgroup before, in units of some 20 cycles
+layout(constant_id = 17) const uint LATE = 0;  // delay after the previous subgroup, in some 20 cycles
 
 #include "lane.glslh"
 #include "float16.glslh"
@@ -44,19 +44,19 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "activation.glslh"
 #include "coopmat_half_types.glslh"
 
-// A unit is two blocks of k. An output's two uvec4 in it are those of four columns of pairs of k: words 0 and
-// 1 are elements of one matrix, words 2 and 3 of another, in columns four apart; their nth codes are those of
-// the nth two matrices. x has four k in each such place.
+// A unit is two blocks of k. An output has two uvec4 in it, which belong to columns of pairs of k: words 0
+// and 1 are elements of one matrix, words 2 and 3 of another, in columns four apart; their nth codes belong
+// to the nth two matrices. For each word, x has four k.
 #define LANES 32u
 #define BN MM
 #define BK 128
 #define STEPS 1
 #include "grouped_matrices.glslh"
 #define UNIT 128u
-#define UNITS 2u  // of a chunk
-#define UNIT_LINES (UNIT / 64u * 32u)  // uvec4 of its codes
-#define UNIT_RUNS (UNIT / 8u)          // and of x
-#define UNIT_ROW (UNIT_RUNS + 2u)      // in shared memory; padding keeps pairs in other banks
+#define UNITS 2u  // units of a chunk
+#define UNIT_LINES (UNIT / 64u * 32u)  // uvec4 of a unit's codes
+#define UNIT_RUNS (UNIT / 8u)          // uvec4 of a unit's x
+#define UNIT_ROW (UNIT_RUNS + 2u)      // in shared memory; padding keeps pairs in different banks
 
 const uint SUBGROUPS = INVOCATIONS / LANES, SCALES_AT = UNITS * UNIT_ROW, SUM_ROW = MM / 4u + 1u;
 const uint SUMS = MN * SUM_ROW, NEEDED = SCALES_AT + UNITS * MM / 4u;
@@ -65,13 +65,14 @@ shared uvec4 tile[SUBGROUPS * PIECE];
 #define mine (gl_SubgroupID * PIECE)
 #define lane own_lane
 
-uvec4 next_x, next_w[UNITS][MOST_WORDS_W];  // [w]: the first of each two words
+uvec4 next_x, next_w[UNITS][MOST_WORDS_W];  // next_w[..][w] is set for even w
 MatrixW low, halves, zeros;
 MatrixX lower, upper;
 MatrixAcc acc, sums[UNITS], scales;
 uint w_place[MOST_WORDS_W], x_place[MOST_WORDS_X];
 
-// Find the uvec4 of this invocation's elements in a unit, by loading a matrix whose words are numbered.
+// Find which uvec4 of a unit hold this invocation's elements, by loading a matrix whose elements are their
+// own numbers.
 void find_places() {
   for (uint i = lane; i < MM * 2u; i += LANES) tile[mine + i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
   subgroupBarrier();
@@ -88,14 +89,14 @@ void find_places() {
   subgroupBarrier();
 }
 
-// Return 0 after `turns` turns of a delay loop that no compiler removes.
+// Return 0 after `turns` iterations of a delay loop, which no compiler can remove.
 uint zero_after(uint turns) {
   uint zero = p.m >> 31;
   [[dont_unroll]] for (uint i = 0u; i < turns; i++) zero = (zero << 1) ^ (zero >> 3);
   return zero;
 }
 
-// The last unit may be missing: then the codes of the unit before are read again, and x is zero.
+// Multiply a unit. If the last unit does not exist, the codes of the unit before it are read, and x is zero.
 void multiply(uint nth) {
   [[unroll]] for (uint u = 0u; u < UNITS; u++) {
     [[unroll]] for (uint q = 0u; q < WORDS_X; q++) {

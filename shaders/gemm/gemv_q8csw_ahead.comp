@@ -1,13 +1,14 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n], like gemv_q8csw_split.comp, for devices bound by memory
-// latency: the next blocks of weights are prefetched while the previous ones are multiplied, and x is in
+// latency: the next blocks of weights are prefetched while the current ones are multiplied, and x is in
 // shared memory, a slice of k at a time. A few invocations load x, so that the others request weights at
-// once: an invocation that requests both waits for both, and x requested after weights arrives after them.
+// once: an invocation that requests both waits for both, and x that is requested after weights arrives after
+// them.
 //
 // Memory    as gemv_q8csw_split.comp; y: rows of channels.
-// Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows. Of a slice of
-//           SLICE blocks of k a part takes every LOCAL_Y-th, UNROLL at a time.
+// Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows. A part
+//           multiplies every LOCAL_Y-th block of a slice (SLICE blocks of k), UNROLL at a time.
 // Needs     16 bytes of shared memory for each block and row of a slice, or for each invocation and SUMMED
-//           rows, whichever is more.
+//           rows, whichever needs more.
 //
 //     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
 //             +---+---+---+---+-----------+---+---+---
@@ -53,7 +54,7 @@ const uint ALL = LOCAL_X * LOCAL_Y, STEP = UNROLL * LOCAL_Y, TAKERS = ALL / TAKE
 const uint X_SIZE = ROWS * SLICE, SUMS_SIZE = SUMMED * ALL;
 shared vec4 tile[X_SIZE > SUMS_SIZE ? X_SIZE : SUMS_SIZE];  // x [row][block], then sums [row][part][column]
 
-uint k4, m, row, weights;  // blocks of k; the first row, in its group and in x; the first block of weights
+uint k4, m, row, weights;  // blocks along k; first row, in its group and in x; first block of weights
 ivec4 next[MOST_UNROLL];
 vec4 sums[MOST_ROWS];
 StoredRow taken[X_SIZE / TAKERS];
@@ -63,7 +64,8 @@ void load(uint first) {
     if (i < UNROLL) next[i] = w[weights + min(first + i * LOCAL_Y + part, k4 - 1u) * p.n4];
 }
 
-// Load a slice of x with TAKERS invocations. Only the store waits for it, and makes numbers beyond k zero.
+// Load a slice of x with TAKERS invocations. Only the store waits for the load; it makes numbers beyond k
+// zero.
 void take(uint slice) {
   [[unroll]] for (uint i = 0u; i < X_SIZE / TAKERS; i++) {
     uint r = (me + i * TAKERS) / SLICE, k = slice + (me + i * TAKERS) % SLICE;
@@ -96,8 +98,8 @@ void multiply(ivec4 block, vec4 zeros, uint at) {
   }
 }
 
-// Add the parts of SUMMED rows from `first` on: for each number first groups of four parts, then the groups'
-// sums. Afterwards number i of row r is in summed(r, i).
+// Add the parts of SUMMED rows from `first` on: for each number, first in groups of four parts, then the
+// groups' sums. Afterwards, number i of row r is in summed(r, i).
 #define WIDE (4u * LOCAL_X)
 #define place(r, i) tile[((r) * ALL + (i)) / 4u][(i) % 4u]
 void sum_parts(uint first) {
@@ -126,7 +128,7 @@ void main() {
   uint tiles_n = ceil_div(p.n4, LOCAL_X), tiles_m = ceil_div(p.m, ROWS), tile_index = workgroup_index();
   uint group = 0u, tile_n = tile_index;
   m = 0u;
-  if (p.groups * tiles_m > 1u) {  // rare; otherwise weights would wait for the divisions
+  if (p.groups * tiles_m > 1u) {  // rare; skipped if possible, because the weights wait for the divisions
     group = tile_index / tiles_n / tiles_m;
     tile_n = tile_index % tiles_n;
     m = tile_index / tiles_n % tiles_m * ROWS;
@@ -150,7 +152,7 @@ void main() {
       else bring(slice);
     }
     barrier();
-    // If all invocations wait for the whole slice, request it a slice ahead.
+    // If all invocations load and wait for x, request the next slice now.
     if (TAKEN_BY == 1 && slice + SLICE < k4) take(slice + SLICE);
     [[dont_unroll]] for (uint at = 0u; at < min(SLICE, k4 - slice); at += STEP) {
       ivec4 blocks[MOST_UNROLL] = next;

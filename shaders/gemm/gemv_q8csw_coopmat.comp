@@ -1,10 +1,10 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on float16 matrix units with float32 sums:
 // gemm_q8csw_straight_coopmat.comp without a barrier of the workgroup in its loop. Each subgroup has its own
-// part of k and its own part of shared memory for x: while some wait for memory others multiply.
+// part of k and its own part of shared memory for x: while some subgroups wait for memory, others multiply.
 //
 // Memory    x: rows of k, a multiple of 8, of float16 in uvec4; w and channels as
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float16. In shared memory a row of x is a run of BK
-//           halves, a row of sums BN floats; 16 bytes of padding keep neighbours in other banks.
+//           halves, a row of sums BN floats; 16 bytes of padding keep neighbours in different banks.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
 //           compute the ROW_TILES tiles of rows of the same outputs. The subgroups' sums are added in the
 //           same order every time.
@@ -41,8 +41,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define BIASED (0x64006400u + (p.m >> 31))  // 1024 twice: grouped_matrices.glslh
 #include "coopmat_half.glslh"
 
-#define PAIRS 32u     // k of a matrix of weights in memory
-#define K_PADDED 64u  // of weights
+#define PAIRS 32u     // k of a matrix in memory
+#define K_PADDED 64u  // multiple to which the weights' k is padded
 #define SUBSTEPS (BK / PAIRS)
 #define RUNS (BK / RUN)
 #define X_ROW (RUNS + 1u)

@@ -1,6 +1,6 @@
 // Y[N] = (X[K] W[N,K]^T) * scale[n] + bias[n] for a single row on float16 matrix units with float32 sums:
 // gemv_q8csw_words_coopmat.comp for few outputs, all of whose weights are requested at once. Each subgroup
-// copies x to shared memory. There is no loop: entering one waits for all outstanding loads.
+// copies its x to shared memory. There is no loop, because entering a loop waits for all outstanding loads.
 //
 // Memory    x: k, whole chunks, of float16 in uvec4; w, and the parameters as vec4, as
 //           gemm_q8csw_straight_coopmat.comp; y: float16.
@@ -38,20 +38,20 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define BN MM
 #include "coopmat_half.glslh"
 
-// In a chunk of weights an output has two uvec4 for each BLOCK k. Words 0 to 3 of each belong to four
-// matrices of pairs; the column of a matrix says which block and which uvec4. A run of x belongs to a column
-// in the same way.
+// In a chunk of weights, an output has two uvec4 for each BLOCK k. Words 0 to 3 of a uvec4 belong to four
+// matrices of pairs; a column of these matrices corresponds to a block and one of its uvec4, and to a run of
+// x.
 #define BLOCK 32u
 #define CHUNK 128u
 #define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of a chunk
 #define RUNS (CHUNK / RUN)
-#define BLOCKS (MM / 4u)  // of four outputs
+#define BLOCKS (MM / 4u)  // blocks of four outputs
 #define OWN_X ((CHUNKS * RUNS + 31u) / 32u)
 
 #define POINTS_AT (CHUNKS * RUNS)
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, SUM_ROW = BLOCKS + 1u;
-// Shared memory of a subgroup: places, x and zero points, later sums.
+// uvec4 of shared memory for a subgroup: places, x and zero points, later sums.
 const uint PIECE = POINTS_AT > 38u ? POINTS_AT + 2u : 40u;
 shared uvec4 tile[SUBGROUPS * PIECE];
 #define mine (gl_SubgroupID * PIECE)
@@ -64,7 +64,7 @@ MatrixX lower, upper;
 uint w_place[MOST_WORDS_W], x_place[MOST_WORDS_X];
 
 // Find the words of this invocation's elements in a chunk, by loading a matrix whose elements are word
-// numbers. For x, `place_run` is the run of the lower bytes; the run of the upper bytes is two further on.
+// numbers. `place_run` is the run of x for the lower bytes; the run for the upper bytes is two runs after it.
 #define place_run(place) ((place) / (2u * MM) * (BLOCK / RUN) + (place) % 2u)
 void find_places() {
   for (uint i = lane; i < 2u * MM; i += SUBGROUP)

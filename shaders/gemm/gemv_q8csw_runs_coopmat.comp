@@ -2,14 +2,15 @@
 // sums: gemv_q8csw_words_coopmat.comp for more rows. Invocations load 16 bytes (a run) of x and of weights at
 // a time. Two neighbouring words of a run are an invocation's words of one matrix, so x is not copied.
 //
-// Memory    x: rows of k, whole chunks, of float16 in uvec4; w: in the order of the invocations' words, 16
-//           outputs x CHUNK k after the other (half_weights.in_runs); the parameters as vec4, as
+// Memory    x: rows of k, whole chunks, of float16 in uvec4; w: blocks of 16 outputs x CHUNK k, each in the
+//           order of the invocations' words (half_weights.in_runs); the parameters as vec4, as
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float16.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
 //           compute the ROW_TILES tiles of rows of the same outputs. WGN subgroups share a part of k, each
 //           with its own outputs. The parts' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and at most 16 rows, in which an invocation holds elements in pairs
-//           along k, and of x with each pair the one 8 k further on; LOCAL_X is at least WGN subgroups.
+//           along k, and in matrices of x with each pair the pair 8 k after it; LOCAL_X is at least WGN
+//           subgroups.
 //
 //     k -->     | 0, 1 | 2, 3 | 4, 5 | ...   the subgroups of a part of k, where WGN = 2: 0, 2, 4 have the
 //   BN outputs  |      |      |      |       first half of the outputs, the others the second; matrices of
@@ -44,8 +45,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define RUNS (CHUNK / RUN)
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, SLICES = SUBGROUPS / WGN;
 const uint PARAMETERS = 3u * BN, OWN = (PARAMETERS + LOCAL_X - 1u) / LOCAL_X;
-const uint OWN_N = BN / WGN, SUM_ROW = OWN_N / 4u + 1u;  // padding keeps neighbours in other banks
-const uint PIECE = ROUND * SUM_ROW;  // memory of a subgroup: places and zero points, later sums
+const uint OWN_N = BN / WGN, SUM_ROW = OWN_N / 4u + 1u;  // padding keeps neighbours in different banks
+const uint PIECE = ROUND * SUM_ROW;  // uvec4 for a subgroup: places and zero points, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)
@@ -58,7 +59,7 @@ MatrixX lower;
 uint n, first_row, first_chunk, biased;
 uint w_first[FRAGMENTS_N], x_first[FRAGMENTS_M][MOST_LOADS_X];
 
-// Load the next chunk of this subgroup. Addresses are incremented: computing each again takes more
+// Load the next chunk of this subgroup. Addresses are incremented, because recomputing them takes more
 // instructions.
 void load(uint set) {
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
@@ -86,7 +87,8 @@ void multiply(uint set) {
     }
 }
 
-// Find the runs of this invocation's elements, by loading a matrix whose words are numbered, 8 a row.
+// Find the runs of this invocation's elements, by loading a matrix whose words, 8 in a row, are their own
+// numbers.
 void find_places() {
   for (uint i = lane; i < 32u; i += SUBGROUP) tile[mine + i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
   subgroupBarrier();
@@ -130,7 +132,7 @@ void main() {
   float parameter[OWN];
   [[unroll]] for (uint i = 0u; i < OWN; i++)
     parameter[i] = numbers[min(3u * tile_n + (i * LOCAL_X + me) % PARAMETERS, 3u * last + 2u)];
-  [[unroll]] for (uint i = 0u; i < OWN; i++)  // here: the compiler would not move the loads above the loop
+  [[unroll]] for (uint i = 0u; i < OWN; i++)  // here: after the loop, the compiler would not hoist the loads
     parameters[(i * LOCAL_X + me) % PARAMETERS / 4u][me % 4u] = parameter[i];
   uint t = 0u;
   [[dont_unroll]] for (; t + 2u < count; t += 2u) {
@@ -147,7 +149,7 @@ void main() {
     multiply(0u);
   }
   [[unroll]] for (uint first = 0u; first < FRAGMENTS_M; first += ROUND / MN) {
-    if (first == 0u) subgroupBarrier();  // shared only within this subgroup
+    if (first == 0u) subgroupBarrier();  // only this subgroup uses this memory
     else barrier();
     [[unroll]] for (uint j = 0u; j < ROUND / MN; j++)
       [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)

@@ -1,11 +1,11 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows: float activations, int8 weights. Reading the
-// weights once is the bound, so many threads share the sum over k.
+// weights limits the speed, so many threads share the sum over k.
 //
 // Memory    x: rows [group][m][k] of float32 or float16 (float_numbers.glslh); w: kPackedInt8_4N4K blocks
 //           [group][k4][n4]; channels and y: float_output.glslh, y of the type of x.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows. The parts' sums
 //           are added in the same order every time.
-// Needs     16 bytes of shared memory an invocation and row.
+// Needs     16 bytes of shared memory for each invocation and row.
 //
 //     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
 //             +---+---+---+---+-----------+---+---+---
@@ -24,7 +24,7 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 16;
-layout(constant_id = 3) const uint UNROLL = 4;  // blocks of k that are read at once
+layout(constant_id = 3) const uint UNROLL = 4;  // blocks along k that are read at once
 
 #include "float_numbers.glslh"
 #if WHOLE_VECTORS

@@ -1,7 +1,7 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on float16 matrix units with float32 sums. As
-// in gemv_q8csw_coopmat.comp each subgroup has a part of k, but shared memory holds only the sums.
-// Invocations assemble the matrices in registers: they load 16 bytes at a time, and all of a chunk of CHUNK k
-// of weights and x at once.
+// in gemv_q8csw_coopmat.comp, each subgroup has a part of k, but shared memory holds only the sums.
+// Invocations load weights and x of a whole chunk (CHUNK k) at once, 16 bytes at a time, and assemble the
+// matrices in registers.
 //
 // Memory    x: rows of k, whole chunks, of float16 in uvec4; w, and the parameters as vec4, as
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float16.
@@ -39,9 +39,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #include "coopmat_half.glslh"
 
 // A block of weights in memory is BLOCK k of MM outputs, two uvec4 for each output. In a chunk of four
-// blocks, words 0 to 3 of each uvec4 belong to four matrices of pairs; the column of a matrix says which
-// block and which uvec4. A run of x, whose words belong to the same four matrices, belongs to a column, too.
-// `place` of row r and of columns c and c + 1 is the offset of their words in a chunk.
+// blocks, words 0 to 3 of a uvec4 belong to four matrices of pairs; a column of these matrices corresponds to
+// a block and one of its uvec4, and to a run of x, whose words belong to the same four matrices. `place` (of
+// row r and of columns c and c + 1) is the offset of their words in a chunk.
 #define BLOCK 32u
 #define CHUNK 128u
 #define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of a chunk
@@ -49,9 +49,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define place_run(place) ((place) / 32u * (BLOCK / RUN) + (place) % 2u)  // two after it: of upper bytes
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, PARAMETERS = 3u * BN;
-const uint SUM_ROW = BN / 4u + 1u, SUMS = BM * SUM_ROW;  // padding keeps neighbours in other banks
+const uint SUM_ROW = BN / 4u + 1u, SUMS = BM * SUM_ROW;  // padding keeps neighbours in different banks
 const uint ZEROS = 2u * (BN > 16 ? BN : 16);
-const uint PIECE = SUMS > ZEROS ? SUMS : ZEROS;  // memory of a subgroup: places and zero points, later sums
+const uint PIECE = SUMS > ZEROS ? SUMS : ZEROS;  // uvec4 for a subgroup: places and zero points, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)
@@ -74,7 +74,7 @@ void load(uint t) {
     [[unroll]] for (uint q = 0u; q < WORDS_W; q++) next_w[i][q] = w[w_first[i] + chunk * LINES + w_place[q]];
 }
 
-// Make x beyond k zero here, not at the load, which would wait for it.
+// Multiply a chunk. x beyond k is made zero here, because masking at the load would wait for the load.
 void multiply(uint t) {
   bvec4 inside = bvec4(first_chunk + t < chunks);
   [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
@@ -153,7 +153,7 @@ void main() {
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
       coopMatStore(acc[i][j], tile, mine + j * MN * SUM_ROW + i * (MM / 4), SUM_ROW,
           gl_CooperativeMatrixLayoutColumnMajor);
-  parameters[me % PARAMETERS / 4u][me % 4u] = parameter;  // by all: behind a branch it would be loaded there
+  parameters[me % PARAMETERS / 4u][me % 4u] = parameter;  // by all: in a branch, the load would be delayed
   barrier();
   for (uint e = me; e < BM * BN / 4u; e += LOCAL_X) {
     uint row = e / (BN / 4u), block = e % (BN / 4u);

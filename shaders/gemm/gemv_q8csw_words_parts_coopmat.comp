@@ -1,13 +1,13 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows of float32 on bfloat16 matrix units:
 // gemv_q8csw_words_coopmat.comp with x split exactly, in registers, into three bfloat16 parts. Matrices have
-// 16 rows; with up to 8 rows of x the largest parts fill one half of a matrix, the second parts the other.
+// 16 rows; for up to 8 rows of x, the largest parts are 8 rows of a matrix and the second parts the others.
 //
 // Memory    x: rows of k, whole chunks, of float32 in uvec4; w, and the parameters as vec4, as
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float32.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups share
 //           the outputs (ROW_TILES tiles of rows). The subgroups' sums are always added in the same order.
 // Needs     matrices of 16 outputs x 16 k x 16 rows, in which an invocation holds elements in pairs along k,
-//           (BM 8) as many of a row as of that 8 further on; LOCAL_X is whole subgroups.
+//           for BM 8 as many of a row as of the row 8 after it; LOCAL_X is whole subgroups.
 //     k -->     | subgroup 0 | subgroup 1 | ..   each: FRAGMENTS_N matrices of 16 rows x MM outputs, with the
 //   BN outputs  |            |            |      sums of its part of k, by all parts of x
 //     sums: shared memory, added from subgroup 0 on --> y, BM rows x BN outputs
@@ -43,7 +43,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #define place_run(place) ((place) / 32u * (BLOCK / RUN) + (place) % 2u * 2u)  // upper bytes: four further on
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, PARAMETERS = 3u * BN, FRAGMENTS_N = BN / MM;
-const uint SUM_ROW = BN / 4u + 1u, SUMS = 16u * SUM_ROW;  // padding keeps neighbours in other banks
+const uint SUM_ROW = BN / 4u + 1u, SUMS = 16u * SUM_ROW;  // padding keeps neighbours in different banks
 const uint PIECE = max(SUMS, 32u);  // uvec4 of a subgroup: element numbers, then zero points, then sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
@@ -130,7 +130,7 @@ void find_places() {
 float number(uint c, uint what) { return numbers[c / 4u * 12u + 4u * what + c % 4u]; }
 uint half_zero(float zero) { return packHalf2x16(vec2(zero - 8387584.0)); }  // - 2^23 + 1024
 
-// Compute again sums that are NaN: for an infinite x only the largest part is infinite.
+// Recompute sums that are NaN in float32: only the largest part of an infinite x is infinite.
 vec4 sums_again(uint row, uint c4) {
   vec4 sums = vec4(0.0);
   uvec4 points;

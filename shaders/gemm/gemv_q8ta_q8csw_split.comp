@@ -1,13 +1,13 @@
-// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation for few rows. Reading the weights once is
-// the bound, so many threads share the sum over k.
+// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation for few rows. Reading the weights limits the
+// speed, so many threads share the sum over k.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4] (4 rows x 4 k); w: kPackedInt8_4N4K blocks
 //           [group][k4][n4]; y and channels: gemm_output.glslh. Neighbouring threads read neighbouring blocks
 //           of w.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k; an invocation sums blocks LOCAL_Y
-//           apart, UNROLL of them in flight. Then a tree adds the parts. For a single row only its own words
-//           of a block are read, except with TEXELS, where a block of x and of w is one texel.
-// Needs     16 bytes of shared memory an invocation and row.
+//           apart, UNROLL of them in flight. Then a tree adds the parts. For a single row, only its own words
+//           of a block are read, except with TEXELS, where a block is one texel.
+// Needs     16 bytes of shared memory for each invocation and row.
 //
 //     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
 //             +---+---+---+---+-----------+---+---+---
@@ -26,7 +26,7 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
-// Weight zero points need the sums of x (the u8u8 form always does).
+// Compute the sums of x, which weight zero points need (and always the u8u8 form).
 layout(constant_id = 2) const bool ROW_SUMS = false;
 layout(constant_id = 3) const uint UNROLL = 4;
 
@@ -60,7 +60,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
 #define X_SUM MOST_ROWS  // index of the sums of x among the long sums
 // Every loop over rows goes to MOST_ROWS, so that the SPIR-V compiler splits the arrays into registers: some
-// drivers keep arrays that a loop up to ROWS indexes in memory. Sums beyond ROWS stay zero.
+// drivers keep arrays in memory that a loop up to ROWS indexes. Sums beyond ROWS stay zero.
 Sum4 sums[MOST_ROWS] = {}, x_sums = Sum4(0);
 
 void add_block(ivec4 xs, ivec4 words) {
@@ -79,14 +79,14 @@ void flush_sums() {
   flush_sum(x_sums, X_SUM);
 }
 
-// Sum this invocation's part of k, from the blocks at x_at and w_at on. All invocations have the same number
-// of turns in the first loop, so that none is masked.
+// Sum this invocation's part of k, from the blocks at x_at and w_at on. The first loop has the same number of
+// iterations in all invocations, so that none is masked.
 void multiply(uint x_at, uint w_at) {
   uint x_step = LOCAL_Y, w_step = LOCAL_Y * p.n4, turns = p.k4 / (UNROLL * LOCAL_Y);
-  uint w_steps[UNROLL];  // multiply once, not in every turn
+  uint w_steps[UNROLL];  // multiplied here, not in every iteration
   [[unroll]] for (uint i = 0u; i < UNROLL; i++) w_steps[i] = i * w_step;
   for (uint turn = 1u; turn <= turns; turn++) {
-    int x_words[UNROLL];  // for a single row, read only its own words
+    int x_words[UNROLL];  // of a single row, read only its own words
     ivec4 xs[UNROLL], ws[UNROLL];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
       ws[i] = LOAD(w, w_at + w_steps[i]);

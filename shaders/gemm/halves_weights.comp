@@ -1,10 +1,10 @@
 // Convert int8 weights less their zero points to float16 for products in float16 arithmetic
-// (gemm_f16_tiled.comp). They are scaled by 2^-5, so that sums of 16 products are finite for numbers up to
-// 500.
+// (gemm_f16_tiled.comp). Weights are scaled by 2^-5, so that sums of 16 products are finite for activations
+// up to 500.
 //
 // Memory    w: kPackedInt8_4N4K blocks [group][k4][n4], k = (tap, channel); y: [group][tap][k][n4] uvec2, k
 //           of a tap padded with zeros to whole 16; channels: float_output.glslh.
-// Threads   one for each uvec2; neighbours have neighbouring blocks of channels.
+// Threads   one invocation for each uvec2; neighbours have neighbouring blocks of channels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

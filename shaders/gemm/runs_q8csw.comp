@@ -1,12 +1,12 @@
 // Pack x for the matrix-unit kernels of the scheme q8csw (gemm_q8csw_coopmat.comp): runs of 8 channels of a
-// pixel, or (ROWS) of 8 k of a row, with neighbouring pixels or rows contiguous. Numbers become float16, or
-// (BRAIN) the exact sum of three bfloat16 of 8 bits each, the smallest first. The largest part of an infinity
-// or NaN is that value; the others are zero.
+// pixel, or (ROWS) of 8 k of a row, with neighbouring pixels or rows contiguous. A number becomes float16, or
+// (BRAIN) three bfloat16 parts of 8 bits, the smallest first, whose sum it is exactly. The largest part of an
+// infinity or NaN is that value; the others are zero.
 //
 // Memory    x: [image][channel][pixel] float32 or (HALF) words of two float16; ROWS: [row][k], where k is a
 //           multiple of 8 (WHOLE), as uvec4; y: (BRAIN [part]) [image][group][run][pixel] uvec4. Beyond a
 //           group's channels there are zeros.
-// Threads   one for 8 numbers; neighbours have neighbouring pixels.
+// Threads   one invocation for 8 numbers; neighbours have neighbouring pixels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -25,7 +25,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint images, groups;
   uint group_channels, runs;  // channels of a group; its runs of 8 channels
-  uint plane;                 // pixels of an image, or rows
+  uint plane;                 // pixels of an image (ROWS: rows)
 } p;
 
 #include "workgroup.glslh"
