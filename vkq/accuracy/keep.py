@@ -17,8 +17,8 @@ ELEMENTWISE_GAIN = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class KeptLayer:
-    """A layer that does not compute in int8. form: "weights" if its weight stays int8, else "float". share:
-    the layer's fraction of all multiply-adds."""
+    """A layer that does not compute in int8. form: "weights" if its weight is still int8, else "float".
+    share: the layer's fraction of all multiply-adds."""
 
     layer: str
     form: str

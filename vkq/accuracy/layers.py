@@ -59,10 +59,11 @@ def compare_layers(
 
 @dataclasses.dataclass
 class Site:
-    """A value of both models, and the layer that computes it. name: the value in the float model. real: the
-    float value to compare with (after a fused activation). there: the value in the quantized model. nodes:
-    the layer's nodes in the quantized model, in order. reads: by the names of the layer's inputs in the
-    quantized model, their names in the float model. dequantize: the value's DequantizeLinear, or None."""
+    """A value of both models, and the layer that computes it. name: its name in both models, before
+    quantization. real: the value of the float model to compare with, after an activation that is fused into
+    the layer. there: the value of the quantized model, after quantization. nodes: the layer's nodes in the
+    quantized model, in order. reads: by the names of the layer's inputs in the quantized model, their names
+    in the float model. dequantize: the value's DequantizeLinear, or None."""
 
     name: str
     real: str

@@ -14,10 +14,11 @@ from .shown import decibels
 
 @dataclasses.dataclass(frozen=True)
 class OutputRow:
-    """One output over all samples. snr_db: signal to noise. even_db: -20 log10 of the mean over the channels
-    (axis 1) of sqrt(noise / signal), where each channel's term is at most 1. All channels count equally, so
-    that boxes of 0 to 320 do not hide scores of 0 to 1. channel, channel_db: the worst channel and its signal
-    to noise. same: the fraction of rows (or pixels) for which the same channel is the largest."""
+    """The comparison of one output with the float model, over all samples. snr_db: signal to noise. even_db:
+    -20 log10 of the mean over the channels (axis 1) of sqrt(noise / signal), where each channel's term is at
+    most 1. All channels count equally, so that boxes of 0 to 320 do not hide scores of 0 to 1. channel,
+    channel_db: the worst channel and its signal to noise. same: the fraction of rows (or pixels) for which
+    the same channel is the largest."""
 
     name: str
     snr_db: float

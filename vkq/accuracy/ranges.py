@@ -15,7 +15,7 @@ FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as fractions of the full rang
 
 
 def full_range(found: Histogram) -> Range:
-    """Return the range of all values, extended to contain 0."""
+    """Return the range of all elements, extended to contain 0."""
     return min(found.low, 0.0), max(found.high, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Searches the most accurate quantization of a model within a given time; layers stay float if a target
+"""Searches for the most accurate quantization of a model within a given time; layers stay float if a target
 requires it."""
 
 from __future__ import annotations

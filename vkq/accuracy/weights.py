@@ -195,7 +195,7 @@ def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Arra
 
 
 def _outer(attribute: Any) -> list[str]:
-    """Return the names that a subgraph of an If or Loop reads but does not define."""
+    """Return the names that the subgraphs in an attribute (of If, Loop) read but do not define."""
     graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
     return [
         name

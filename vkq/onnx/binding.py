@@ -28,8 +28,8 @@ class IOBinding:
 
     An input on the device stays there; an input on the CPU is read at each run. An output is bound to the
     CPU, to the device ("vulkan", or "cuda" with the same meaning), or to a value of yours. On the CPU and on
-    the device, each run makes a new value; a value of yours is overwritten. It may also be bound as an input,
-    which is read before it is overwritten.
+    the device, each run makes a new value; a value of yours is overwritten. The value of an input may also be
+    bound as an output: it is read before it is overwritten.
     """
 
     def __init__(self, session: Session):

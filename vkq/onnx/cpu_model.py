@@ -35,7 +35,7 @@ class CpuModel:
 
     @property
     def note(self) -> str:
-        """A sentence: the model runs on the CPU, and the reason."""
+        """The sentence that the whole model runs on the CPU, with the reason."""
         return f"the whole model runs on the CPU through ONNX Runtime: {self.why}"
 
     def told(self) -> CpuModel:

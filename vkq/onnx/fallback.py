@@ -1,5 +1,5 @@
-"""The fallback: ONNX Runtime runs the nodes that the device cannot run on the CPU. Users must request it, and
-the number of nodes on the CPU is reported."""
+"""The fallback: nodes that the device cannot run are computed by ONNX Runtime on the CPU. Users must request
+it, and the number of nodes on the CPU is reported."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def left_alone(model: Model, refused: RefusedNode) -> Model:
 def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Graph]]:
     """Return the graph as pairs (kind, part) in an order in which the parts can run. The kind is 0 for the
     device, else the opset for ONNX Runtime. Each part has as many nodes of its kind as possible, and the kind
-    of the first part is chosen for the fewest parts. *refused*: the opset of each node, by id, that does not
-    run on the device."""
+    of the first part is chosen for the fewest parts. *refused*: the opset of each node that does not run on
+    the device, by the node's id."""
     kinds = [0, *sorted(set(refused.values()))]
     found = [_groups(graph, refused, [*kinds[i:], *kinds[:i]]) for i in range(len(kinds))]
     return [(kind, _part(graph, group)) for kind, group in min(found, key=len)]

@@ -31,7 +31,8 @@ class Genai:
 
 
 def read_genai(folder: Path) -> Genai:
-    """Read the configuration of a folder. Raises ModelError if something is missing; the message names it."""
+    """Read the configuration in a folder. Raises ModelError if an entry is missing; the message names the
+    entry."""
     path = folder / "genai_config.json"
     try:
         found = files.parse_json(files.read(path, MOST_BYTES))

@@ -60,7 +60,7 @@ def group_query_attention(w: Rewriting) -> bool:
 
 
 def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
-    """Return (batch, tokens, heads, heads of keys, width of a head); None for other forms."""
+    """Return (batch, tokens, query heads, key heads, width of a head); None for other forms."""
     a, given = dict(w.node.attributes), w.given
     if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= KNOWN:
         return None

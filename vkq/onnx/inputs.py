@@ -180,7 +180,7 @@ def shapes_of(
     model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of each input: from *given* (texts NAME=1x3x224x224), else of its array, else in the
-    model. Open sizes with the same name get the same value, likely values where none is given."""
+    model. Open sizes with the same name get the same value; if none is given, a likely one."""
     names = [argument.name for argument in model.inputs]
     shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
     for text in given:

@@ -34,8 +34,8 @@ def onnx_attention(w: Rewriting) -> bool:
 
 
 def _scores(w: Rewriting) -> Scores | None:
-    """Return the `Scores` of the attention. Return None if the scores are a result, or the mask has fewer
-    keys: ONNX's definition then replaces the node."""
+    """Return the `Scores` of the attention. Return None if the scores are a result, or the mask does not
+    cover all keys: ONNX's definition then replaces the node."""
     a, given = w.node.attributes, w.given
     floats = {spec.dtype for i, spec in given.items() if i not in (3, 6)}
     if not set(a) <= KNOWN or w.result(3) or floats not in ({"float32"}, {"float16"}):

@@ -87,8 +87,7 @@ def _normalization(reading: Reading, node: Node) -> None:
     reading.nodes.append(Node(node.op, node.inputs, node.outputs[:1], node.attributes, node.source))
 
 
-# ----------------------------------------------------------------------------- quantized operators, spelled
-# out
+# ------------------------------------------------------------------------------ quantized operators as QDQ
 
 
 def _real(reading: Reading, node: Node, x: str, scale: str, zero: str, **attributes: Any) -> str:

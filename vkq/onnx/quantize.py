@@ -87,8 +87,9 @@ def refusals_told(what: str = "onnxruntime.quantization cannot quantize the mode
 
 
 def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, remedy: str) -> str:
-    """Return the path of the model in *folder*, prepared for quantization: it has opset *least* or newer,
-    folded constants, BatchNormalization fused into convolutions, and a name for every node.
+    """Return the path of the model in *folder*, prepared for quantization: converted to opset *least* if it
+    is older, with folded constants, with BatchNormalization fused into convolutions, and with a name for
+    every node.
 
     Raises ModelError if onnx cannot convert the model to this opset; the message names *what* needs the
     opset, and the *remedy*.

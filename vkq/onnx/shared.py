@@ -33,7 +33,8 @@ _lock = Turns("opening a session")
 
 def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
     """Return the model and its layers on a device. If an open session has equal weights and the same
-    *compute*, return its layers, and the model with its arrays; else new layers."""
+    *compute*, return the session's layers, and the model with the session's arrays; else return new
+    layers."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:

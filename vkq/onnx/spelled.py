@@ -1,4 +1,4 @@
-"""Rewrites those of vkq's operators that a device refuses in ONNX's form: DequantizeLinear, the operator,
+"""Rewrites operators of vkq that a device refuses in ONNX's form: DequantizeLinear, the operator,
 QuantizeLinear."""
 
 from __future__ import annotations

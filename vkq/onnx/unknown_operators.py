@@ -1,5 +1,6 @@
 """Operators unknown to vkq stay in the graph, so that the list of refusals is complete and a fallback can run
-them. onnx or ONNX Runtime infers their results' shapes, and computes them for constants."""
+them. onnx or ONNX Runtime infers the shapes of their results, and computes operators whose inputs are
+constants."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def unknown(
 
 
 def has_graphs(node: Node) -> bool:
-    """Return True if an unknown node has graphs (If, Loop, Scan)."""
+    """Return True if an unknown node has subgraphs (If, Loop, Scan)."""
     return any(map(is_graph, node.attributes["attributes"].values()))
 
 

@@ -121,7 +121,7 @@ class OrtValue:
         return True
 
     def is_sparse_tensor(self) -> bool:
-        """Return False."""
+        """Return False: vkq has no sparse tensors."""
         return False
 
     is_tensor_sequence = is_sparse_tensor

@@ -1,4 +1,4 @@
-"""A worker thread for runs for which the caller does not wait, or waits with a timeout."""
+"""A worker thread for runs. The caller does not wait for a run, or waits with a timeout."""
 
 from __future__ import annotations
 

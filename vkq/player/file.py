@@ -36,8 +36,8 @@ INT32 = np.iinfo(np.int32)
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An input or output: a row-major array. bounds: the smallest and the largest allowed value of an int32
-    input. answer: for an input, its bytes in the known answer."""
+    """An input or output, which is a row-major array. bounds: the smallest and the largest allowed value of
+    an int32 input. answer: the content of an input in the known answer."""
 
     name: str
     dtype: str

@@ -142,8 +142,8 @@ def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
 
 
 def requantized(x: QParams, y: QParams) -> Array:
-    """Return XNNPACK's conversion between two scales of one type, with 8 fraction bits; the multiplier has
-    XNNPACK's sign."""
+    """Return XNNPACK's conversion between two scales of one type, as a table. Its multiplier has 8 fraction
+    bits and XNNPACK's sign."""
     factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
     return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
 

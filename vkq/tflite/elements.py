@@ -25,7 +25,8 @@ RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
 
 
 def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
-    """Return the names of element-wise operands in one order of axes, and True if channels are first."""
+    """Return the names of element-wise operands, all in the same order of axes, and True if channels are
+    first."""
     rank = max(len(low.shape(n)) for n in numbers)
     first = rank == 4 and low.channels_first(numbers)
     return [low.of(n, first) for n in numbers], first
@@ -119,14 +120,14 @@ OF_FLOATS = {"POW": "Pow", "LOGICAL_AND": "And", "LOGICAL_OR": "Or", "LOGICAL_NO
 
 
 def by_table(low: Lowering, operator: FileOperator, table: Array) -> None:
-    """Lower a function of one 8-bit value."""
+    """Lower a function of one 8-bit value to a lookup in *table*."""
     x, y = operator.inputs[0], operator.outputs[0]
     first = low.channels_first([x])
     low.give(y, low.emit("lookup", [low.of(x, first)], table=table), first)
 
 
 def by_node(low: Lowering, operator: FileOperator, op: str, **attributes: Any) -> None:
-    """Lower a function of floats."""
+    """Lower a function of floats to the graph's operator *op*."""
     x, y = operator.inputs[0], operator.outputs[0]
     first = low.channels_first([x])
     low.give(y, low.emit(op, [low.of(x, first)], **attributes), first)

@@ -1,4 +1,4 @@
-"""Pools, means, softmax and resizing of a file."""
+"""Operators of a file on images: pools, means, softmax, resizing."""
 
 from __future__ import annotations
 

@@ -220,7 +220,8 @@ def _transposed_padding(
     operator: FileOperator, size: Sequence[int], wanted: Sequence[int], kernel: Sequence[int],
     stride: Sequence[int],
 ) -> tuple[tuple[int, int, int, int], tuple[int, int]]:  # fmt: skip
-    """Return (top, left, bottom, right) to crop, and the rows and columns added at the end."""
+    """Return (top, left, bottom, right) to crop from the result, and the (rows, columns) to add at its
+    end."""
     before, after, added = [], [], []
     for given, out, k, step in zip(size, wanted, kernel, stride, strict=True):
         whole = (given - 1) * step + k

@@ -1,6 +1,6 @@
 """LiteRT's own roots, quotients and comparisons of 8-bit values, in fixed point as in its kernels. LiteRT
-ends a run with an error at the root of a negative number and at a division by zero; each function here
-documents the table entry for this case."""
+stops with an error at the root of a negative number and at a division by zero; each function here states the
+entry that its table has for this case."""
 
 from __future__ import annotations
 

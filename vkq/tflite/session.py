@@ -26,8 +26,8 @@ class InferenceSession(session.InferenceSession):
     Arguments and methods (run, map, explain, profile) are as in `vkq.onnx.InferenceSession`. Arrays have the
     file's order of axes; for images (N, H, W, C). *model* is a path or bytes.
 
-    fallback: "litert" runs operators that the device cannot run on the CPU, through the package
-    ai-edge-litert, with one warning; None refuses such models.
+    fallback: with "litert", the package ai-edge-litert runs operators that the device cannot run, on the CPU
+    and with one warning; None refuses such models.
 
     Raises ModelError for a broken file, UnsupportedModelError with the list of operators that cannot run.
     """

@@ -181,8 +181,8 @@ def first_is_bytes(graph: Graph, node: Node) -> str | None:
 
 
 def same_type(graph: Graph, node: Node) -> str | None:
-    """Require that the parameters x and y, if both are given, have one type, and that no pass has stored a
-    reason for a refusal (``why``)."""
+    """Require that the parameters x and y have one type, if both are given. A pass may have stored another
+    reason for a refusal in the attribute ``why``."""
     if "why" in node.attributes:
         return str(node.attributes["why"])
     x: QParams | None = node.attributes["x"]

@@ -16,7 +16,7 @@ from ..operators.scatter import running_axis
 from .context import Context, DeviceOperator, anything, parameters_are_constant
 
 TYPES = ("float32", "float16", "int32")
-WHOLE = {"ReduceSum": "add", "ReduceProd": "mul", "ReduceMax": "max", "ReduceMin": "min"}
+INT32 = {"ReduceSum": "add", "ReduceProd": "mul", "ReduceMax": "max", "ReduceMin": "min"}
 
 
 def _running_check(graph: Graph, node: Node) -> str | None:
@@ -60,12 +60,12 @@ def _reduced(context: Context, node: Node) -> Value:
     order = [*kept, *axes]
     if order != sorted(order):
         x = strided(b, x, [shape[i] for i in order], [own[i] for i in order])
-    y = reduced_along(b, x, len(kept), WHOLE[node.op]) if axes else x
+    y = reduced_along(b, x, len(kept), INT32[node.op]) if axes else x
     return reshaped(b, y, context.graph.specs[node.outputs[0]].shape)
 
 
-def of_whole(row: DeviceOperator | None, op: str) -> DeviceOperator:
-    """Return a row of the operator table that reduces int32 values; *row* is used for other types."""
+def reducing_int32(row: DeviceOperator | None, op: str) -> DeviceOperator:
+    """Return a row of the operator table that reduces int32 values itself, and uses *row* for other types."""
 
     def check(graph: Graph, node: Node) -> str | None:
         dtype = graph.specs[node.inputs[0]].dtype

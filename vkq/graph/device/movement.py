@@ -38,7 +38,7 @@ def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
         spec = context.graph.specs[node.inputs[0]]
         if spec.dtype in BYTES and len(spec.shape) <= 4:
             return direct(context, node)
-        return _taken(context, node)
+        return _by_indices(context, node)
 
     return record
 
@@ -142,7 +142,7 @@ def _pad(context: Context, node: Node) -> Value:
     axes = [int(v) for v in constants[node.inputs[3]]] if node.input(3) else None
     around = margins(node, len(x.spec.shape), [int(v) for v in constants[node.inputs[1]]], axes)
     if node.attributes.get("mode", "constant") != "constant" or min(min(pair) for pair in around) < 0:
-        return _taken(context, node)
+        return _by_indices(context, node)
     fill = int(constants[node.inputs[2]].reshape(())) if node.input(2) else 0
     return unnamed(context, shape.padded(context.builder, x, around, fill, None))
 
@@ -163,7 +163,7 @@ def _resize_check(graph: Graph, node: Node) -> str | None:
     return first_is_bytes(graph, node) if node.attributes.get("mode", "nearest") == "linear" else None
 
 
-def _places(context: Context, node: Node) -> tuple[Array, float]:
+def _sources(context: Context, node: Node) -> tuple[Array, float]:
     """Return the index of the source of each element of a movement's result, and the fill value."""
     graph = context.graph
     shapes = [graph.specs[name].shape for name in (node.inputs[0], node.outputs[0])]
@@ -182,15 +182,15 @@ def _places(context: Context, node: Node) -> tuple[Array, float]:
     return compute(node, arrays)[0], fill
 
 
-def _taken(context: Context, node: Node) -> Value:
+def _by_indices(context: Context, node: Node) -> Value:
     """Add a movement that copies by an index list."""
-    places, fill = _places(context, node)
+    places, fill = _sources(context, node)
     return take.gather(context.builder, context.value(node.inputs[0]), places, fill)
 
 
 def _gather(context: Context, node: Node) -> Value:
     if node.inputs[1] in context.graph.constants:
-        return _taken(context, node)
+        return _by_indices(context, node)
     x, ids = context.value(node.inputs[0]), context.value(node.inputs[1])
     return unnamed(context, take.gathered(context.builder, x, ids, axis_of(node, len(x.spec.shape), 0)))
 
@@ -207,10 +207,13 @@ ROWS: dict[str, DeviceOperator] = {
     "Resize": DeviceOperator(_resize_check, _resize),
     "Transpose": DeviceOperator(parameters_are_constant, _by_strides(_turned, _bytes_or_words(_transpose))),
     "permute": DeviceOperator(anything, _permute, BYTES),
-    "Expand": DeviceOperator(parameters_are_constant, _by_strides(_expanded, _taken)),
-    "Tile": DeviceOperator(parameters_are_constant, _by_strides(_tiled, _taken)),
+    "Expand": DeviceOperator(parameters_are_constant, _by_strides(_expanded, _by_indices)),
+    "Tile": DeviceOperator(parameters_are_constant, _by_strides(_tiled, _by_indices)),
     "Slice": DeviceOperator(parameters_are_constant, _slice),
     "Concat": DeviceOperator(anything, _concat),
     "Pad": DeviceOperator(parameters_are_constant, _bytes_or_words(_pad)),
-    **{name: DeviceOperator(parameters_are_constant, _taken) for name in ("DepthToSpace", "SpaceToDepth")},
+    **{
+        name: DeviceOperator(parameters_are_constant, _by_indices)
+        for name in ("DepthToSpace", "SpaceToDepth")
+    },
 }

@@ -248,4 +248,4 @@ PLAIN: dict[str, DeviceOperator] = {
     **reductions.ROWS,
     **lines.ROWS,
 }
-ROWS = PLAIN | {op: lines.of_whole(PLAIN.get(op), op) for op in lines.WHOLE}
+ROWS = PLAIN | {op: lines.reducing_int32(PLAIN.get(op), op) for op in lines.INT32}

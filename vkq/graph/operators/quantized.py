@@ -93,8 +93,8 @@ def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
-    """Return the spec of a result. Its type is 8-bit if attribute *key* has parameters; else the type of x if
-    that is float; else float32."""
+    """Return the spec of a result. If attribute *key* has parameters, the result has their 8-bit type; else
+    it has the type of x if that is float, and float32 otherwise."""
     a = x.node.attributes
     y: QParams | None = a[key]
     real = x.spec(0).dtype if "x" in a and a["x"] is None else "float32"

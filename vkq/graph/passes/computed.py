@@ -40,8 +40,8 @@ def quantize_linear(w: Words) -> bool:
 
 
 def _shape(w: Words) -> list[int] | None:
-    """Return the shape in which the parameters broadcast to x; None if all of them are constant, if each is
-    for a block, or if the scale is not float32."""
+    """Return the shape in which the parameters broadcast to x. Return None for constant parameters,
+    parameters of blocks, and a scale that is not float32."""
     if not (w.node.input(0) and w.node.input(1)):  # the operator itself says which input is missing
         return None
     spec, scale = w.spec(0), w.spec(1)

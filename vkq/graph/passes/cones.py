@@ -11,7 +11,7 @@ from ...numerics.qparams import QParams
 from ..graph import Array, Node
 from ..operators.table import compute
 
-MOST_BYTES, MOST_KEPT = 1 << 16, 256  # largest cached result or constant; number of cached results
+MOST_BYTES, MOST_KEPT = 1 << 16, 256  # most bytes of a cached result or constant; most cached results
 PLAIN = (bool, int, float, str, type(None), QParams)
 _kept: dict[Hashable, Array] = {}
 

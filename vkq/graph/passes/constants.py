@@ -49,8 +49,8 @@ def fold_constants(graph: Graph, otherwise: Otherwise | None = None) -> Graph:
 
 
 def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph, Rest]:
-    """Fold the part of the graph that can be planned now. Return this part and the rest; the inputs of the
-    rest are additional results of the first part."""
+    """Fold the part of the graph that can be planned now. Return this part, whose results include the inputs
+    of the rest, and the rest."""
     sweep, rest, unknown = Sweep(graph), Rest(), set[str]()
 
     def visit(sweep: Sweep, node: Node) -> bool:

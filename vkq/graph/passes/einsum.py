@@ -61,7 +61,7 @@ def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
 
 
 def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
-    """Return the diagonal of an operand along an axis that its term has twice."""
+    """Return the diagonal of an operand along the axes that have the same letter."""
     for axis in axes:
         while axes.count(axis) > 1:
             i = axes.index(axis)

@@ -37,8 +37,8 @@ def real_waves(given: int, length: int) -> Matrix:
 
 
 def dft(w: Words) -> bool:
-    """DFT: move the axis before the axis of real and imaginary parts, and multiply. ``onesided``: the first
-    half of a real signal's spectrum."""
+    """DFT: move the axis before the axis of real and imaginary parts, and multiply. With ``onesided`` the
+    result is the first half of a real signal's spectrum."""
     spec, rank = w.spec(0), len(w.spec(0).shape)
     axis = _axis(w, rank)
     if axis is None:

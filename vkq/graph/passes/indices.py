@@ -140,7 +140,7 @@ def _placed(w: Words, rows: str, updates: str, ids: np.ndarray) -> bool:
 
 
 def tensor_scatter(w: Words) -> bool:
-    """TensorScatter: write rows into a cache, at one position for each batch."""
+    """TensorScatter: write rows into a cache, for each batch element at its own position."""
     x, u = w.spec(0), w.spec(1)
     axis = axis_of(w.node, len(x.shape), int(w.attributes.get("axis", -2)), "")
     if 0 in (*x.shape, *u.shape) or not axis:

@@ -40,8 +40,8 @@ class _Joined:
         return _quantized(sweep, node, made) if node.op == "quantize" else _chained(sweep, node, made)
 
     def _rows(self, sweep: Sweep, name: str) -> Node | None:
-        """Return the function of rows that makes a value, if the value has one reader and the function does
-        not quantize yet."""
+        """Return the function of rows that computes a value, if the value has one reader and the function
+        does not quantize its results yet."""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
         return made if made is not None and "y" not in made.attributes and by_last_axis(sweep, made) else None
 

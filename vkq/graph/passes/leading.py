@@ -1,4 +1,4 @@
-"""Removes the Reshapes around Gemm. Exporters and ONNX Runtime's optimizer write a linear layer of values
+"""Removes the Reshapes around Gemm. Exporters and ONNX Runtime's optimizer write a linear layer on values
 (batch, rows, columns) as a Reshape to a matrix, a Gemm, and a Reshape back. vkq's linear layers read values
 of any rank.
 

@@ -25,8 +25,9 @@ def _dequantized(w: Words, name: str) -> bool:
 
 
 def _place(w: Words, axis: int, smallest: bool, last: bool) -> str:
-    """Return the first (or last) index of the largest (or smallest) element along an axis, as float32; the
-    axis keeps length 1. If an element is NaN, return the first (or last) index of the axis."""
+    """Return the first (*last*: the last) index of the largest (*smallest*: the smallest) element along an
+    axis, as float32; the axis keeps length 1. If an element is NaN, return the first (or last) index of the
+    axis."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
     x = w.wide(x)
@@ -75,7 +76,7 @@ def hardmax(w: Words) -> bool:
 
 
 def top_k(w: Words) -> bool:
-    """TopK: move the axis last, and select the largest elements of each row."""
+    """TopK: make the axis the last one, and select the largest elements of each row."""
     spec, count = w.spec(0), w.given(1)
     if count is None or spec.dtype not in FLOATS or not spec.shape or 0 in spec.shape:
         return False

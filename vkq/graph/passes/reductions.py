@@ -85,7 +85,7 @@ def _product(sweep: Sweep, node: Node, x: str, q: QParams, axes: Sequence[int], 
 
 
 def to_sums(graph: Graph) -> Graph:
-    """Replace means of dequantized values that stay float32 by products with ones."""
+    """If a mean of dequantized values stays float32, replace it by a product with ones."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
         made = sweep.producer(node.inputs[0], "dequantize")

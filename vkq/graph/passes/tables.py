@@ -195,8 +195,8 @@ def _with(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
 
 
 def _all_numbers(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
-    """Return all 256 values of an 8-bit type as a 1-D array, or as an array of *rank* axes along one that is
-    not the channel axis."""
+    """Return all 256 values of an 8-bit type: as a 1-D array, or, if constants differ along *axis*, along
+    another axis of an array with *rank* axes."""
     info = np.iinfo(dtype)
     numbers = np.arange(info.min, info.max + 1).astype(dtype)
     if axis < 0:

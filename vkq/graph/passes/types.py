@@ -26,8 +26,8 @@ CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
 
 def hold_types(graph: Graph) -> Graph:
-    """Replace types by the types that a device stores. Results of operators unknown to vkq already have such
-    types."""
+    """Replace types by types that a device stores. Results of operators unknown to vkq have such types
+    already."""
     made = (name for node in graph.nodes if node.op != "foreign" for name in node.outputs if name)
     if not any(graph.specs[name].dtype in (*HELD, "int64") for name in (*graph.inputs, *made)):
         return graph

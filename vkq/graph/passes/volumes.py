@@ -1,8 +1,8 @@
 """Rewrites convolutions and pools of volumes (N, C, D, H, W) as convolutions and pools of images.
 
 The depth taps of a convolution become channels, so that one convolution of images sums over all taps; for
-integers the sum is exact. A pool (a maximum, or a mean whose counts are products) is computed along height
-and width first, then along depth."""
+integers the sum is exact. A pool is computed along height and width first, then along depth. This is possible
+for a maximum, and for a mean, whose element count is a product of counts along the axes."""
 
 from __future__ import annotations
 

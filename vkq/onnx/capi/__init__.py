@@ -1,1 +1,1 @@
-"""The module in which code for ONNX Runtime looks for its error classes."""
+"""The module from which code written for ONNX Runtime imports error classes."""

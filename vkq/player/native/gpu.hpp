@@ -49,7 +49,7 @@ struct Gpu {
   explicit Gpu(const char *which);  // see vkq_open
   Gpu(const Gpu &) = delete;
   ~Gpu();
-  // Calls `work` with `turn` held, unless the device is lost. Remembers if the device is lost meanwhile.
+  // Calls `work`; the caller holds `turn`. Throws if the device is lost. Sets `lost` if `work` loses it.
   template <typename Work>
   void guard(Work work) {
     if (lost) throw Error(VKQ_LOST, "the device is lost; unload its models, close it and open it again");

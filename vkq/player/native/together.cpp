@@ -7,7 +7,8 @@ namespace vkq::player {
 
 static constexpr size_t MOST_THREADS = 8;
 
-// Starts as many threads as processors: the calling thread waits for parts, and needs no processor then.
+// Starts as many threads as there are processors (at most MOST_THREADS), because the calling thread mostly
+// waits.
 Together::Together(size_t n, std::function<void(size_t)> p) : count(n), part(std::move(p)), done(n) {
   const size_t most = std::min({MOST_THREADS, count, size_t(std::thread::hardware_concurrency())});
   try {
