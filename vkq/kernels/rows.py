@@ -11,7 +11,7 @@ import numpy as np
 from ..layout.extent import BLOCKED, MATRIX, Spec
 from ..numerics.bytes import divides, reciprocal
 from ..numerics.qparams import QParams
-from ..numerics.rows import FUNCTIONS, MOST_LANES, RUN, always_normal, lanes_of
+from ..numerics.rows import FUNCTIONS, LANE_RUNS, MOST_LANES, RUN, always_normal, lanes_of
 from ..numerics.stored import signed_zero_point
 from ..runtime.builder import Builder, Value
 from .chain_form import Chain
@@ -51,9 +51,9 @@ def rows_of(
     kept = shape if each else (*shape[:axis], *shape[axis + count :])
     y = b.new(Spec(kept, "float32") if ends.y is None else Spec(kept, ends.y.dtype, layout, ends.y))
     if y.spec.size:
-        lanes, epsilon = lanes_of(name, length), float(np.float32(attributes.get("epsilon", 0.0)))
+        lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
         whole, turns = length // (lanes * RUN), -(-length // (lanes * RUN))
-        ahead = turns * (turns <= FUNCTIONS[name].runs)
+        ahead = turns * (turns <= LANE_RUNS)
         form = RowForm(
             name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
             ends.chain, ends.operands, ends.x is not None, ends.y is not None,

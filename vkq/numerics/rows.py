@@ -1,7 +1,7 @@
 """Functions of rows of float32 values (sums, softmax, normalizations): one description for NumPy and devices
 (`vkq.numerics.steps`).
 
-The order of a sum depends only on the function and the row's length. A row consists of runs of four elements.
+The order of a sum depends only on the row's length. A row consists of runs of four elements.
 Each of *lanes* invocations adds the elements of every lanes-th run, one after the other, and sums the
 rounding errors; then the lower half of the lanes adds the sums of the upper half, repeatedly. A sum is within
 (2 + log2(lanes)) * 2^-24 of the sum of magnitudes, plus rows * 2^-100.
@@ -21,6 +21,9 @@ from .rational import add, divide, multiply, square_root, subtract
 from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan, magnitude
 
 MOST_LANES = 128
+# Most runs of a lane, unless the row has MOST_LANES lanes. A kernel repeats its code for each run, so more
+# runs make few rows slow (benchmarks/log.md).
+LANE_RUNS = 3
 RUN = 4  # neighbouring elements that the same lane adds
 MOST_NORMAL = 1 << 23  # most elements of a row for `always_normal`
 SMALL = 2.0**-100  # rounding errors of smaller sums are dropped, because the errors may be subnormal
@@ -38,12 +41,10 @@ class RowFunction:
 
     Each pass reduces a function of the row's elements and of earlier passes' results, and applies a second
     function to the reduced value. ``each``: computes the result for each element; None for a reduction.
-    ``runs``: most runs of a lane, unless the row has MOST_LANES lanes; a kernel repeats its code for each.
     """
 
     passes: tuple[tuple[str, Callable[[Number, Got], Number], Callable[[Number, Attributes], Number]], ...]
     each: Callable[[Number, Got], Number] | None = None
-    runs: int = 6
 
 
 def _itself(x: Number, a: Any) -> Number:
@@ -74,9 +75,6 @@ def _grown(x: Number, got: Got) -> Number:
     return exp(_apart(x, got))
 
 
-EXPENSIVE = 3  # the runs of a lane of functions with exponentials
-
-
 def _reduction(op: str, f: Callable[[Number, Got], Number], then: Any = _itself) -> RowFunction:
     return RowFunction(((op, f, then),))
 
@@ -89,12 +87,10 @@ FUNCTIONS: dict[str, RowFunction] = {
     "softmax": RowFunction(
         (("max", _itself, _itself), ("sum", _grown, lambda s, a: divide(s.of(1.0), s))),
         lambda x, got: multiply(_grown(x, got), got[1]),
-        EXPENSIVE,
     ),
     "log_softmax": RowFunction(
         (("max", _itself, _itself), ("sum", _grown, _largest_log)),
         lambda x, got: subtract(_apart(x, got), got[1]),
-        EXPENSIVE,
     ),
     "normalize": RowFunction(
         (("sum", _itself, _mean), ("sum", _apart_squared, _inverse_root)),
@@ -110,16 +106,14 @@ FUNCTIONS: dict[str, RowFunction] = {
     "ReduceL2": _reduction("sum", _square, lambda s, a: square_root(s)),
     "ReduceSumSquare": _reduction("sum", _square),
     "ReduceLogSum": _reduction("sum", _itself, _largest_log),
-    "ReduceLogSumExp": RowFunction(
-        (("max", _itself, _itself), ("sum", _grown, _largest_log)), runs=EXPENSIVE
-    ),
+    "ReduceLogSumExp": RowFunction((("max", _itself, _itself), ("sum", _grown, _largest_log))),
 }
 
 
-def lanes_of(name: str, length: int) -> int:
-    """Return how many invocations share a row: the smallest power of 2 that leaves each at most
-    `RowFunction.runs`, or MOST_LANES."""
-    share = RUN * FUNCTIONS[name].runs
+def lanes_of(length: int) -> int:
+    """Return how many invocations share a row: the smallest power of 2 that leaves each at most LANE_RUNS
+    runs, or MOST_LANES."""
+    share = RUN * LANE_RUNS
     return min(MOST_LANES, 1 << (-(-length // share) - 1).bit_length()) if length else 1
 
 
@@ -162,7 +156,7 @@ def computed_rows(name: str, x: Array, attributes: Attributes) -> Array:
     """Return a function of each row of x (rows, length), computed in NumPy: (rows, length), or (rows,) for a
     reduction."""
     function = FUNCTIONS[name]
-    (rows, length), lanes = x.shape, lanes_of(name, x.shape[1])
+    (rows, length), lanes = x.shape, lanes_of(x.shape[1])
     turns = -(-length // (lanes * RUN))
     a = {**attributes, "count": float(length)}
     with np.errstate(all="ignore"):
