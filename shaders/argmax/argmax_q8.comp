@@ -1,9 +1,8 @@
 // Find the index of the largest (or least) number along an axis; among equal numbers, of the first (or last).
 //
 // Memory    x: Int8x4 words in any layout; y: row-major int32.
-// Threads   THREADS (a power of two) invocations find one index: each reads every THREADS-th number, then
-// they
-//           reduce in shared memory, halving the number of active invocations.
+// Threads   THREADS (a power of two) invocations find one index: each reads every THREADS-th number;
+//           then they reduce in shared memory, halving the number of active invocations.
 #version 450
 
 layout(local_size_x_id = 0) in;

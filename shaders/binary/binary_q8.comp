@@ -12,9 +12,8 @@
 // Memory    a, b, y: Int8x4 words in one layout; table: byte 256 * (b + 128) + (a + 128), four to a word.
 //   SAME      equal shapes: vectors of four words, any layout.
 //   PIXELS    broadcast images in a layout of vectors of pixels (pixels.glslh).
-//   otherwise broadcast tensors: a word of y holds four elements along the axis LANE_AXIS and is computed
-// from
-//             one word of a and one of b.
+//   otherwise broadcast tensors: a word of y holds four elements along the axis LANE_AXIS; it is computed
+//             from one word of a and one of b.
 // Threads   one invocation writes one vector (SAME, PIXELS) or one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

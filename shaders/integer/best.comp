@@ -1,7 +1,7 @@
-// Find the best place of each score map, the first one if several scores are equal; each workgroup searches a
+// Find the place with the best score in each score map, the first of equal ones; each workgroup searches a
 // segment of a map.
 //
-//   score = y, or (SQUARES) squares - 2 y: the squared difference minus the template's own sum of squares
+//   score = y, or (SQUARES) squares - 2 y: the squared difference without the template's sum of squares
 //
 // Memory    y: [row][plane], int32, or (WIDE) low and high word of int64; a row is one image with one
 //           template, the plane its map of places. squares: int64 [image][plane]. best: low and high word of
@@ -23,7 +23,7 @@ layout(set = 0, binding = 2) writeonly buffer Best { uvec4 best[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, channels, plane, segments;
-  uint first, first_place;  // index in `best`; place in the whole map at which this plane begins
+  uint first, first_place;  // index in `best`; this plane's first place in the whole map
 } p;
 
 #include "workgroup.glslh"

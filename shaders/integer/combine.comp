@@ -1,13 +1,13 @@
-// The last step of an exact integer correlation on matrix units: join the sums of all parts
+// The last step of an exact integer correlation on matrix units: combine the sums of all parts and digits
 // (correlate_coopmat.comp) to integers.
 //
 //   y = constant + sum_parts sum_ij 256^(i+j) part[digit i of x][digit j of w] + w_offset * (window sum of x)
 //
-// modulo 2^32, or 2^64 where WIDE; the window sums are the results of one more template, of ones.
+// modulo 2^32, or (WIDE) 2^64. The window sums are the results of one more template, which is all ones.
 //
 // Memory    part: as correlate_coopmat.comp writes it; the digits of a template are `quads` * 4 columns
-//           apart, the template of ones is last. constants: low and high word per template, then those of
-//           w_offset. y: integer_result.glslh.
+//           apart, and the template of ones is the last. constants: low and high word per template, then
+//           those of w_offset. y: integer_result.glslh.
 // Threads   one invocation computes one place and four templates; neighbours read 32 contiguous bytes. With
 //           few places memory latency dominates, so the loads of AT_ONCE parts are issued together.
 #version 450
@@ -37,7 +37,7 @@ void load_parts(uint first, uint size, uint count) {
     sums[b] = b < count ? ivec4(part[first + b * size]) : ivec4(0);
 }
 
-// Return the index of four columns of a place of a tile.
+// Return the index in `part` of four columns (number `quad`) of a place of a tile.
 uint vector_of(uint tile, uint place, uint quad) {
   const uint QUADS = BN / 4u;
   uint block = tile * (p.columns / BN) + quad / QUADS;

@@ -5,15 +5,15 @@
 // Numbers   x = x_offset + sum_i 256^i x_i with digits x_i in [-128, 127], and w likewise; y = sum_ij
 //           256^(i+j) (x_i * w_j) + w_offset * (window sum of x) + a constant per template (derived in
 //           integer/digits.py), modulo 2^32, or (WIDE) modulo 2^64. Sums modulo 2^32 or 2^64 are exact in any
-//           order, so they may be split and added atomically. MUL32 multiplies 16-bit numbers as one digit,
-//           in 32 bits, modulo 2^32.
+//           order, so workgroups may share a sum and add to it atomically. MUL32 multiplies 16-bit numbers as
+//           one digit, in 32 bits, modulo 2^32.
 // Memory    x: [digit][image][channel][x_rows][x_words], 4 bytes a word along the width (MUL32: 2 int16);
 //           elements outside the stored rectangle are `fill`. w: [group][block][digit][channel][ky][kx / 4]
 //           [TEMPLATES], Int8x4 (MUL32: [kx], int). constants: low and high word per template, then those of
 //           w_offset. y: integer_result.glslh.
 // Threads   LOCAL_X x LOCAL_Y; each computes TEMPLATES templates x 4 pixels. The pixels are neighbours along
-//           x, and the input word of each is a funnel shift of two neighbouring words. For COLUMN (ow = 1)
-//           they are LOCAL_Y apart along y instead. A workgroup computes `steps_per_split` steps of the
+//           x, so the input word of each is a funnel shift of two neighbouring words. For COLUMN (ow = 1),
+//           the pixels are LOCAL_Y apart along y instead. A workgroup computes `steps_per_split` steps of the
 //           reduction; a step is a block of `channel_block` x `row_block` x `word_block` words of the
 //           windows.
 // Needs     16 KiB of shared memory: the step's part of the image and of the templates.
@@ -99,7 +99,7 @@ void reduce(uint split, uint image, uint group, uint block, uvec2 tile) {
   uint last = min((split + 1u) * p.steps_per_split, p.steps);
   for (uint s = split * p.steps_per_split; s < last; s++) {
     Step at = step_at(s);
-    if (only_zeros(at, tile)) continue;  // uniform: the same for the whole workgroup
+    if (only_zeros(at, tile)) continue;  // equal in the whole workgroup
     uint words = at.channels * at.rows * at.words;
     if (pending > 0u && (pending + words > p.flush_words || at.x_digit != x_digit || at.w_digit != w_digit)) {
       flush(x_digit, w_digit);

@@ -1,15 +1,16 @@
 // Exact integer correlation of images with large windows on matrix units (VK_KHR_cooperative_matrix, subgroup
-// scope): y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]. It is a matrix product of places x
-// templates; its k are the window's columns (not the channels), so one channel is enough to fill a matrix.
+// scope): y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]. It is a matrix product of places
+// and templates; its k runs along the window's columns, not its channels, so one channel is enough to fill a
+// matrix.
 //
 // Tile      a workgroup computes TH x TW places x BN templates. Shared memory holds the lines under the tile
-//           TW times, once for each column of the tile: the copy of column s has words of 16 pixels that
-//           begin at pixel s + 16 q. So for any tap the MN places of a matrix, which are below each other,
-//           are 16-byte words that are PITCH words apart, and no word has to be gathered. PITCH is odd, so
-//           that rows are in different banks.
-// Chunk     ROWS lines x WORDS words of the window, of one channel and one digit of x: the data in shared
-//           memory at a time. A workgroup computes `chunks_per_part` chunks. Each part (a range of chunks)
-//           and digit of x has its own sums, which must fit 32 bits (integer/matrix.py ensures it).
+//           TW times, once for each column of the tile: the words (16 pixels) of the copy for column s begin
+//           at pixels s + 16 q. So for any tap, the MN places of a matrix, one below the other, are 16-byte
+//           words that are PITCH words apart, and nothing is gathered. PITCH is odd, so that rows are in
+//           different banks.
+// Chunk     ROWS lines x WORDS words of the window, of one channel and one digit of x: the data that shared
+//           memory holds at a time. A workgroup computes `chunks_per_part` chunks. Each part (a range of
+//           chunks) and digit of x has its own sums, which must fit 32 bits (integer/matrix.py ensures it).
 // Memory    x: as in correlate.comp. w: [group][chunk][run of 16 k][column], 16 bytes each; each digit of a
 //           template is a column, and a chunk is padded with zeros to whole iterations of the loop. part:
 //           int32 [part][group][image][tile][block of BN columns][place][column], the places of a tile
@@ -56,7 +57,7 @@ uint chunk_row, chunk_word;   // the chunk's first line and word in the window
 uint padding;
 
 // Load the pixels under the tile for the chunk, for four columns of the tile at a time.
-#define BATCH 2  // items whose loads are under way at once
+#define BATCH 2  // items that are loaded at once
 void load_lines() {
   const uint items = WORDS * LINES * (TW / 4u);
   [[dont_unroll]] for (uint first = gl_LocalInvocationIndex; first < items; first += BATCH * INVOCATIONS) {
@@ -102,8 +103,8 @@ void store_step(uint slot, uint stage) {
           next_w[slot][i];
 }
 
-// The runs of a chunk are the runs of its lines, one line after the other. If WORDS is odd, lines follow each
-// other without a gap, and the run after the last line is multiplied by zeros.
+// The runs of a chunk are those of its lines, one line after the other, without gaps even if WORDS is odd;
+// then the run after the last line is multiplied by zeros.
 uint x_place(uint t, uint stage) {
   uint run = min(t, p.steps - 1u) * W_RUNS, line = run / WORDS;
   return subgroup_m / TH * (LINES * PITCH) + run + line * (PITCH - WORDS);

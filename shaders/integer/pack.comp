@@ -31,7 +31,7 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "integer_numbers.glslh"
 
-// Split the last index off `i`, which combines several in row-major order; `size`: how many values it has.
+// Split the last index off `i`, a row-major combination of indices; `size`: its number of values.
 uint split(inout uint i, uint size) {
   uint at = i % size;
   i /= size;

@@ -1,11 +1,11 @@
 // Sums of the squares of an image's numbers over every window, along one axis at a time, in 64 bits:
 //
 //   AXIS 0   y[n, line, ox] = sum_{c, kx} x[n, c, line - pad_h, ox + kx - pad_w]^2
-//   AXIS 1   y[n, oy, ox]   = sum_ky x[n, oy + ky, ox]; its input x is the y that AXIS 0 stored
+//   AXIS 1   y[n, oy, ox] = sum_ky x[n, oy + ky, ox]; x is the result of AXIS 0
 //
 // Memory    x: integer_numbers.glslh, or 64-bit numbers as (low, high). y: 64-bit numbers.
-// Threads   one invocation computes SEGMENT neighbouring sums: it adds one number to the previous sum and
-//           subtracts another. Differences modulo 2^64 are exact.
+// Threads   one invocation computes SEGMENT neighbouring sums: for each, it adds one number to the previous
+//           sum and subtracts another. Differences modulo 2^64 are exact.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -40,7 +40,7 @@ uvec2 negative(uvec2 a) { return add(~a, uvec2(1u, 0u)); }
 
 #if AXIS == 0
 #include "integer_numbers.glslh"
-// Return element i of a line; elements before its first one are padding.
+// Return element i of a line; those before element 0 are padding.
 uvec2 element(uint image, uint line, uint i) {
   uvec2 sum = uvec2(0u);
   uint row = uint(int(line) - p.pad_h), column = uint(int(i) - p.pad_w);
@@ -62,7 +62,7 @@ uvec2 element(uint image, uint column, uint i) {
 
 void main() {
   uint id = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  // across: number of neighbouring lines of y along the axis; along: their length
+  // across: lines of y along the axis, which are neighbours; along: their length
 #if AXIS == 0
   uint across = p.lines, along = p.columns;
 #else

@@ -1,5 +1,5 @@
-// The product of transformed images and templates: z[n,t] = factor * sum_c x[n,c] * w[t,c] modulo a prime,
-// where the factor undoes the length of the transforms.
+// The product of transformed images and templates: z[n,t] = factor * sum_c x[n,c] * w[t,c] modulo a prime.
+// The factor is the inverse of the transforms' length.
 //
 // Memory    x: [image][channel][block][element], w: [template][channel][element], z: [image][template]
 //           [block][element].

@@ -1,8 +1,7 @@
 // One pass of the number-theoretic transform over one axis, in place. A run is RADIX elements that are `span`
 // elements apart; the pass transforms each run in registers and multiplies it by the twiddle factors that
-// join
-// the passes of an axis. The results of a pass are in bit-reversed order, which element-wise products allow;
-// the INVERSE passes run in the opposite order and restore it.
+// join the passes of an axis. The results of a pass are in bit-reversed order, which element-wise products
+// allow; the INVERSE passes run in the opposite order and restore it.
 //
 // Memory    x: [outer][length][inner] elements modulo p.prime; a pass transforms groups of RADIX * span
 //           elements along the axis. roots: the powers of a root of unity of order ROOTS, times 2^32.
@@ -18,7 +17,7 @@ layout(set = 0, binding = 1) readonly buffer Roots { uint roots[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint runs, inner, span;  // number of all runs; elements between neighbours on the axis; see above
+  uint runs, inner, span;  // number of all runs; distance of neighbours on the axis; see above
   uint prime, inverse;     // inverse: of the prime, modulo 2^32
 } p;
 

@@ -1,6 +1,5 @@
-// The last step of an exact integer correlation by number-theoretic transforms: convert sums modulo one or
-// two
-// primes to integers.
+// The last step of an exact integer correlation by number-theoretic transforms: convert sums modulo one prime
+// or two primes to integers.
 //
 // The modulus is the prime, or the product of both. Sums are in [most - modulus + 1, most], most >= 0:
 // residues above `most` are negative sums. With two primes the number is r0 + first_prime * ((r1 - r0) /

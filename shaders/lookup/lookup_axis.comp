@@ -1,4 +1,4 @@
-// y = table[c][x]: apply a function of one int8 number, a different one for each slice c along an axis.
+// y = table[c][x]: apply to each int8 number the function of its slice c along an axis.
 //   OUT_Q8    y is int8 in the layout of x        OUT_F32   y is float32, row-major
 //
 // Memory    x: Int8x4 words in the layout of number LAYOUT; table: 256 results for each slice, the one for

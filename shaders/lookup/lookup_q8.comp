@@ -1,4 +1,4 @@
-// y = table[x]: apply a function of one int8 number. All layouts are treated alike.
+// y = table[x]: apply a function of one int8 number, in any layout.
 //
 // Memory    x, y: vectors of four Int8x4 words in the same layout; table: 64 Int8x4 words; byte i is the
 //           result for the number i - 128.

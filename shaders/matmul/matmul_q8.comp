@@ -2,13 +2,13 @@
 // QLinearMatMul without a constant operand.
 //   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) *
 //             multiplier) + y_zero)
-//   OUT_I32   acc, row-major; zero points are read from buffers: a_zero is one, or one for each row of a (m
-//             or batch * m); b_zero is one, or one for each column of y
+//   OUT_I32   acc, row-major; zero points are read from buffers: one a_zero, or one for each row of a (m or
+//             batch * m); one b_zero, or one for each column of y
 //
 // Memory    a: (batch * m, k), b: (batch * n, k), y: (batch * m, n), Int8x4 words in kPackedInt8_4H4W; zero
 //           points: one row in this layout.
-// Threads   one invocation computes four columns of one row. Padding along k may hold any numbers: they are
-//           masked.
+// Threads   one invocation computes four columns of one row. Padding along k may hold any number, because it
+//           is masked.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

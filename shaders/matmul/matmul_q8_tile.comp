@@ -5,10 +5,10 @@
 //             multiplier) + y_zero)
 //
 // Memory    a: (batch * m, k), b: (batch * n, k), y: (batch * m, n): ivec4 blocks [row/4][k/4] of 4 rows x 4
-//           along k in kPackedInt8_4H4W. Padding along k may hold any numbers: they are masked.
-//           If A_HEADS > 1, the matrices of so many heads are side by side in a: its shape is
-//           (batch / heads * m, heads * k) and k is a multiple of 4. B_HEADS and Y_HEADS do the same for b
-//           (k a multiple of 4) and y (n a multiple of 4).
+//           along k in kPackedInt8_4H4W. Padding along k may hold any number, because it is masked. If
+//           A_HEADS > 1, a has the matrices of A_HEADS heads side by side: its shape is (batch / heads * m,
+//           heads * k) and k is a multiple of 4. B_HEADS and Y_HEADS do the same for b (k a multiple of 4)
+//           and y (n a multiple of 4).
 // Threads   one invocation computes four rows x four columns; neighbours share the rows:
 //
 //             b:  columns 4c .. 4c+3      an ivec4 of b is 4 columns x 4 k

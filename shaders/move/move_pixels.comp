@@ -2,7 +2,7 @@
 // concatenation (KEEP: the rest of y is left unchanged).
 //   y[n, block, h, w] = x[n - before_n, block - before_block, h - before_h, w - before_w], or `fill`
 //
-// Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too.
+// Memory    x: words, y: vectors of pixels (pixels.glslh); x in kPackedInt8_16C is also read in vectors.
 // Threads   one invocation writes one vector of y, or (KEEP) one vector of the part of y that comes from x.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -3,10 +3,9 @@
 // (before > 0) and one input of a concatenation. Elsewhere y is `fill`, or (KEEP) is left unchanged.
 //
 // Memory    x: Int8x4 words in the layout of number X_LAYOUT; y: Int8x4 words in the layout of number LAYOUT.
-//           Elements of x are indexed in row-major order. The logical dims of y are its layout's extent; or
-//           (FOLDED) they have other sizes with the same elements in row-major order.
-// Threads   one invocation writes one word of y, inside the box that begins at box_* (whole words) and has
-//           extent p.box.
+//           Elements of x are indexed in row-major order. The logical dims of y are its layout's extent, or
+//           (FOLDED) other sizes for the same elements in row-major order.
+// Threads   one invocation writes one word of y inside the box: all of y, or whole words along one axis.
 // WORDS     a word of y is one word of x (same lane axis, offset a multiple of four): one load instead of
 //           four.
 #version 450
@@ -42,12 +41,12 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
-// For element e of y's extent, return true if it comes from x; also return its index in the moved part of x
-// (at) and in the extent of x (from).
+// Return true if element e of y's extent comes from x. at: its index in the moved part of x; from: its index
+// in the extent of x.
 bool source(uvec4 e, uvec4 y_extent, out uvec4 at, out uvec4 from) {
   uvec4 d =
       FOLDED ? from_row_major(row_major(e, y_extent), uvec4(p.dims_n, p.dims_c, p.dims_h, p.dims_w)) : e;
-  // As unsigned, a negative index is larger than any size.
+  // An unsigned negative index is larger than any size.
   at = uvec4(ivec4(d) - ivec4(p.before_n, p.before_c, p.before_h, p.before_w));
   ivec4 steps = ivec4(at) * ivec4(p.stride_n, p.stride_c, p.stride_h, p.stride_w);
   from = from_row_major(uint(steps.x + steps.y + steps.z + steps.w), uvec4(p.x_n, p.x_c, p.x_h, p.x_w));

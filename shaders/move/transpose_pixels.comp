@@ -1,14 +1,14 @@
-// Reorder the axes of int8 images: axis i of y is axis ORDER_i of x. ORDER_1 is not 1, so the lanes of y hold
-// elements of another axis than the channels of x.
+// Reorder the axes of int8 images: axis i of y is axis ORDER_i of x. ORDER_1 is not 1, so the lanes of a word
+// of y are elements along an axis of x other than its channels.
 //
 // Words of x hold four channels and words of y four elements along x's axis ORDER_1, so four words of y are
 // four words of x with their bytes transposed.
 //
 // Memory    x: words; y: vectors (pixels.glslh).
-// Threads   kPackedInt8_16C: one invocation moves four channels of 16 elements along that axis; neighbours
-//           move neighbouring parts of x. kPackedInt8_4W4C: one invocation moves 16 channels of four
-//           elements; neighbours write neighbouring parts of y. So whole cache lines are read and written.
-// Needs     kPackedInt8_16C only: shared memory and a barrier, if the channels become a line of y.
+// Threads   kPackedInt8_16C: one invocation moves four channels of 16 elements along axis ORDER_1; neighbours
+//           move neighbouring parts of x. kPackedInt8_4W4C: one invocation moves 16 channels of four elements
+//           along it; neighbours write neighbouring parts of y. So whole cache lines are read and written.
+// Needs     in kPackedInt8_16C, if the channels become a line of y: shared memory and a barrier.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -41,7 +41,7 @@ uint word_of(uvec4 e) {
 }
 
 #if BLOCKED
-// Return the first element of x that an invocation moves.
+// Return the first element of x that invocation i moves.
 uvec4 first_of(uint i) {
   uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // runs of 16 elements along the transposed axis
   runs[ORDER_1] = ceil_div(runs[ORDER_1], 16u);
@@ -52,7 +52,7 @@ uvec4 first_of(uint i) {
   return e;
 }
 #else
-const uint COLUMNS = ORDER_1 == 3u ? 1u : 4u;  // columns of a vector, one for each invocation
+const uint COLUMNS = ORDER_1 == 3u ? 1u : 4u;  // invocations whose columns form a vector
 const uint NEXT = ORDER_1 == 3u ? 2u : 3u, LAST = ORDER_1 == 0u ? 2u : 0u;  // the other axes
 
 uvec4 first_of(uint i) {
@@ -82,8 +82,8 @@ const bool SIDE_BY_SIDE = ORDER_3 == 1u;
 shared ivec4 staged[SIDE_BY_SIDE ? 4u * LOCAL_X : 1u];
 shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];  // (an invocation's first vector in y, its channels)
 
-// Return a place in shared memory such that the vectors of one k of neighbouring invocations are in different
-// banks.
+// Return the place in shared memory of vector k of an invocation. Vectors k of neighbouring invocations are
+// in different banks.
 uint staged_at(uint invocation, uint k) { return 4u * invocation + (k ^ (invocation >> 1 & 3u)); }
 
 void store_staged(uint me) {
@@ -95,7 +95,8 @@ void store_staged(uint me) {
 }
 #endif
 
-// Return the transposed words of one of the four runs along the axis (kPackedInt8_16C), or of four channels.
+// Return the transposed words of run `run`, of four along the axis (kPackedInt8_16C) or of four channels
+// each.
 ivec4 moved(uvec4 e, uint run) {
   uvec4 size = uvec4(p.n, p.c, p.h, p.w);
   ivec4 words;
@@ -109,7 +110,7 @@ ivec4 moved(uvec4 e, uint run) {
 }
 
 #if !BLOCKED
-// Store the words of four channels from e on.
+// Store the words of four channels of run `run`, from element e on.
 void store_run(uvec4 e, uint run, ivec4 words) {
   e.y += 4u * run;
   if (ORDER_3 == 1u) {
@@ -129,7 +130,7 @@ void main() {
   if (SIDE_BY_SIDE) places[me] = uvec2(0u);
 #endif
   if (i < p.threads && e.y < p.c && e.w < p.w) {
-    // Four variables, not an array: some drivers put an array that a loop indexes into memory.
+    // Four variables, not an array: some drivers keep an array in memory if a loop indexes it.
     ivec4 first = moved(e, 0u), second = moved(e, 1u), third = moved(e, 2u), fourth = moved(e, 3u);
 #if BLOCKED
     if (SIDE_BY_SIDE) places[me] = uvec2(place_of(e), p.c - e.y);

@@ -6,8 +6,7 @@
 //           invocations share such a vector: each adds every (LOCAL_X / ACROSS)-th pixel vector, then they
 //           reduce in shared memory, halving the number of active invocations.
 // OFFSET    y = saturate(round_half_even(float(sum(x)) * multiplier + offset)), each step rounded to float32.
-// EXCITE    the last workgroup of an image also computes the gates of its channels, which are y
-//           (excite.glslh).
+// EXCITE    y is the gates of an image's channels, computed by the image's last workgroup (excite.glslh).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if defined(EXCITE) && !defined(FLOAT_LANES)
@@ -18,7 +17,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(constant_id = 1) const uint ACROSS = 1;
-layout(constant_id = 3) const uint AT_ONCE = 1;  // loads of an invocation under way at once
+layout(constant_id = 3) const uint AT_ONCE = 1;  // loads that an invocation issues at once
 layout(constant_id = 2) const uint TO = 0;  // the layout of y, one of these:
 #define AS_X 0u
 #define TO_4W4C 1u
@@ -61,7 +60,8 @@ shared ivec4 sums[WORDS * LOCAL_X];
 #include "excite.glslh"
 shared uint arrived;
 
-// If this workgroup is the image's last to arrive, all means of the image are in memory: compute the gates.
+// If this workgroup is the image's last to arrive, compute the gates: all means of the image are then in
+// memory.
 void excite_when_last(uint image, uint tiles, uint me) {
   uint c4 = ceil_div(p.c, 4u);
   memoryBarrierBuffer(); barrier();
@@ -76,7 +76,7 @@ void excite_when_last(uint image, uint tiles, uint me) {
 }
 #endif
 
-// The bounds are those of y's type; a stored number is int8.
+// Requantize with the bounds of y's type, and return the number as stored (int8).
 int round_with_offset(int acc) {
   float v = clamp(sum(multiply(int_to_float(acc), p.multiplier), p.offset), -512.0, 512.0);
   return clamp(round_to_int(v), p.y_min, p.y_max) - (p.y_min + 128);
@@ -89,7 +89,7 @@ Int8x4 mean(ivec4 total) {
   return int8x4_pack(q);
 }
 
-// Store y for four channels, if a vector has one word of an image.
+// Store y for four channels, in a layout whose vectors have one word of an image.
 void store_word(uint image, uint c4, uint c4s, Int8x4 word) {
   uint at = (TO == TO_4H4W ? image / 4u : image) * c4s + c4, row = image % 4u;
   if (TO != TO_4H4W) y[at] = ivec4(word, 0, 0, 0);
@@ -117,7 +117,7 @@ void flush() {
 
 // Add vector i of the pixels.
 void add(ivec4 vector, uint i, uint columns) {
-  uint pixels = 4u;  // pixels of the line in this vector and after it
+  uint pixels = 4u;  // pixels of the line from this vector on
 #if !BLOCKED
   if (AT_ONCE == 1u || p.w % 4u != 0u) pixels = p.w - 4u * (i % columns);
 #endif

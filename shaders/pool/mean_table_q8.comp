@@ -1,4 +1,4 @@
-// The mean over each channel's pixels of a function of int8 numbers, given as a table:
+// The mean of a function of int8 numbers, given as a table, over each channel's pixels:
 // y = saturate(round_half_even(float(sum of table[x]) * multiplier) + y_zero). The table holds integers of at
 // most 2^29; their sum is kept in two 32-bit words, so it is exact.
 //
@@ -41,7 +41,7 @@ float total_of(int high_, int low_) {
   int top, bottom;
   imulExtended(high_, 1 << 14, top, bottom);
   uint carry, least = uaddCarry(uint(bottom), uint(low_), carry);
-  int most = top + int(carry);  // low_ is not negative
+  int most = top + int(carry);  // low_ >= 0
   bool negative = most < 0;
   if (negative) {
     least = ~least + 1u;

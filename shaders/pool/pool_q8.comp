@@ -2,9 +2,9 @@
 //
 //   KIND_MAX      y = max x
 //   KIND_AVERAGE  y = saturate(round_half_even((sum / count) / y_scale + y_zero)), sum = sum of x_scale * (x
-//                 - x_zero) in row-major order, every step rounded to float32. First an integer sum and one
-//                 float product give the value. If it is farther than `safe` from the nearest integer, it is
-//                 so near to a tie that the roundings of the steps could matter: only then they are done.
+//                 - x_zero) in row-major order, every step rounded to float32. First, an integer sum and one
+//                 float product give the value. Only if it is farther than `safe` from the nearest integer,
+//                 so near a tie that the roundings of the steps could matter, the steps are computed.
 //
 // Memory    x, y: vectors of pixels (pixels.glslh).
 // Threads   one invocation computes one vector; for large windows THREADS = LOCAL_X (a power of two)
@@ -20,10 +20,10 @@ layout(constant_id = 0) const uint LOCAL_X = 64;
 // The kernel's size and stride along both axes, at most 3 and 2, with a dilation of 1; 0: p has the sizes.
 layout(constant_id = 1) const uint KERNEL = 0;
 layout(constant_id = 2) const uint STRIDE = 1;
-layout(constant_id = 3) const uint ASIDE = 0;  // 4W4C: lane in x of a vector's first column
+layout(constant_id = 3) const uint ASIDE = 0;  // 4W4C: the lane of a vector's first input column
 layout(constant_id = 5) const uint THREADS = 1;
 #if KIND == KIND_AVERAGE
-// KERNEL > 0: every window counts all of its elements, and no possible sum is too near to a tie.
+// KERNEL > 0: every mean divides by the number of taps, and no possible sum is too near a tie.
 layout(constant_id = 4) const bool SURE = false;
 #endif
 
@@ -125,7 +125,7 @@ void main() {
       y[i] = result(plane, rows, columns_under(at.w));
 #else
       ivec4 words = ivec4(0);
-      [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {  // each result is shifted in: no dynamic index
+      [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {  // a result is shifted in, not indexed
         uint w = min(at.w + k, p.y_w - 1u);
         words = ivec4(words.yzw, result(plane, rows, columns_under(w)));
       }

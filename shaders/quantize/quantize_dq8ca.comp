@@ -3,18 +3,18 @@
 //   scale = (max(0, row) - min(0, row)) / 255, at least 2^-126; 1 for a row of zeros
 //   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x /
 //   scale) + zero_point)
-// min and max are over the finite values; infinities saturate, NaN becomes -128. With INFINITIES, as in ONNX,
-// infinities count: a range that exceeds float32 has the scale infinity; then numbers become the zero point
-// (-128, or 127 if the minimum is -infinity), and infinities become -128. All arithmetic is in integers
+// min and max are over the finite values; infinities saturate, NaN becomes -128. With INFINITIES, the range
+// includes infinities, as in ONNX: if it exceeds float32, the scale is infinity, numbers become the zero
+// point (-128, or 127 if the minimum is -infinity), and infinities become -128. All arithmetic is in integers
 // (exact_float.glslh).
 //
 // Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or (BLOCKED)
 //           kPackedInt8_16C; padding beyond k holds the row's zero point; rows: [m] = (bits of the scale,
 //           zero point).
 // Threads   ALL: one workgroup of LOCAL_X (a power of two) invocations converts a row. Otherwise a workgroup
-//           takes a `piece` of a row (a multiple of 16 elements): one dispatch finds the bounds of all
-//           pieces (BOUNDS), a second one converts them.
-// Needs     8 bytes of shared memory an invocation.
+//           processes a `piece` of a row (a multiple of 16 elements): one dispatch finds the bounds of all
+//           pieces (BOUNDS), a second one converts the pieces.
+// Needs     8 bytes of shared memory for each invocation.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -44,12 +44,13 @@ layout(push_constant) uniform Push {
 
 const uint ONE = 0x3f800000u, SMALLEST_SCALE = 0x00800000u, STEPS = 0x437f0000u;  // 1.0, 2^-126, 255.0
 
-// Magnitudes are compared as integers: bit patterns of non-negative floats are in the floats' order.
+// Magnitudes are compared as integers, because the bit patterns of non-negative floats have the floats'
+// order.
 shared uint below[LOCAL_X];
 shared uint above[LOCAL_X];
 
-// Find the largest magnitudes below and above zero in the part of the row, or in all of its parts, and write
-// them to below[0] and above[0].
+// Find the largest magnitudes below and above zero in the row, or in one piece of it, and write them to
+// below[0] and above[0].
 void find_bounds(uint row, uint part) {
   uint at = gl_LocalInvocationID.x, low = 0u, high = 0u;
   if (PASS > BOUNDS) {
@@ -79,7 +80,7 @@ void find_bounds(uint row, uint part) {
 
 uint half_of(uint bits) { return bits < 2u * FLOAT_HIDDEN ? 0u : bits - FLOAT_HIDDEN; }
 
-// Return true if the range exceeds float32. Half the range, which never does, is tested.
+// Return true if the range exceeds float32, by computing half the range, which never does.
 bool beyond() {
   uint largest = max(below[0], above[0]);
   return largest == FLOAT_INFINITY ||

@@ -3,7 +3,7 @@
 //   TO_Q8    y = saturate(round_half_even(x / scale[i]) + zero[i])        TO_F32   y = (x - zero[i]) *
 //            scale[i]
 //
-// Memory    the int8 side: Int8x4 words in the layout of number LAYOUT; the float side, scale (bits) and
+// Memory    the int8 array: Int8x4 words in the layout of number LAYOUT; the float array, scale (bits) and
 //           zero: row-major.
 // Threads   one invocation writes one word (TO_Q8) or one element (TO_F32).
 #version 450

@@ -2,8 +2,7 @@
 // NaN becomes the lower bound, infinities saturate.
 //
 // The product x * (1 / scale) is rounded. If it is farther than `safe` from the nearest integer, it is so
-// near
-// to a tie that the product's own rounding could decide; then the exact quotient is computed
+// near a tie that the product's own rounding could decide; then the exact quotient is computed
 // (exact_float.glslh).
 //
 // Memory    x: float32, row-major, read as bits: a device may flush subnormal floats; y: kPackedInt8_16C
@@ -14,7 +13,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
-layout(constant_id = 1) const bool LOAD_AHEAD = true;  // load all 16 channels first; else four at a time
+layout(constant_id = 1) const bool LOAD_AHEAD = true;  // load all 16 channels at once, else four at a time
 
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
 #if BLOCKED

@@ -26,7 +26,7 @@ layout(push_constant) uniform Push {
 
 shared vec2 shares[LOCAL_X];
 
-// Add a number to (total, roundoff that the total lost).
+// Add a number to a pair (total, sum of the total's rounding errors).
 vec2 added(vec2 so_far, float v) {
   float next = sum(so_far.x, v);
   bool larger = abs(so_far.x) >= abs(v);
@@ -36,7 +36,7 @@ vec2 added(vec2 so_far, float v) {
 
 float result_of(vec2 share) {
   bool finite = (floatBitsToUint(share.x) & FLOAT_INFINITY) != FLOAT_INFINITY;
-  return finite ? sum(share.x, share.y) : share.x;  // the roundoff of an infinity is NaN
+  return finite ? sum(share.x, share.y) : share.x;  // the rounding error of an infinity is NaN
 }
 
 void main() {

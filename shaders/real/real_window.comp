@@ -5,9 +5,9 @@
 // window is inside the image.
 //
 // Memory    x, y: NCHW.
-// Threads   THREADS (a power of two) invocations share a window. Each takes every THREADS-th of the elements
-//           inside the image, in row-major order; then they reduce in shared memory, halving the number of
-//           active invocations. The order depends on p and THREADS only.
+// Threads   THREADS (a power of two) invocations share a window. Each joins every THREADS-th of the window's
+//           elements inside the image, in row-major order; then they reduce in shared memory, halving the
+//           number of active invocations. The order depends on p and THREADS only.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -28,8 +28,8 @@ shared float shares[LOCAL_X];
 
 float joined(float a, float b) { return MEAN ? sum(a, b) : larger(a, b); }
 
-// The elements of the kernel along an axis are at at, at + dilation, ... Return the index of the first one
-// that is not negative, and the number of those from it on that are below `end`.
+// The taps of the kernel along an axis are at positions at, at + dilation, ... Return the index of the first
+// tap whose position is not negative, and the number of taps from there on whose position is below `end`.
 ivec2 inside(int at, int dilation, int kernel, int end) {
   int first = at < 0 ? (dilation - 1 - at) / dilation : 0;
   int last = at < end ? (end - 1 - at) / dilation : -1;

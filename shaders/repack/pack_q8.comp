@@ -1,4 +1,5 @@
-// Pack the bytes of a row-major array into the words of a packed layout. The host sends the array unchanged.
+// Pack the bytes of a row-major array into the words of a packed layout. The host uploads the array
+// unchanged.
 //
 // Memory    x: bytes of int8 or uint8, row-major, four to a word; y: Int8x4 words in the layout of number
 //           LAYOUT; padding lanes get 0.

@@ -1,7 +1,8 @@
 // Move int8 images from kPackedInt8_4W4C to kPackedInt8_16C (BLOCKED) or back.
 //
 // Memory    x: words in one layout; y: vectors in the other (pixels.glslh).
-// Threads   one invocation writes one vector; it reads a part of 64 bytes, its neighbours read the rest.
+// Threads   one invocation writes one vector, from a part of 64 bytes of x; its neighbours read the other
+//           parts.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

@@ -1,19 +1,19 @@
-// Resize int8 images. The host computes the positions and weights and passes them in a table, so that every
-// device uses the same.
+// Resize int8 images. The host computes a table of positions and weights, so that every device uses the same
+// ones.
 //
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
 //   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step rounded to float32;
 //              the result is truncated, or rounded half to even (EVEN)
-//   LINES      lines (N, C, 1, L) are resized as ONNX Runtime resizes volumes. A volume has eight terms; here
-//              they are the two terms of a column, each once whole (neither n nor c is its axis's last
-//              index), twice as halves (one of them is), or four times as quarters (both are)
+//   LINES      lines (N, C, 1, L) are resized as ONNX Runtime resizes volumes. The eight terms of a volume
+//              are here the two terms of a column: each once whole if neither n nor c is the last index of
+//              its axis, twice as halves if one of them is, four times as quarters if both are
 //   FIXED      weights are multiples of 2**-11: y = (t 2**11 + (b - t) dy + 2**21) >> 22,
 //              t = x11 2**11 + (x12 - x11) dx, and b likewise in the lower row
 //   REAL 1     the formula of LINEAR 1 for real numbers (x - x_zero) * x_scale; then y is quantized
 //
-// Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too. table: an
-//           entry for each row of y, then one for each column: (first index, second index, bits of the
-//           distance from the first, bits of the distance from the second).
+// Memory    x: words, y: vectors of pixels (pixels.glslh); x in kPackedInt8_16C is also read in vectors.
+//           table: an entry for each row of y, then one for each column: (first index, second index, bits of
+//           the distance from the first, bits of the distance from the second).
 // Threads   one invocation writes one vector.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -40,7 +40,7 @@ layout(push_constant) uniform Push {
   uint vectors;
   uint n, c, x_h, x_w, y_h, y_w;
   int shift;              // number = stored int8 + shift: 0 for int8, 128 for uint8
-  float x_scale;          // this and all below: only for REAL
+  float x_scale;          // this and the following: only for REAL
   int x_zero;
   float scale;
   int zero_point;
@@ -81,7 +81,7 @@ void add_term(inout vec4 value, Int8x4 word, int dy, int dx) {
   [[unroll]] for (int i = 0; i < 4; i++) value[i] = sum(value[i], multiply(v[i], weight));
 }
 
-// The shift of stored numbers needs no correction, because the weights of a result sum to 2**22.
+// The weights of a result sum to 2**22, so the shift of stored numbers needs no correction.
 Int8x4 fixed_point(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, int dy, int dx) {
   ivec4 a = int8x4_unpack(word11), c = int8x4_unpack(word21);
   ivec4 top = (a << 11) + (int8x4_unpack(word12) - a) * dx;

@@ -19,7 +19,7 @@ layout(push_constant) uniform Push {
 
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x, left = p.most, rounds = 0u;
-  // xorshift never reaches state 0 from another state, so every step is 1; compilers do not detect this.
+  // xorshift never reaches state 0 from another state, so min(state, 1u) is 1; compilers do not detect this.
   for (uint state = i + 1u; left > 0u; left -= min(state, 1u)) {
     state ^= state << 13;
     state ^= state >> 17;

@@ -1,5 +1,5 @@
 // Find which words (two float16 elements each) of a 16 x 16 matrix of weights each invocation of a subgroup
-// holds. vkq.probe.words reads the answer; weights are then stored in that order.
+// holds. vkq.probe.words reads the result, and weights are stored in that order.
 //
 // Memory    w: the elements of the matrix, row-major, two in a word. y: for each invocation, the words that
 //           it holds.

@@ -1,8 +1,7 @@
 // Measure the rate of the int8 kernels' arithmetic in registers, and of a copy. probe/rates.py times two loop
 // counts and uses the difference, so that the fixed cost of a dispatch cancels out.
 //
-// OP 0    the inner step of a 4x4 tile in the variant's dot form: eight words become operands of sixteen dot
-//         products
+// OP 0    the inner step of a 4x4 tile in the variant's dot form: sixteen dot products of eight words
 // OP 1    float32 fused multiply-adds in sixteen independent chains
 // OP 2    copy: each invocation copies `loops` ivec4
 // Memory    x: read by the copy only; y: one ivec4 per invocation (copy: `loops`), so that a compiler cannot

@@ -1,12 +1,11 @@
 // Self-test of the arithmetic of every int8 kernel, on values whose results the host knows
 // (probe/selftest.py).
 //
-// TEST 0    dot[i] = sum of the four products of the bytes of x[i] and w[i], by the variant's dot form; the
-//           operands' shifts are subtracted again
+// TEST 0    dot[i] = sum of the four products of the bytes of x[i] and w[i], by the variant's dot form,
+//           without the effect of the operands' shifts
 // TEST 1    y[i] = requantize(x[i], multiplier), and z[i] = the bits of float(x[i]) * multiplier; w[i] holds
 //           the bits of the multiplier
-// TEST 2    y[i] = round_half_even(x[i] / w[i]) of floats given as bits: quantization before the zero point
-//           is added
+// TEST 2    y[i] = round_half_even(x[i] / w[i]) of floats given as bits: quantization without the zero point
 #version 450
 #if TEST == 0 && !defined(FLOAT_LANES)
 #extension GL_EXT_integer_dot_product : require

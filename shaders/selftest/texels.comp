@@ -1,5 +1,5 @@
-// Self-test of uniform texel buffers: copy vectors of four words and add p.add to each word. A copy of a copy
-// shows whether a read sees the words that the previous dispatch stored.
+// Self-test of uniform texel buffers: copy vectors of four words and add p.add to each word. Two copies in
+// succession show whether a read sees the words that the previous dispatch stored.
 //
 // Memory    x: texels of four int32; y: vectors of four int32.
 // Threads   one invocation copies one vector.

@@ -8,8 +8,8 @@
 //           table: 256 numbers.
 // Threads   THREADS invocations share a row; a workgroup computes LOCAL_X / THREADS neighbouring rows, since
 //           kPackedInt8_4H4W stores four rows together. Maximum and sum are reduced in shared memory, halving
-//           the number of active invocations. A long row (BY_TABLE) has more elements than the 256 possible
-//           results: these are computed once and looked up.
+//           the number of active invocations. BY_TABLE: a long row has more elements than there are results
+//           (256), so results are computed once and looked up.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -34,7 +34,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { int y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, n, c, h, w;
-  float scale;            // this and all below: only for int8 results
+  float scale;            // this and the following: only for int8 results
   int zero_point;
   float inverse, low, high, safe;
 } p;
@@ -56,7 +56,7 @@ shared int entries[256];     // the table
 shared int results[BY_TABLE ? 256 * ROWS : 1];  // results of each row, indexed by max(x) - x
 #endif
 
-// Return the word with -128 in its lanes from `count` on.
+// Return the word with -128 in lanes `count` to 3.
 Int8x4 cut(Int8x4 word, uint count) {
   int mask = count < 4u ? (1 << (8u * count)) - 1 : -1;
   return (word & mask) | (int(0x80808080u) & ~mask);
@@ -72,7 +72,7 @@ void main() {
   uvec4 e = begin_of(min(row, p.rows - 1u));
   Words words = words_of(e);
   for (uint i = me; i < 256u; i += LOCAL_X) entries[i] = table[i];
-  ivec4 highest = ivec4(int(0x80000000u));  // in the highest bytes; lower bytes do not matter
+  ivec4 highest = ivec4(int(0x80000000u));  // maxima in the highest bytes; lower bytes do not matter
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
     Int8x4 word = cut(x[word_at(words, i)], size - i);
     highest = max(highest, ivec4(word << 24, word << 16, word << 8, word));

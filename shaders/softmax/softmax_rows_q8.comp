@@ -3,10 +3,10 @@
 //
 // Memory    x, y: vectors of four words, one for each row; table: 256 numbers.
 // Threads   THREADS invocations share four rows; a workgroup computes LOCAL_X / THREADS fours of rows. Each
-//           invocation reads up to KEPT vectors, THREADS apart, once. Maximum and sum are reduced in shared
-//           memory, halving the number of active invocations. A row has more elements than the 256 possible
-//           results: these are computed once and looked up. They are bytes, so that lookups rarely conflict
-//           in a bank.
+//           invocation reads up to KEPT vectors, THREADS apart, and keeps them in registers. Maximum and sum
+//           are reduced in shared memory, halving the number of active invocations. A row has more elements
+//           than there are results (256), so results are computed once and looked up. They are bytes, so that
+//           lookups rarely conflict in a bank.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -22,7 +22,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { ivec4 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint fours, size;       // fours of rows, elements of a row
-  float scale;            // this and all below: the quantization of y
+  float scale;            // this and the following: the quantization of y
   int zero_point;
   float inverse, low, high, safe;
 } p;
@@ -39,7 +39,7 @@ shared int entries[256];                // the table
 shared uint results[4 * SHARERS * 64];  // results of each row, as bytes indexed by max(x) - x
 
 int kept[4 * KEPT];  // words of x, then max(x) - x
-uint me, mine, t;    // the invocation's index in the workgroup; its four rows; its index among their sharers
+uint me, mine, t;    // invocation's index in the workgroup; its four rows; its index in these
 
 // Return the number of elements in vector k of an invocation; only the last vector may have fewer than four.
 uint count_of(uint k) { return k + 1u < KEPT ? 4u : min(p.size - min(4u * (t + k * THREADS), p.size), 4u); }
@@ -55,7 +55,7 @@ void load_rows(uint four) {
 ivec4 tops() {
   ivec4 top;
   [[unroll]] for (uint r = 0u; r < 4u; r++) {
-    ivec4 highest = ivec4(int(0x80000000u));  // in the highest bytes; lower bytes do not matter
+    ivec4 highest = ivec4(int(0x80000000u));  // maxima in the highest bytes; lower bytes do not matter
     [[unroll]] for (uint k = 0u; k < KEPT; k++) {
       uint count = count_of(k);
       int word = kept[4u * k + r], mask = count < 4u ? (1 << (8u * count)) - 1 : -1;
@@ -113,7 +113,8 @@ void add_up(ivec4 top) {
 void make_results() {
   uint row = mine * 4u + t % 4u;
   float inverse = inverses[row];
-  // Neighbours compute neighbouring rows: each row's first results, which are not 0, are spread over all.
+  // Neighbours compute neighbouring rows, so that the first results of each row, which are not 0, are spread
+  // over all invocations.
   [[dont_unroll]] for (uint d = t / 4u * 4u; d < 256u; d += THREADS) {
     ivec4 four = ivec4(entries[d], entries[d + 1u], entries[d + 2u], entries[d + 3u]);
     results[row * 64u + d / 4u] = uint(results_of(four, inverse));

@@ -1,4 +1,4 @@
-// Move 32-bit elements in any order; the host computes the indices.
+// Copy 32-bit elements by indices that the host computes.
 //   TAKE  y[i] = x[index[i]], or `fill` (as bits) where the index is -1        PUT  y[index[i]] = x[i]
 //
 // Memory    x, y: row-major.

@@ -1,4 +1,4 @@
-// y[i] = x[index[i]]: move int8 elements in any order; the host computes the indices.
+// y[i] = x[index[i]]: copy int8 elements by indices that the host computes.
 //
 // Memory    x, y: Int8x4 words in the layouts of numbers X_LAYOUT and Y_LAYOUT; index: for each element of y,
 //           in row-major order, the row-major index of its element of x, or -1 for `fill`.
