@@ -1,12 +1,12 @@
 """Attention without the matrix of scores (online softmax): keys are processed in tiles, one after the other,
-and the largest score so far is kept. NumPy and devices compute the same steps in the same order.
+with a running maximum of the scores. NumPy and devices compute the same steps in the same order.
 
 The order depends only on the sizes (`Tile`). A score is a sum over the elements of a head, from first to
-last. Each row has several lanes (invocations): a lane adds the weights of every lanes-th key, and the sums of
-the lanes are added as a tree. A result adds the values key by key. If a tile has a larger score, the sums so
-far are first multiplied by exp(old - new). Compared with softmax of all scores at once, a result is within
-(keys + 4 tiles + 2 D + 8) 2^-24 of the sum of the terms' magnitudes. D is the largest score minus the
-smallest (at most 104: smaller weights are zero). Subnormal values may count as zero.
+last. Each row has several lanes (invocations): a lane adds the weights of every lanes-th key, and a tree adds
+the sums of the lanes. A result adds weight * value key by key. If a tile raises the maximum, the sums so far
+are first multiplied by exp(old - new maximum). The difference of a result from the softmax of all scores at
+once is at most (keys + 4 tiles + 2 D + 8) 2^-24 times the sum of the terms' magnitudes. D is the largest
+score minus the smallest (at most 104, because smaller weights are zero). Subnormal values may count as zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .steps import INFINITY, Array, Number, computed, is_nan, magnitude
 
 LANES = 128  # invocations of a workgroup
 MOST_WIDTH = 512  # most elements of a value vector (size of a head)
-# (most elements of a value vector, most rows of a tile)
+# The most rows of a tile, by the most elements of a value vector: (elements, rows).
 ROWS_OF_WIDTH = ((64, 32), (128, 16), (MOST_WIDTH, 8))
 HIDDEN = -np.inf
 
@@ -73,7 +73,7 @@ def score(total: Number, scale: Number, bias: Number | None) -> Number:
 
 
 def base(largest: Number) -> Number:
-    """Return the value to subtract from scores: the largest score, or 0 if there is no score yet."""
+    """Return the value to subtract from scores: the largest score so far, or 0 if there is none."""
     return largest.u.equals(0xFF800000).where(0.0, largest)
 
 
@@ -82,8 +82,8 @@ def weight(score: Number, base: Number) -> Number:
 
 
 def weighed(total: Number, inverse: Number, guarded: bool) -> Number:
-    """Return a result. The added 0.0 makes zeros positive, so that hidden keys do not change the sign. If
-    *guarded*, a result with NaN weights is 0."""
+    """Return total * inverse. The added 0.0 makes zeros positive, so that hidden keys do not change the sign.
+    If *guarded*, a result with NaN weights is 0."""
     y = multiply(total, inverse) + 0.0
     y = (magnitude(inverse).u >= INFINITY).where(0.0, y) if guarded else y
     return is_nan(y).where(np.nan, y)

@@ -17,9 +17,9 @@ from .rational import divide
 from .steps import HIDDEN, INFINITY, SIGN, Number, is_nan, magnitude
 
 MOST = 512.0  # a larger quotient saturates, whatever the zero point
-LARGE = 100  # outside [2^-100, 2^100], x is divided by the scale instead of multiplied by its reciprocal
+LARGE = 100  # by a scale outside [2^-100, 2^100], x is divided, not multiplied by the reciprocal
 ONE = 0x3F800000  # the bits of 1.0
-MIDDLE, MIDDLE_BITS = 1.5 * 2.0**23, 0x4B400000  # a sum with a smaller float is rounded to an integer
+MIDDLE, MIDDLE_BITS = 1.5 * 2.0**23, 0x4B400000  # adding it to a smaller float rounds the float to an integer
 
 
 def dequantized(byte: Number, scale: Number, zero: Number) -> Number:
@@ -40,8 +40,8 @@ def reciprocal(q: QParams) -> float:
 
 class Quantizer:
     """Quantizes flushed float32 values: ``saturate(round_half_even(x / scale) + zero)``, as int32 in [-128,
-    127]; NaN gives -128. zero: a `signed_zero_point`. *reciprocal*, *divides*: results of the functions of
-    these names."""
+    127]; NaN gives -128. zero: a `signed_zero_point`. reciprocal, divides: the results of the functions
+    `reciprocal` and `divides`."""
 
     def __init__(self, scale: Number, reciprocal: Number, zero: Number, divides: bool):
         self._scale, self._reciprocal, self._zero, self._divides = scale, reciprocal, zero, divides
@@ -61,16 +61,17 @@ class Quantizer:
         return (most < -128).where(-128, most)
 
     def quick(self, x: Number) -> tuple[Number, Number]:
-        """Return what most values give, in fewer steps, and whether it is right for x; it is unless x is near
-        a tie, very large or NaN. Not for scales that divide; x need not be flushed.
+        """Return a result computed in fewer steps, and True if it is the right one: not if x is near a tie,
+        very large or NaN. Not for scales that divide (`divides`). x need not be flushed.
 
-        The product with the reciprocal is within 2^-14 of the float32 quotient if it is below 257. A larger
-        one, up to 2^21, is within 1/2, and both saturate.
+        A product with the reciprocal below 257 is within 2^-14 of the float32 quotient. A larger product, up
+        to 2^21, is within 1/2 of it, and both saturate.
         """
         quotient = x * self._inverse
         whole = quotient + MIDDLE
         apart = magnitude(quotient - (whole - MIDDLE))
-        # For NaN, apart is NaN, whose bits are larger; the first comparison does not matter then.
+        # If x is NaN, *apart* is NaN, and the comparison of its bits is False; the first comparison then does
+        # not matter.
         right = (magnitude(quotient) < 2.0**21) & (apart.u < x.of(0.5 - 2.0**-14).u)
         return self._saturated(whole.i - (self._zero.of(MIDDLE_BITS, "i") - self._zero)), right
 
@@ -81,10 +82,10 @@ class Quantizer:
     def _nearest(self, x: Number) -> Number:
         """Return ``round_half_even(x / scale)``, clamped to [-512, 512], without a division.
 
-        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and x - (k + 1/2) *
-        scale is exact if it is small. The float32 quotient equals the tie if this difference is less than
-        scale times half an ulp of the tie. The difference is never equal to that bound, because the product
-        of an odd 25-bit integer has more than 24 bits.
+        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2; the difference x - (k
+        + 1/2) * scale is exact if it is small. The float32 quotient equals the tie if the difference is less
+        than half an ulp of the tie times the scale. The difference is never equal to that bound, because the
+        product of an odd 25-bit integer has more than 24 bits.
         """
         top = self._scale * MOST
         a = (magnitude(x).u < top.u).where(magnitude(x), top) * self._power

@@ -40,9 +40,9 @@ def quantize_weight(
     symmetric: bool = True,
     scale_dtype: str = "float32",
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]] | GroupedWeight:
-    """Quantize a float weight to int8, symmetrically, with one scale for each output channel. The results are
-    the arguments *weight* and *w_scale* of layers. With *bits* and *group*, the result is a `GroupedWeight`,
-    which `Linear` accepts as *weight*.
+    """Quantize a float weight to int8, symmetrically, with one scale for each output channel. Layers accept
+    the two results as *weight* and *w_scale*. With *group*, the result is a `GroupedWeight`, which `Linear`
+    accepts as *weight*.
 
     weight: float16, float32 or float64 of any shape, finite. axis: the axis of the output channels: 0 for
     `Linear` and `Conv2d`; None for a single scale. For each channel, in float32:
@@ -185,7 +185,8 @@ class Calibrator:
         return QParams.from_range(low, high, dtype, symmetric)
 
     def _between(self, percentile: float) -> tuple[float, float]:
-        """Return the outer edges of the bins that contain both percentiles, within the observed range."""
+        """Return the outer edges of the two bins that contain the percentiles, clipped to the observed
+        range."""
         width = self._reach / HALF_BINS
         below = np.cumsum(self._bins)
         beyond = self._bins.sum() * (1 - percentile / 100)

@@ -40,8 +40,8 @@ def cosine(x: Number) -> Number:
 
 
 def tangent(x: Number) -> Number:
-    """Return tan(x), within 0.88 ulp; NaN if x is infinite. With t = tan(r / 2), it is 2 t / (1 - t^2), or in
-    odd quarters -(1 - t^2) / (2 t)."""
+    """Return tan(x), within 0.88 ulp; NaN if x is infinite. With t = tan(r / 2), the result is 2 t / (1 -
+    t^2), or in odd quarters -(1 - t^2) / (2 t)."""
     quarter, r = _reduced(x)
     below = (r[0].u & SIGN) ^ (quarter & 1).u << 31
     h = magnitude(r[0]) * 0.5, (r[1] ^ (r[0].u & SIGN)) * 0.5
@@ -60,7 +60,7 @@ def tangent(x: Number) -> Number:
 
 
 def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
-    """Return sin(r + quarter * pi / 2), with a sign."""
+    """Return sin(r + quarter * pi / 2), with its sign bit flipped by *sign*."""
     square, lost = exact_product(r[0], r[0])
     small = magnitude(r[0]) < 2.0**-30
     straight = r[0] + (r[1] + (r[0] * square) * polynomial(square, *SINE))
@@ -76,7 +76,7 @@ def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
 def _reduced(x: Number) -> tuple[Number, Pair]:
     """Return k and r with |x| = r + (k mod 4) * pi / 2 modulo 2 pi; r is a pair in [-pi / 4, pi / 4]."""
     exponent = (x.u >> 23) & 255
-    # |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS; earlier bits of 2 / pi give only whole turns.
+    # |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS; earlier bits of 2 / pi add only whole turns.
     skip = (exponent < 120).where(0, exponent - 120)
     parts = [_word(skip >> 5, i) for i in range(4)]
     shift = skip & 31
@@ -85,7 +85,7 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
         for high, low in itertools.pairwise(parts)
     )
     m = (x.u & FRACTION) | HIDDEN
-    # m * (a, b, c) modulo 2^96 is |x| * 2 / pi * 2^94 without whole turns: take its upper 64 bits.
+    # m * (a, b, c) modulo 2^96 is |x| * 2 / pi * 2^94 without whole turns: compute its upper 64 bits.
     low = b * m
     mid = low + c.high(m)
     high = a * m + b.high(m) + (mid < low).where(1, 0, "u")

@@ -66,8 +66,7 @@ def _gelu(a: Attributes, x: Number) -> Number:
 
 
 def _clip(a: Attributes, x: Number, *bounds: Number) -> Number:
-    """Clip x; the operands low and high are optional, and the attribute ``bounds`` lists the operands that
-    exist."""
+    """Clip x. The operands low and high are optional; the attribute ``bounds`` lists which of them exist."""
     for name, bound in zip(a["bounds"], bounds, strict=True):
         x = (e.maximum if name == "min" else e.minimum)(x, bound)
     return x

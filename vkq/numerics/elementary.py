@@ -38,7 +38,7 @@ def sign(x: Number) -> Number:
 
 
 def order(x: Number) -> Number:
-    """Return an int32 with the order of floats; zeros of both signs are equal."""
+    """Return an int32 that compares like the float x; zeros of both signs are equal."""
     return (x.u >= SIGN).where(x.of(0, "i") - magnitude(x).i, x.i)
 
 
@@ -67,13 +67,13 @@ def minimum(a: Number, b: Number) -> Number:
 
 
 def _folded(x: Number) -> Number:
-    """Return the mask that turns the bits of a float into an integer of the same order."""
+    """Return the mask to XOR with the bits of a float, so that the integers compare like the floats."""
     return (x.i >> 31) & MAGNITUDE
 
 
 def remainder(a: Number, b: Number) -> Number:
-    """Return fmod(a, b), the remainder of a / b with the sign of a. It is exact: 8 bits of the quotient at a
-    time."""
+    """Return fmod(a, b), the remainder of a / b with the sign of a. The result is exact; each step computes 8
+    bits of the quotient."""
     x, y = magnitude(a).u, magnitude(b).u
     bits = (x >> 23).i - (y >> 23).i
     rest, divisor = (x & 0x7FFFFF) | HIDDEN, (y & 0x7FFFFF) | HIDDEN

@@ -130,8 +130,8 @@ def float_sum(
     a: QParams, b: QParams, y: QParams, bounds: tuple[float, float]
 ) -> tuple[QParams, QParams] | None:
     """Return parameters of a and b with which `binary` adds as float32 operators do: dequantize, add, clamp
-    to real bounds, quantize. These are the given parameters, or neighbouring scales; None if the bytes of
-    some pair differ with all of them, as for ties and an odd zero point of y.
+    to real bounds, quantize. They have the given or neighbouring scales. Return None if each choice gives a
+    different byte for some pair, for example because of ties and an odd zero point of y.
 
     >>> float_sum(QParams(0.25), QParams(0.5), QParams(0.75), (0.0, 6.0))
     (QParams(scale=0.25, zero_point=0, dtype='int8'), QParams(scale=0.5, zero_point=0, dtype='int8'))
@@ -150,8 +150,8 @@ def float_sum(
 
 
 def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
-    """Return ``x_scale / (y_scale * pixels)``, or 0 if this is subnormal, because a device may flush it:
-    every result is then y_zp."""
+    """Return ``x_scale / (y_scale * pixels)``; 0, with which every result is y_zp, if this is subnormal,
+    because a device may flush it."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
     if not np.isfinite(m):

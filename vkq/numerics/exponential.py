@@ -46,8 +46,8 @@ def clamped(x: Number, low: float, high: float) -> Number:
 
 
 def exp_parts(x: Number, more: Number | None = None) -> tuple[Number, Number, Number]:
-    """Return s, t, n with exp(x + more) = (s + t) * 2^n, a pair with an error of at most 2^-29, s in [0.7,
-    1.42]; |x| <= 200."""
+    """Return s, t, n with exp(x + more) = (s + t) * 2^n, for |x| <= 200. The pair s, t has an error of at
+    most 2^-29, and s is in [0.7, 1.42]."""
     n = (x * 1.4426950408889634 + 12582912.0) - 12582912.0  # the nearest integer
     high, low = x - n * LN2[0], n * -LN2[1]
     low = low if more is None else low + more
@@ -97,8 +97,8 @@ def log(x: Number) -> Number:
 
 
 def log_of_pair(a: Pair, more: Number) -> Pair:
-    """Return log(a) + more * log(2) of a normal pair a; *more* is an int32. a is 1, or differs from 1 by at
-    least 2^-12."""
+    """Return log(a) + more * log(2), for an int32 *more* and a normal pair a that is 1 or differs from 1 by
+    at least 2^-12."""
     k, f = split_log(a[0])
     high, low = log_parts(k + more, f)
     rest = scaled(a[1], k.of(0) - k)
@@ -120,8 +120,8 @@ def power_of_2(n: Number) -> Number:
 
 
 def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
-    """Return (s, t), n, and a pair: exp(-|x + more|) = (s + t) * 2^n with n <= 0, and the same value as a
-    pair without an exponent."""
+    """Return exp(-|x + more|) in two forms: a pair (s, t) and n <= 0 with the value (s + t) * 2^n; and a pair
+    with that value."""
     negative = x < 0.0
     if more is not None:
         more = (magnitude(x) < 110.0).where(negative.where(more, -more), 0.0)
@@ -147,8 +147,8 @@ def times(x: Number, q: Pair, n: Number) -> Number:
 
 
 def gated(x: Number, q: Pair, n: Number) -> Number:
-    """Return `times`, extended to zeros, infinities and NaN. For -inf, and for a gate q * 2^n below 2^-150,
-    it is 0."""
+    """Return x * q * 2^n (`times`), also for zeros, infinities and NaN. If x is -inf or the gate q * 2^n is
+    below 2^-150, the result is 0."""
     found = (n < -150).where(-0.0, times(x, q, n))
     large = (magnitude(x).u >= INFINITY) & ~x.u.equals(SIGN | INFINITY)
     return (large | magnitude(x).u.equals(0)).where(x, found)
@@ -167,8 +167,8 @@ def swish(x: Number, alpha: float = 1.0) -> Number:
 
 
 def tanh(x: Number) -> Number:
-    """Return tanh(x) = (1 - a) / (1 + a) with a = e^(-2 |x|) and the sign of x, near zero x + x^3 P(x^2);
-    within 0.75 ulp."""
+    """Return tanh(x), within 0.75 ulp: near zero x + x^3 P(x^2), else (1 - a) / (1 + a) with a = e^(-2 |x|)
+    and the sign of x."""
     square = x * x
     near = x + x * square * polynomial(square, *TANH)
     _, _, a = decay(clamped(x, -60.0, 60.0) * 2.0)

@@ -20,8 +20,8 @@ from vkq.numerics.stored import owned
 
 BITS = (4, 8)
 _ANY_OF_BITS = " or ".join(map(str, BITS))
-GROUPS = (16, 32, 64, 128)  # the possible sizes of a group
-WHOLE = 32  # kernels need K padded to a multiple of this: they read 16 bytes of 4-bit codes at a time
+GROUPS = (16, 32, 64, 128)  # the sizes that a group can have
+WHOLE = 32  # kernels need K padded to a multiple of it, because they read 16 bytes of 4-bit codes at a time
 SCALES = ("float16", "float32")
 
 
@@ -114,8 +114,8 @@ class GroupedWeight:
         return unpacked(self.packed.reshape(n, blocks * size), self.bits)[:, : self.shape[1]]
 
     def filled(self) -> GroupedWeight:
-        """Return a weight with full groups and K a multiple of 32, as kernels need it: itself if it has both,
-        else a copy with codes of value 0 beyond K. Kernels pad rows of x with zeros there."""
+        """Return a weight with full groups and K a multiple of 32, as kernels need it: this weight, or a
+        padded copy whose codes beyond K stand for 0. Kernels pad the rows of x there with zeros."""
         k, blocks = self.shape[1], self.scale.shape[1]
         if k % self.group == 0 and k % WHOLE == 0:
             return self

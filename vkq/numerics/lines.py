@@ -46,7 +46,7 @@ def running(how: str, x: Array, exclusive: bool) -> Array:
 
 
 def keys(x: Array) -> Array:
-    """Return integers in the order of these values; NaN is the largest, and NaN with a sign bit the
+    """Return integers that compare like these values; NaN is the largest, and NaN with a sign bit the
     smallest."""
     if x.dtype.kind != "f":
         return x
@@ -54,8 +54,8 @@ def keys(x: Array) -> Array:
 
 
 def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
-    """Return x after all updates: row ``updates[i]`` is combined with row ``ids[i]`` of x, one after the
-    other. For "none" it replaces that row."""
+    """Return x after all updates, one after the other: row ``updates[i]`` is combined with row ``ids[i]`` of
+    x, or for "none" replaces it."""
     found: Array = x.copy()
     if reduction == "none":
         for place, row in zip(ids, updates, strict=True):

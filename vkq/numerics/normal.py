@@ -25,8 +25,8 @@ ERF = (
     -0.0007662388980759672, 0.005198567799899659, -0.02686277648107458, 0.11283771087395732,
     -0.37612638445533736, 0.1283791670789938,
 )  # fmt: skip
-# W(z) = exp(z^2) erfc(z), on intervals with these ends. For the middle c of each interval: W(c) as a pair,
-# and the polynomial (W(c + u) - W(c)) / u.
+# W(z) = exp(z^2) erfc(z) on the intervals between these edges. For the middle c of each interval: W(c) as a
+# pair (MIDDLES), and the polynomial (W(c + u) - W(c)) / u (SLOPES).
 EDGES = (0.0, 0.5, 1.0, 1.5, 2.25, 3.25, 4.75, 6.75, 9.75)
 MIDDLES = (
     (0.7703465223312378, 2.539975895094799e-08), (0.5069376230239868, 2.7269157989385183e-08),
@@ -108,7 +108,7 @@ def _upper(square: Pair, z: Number, more: Number) -> tuple[Pair, Number]:
 
 
 def _piece(z: Number, values: Sequence[float]) -> Number:
-    """Return the value of the interval that contains z."""
+    """Return the entry of *values* for the interval that contains z."""
     found = z.of(values[-1])
     for edge, value in zip(EDGES[-2:0:-1], values[-2::-1], strict=True):
         found = (z < edge).where(value, found)

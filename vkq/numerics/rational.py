@@ -1,8 +1,8 @@
 """Products, quotients and roots of float32 values, rounded to nearest even, in steps that give the same bits
 on every device (`vkq.numerics.steps`).
 
-Operands and results are `flushed`. A product that rounds to 2^-126 also becomes zero, because a device that
-flushes subnormal values may return either.
+Operands and results are `flushed`. A subnormal product that rounds to 2^-126 also becomes zero, because a
+device that flushes may return zero or 2^-126.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
 The order of a sum depends only on the row's length. A row consists of runs of four elements.
 Each of *lanes* invocations adds the elements of every lanes-th run, one after the other, and sums the
-rounding errors; then the lower half of the lanes adds the sums of the upper half, repeatedly. A sum is within
-(2 + log2(lanes)) * 2^-24 of the sum of magnitudes, plus rows * 2^-100.
+rounding errors; then the lower half of the lanes adds the sums of the upper half, repeatedly. The error of a
+sum is at most (2 + log2(lanes)) * 2^-24 times the sum of magnitudes, plus rows * 2^-100.
 """
 
 from __future__ import annotations
@@ -111,15 +111,15 @@ FUNCTIONS: dict[str, RowFunction] = {
 
 
 def lanes_of(length: int) -> int:
-    """Return how many invocations share a row: the smallest power of 2 that leaves each at most LANE_RUNS
-    runs, or MOST_LANES."""
+    """Return how many invocations share a row: the smallest power of 2 for which each has at most LANE_RUNS
+    runs, but at most MOST_LANES."""
     share = RUN * LANE_RUNS
     return min(MOST_LANES, 1 << (-(-length // share) - 1).bit_length()) if length else 1
 
 
 def always_normal(name: str, length: int, epsilon: float, scale: float) -> bool:
-    """Return True if no step of a function of dequantized bytes, before the last result, has a result below
-    2^-100 except 0, or an infinite one: neither flushing nor SMALL change anything.
+    """Return True if neither flushing nor SMALL changes the result of a function of dequantized bytes: no
+    step before the last gives infinity, or a value other than 0 below 2^-100.
 
     Let the scale be in [2^e, 2^(e+1)). Elements and their sums are multiples of 2^(e-23). So the mean is 0 or
     at least 2^(e-23) / length. The difference from the mean is the mean, or at least half of the scale, or a

@@ -12,8 +12,8 @@ FRACTION = 0x7FFFFF
 def _composed(sign: Number, exponent: Number, significand: Number, rest: Number) -> Number:
     """Return significand * 2^(exponent - 150), rounded; 0 below the normal range.
 
-    The significand is in (0, 2^31). *rest* is True if nonzero bits below it were cut off; then it has at
-    least 26 bits.
+    The significand is in (0, 2^31). *rest*: True if nonzero bits below the significand were cut off; the
+    significand must then have at least 26 bits.
     """
     lead = _bits(significand) - 24
     right = (lead < 0).where(0, lead)

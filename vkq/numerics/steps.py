@@ -2,11 +2,12 @@
 steps as SPIR-V for a device.
 
 A function over `Number` is the only description of its computation. The reference, constant folding and
-devices use the same steps, so their bits cannot differ. Only steps with the same result on every device
-exist: float32 sums and products rounded to nearest even (never fused), comparisons, 32-bit integers.
+devices use the same steps, so their bits cannot differ. All steps give the same result on every device:
+float32 sums and products rounded to nearest even (never fused), comparisons, and operations on 32-bit
+integers.
 
-A float32 below the normal range (2^-126) may count as zero on a device. Functions therefore begin with
-`flushed` operands and end with `flushed` results, and no subnormal intermediate value affects their results.
+A float32 below the normal range (2^-126) may count as zero on a device. Functions therefore flush their
+operands and results (`flushed`), and no subnormal intermediate value affects a result.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Number(abc.ABC):
     """
 
     kind: Kind
-    # Whether floats must be `flushed`. A kernel may state that this changes no result of its steps.
+    # Whether functions must flush floats. False in a kernel in which flushing changes no result.
     flushes = True
 
     @abc.abstractmethod
@@ -45,7 +46,8 @@ class Number(abc.ABC):
         """Return a constant for the same computation (NumPy or a kernel)."""
 
     def of(self, value: Number | float | int | bool, kind: Kind | None = None) -> Number:
-        """Return *value* as a `Number` of this kind, or of *kind*; a `Number` stays unchanged."""
+        """Return a Python number as a `Number` of *kind* (by default, of this number's kind); return a
+        `Number` unchanged."""
         return value if isinstance(value, Number) else self.constant(value, kind or self.kind)
 
     def _with(self, op: str, other: Any, kind: Kind | None = None) -> Number:
@@ -115,7 +117,7 @@ class Number(abc.ABC):
         return self.of(other)._with("lt", self, "b").inverted
 
     def equals(self, other: Any) -> Number:
-        """Return whether integers, or the bits of floats, are equal."""
+        """Return a bool: whether two integers, or the bits of two floats, are equal."""
         if self.kind == "f":
             return self.u.equals(self.of(other).u)
         return self._with("eq", other, "b")
@@ -139,7 +141,7 @@ class Number(abc.ABC):
         return self._with("high", other)
 
     def to(self, kind: Kind) -> Number:
-        """Return the same 32 bits as another kind."""
+        """Return the same 32 bits as a value of another kind."""
         return self if kind == self.kind else self.emit(f"{self.kind}as{kind}", kind, self)
 
     @property
@@ -230,7 +232,7 @@ def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
 
 
 def flushed(x: Number) -> Number:
-    """Return a float, with a value below the normal range replaced by zero of the same sign."""
+    """Return x, or zero with its sign if x is below the normal range."""
     if not x.flushes:
         return x
     return (x.u & INFINITY).equals(0).where(x & SIGN, x)

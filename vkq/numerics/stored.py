@@ -1,5 +1,5 @@
-"""The stored form of 8-bit values, always int8 (128 is subtracted from uint8 values and zero points), and the
-ownership of arrays."""
+"""The stored form of 8-bit values, which is int8 (128 is subtracted from uint8 values and zero points), and
+read-only arrays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Int8 = npt.NDArray[np.int8]
 
 
 def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array, or a copy if the array or its base is writable. The result is read-only, so later
-    writes of the caller do not change data that are packed later."""
+    """Return the array, or a copy if the array or its base is writable. The result is read-only: writes of
+    the caller do not change it before it is packed."""
     owner: Any = values
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:
         owner = owner.base

@@ -98,7 +98,7 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
     >>> exponentials(1.0)[:2].tolist()
     [1073741824, 395007542]
     """
-    from decimal import Context, Decimal  # imported here because only softmax needs decimals
+    from decimal import Context, Decimal  # imported here, because only softmax needs the module
 
     context = Context(prec=40, Emin=-999999, Emax=999999)
     steps = [context.multiply(Decimal(-d), Decimal(scale)) for d in range(256)]
@@ -169,8 +169,8 @@ def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], 
 
 
 def mean_multiplier(exponent: int, pixels: int, y: QParams) -> float:
-    """Return ``2**-exponent / (pixels * y_scale)`` as float32, or 0 if this is subnormal: every result is
-    then y_zp."""
+    """Return ``2**-exponent / (pixels * y_scale)`` as float32; 0, with which every result is y_zp, if this is
+    subnormal."""
     exact = math.ldexp(1.0, -exponent) / (pixels * y.scale)
     if exact > float(np.finfo(np.float32).max):
         raise ArgumentError(f"the mean's scale over that of {y} is {exact}, above the largest float32")

@@ -17,8 +17,8 @@ P = ParamSpec("P")
 
 
 class Applied(Protocol[P]):
-    """The type of a functional form for type checkers. The arguments are x, the layer's parameters, and
-    *out*, as in a call of the layer."""
+    """The type of a functional form, for type checkers. Its arguments are x, the layer's parameters, and
+    *out* as in a call of the layer."""
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
@@ -52,7 +52,7 @@ def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Ap
         types = {name: p.annotation for name, p in parameters.items()}
         call.__annotations__ = types | {"x": npt.ArrayLike | Tensor, "out": Tensor | None}
         found: Any = checked(call)
-        # With this attribute, tools would look up the names of types in the wrong module.
+        # Tools that follow this attribute would look up the names of types in the wrong module.
         del found.__wrapped__
         return cast("Applied[P]", found)
 

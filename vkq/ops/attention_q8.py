@@ -28,8 +28,9 @@ def attended(
 
     q: (B, heads, queries, depth), k: (B, heads, keys, depth), v: (B, heads, keys, width), the result (B,
     heads, queries, width). *side_by_side*: the numbers of heads of q, k, v and the result; a tensor with more
-    than one is stored as (B, rows, heads * columns). The mask broadcasts to the scores. *layout*: the wanted
-    layout of a result in steps. *columns*: the columns of the given q, k and v that are used (None: all).
+    than one head is stored as (B, rows, heads * columns). The mask broadcasts to the scores. *layout*: the
+    wanted layout of the result, if several dispatches compute it. *columns*: the columns of q, k and v that
+    are used (None: all).
     """
     of_mask = mask.spec.shape if mask else None
     if columns is not None:

@@ -55,8 +55,8 @@ def broadcast_to(b: Builder, x: Value, shape: Sequence[int]) -> Value:
 def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value:
     """Add the indices of the largest elements along *axis* (>= 0) to a plan, as int32 without that axis.
 
-    least: return the indices of the smallest elements. last: among equal elements return the index of the
-    last one, else of the first.
+    least: return the indices of the smallest elements. last: among equal elements, return the index of the
+    last one, else of the first one.
     """
     shape = x.spec.shape
     if not shape[axis]:

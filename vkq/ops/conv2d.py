@@ -1,5 +1,5 @@
-"""2-D convolutions: q8ta_q8csw with float32 or int8 output, and the weight-only q8csw; a convolution chooses
-among several methods."""
+"""2-D convolutions, each computed by one of several methods: q8ta_q8csw with float32 or int8 output, and the
+weight-only q8csw."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Conv2d(Layer[Conv2dProblem]):
         )
         self._kernels: dict[Hashable, Kernel] = {}
         self._methods: dict[Hashable, tuple[Method, str]] = {}
-        # Check the method now, not at the first call: its conditions do not depend on the image.
+        # Check the method now, not at the first call: whether it is possible does not depend on the image.
         if method != "auto":
             self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
 
@@ -154,8 +154,8 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @property
     def is_product(self) -> bool:
-        """True for a 1x1 convolution of one group, stride 1 and no padding: each pixel of the result is a
-        product with the same pixel of the input."""
+        """True for a 1x1 convolution with one group, stride 1 and no padding: each pixel of the result
+        depends on the same pixel of the input alone."""
         o = self._options
         return o.kernel == (1, 1) and o.groups == 1 and o.stride == (1, 1) and not any(o.padding)
 
@@ -168,15 +168,15 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @checked
     def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:
-        """Return the packed layouts in which int8 inputs of this shape are read without a copy. If there are
-        several, a result has the layout of its input."""
+        """Return the packed layouts in which the kernel reads int8 inputs of this shape without a copy. If
+        there are several, the result has the layout of the input."""
         method, _ = self._method(self._problem_of(tuple(x_shape))[0])
         return method.layouts or (method.takes,)
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
-        """Add the layer to a plan. *other* is the residual that an epilogue adds. Its memory becomes the
-        result, so nothing may read *other* afterwards. *layout*: the layout of the result, if the method
+        """Add the layer to a plan. *other* is the residual that an epilogue adds. The result replaces it in
+        memory, so nothing may read *other* afterwards. *layout*: the layout of the result, if the method
         supports several."""
         (p, _), given = self._problem_of(x.spec.shape), x
         method, reason = self._method(p)

@@ -46,12 +46,12 @@ def add(
     """``a + b`` in 8 bits: ``saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))``.
 
     a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors. Shapes broadcast as in
-    NumPy (at most four axes, after neighbouring axes that broadcast alike are joined). The result is an array
-    if both operands are arrays, else a Tensor. activation: None, "relu", "relu6" or (lo, hi).
-    ``ra = a_scale / y_scale``, ``rb = b_scale / y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``, each
-    rounded to float32: the zero point is added before rounding. If only a is broadcast along the innermost
-    axis, the operands are swapped. The result equals ONNX Runtime's com.microsoft.QLinearAdd on x86-64, byte
-    for byte.
+    NumPy (at most four axes, where neighbouring axes that broadcast alike count as one). The result is an
+    array if both operands are arrays, else a Tensor. activation: None, "relu", "relu6" or (lo, hi). ``ra =
+    a_scale / y_scale``, ``rb = b_scale / y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``, each
+    rounded to float32. The zero point is part of the offset, so it is added before rounding to an integer. If
+    only a is broadcast along the innermost axis, the operands are swapped. The result equals ONNX Runtime's
+    com.microsoft.QLinearAdd on x86-64, byte for byte.
 
     Raises DTypeError for other types, ArgumentError for shapes that do not broadcast and missing qparams.
 
@@ -210,14 +210,14 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
 
 def _gates(x: Spec, z: Spec) -> bool:
     """Return True if z has one value for each channel of x, z is in kPackedInt8_4W4C and x in
-    kPackedInt8_16C: the kernel then reads both without a copy."""
+    kPackedInt8_16C, which the kernel reads without a copy."""
     gate = z.shape[:1] in (x.shape[:1], (1,)) and z.shape[1:] == (*x.shape[1:2], 1, 1)
     return gate and x.shape != z.shape and (x.layout, z.layout) == (BLOCKED, IMAGE)
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
-    """Return both operands with the result's rank and in one layout: that of the operand with the result's
-    shape, if the layout allows broadcasting. Gates (`_gates`) stay unchanged."""
+    """Return both operands with the result's rank, in one layout: the layout of the operand that has the
+    result's shape, if that layout allows broadcasting. Gates (`_gates`) stay unchanged."""
     whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
     if x.spec.shape != z.spec.shape:
@@ -235,8 +235,8 @@ def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Valu
 
 
 def _logical_dims(op: str, shape: tuple[int, ...], a: Spec, b: Spec) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of y, a and b as four dims each. In a folded layout, leading axes that broadcast
-    alike are joined; the last axis stays."""
+    """Return the shapes of y, a and b with four dims each. In a folded layout, leading axes that broadcast
+    alike are merged; the last axis stays."""
     columns = [list(column) for column in zip(shape, a.shape, b.shape, strict=True)]
     joined: list[list[int]] = []
     for i, column in enumerate(columns):

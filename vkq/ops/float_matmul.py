@@ -17,8 +17,8 @@ from .choose import broadcast_to
 
 def multiplied(b: Builder, x: Value, z: Value) -> Value:
     """Add ``x @ z`` of float32 or float16 arrays, broadcast as NumPy's matmul, to a plan. Sums are computed
-    as in `vkq.kernels.float_product`, within (K + 4) 2**-24 of the sum of the terms' magnitudes; if x is
-    float16, each sum is rounded to float16 once."""
+    as in `vkq.kernels.float_product`; the error is at most (K + 4) 2**-24 times the sum of the terms'
+    magnitudes. If x is float16, each sum is rounded to float16 once."""
     dtype, shapes = x.spec.dtype, [x.spec.shape, z.spec.shape]
     x = _matrix(b, converted(b, x, "float32"), (1, *shapes[0]))
     z = _matrix(b, converted(b, z, "float32"), (*shapes[1], 1))
@@ -51,8 +51,8 @@ def _matrix(b: Builder, x: Value, otherwise: tuple[int, ...]) -> Value:
 
 
 def _spread(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> tuple[Value, int]:
-    """Return the matrices broadcast to the *leading* axes, and the stride from one matrix to the next: 0 if
-    all are the same matrix, which is stored once."""
+    """Return the matrices broadcast to the *leading* axes, and the stride from one matrix to the next; the
+    stride is 0 if all are the same matrix, which is then stored once."""
     own = x.spec.shape[:-2]
     if math.prod(own) == 1:
         return x, 0

@@ -63,7 +63,7 @@ def as_tuned(build: Build) -> Build:
 @dataclasses.dataclass(frozen=True)
 class Explanation:
     """How a layer is executed for an input shape: ``path`` and ``method`` with their reasons, the shader
-    variants in order of dispatch, and sizes."""
+    variants in the order of dispatch, and the numbers of multiply-adds and bytes."""
 
     problem: str
     scheme: str
@@ -153,9 +153,8 @@ class Layer(OfOneProcess, Generic[P]):
         host.
 
         If the layer has ``x_qparams``, x has their dtype, or is float32 and is quantized on the device first;
-        else x is float32 or float16. *out* is a Tensor of the result's shape, dtype, layout and qparams to
-        write into, and is then returned. It may not be x. output: "torch" gives a PyTorch tensor instead of a
-        NumPy array.
+        else x is float32 or float16. *out*: a Tensor to write into and return, with the result's shape,
+        dtype, layout and qparams; not x. output: "torch" gives a PyTorch tensor instead of a NumPy array.
         """
         if output not in OUTPUTS:
             raise ArgumentError(f"{self._op}: output is {output!r}; it must be 'numpy' or 'torch'")
@@ -249,7 +248,7 @@ class Layer(OfOneProcess, Generic[P]):
         raise NotImplementedError
 
     def _from_numpy(self, x: npt.NDArray[Any]) -> Tensor:
-        _, layout = self._problem_of(x.shape)  # refuses an invalid shape before anything is copied
+        _, layout = self._problem_of(x.shape)  # raises an error for an invalid shape before any copy
         allowed = self._scheme.inputs
         if x.dtype.name not in allowed:
             remedy = ": x.astype(np.float32) is" if x.dtype.kind == "f" else ""

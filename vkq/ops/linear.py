@@ -77,16 +77,16 @@ class Linear(Layer[LinearProblem]):
         x_scale = (max(0, row) - min(0, row)) / 255, at least 2**-126; 1 for a row of zeros
         x_zero_point = saturate(-128 + round_half_even(-min(0, row) / x_scale))
     as ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) shifted to
-    int8. Infinities saturate and NaN gives -128; the scale ignores both. ``x_scale * w_scale`` below 2**-126
-    counts as 0.
+    int8. The scale ignores infinities, which saturate, and NaN, which gives -128. ``x_scale * w_scale`` below
+    2**-126 counts as 0.
 
     Float activations (q8csw): ``(sum_k x (w - w_zero_point)) * w_scale + bias`` in float32, then quantized
     with y_qparams if given. The method decides the order of the sum, which is the same in every run. The
     error is within (K + 4) * 2**-24 of the sum of the terms' magnitudes; with compute="float16" about 2**-10
     of it, or 1.8 % without matrix units (`vkq.reference.floats` has the bounds). x may be float32 or float16;
-    the result has the type of x, and sums are float32. A GroupedWeight, in float32, with float16 x on matrix
-    units if the device has them (`vkq.reference.linear_grouped` has the bounds):
-        ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
+    the result has the type of x, and sums are float32. A GroupedWeight (in float32, or for float16 x on
+    matrix units if the device has them; `vkq.reference.linear_grouped` has the bounds): ``sum over groups g
+    of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g) [+ bias]``
 
     A float weight: ``sum_k x w + bias`` in float32, each product and sum rounded to nearest even. k runs from
     first to last, in a number of parts that depends only on the sizes (`vkq.kernels.float_product.slices`).
@@ -159,7 +159,8 @@ class Linear(Layer[LinearProblem]):
                 f"linear: method is {method!r} with a float weight; it must be 'auto' or 'tiled'"
             )
         self._gemm.kernel = method
-        # Add the product for matrix units. The dot form remains for few rows, and for methods forced by name.
+        # Add the product for matrix units. The product in the dot form remains, for few rows and for methods
+        # forced by name.
         if self._choice.path == COOPMAT and method == "auto" and n and k:
             self._matrix = MatrixGemm(
                 self.device, (n, k), lambda: operands.stored_weight, cast(Arithmetic, scheme)
@@ -178,10 +179,10 @@ class Linear(Layer[LinearProblem]):
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None) -> Value:
-        """Add the layer to a plan. *other* is memory for the result. It holds the residual if the epilogue
-        adds one, so nothing may read the residual afterwards."""
+        """Add the layer to a plan. *other* is memory for the result. If the epilogue adds a residual, *other*
+        holds it; nothing may read it afterwards."""
         p, layout = self._problem_of(x.spec.shape)
-        # Words of this layout hold channels of one pixel of an image, but the product needs rows.
+        # A word of this layout holds channels of one pixel of an image, but the product reads rows.
         image = layout == BLOCKED and len(x.spec.shape) == 4
         if image and x.spec.dtype in BYTES:
             x = reshaped(b, x, (p.m, p.k), BLOCKED)

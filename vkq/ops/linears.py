@@ -16,8 +16,8 @@ from .linear import Linear
 
 class JoinedLinears:
     """Linear layers of the same 8-bit x, with 8-bit results, as one product. Its columns are those of the
-    layers one after the other. In kPackedInt8_16C columns are contiguous, so each layer's result is a part of
-    the product's memory."""
+    layers, one layer after the other. In kPackedInt8_16C a block of columns is contiguous, so each layer's
+    result is a part of the product's memory."""
 
     def __init__(self, layers: Sequence[Linear]):
         self.layers = tuple(layers)
@@ -29,7 +29,7 @@ class JoinedLinears:
             np.concatenate([one.weight for one in operands]),
             np.concatenate([np.broadcast_to(one.w_scale, one.weight.shape[:1]) for one in operands]),
             x_qparams=operands[0].x,
-            y_qparams=max(results, key=lambda y: y.scale),  # no multiplier overflows that was in range
+            y_qparams=max(results, key=lambda y: y.scale),  # with the largest scale, no multiplier overflows
             bias=np.concatenate(biases),
             w_zero_point=np.concatenate(
                 [none + one.w_zero_point for one, none in zip(operands, zeros, strict=True)]
@@ -45,7 +45,7 @@ class JoinedLinears:
     @staticmethod
     def refusal(layers: Sequence[Linear], x: Spec) -> str:
         """Return why these layers cannot or should not be one product for inputs of spec *x*; "" if they
-        should. The layers have the same x_qparams, results of the same dtype, and no activation."""
+        should. The layers must have the same x_qparams, results of the same dtype, and no activation."""
         if profile(layers[0].device.capabilities).linears_apart:
             return "the device's profile asks for a product for each layer (linears_apart)"
         if len(x.shape) == 4 or any(layer.input_layout(x.shape) != BLOCKED for layer in layers):
@@ -64,8 +64,8 @@ class JoinedLinears:
         return self.whole.problems
 
     def build(self, b: Builder, x: Value) -> list[Value] | None:
-        """Add the product to a plan and return the layers' results; None if the device cannot bind memory
-        where these begin."""
+        """Add the product to a plan and return the layers' results; None if the device cannot bind memory at
+        the offsets of the results."""
         shapes = [layer._problem_of(x.spec.shape)[0].y_shape for layer in self.layers]
         parts = [
             b.new(layer._scheme.result(shape, BLOCKED))

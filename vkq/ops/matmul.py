@@ -73,11 +73,11 @@ def multiplied(
     heads: Heads = ONE_EACH,
     layout: str | None = None,
 ) -> Value:
-    """Add `matmul` to a plan. With the overflow "wrap" K may have any size, and sums are modulo 2**32.
-    *rows*: z has shape (..., N, K), the transpose of the operand b. *heads*: the numbers of heads of x, z
-    (only with *rows*) and the result. A tensor (B, heads, rows, columns) with more than one head is stored as
-    (B, rows, heads * columns). *layout*: the wanted layout of a result with heads. If the kernel cannot read
-    or write a tensor as it is stored, the tensor is copied, possibly into another layout."""
+    """Add `matmul` to a plan. With the overflow "wrap", K may have any size, and sums are modulo 2**32.
+    *rows*: z is the transpose of the operand b, (..., N, K). *heads*: the numbers of heads of x, z (only with
+    *rows*) and the result. A tensor (B, heads, rows, columns) with more than one head is stored as (B, rows,
+    heads * columns). *layout*: the wanted layout of a result with heads. A tensor that the kernel cannot read
+    or write in that form is copied, possibly into another layout."""
     if max(heads) > 1:
         whole = _whole_blocks(b.device, x.spec.shape, z.spec.shape, heads, yq)
         x, of_x = _apart(b, x, heads[0], whole)
@@ -121,7 +121,7 @@ def _whole_blocks(
 
 def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
     """Return an operand, and how many of its heads are stored side by side: all if each head is whole blocks
-    of a matrix (*whole*). Else the heads are copied into separate matrices."""
+    of a matrix (*whole*); else one, after a copy of the heads into separate matrices."""
     if heads == 1 or (whole and x.spec.layout == MATRIX):
         return x, heads
     n, rows, columns = x.spec.shape
@@ -132,8 +132,8 @@ def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
     """Add the int32 sums of a product, modulo 2**32, to a plan: ONNX MatMulInteger.
 
-    x_zero, z_zero: zero points on the device, of the operands' types: one for all rows or columns, or one for
-    each row of x (for each matrix separately, or the same for all) and each column of z."""
+    x_zero, z_zero: zero points on the device, of the operands' types. x_zero: one, one for each row of a
+    matrix of x, or one for each row of all matrices; z_zero: one, or one for each column of z."""
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
     kernel = catalog().find("matmul_q8_int32__row"), push
@@ -207,8 +207,8 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
 
 
 def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int], heads: int = 1) -> Value:
-    """Return x as (batch * rows, K) in the matrix layout, with copies for broadcast leading axes. With
-    *heads* stored side by side the shape is (batch / heads * rows, heads * K)."""
+    """Return x as (batch * rows, K) in the matrix layout; broadcast leading axes are copied. If *heads* heads
+    are stored side by side, the shape is (batch / heads * rows, heads * K)."""
     shape = x.spec.shape
     if heads > 1:
         return reshaped(b, x, (shape[0] * shape[1], shape[2]), MATRIX)

@@ -121,8 +121,8 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 
 def axes_layout(name: str, rank: int) -> str:
-    """Return the layout *name* for operators along axes of an array of this rank. Rows do not use blocks of
-    channels, because the extent of a folded array has other axes than the array."""
+    """Return a layout for operators along axes of an array of this rank: *name*, but for rows no layout with
+    blocks of channels, because the extent of a folded array has other axes than the array."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 

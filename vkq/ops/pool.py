@@ -29,13 +29,15 @@ from .operand import Operand
 
 # With scales in this range, no float32 step of an average is subnormal or infinite.
 SCALES = (2.0**-100, 2.0**100)
-# Neighbouring blocks of channels in one workgroup: two (32 bytes), or more if an image has few pixels.
+# For a global average: the fewest (32 bytes) and the most neighbouring blocks of channels of a workgroup;
+# more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 MANY = 1 << 17  # least number of vectors for which a global average uses the largest workgroup
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
-# The fewest invocations of a global average, and the number of loads that an invocation issues together.
+# The fewest invocations of a global average's workgroup, and the number of loads that an invocation issues at
+# once.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
-LEAST_BLOCKED = 32  # fewest invocations if vectors are pixels, because a small image has few pixels
+LEAST_BLOCKED = 32  # the same if a vector is a pixel: a small image has few pixels
 MOST_VECTORS = 256  # for a global average: 16 bits hold the sum of this many bytes
 MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO, by y's layout if it differs from x's
 MOST_PIXELS = 1 << 23  # for a global average: int32 holds the sum of this many pixels
@@ -190,8 +192,8 @@ def globally_averaged(
     excite: Excite | None = None, litert: str = "",
 ) -> Value:  # fmt: skip
     """Add `global_avg_pool2d` to a plan. *layout*: the wanted layout of the result; if the kernel cannot
-    write it, the result has the layout of x. A result in kPackedInt8_4H4W has shape (N, C). *excite*: compute
-    the gates of the channels from the means; then the result is the gates, without qparams. *litert*:
+    write it, the result has the layout of x. A result in kPackedInt8_4H4W has shape (N, C). *excite*: also
+    compute the channels' gates from the means; the result is then the gates, without qparams. *litert*:
     LiteRT's "mean" or "sum" (`offset_of_mean`)."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
@@ -238,8 +240,8 @@ def _formula(pixels: int, xq: QParams, yq: QParams, litert: str) -> dict[str, in
 
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
-    """Return the shader constants of a global average over this many vectors: the workgroup, of at least
-    *least* invocations, and its number of blocks of channels."""
+    """Return the specialization constants of a global average over *vectors* vectors: the size of the
+    workgroup, at least *least*, and its number of blocks of channels."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)

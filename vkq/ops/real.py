@@ -16,8 +16,8 @@ from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .choose import broadcast_to
 
-SHARED = 128  # least number of elements for which several invocations share a sum
-# SHARERS_OF_LARGEST invocations share a window of LARGEST or more elements.
+SHARED = 128  # several invocations share a sum of at least this many elements
+# A window of LARGEST or more elements is shared by SHARERS_OF_LARGEST invocations.
 LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128
 PART = 4096 * SHARERS  # most elements of a sum that its invocations add up in one dispatch
 
@@ -55,9 +55,9 @@ def number(b: Builder, value: npt.ArrayLike) -> Value:
 
 
 def summed(b: Builder, x: Value, kept: int) -> Value:
-    """Add float32 sums over all axes except the first *kept* to a plan. The error is within 2^-23 of the sum
-    of magnitudes, or 2^-22 for more than `PART` elements. The order of additions depends only on the number
-    of elements."""
+    """Add float32 sums over all axes except the first *kept* to a plan. The error is at most 2^-23 times the
+    sum of magnitudes, or 2^-22 times for more than `PART` elements. The order of additions depends only on
+    the number of elements."""
     shape = x.spec.shape[:kept]
     _require("sum", x)
     y = b.new(Spec(shape, "float32"))
@@ -82,9 +82,9 @@ def pooled(
     zero.
 
     max is NaN if an element is NaN, and -infinity for a window without elements. A mean is a sum, each step
-    rounded, divided by the number of its elements inside the image (with *count_padding*, also in the
-    padding). Its error is within (taps / lanes + log2(lanes) + 2) * 2^-24 of the mean of magnitudes, with
-    lanes from `_lanes`. The order of the sum depends only on the sizes.
+    rounded, divided by the number of its elements inside the image (with *count_padding*, also of those in
+    the padding). Its error is at most (taps / lanes + log2(lanes) + 2) * 2^-24 times the mean of magnitudes,
+    with lanes from `_lanes`. The order of the sum depends only on the sizes.
     """
     _require(of, x)
     if of == "max" and min(window.kernel) > 1 and window.taps >= BY_AXES:

@@ -45,9 +45,10 @@ def resize(
     round_prefer_floor, round_prefer_ceil, floor, ceil. https://onnx.ai/onnx/operators/onnx__Resize.html
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left.
-    The result's fraction is truncated, as in ONNX Runtime for 8-bit data (both modes equal ONNX Runtime byte
-    for byte). With rounding="even" the result is rounded half to even, which is closer to the real result.
-    With rounding="fixed" weights are integers in units of 2**-11, and halves are rounded up, as in XNNPACK.
+    By default, the result's fraction is truncated, as in ONNX Runtime for 8-bit data (both modes equal ONNX
+    Runtime byte for byte). With rounding="even", the result is rounded half to even, which is closer to the
+    real result. With rounding="fixed", weights are integers in units of 2**-11, and halves are rounded up, as
+    in XNNPACK.
 
     Raises ArgumentError for an unknown option, and unless exactly one of size and scale is given.
 

@@ -95,8 +95,8 @@ def pad(
     """Pad x with elements of one value.
 
     pads: (before, after) for each axis, each 0 or more, as numpy.pad. value: an integer of x's type; by
-    default the zero point, which is the real number 0 (this needs x_qparams, or a Tensor with qparams). As
-    ONNX Pad, mode "constant".
+    default the zero point, the code of 0.0 (from x_qparams or a Tensor's own qparams). As ONNX Pad, mode
+    "constant".
 
     >>> import numpy as np
     >>> pad(np.array([[1, 2]], np.int8), [(0, 1), (2, 0)], -7)
@@ -171,8 +171,8 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
 def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
-    """Add the reshape of x to *shape*, the transpose with *axes*, and the reshape to *to* to a plan, in one
-    movement. *layout*: of the result; by default the usual layout for its shape."""
+    """Add to a plan, in one copy: the reshape of x to *shape*, the transpose with *axes*, and the reshape to
+    the shape *to*. *layout*: of the result; by default the usual layout for its shape."""
     if x.spec.layout in PIXELS and not x.spec.folded:  # images have special kernels
         return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
     return permuted(b, x, shape, axes, to, layout)

@@ -26,15 +26,16 @@ from .shape import transposed
 from .take import gather, numbers
 
 INVOCATIONS = 128
-LONGEST = 1 << 17  # least length of a row that twice as many invocations share
-# Rows of at least this length look results up in a table: the table is then at most half as long as the row.
+LONGEST = 1 << 17  # a row of at least this length is shared by twice as many invocations
+# For rows of at least this length, results are looked up in a table, which is at most half as long as the
+# row.
 LONG = 512
-THREADS = 32  # most invocations for one row: in kPackedInt8_4H4W four rows are stored side by side
+THREADS = 32  # most invocations for one row, because kPackedInt8_4H4W stores four rows together
 CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may be packed
 # Layouts and axes for which each vector holds elements of four rows.
 FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))
 KEPT = 8  # most vectors of four rows that one invocation reads
-MOST = 4 * KEPT * INVOCATIONS  # most elements of each of four such rows
+MOST = 4 * KEPT * INVOCATIONS  # most elements of such a row
 
 
 @checked
@@ -62,8 +63,8 @@ def softmax(
     onnxruntime: compute the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit
     result, with the order of float32 additions of its plain kernel
     (`vkq.reference.softmax.softmax_onnxruntime`). Its kernels for AVX2 and AVX-512 add in other orders and
-    multiply by a reciprocal. If a quotient is a tie, as in rows of equal elements, their results may differ
-    by one from the plain kernel's and from each other.
+    multiply by a reciprocal. If a quotient is a tie, as in rows of equal elements, the results of these
+    kernels may differ by one from the plain kernel's and from each other.
 
     Raises ArgumentError for missing qparams and for an axis out of range.
 
@@ -117,7 +118,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, ste
 
 
 def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> Value:
-    """Add a softmax along the axis whose neighbouring elements share a word of x."""
+    """Add a softmax along an axis whose neighbouring elements are in one word of x."""
     s = x.spec
     y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:

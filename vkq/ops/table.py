@@ -108,7 +108,7 @@ def unary(
         return operand.apply("unary", mapped, {"x": x}, (function, y_qparams, x_qparams), device, out)
     tensor = operand.take("unary", "x", x, operand.device_of("unary", [x, out], device))
     xq = operand.meaning("unary", "x", tensor.spec, x_qparams)
-    yq = y_qparams or xq  # make the table at each call: a callable may return other values later
+    yq = y_qparams or xq  # not cached, because a callable may return other values later
     y = operand.apply("unary", looked_up, {"x": tensor}, (table_of(function, xq, yq), yq), None, out)
     return y if isinstance(x, Tensor) or out is not None else y.numpy()
 

@@ -31,7 +31,8 @@ def lookup_axis(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``table[c, x - qmin]`` for each element x of slice c along an axis: a function for each channel.
+    """``table[c, x - qmin]`` for each element x of slice c along an axis: a separate function for each
+    channel.
 
     x: int8 or uint8, a NumPy array or a Tensor (the result is the same kind). table: (C, 256) for an axis of
     length C, or (256,) for all slices; int8 or uint8 (the result has the layout of x), or float32. The entry

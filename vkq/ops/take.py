@@ -1,5 +1,5 @@
-"""Copies of elements by index (each element of the result is an element of x or a fill value); slices;
-splits."""
+"""Copies of elements by index, slices, and splits. Each element of a result is an element of x or a fill
+value."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
 
 
 def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
-    """Return the elements of x with the indices in *index*, in the shape *shape*."""
+    """Return the elements of x at the flat indices *index*, in this shape; index -1 gives the fill value
+    *held*."""
     s = x.spec
     if s.dtype == "float16":
         return halves_taken(b, x, index, shape, int(held.view(np.uint16)))
@@ -109,7 +110,7 @@ def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: np
     return y
 
 
-# Most elements that one operation copies. The host needs 4 bytes for each index, and copies the indices once.
+# Most elements that one operation copies: each needs an index of 4 bytes on the host, which is copied once.
 MOST_PLACES = 1 << 27
 
 
@@ -125,15 +126,15 @@ def check_places(b: Builder, size: int, count: int) -> None:
 
 
 def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
-    """Return the indices 0, 1, ... in an array of shape *x*, after the checks for a `gather` of *count*
-    elements."""
+    """Return the flat indices of an array of shape *x*, in that shape. Raise ArgumentError first if a
+    `gather` of *count* elements is not possible (`check_places`)."""
     check_places(b, math.prod(x), count)
     return np.arange(math.prod(x), dtype=np.int32).reshape(tuple(x))
 
 
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a fill value as an array of x's type. Its bytes are part of the plan's cache key, where 0.0 and
-    -0.0 differ."""
+    """Return a fill value as an array of x's type. The array's bytes are part of the plan's cache key, so 0.0
+    and -0.0 differ."""
     real, value = dtype.startswith("float"), fill.item()
     if not real and fill != np.rint(fill):  # also True for NaN
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
@@ -247,8 +248,8 @@ def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
 
 
 def _concatenated_halves(b: Builder, xs: Sequence[Value], axis: int) -> Value:
-    """Concatenate float16 arrays: as words of two elements if no word has elements of two arrays, else as
-    float32."""
+    """Concatenate float16 arrays: as words of two elements if no word would have elements of two arrays, else
+    as float32."""
     rank = len(xs[0].spec.shape)
     inner = math.prod(xs[0].spec.shape[axis % rank + 1 :])
     if all(x.spec.shape[axis] * inner % 2 == 0 for x in xs):

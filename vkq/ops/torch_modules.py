@@ -35,7 +35,7 @@ def tensor_of(array: npt.NDArray[Any]) -> Any:
 def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> dict[str, Any]:
     """Return the weight, scales and bias of a module as a layer's arguments, as copies.
 
-    quantized: convert the weight to int8 with a scale for each output channel; None: only if x is quantized.
+    quantized: convert the weight to int8 with a scale for each output channel; None: do so if x is quantized.
     Raises ArgumentError for a module of another class.
     """
     if not is_torch(module, kind):
