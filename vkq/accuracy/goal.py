@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..onnx.protobuf import package
 from .trial import Found
 
-SHARE = 0.995  # default target, as a fraction of the float model's score
+DEFAULT_FRACTION = 0.995  # default target, as a fraction of the float model's score
 SHOWN = 500  # most characters of a failed script's output in an error message
 
 Judge = Callable[[Path], "float | bool"]
@@ -42,7 +42,7 @@ class Goal:
             return
         score = self._score(real)
         if least is None and not isinstance(score, bool):
-            self.least = score - (1 - SHARE) * abs(score)
+            self.least = score - (1 - DEFAULT_FRACTION) * abs(score)
         if not self._passes(score):
             wanted = "" if self.least is None else f"; the target is at least {self.least:g}"
             raise ArgumentError(

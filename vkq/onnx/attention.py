@@ -11,7 +11,7 @@ from .rewriting import Rewriting
 from .scores import Scores, append, attend, heads_first, joined, places
 
 FILTER = -10000.0  # the value that is added to the scores of masked keys
-KNOWN = {"num_heads", "scale", "mask_filter_value", "unidirectional"}
+ATTRIBUTES = {"num_heads", "scale", "mask_filter_value", "unidirectional"}
 IDS = ("int32", "int64")
 
 
@@ -19,7 +19,7 @@ def multi_head_attention(w: Rewriting) -> bool:
     """Rewrite com.microsoft's MultiHeadAttention. Its inputs are q, k, v (packed into q, or k and v packed
     into k), bias, mask, a bias added to the scores, past keys and past values."""
     a, given, heads = w.node.attributes, w.given, w.node.attributes.get("num_heads", 0)
-    if not set(a) <= KNOWN or not plain(w, 8, 4, heads) or (6 in given) != (7 in given):
+    if not set(a) <= ATTRIBUTES or not plain(w, 8, 4, heads) or (6 in given) != (7 in given):
         return False
     found = _heads(w, heads)
     if found is None:

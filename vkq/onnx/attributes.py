@@ -9,18 +9,18 @@ from ..errors import ModelError
 from ..graph.graph import Node
 
 
-def _whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int)
 
 
-def _wholes(value: Any) -> bool:
-    return isinstance(value, tuple) and all(map(_whole, value))
+def _are_integers(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_is_integer, value))
 
 
 Fits = Callable[[Any], bool]
 KINDS: dict[str, tuple[Fits, tuple[str, ...]]] = {
     "a whole number": (
-        _whole,
+        _is_integer,
         (
             "K", "N", "accuracy_level", "allowzero", "antialias", "axis", "bits", "block_size", "blocksize",
             "ceil_mode", "channels_last", "count_include_pad", "group", "keepdims", "noop_with_empty_axes",
@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[Fits, tuple[str, ...]]] = {
         ),
     ),
     "whole numbers": (
-        _wholes,
+        _are_integers,
         ("axes", "dilations", "kernel_shape", "output_padding", "output_shape", "pads", "perm", "strides"),
     ),
     "a number": (

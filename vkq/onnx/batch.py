@@ -129,13 +129,13 @@ def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int)
     if op == "LayerNormalization":
         return axis_of(node, len(shape), -1) > at
     if op in ("Slice", "Pad"):
-        return _whole(graph, node, at, len(shape))
+        return _keeps_order(graph, node, at, len(shape))
     # Other operators keep the batch axis at index 0, or, as in broadcasting, at the same distance from the
     # last axis.
     return op in WHEREVER or at == axis == 0 or len(shape) - at == len(made) - axis
 
 
-def _whole(graph: Graph, node: Node, at: int, rank: int) -> bool:
+def _keeps_order(graph: Graph, node: Node, at: int, rank: int) -> bool:
     """Return True if a Slice or Pad, which keeps the length of axis *at*, also keeps all elements along it in
     order."""
     arrays = [graph.constants.get(name) for name in node.inputs[1:]]

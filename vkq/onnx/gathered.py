@@ -11,7 +11,7 @@ from ..graph.graph import Array
 from ..numerics.grouped import packed, unpacked
 from .rewriting import Rewriting
 
-KNOWN = {"bits", "block_size", "gather_axis", "quantize_axis"}
+ATTRIBUTES = {"bits", "block_size", "gather_axis", "quantize_axis"}
 FLOATS = ("float32", "float16")
 
 
@@ -22,7 +22,7 @@ def gather_block_quantized(w: Rewriting) -> bool:
     a, ids = w.node.attributes, w.spec(1)
     table, scales, points = (w.arrays[i] if i < len(w.arrays) else None for i in (0, 2, 3))
     if (
-        not set(a) <= KNOWN
+        not set(a) <= ATTRIBUTES
         or ids is None
         or table is None
         or scales is None

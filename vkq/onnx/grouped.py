@@ -10,7 +10,7 @@ from .rewriting import Rewriting
 from .rotary import angles_at, turned
 from .scores import Scores, append, attend, joined, places
 
-KNOWN = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
+ATTRIBUTES = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
          "sliding_window_cache", "smooth_softmax", "softcap"}  # fmt: skip
 # vkq accepts these attributes only with these values: the cache is not quantized, and the scores are not an
 # output.
@@ -62,7 +62,7 @@ def group_query_attention(w: Rewriting) -> bool:
 def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
     """Return (batch, tokens, query heads, key heads, width of a head); None for other forms."""
     a, given = dict(w.node.attributes), w.given
-    if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= KNOWN:
+    if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= ATTRIBUTES:
         return None
     heads, kv_heads = a.get("num_heads", 0), a.get("kv_num_heads", 0)
     floats = {given[i].dtype for i in (0, 1, 2, 3, 4, 10, 11) if i in given}

@@ -7,7 +7,7 @@ import math
 from .rewriting import Rewriting
 from .scores import Scores, append, attend, heads_first, joined
 
-KNOWN = {
+ATTRIBUTES = {
     "is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap",
     "softmax_precision",  # ignored: vkq computes the softmax in float32 or more
 }  # fmt: skip
@@ -38,7 +38,7 @@ def _scores(w: Rewriting) -> Scores | None:
     cover all keys: ONNX's definition then replaces the node."""
     a, given = w.node.attributes, w.given
     floats = {spec.dtype for i, spec in given.items() if i not in (3, 6)}
-    if not set(a) <= KNOWN or w.result(3) or floats not in ({"float32"}, {"float16"}):
+    if not set(a) <= ATTRIBUTES or w.result(3) or floats not in ({"float32"}, {"float16"}):
         return None
     if not {0, 1, 2} <= set(given) or (4 in given) != (5 in given):
         return None

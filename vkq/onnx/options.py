@@ -22,11 +22,11 @@ HARMLESS = {
     "enable_profiling", "profile_file_prefix",  # used by `InferenceSession.end_profiling`
 }  # fmt: skip
 
-TAKEN = {"sizes", "initializers", "providers"}  # keywords of vkq itself
+OWN_KEYWORDS = {"sizes", "initializers", "providers"}  # keywords of vkq itself
 # Further arguments of onnxruntime.InferenceSession: its name of the argument *model*, and arguments that have
 # no effect in vkq.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
-KNOWN = (
+KEYWORDS = (
     "device", "fallback", "constant_inputs", "progress", "compute", "sess_options", "providers",
     "provider_options",
 )  # fmt: skip
@@ -165,7 +165,9 @@ def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
     """Return ``name=value`` of each attribute that is not its default, for options of vkq or ONNX Runtime."""
     plain = {field.name: field.default for field in dataclasses.fields(kind) if field.name not in HARMLESS}
     found = [
-        (name, getattr(options, name, value), value) for name, value in plain.items() if name not in TAKEN
+        (name, getattr(options, name, value), value)
+        for name, value in plain.items()
+        if name not in OWN_KEYWORDS
     ]
     return [f"{name}={getattr(now, 'name', now)}" for name, now, value in found if _number(now) != value]
 
@@ -212,7 +214,7 @@ def asked_of(
     ArgumentError for lists of providers that ONNX Runtime refuses, too."""
     more = more or {}
     for name in set(more) - set(ARGUMENTS):
-        raise DTypeError(f"InferenceSession has no argument {name!r}{did_you_mean(name, KNOWN)}")
+        raise DTypeError(f"InferenceSession has no argument {name!r}{did_you_mean(name, KEYWORDS)}")
     if _is_options(device):
         device, sess_options = None, device
     if isinstance(fallback, (list, tuple)):

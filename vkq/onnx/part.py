@@ -140,7 +140,7 @@ def in_words(node: Node) -> bool:
     return node.op in MICROSOFTS or bool(_since(node.op))
 
 
-def _taken(part: Graph, node: Node) -> dict[str, str]:
+def _required_types(part: Graph, node: Node) -> dict[str, str]:
     """Return the type that ONNX requires, by name, for each input that has another type in the graph."""
     if node.op == "foreign":
         pairs = zip(node.inputs, node.attributes.get("takes", ()), strict=False)
@@ -149,7 +149,7 @@ def _taken(part: Graph, node: Node) -> dict[str, str]:
     return {x: "bool" for x in flags if part.specs[x].dtype == "uint8"}
 
 
-def _given(part: Graph, node: Node) -> dict[str, str]:
+def _graph_types(part: Graph, node: Node) -> dict[str, str]:
     """Return the type in the graph, by name, of each result that has another type in ONNX."""
     if node.op != "foreign":
         return {}
@@ -161,7 +161,7 @@ def _given(part: Graph, node: Node) -> dict[str, str]:
 
 def _nodes(node: Node, part: Graph, opset: int) -> list[Any]:
     """Return a node of the graph in ONNX's form, with Casts around it where the types differ."""
-    taken, given = _taken(part, node), _given(part, node)
+    taken, given = _required_types(part, node), _graph_types(part, node)
     inputs = {x: f"{node.outputs[0]}/{x}/{to}" for x, to in taken.items()}
     outputs = {x: f"{x}/given" for x in given}
     plain = dataclasses.replace(

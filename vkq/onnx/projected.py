@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from .attention import KNOWN, plain, scores_of
+from .attention import ATTRIBUTES, plain, scores_of
 from .rewriting import Rewriting
 from .scores import append, attend, heads_first, joined
 
@@ -16,7 +16,7 @@ def projected_attention(w: Rewriting) -> bool:
     scores."""
     a = w.node.attributes
     widths = _widths(w, a.get("qkv_hidden_sizes"))
-    known = set(a) <= {*KNOWN, "qkv_hidden_sizes"} and plain(w, 6, 3, a.get("num_heads", 0))
+    known = set(a) <= {*ATTRIBUTES, "qkv_hidden_sizes"} and plain(w, 6, 3, a.get("num_heads", 0))
     if not known or widths is None:
         return False
     y = w.emit("MatMul", [w.name(0), w.name(1)])
@@ -28,7 +28,7 @@ def quantized_attention(w: Rewriting) -> bool:
     """Rewrite QAttention. Its inputs are 8-bit x and weights, bias, both scales, mask, both zero points, and
     the past. q, k and v are the exact int32 product times both scales, plus the bias, in float32."""
     a, widths = w.node.attributes, _widths(w, None)
-    if not set(a) <= KNOWN or not plain(w, 9, 5, a.get("num_heads", 0), (0, 1, 6, 7)) or widths is None:
+    if not set(a) <= ATTRIBUTES or not plain(w, 9, 5, a.get("num_heads", 0), (0, 1, 6, 7)) or widths is None:
         return False
     if not {2, 3, 4} <= set(w.given) or w.given[2].dtype != "float32":
         return False

@@ -6,7 +6,7 @@ from __future__ import annotations
 from .rewriting import Rewriting
 from .scores import places
 
-KNOWN = {"interleaved", "num_heads", "rotary_embedding_dim"}
+ATTRIBUTES = {"interleaved", "num_heads", "rotary_embedding_dim"}
 UNUSED = {"scale": 1.0, "is_packed_batching": 0}  # attributes that ONNX Runtime's CPU provider ignores
 
 
@@ -64,7 +64,7 @@ def onnx_rotary(w: Rewriting) -> bool:
 
 def _rotary(w: Rewriting, at: int, tables: tuple[int, int]) -> bool:
     a, given = dict(w.node.attributes), w.given
-    if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= KNOWN:
+    if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= ATTRIBUTES:
         return False
     x, cos = given[0], given[tables[0]]
     shape: tuple[int, ...]

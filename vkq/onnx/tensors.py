@@ -95,7 +95,7 @@ def _external(
     if folder is None:
         raise ModelError(f"{what} has external data; give the model as a path, so that its folder is known")
     size = math.prod(shape) * dtype.itemsize
-    offset, length = (_whole(entries.get(*of), what) for of in (("offset", "0"), ("length", str(size))))
+    offset, length = (_byte_count(entries.get(*of), what) for of in (("offset", "0"), ("length", str(size))))
     try:
         path = _inside(folder, location, what)
         if length != size or offset + size > path.stat().st_size:
@@ -124,7 +124,7 @@ def _inside(folder: Path, location: str, what: str) -> Path:
     return path
 
 
-def _whole(text: str, what: str) -> int:
+def _byte_count(text: str, what: str) -> int:
     """Parse an offset or a length in bytes."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise ModelError(f"{what} has external data at the byte {text[:40]!r}; it must be a whole number")

@@ -37,13 +37,13 @@ def found(wanted: bytes, given: bytes) -> Order | None:
         return AS_IT_IS
     to, words = np.frombuffer(wanted, np.uint32), np.frombuffer(given, np.uint32)
     for order in (*_of_matrices(to, words), *_of_lines(to, words)):
-        begins_alike = np.array_equal(words[_places(order)], to[:LOOKED_AT])
+        begins_alike = np.array_equal(words[_positions(order)], to[:LOOKED_AT])
         if begins_alike and np.array_equal(reordered(words, order).ravel(), to):
             return order
     return None
 
 
-def _places(order: Order) -> npt.NDArray[np.int64]:
+def _positions(order: Order) -> npt.NDArray[np.int64]:
     """Return the positions of the first words that the order reads."""
     rest, at = np.arange(min(LOOKED_AT, math.prod(order[0]))), np.int64(0)
     for size, stride in zip(reversed(order[0]), reversed(order[1]), strict=True):

@@ -185,7 +185,7 @@ def contents(data: bytes) -> Contents:
             raise ModelError(f"the file has {size} bytes, and its packed parts more than {MOST_UNPACKED}")
         body.blobs.append(unpacked(data[at : at + stored], length, packing))
     sets = [body.shaped() for _ in range(body.count(12))]
-    if len({_alike(one) for one in sets}) != 1:
+    if len({_signature(one) for one in sets}) != 1:
         raise ModelError("the file is damaged: its sets of shapes are of different models, or none")
     of_roles = {role: [sizes[i] for i, its in body.roles.items() if its == role] for role in ROLES}
     parts = {
@@ -195,6 +195,6 @@ def contents(data: bytes) -> Contents:
     return Contents(producer, sets, parts)
 
 
-def _alike(one: Shaped) -> tuple[object, ...]:
+def _signature(one: Shaped) -> tuple[object, ...]:
     """Return names, types and ranks, which all sets of a file must share."""
     return tuple(tuple((a.name, a.dtype, len(a.shape)) for a in some) for some in (one.inputs, one.outputs))

@@ -21,7 +21,7 @@ def ratio(*factors: float, y: QParams) -> float:
         return float(product / np.float32(y.scale))
 
 
-def sums_taken(a: QParams, b: QParams, y: QParams) -> bool:
+def sums_supported(a: QParams, b: QParams, y: QParams) -> bool:
     """Return True if XNNPACK supports a sum with these scales."""
     return all(2**-10 <= ratio(q.scale, y=y) < 2**8 for q in (a, b))
 
@@ -43,7 +43,7 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
     return stored(moved, y)
 
 
-def products_taken(a: QParams, b: QParams, y: QParams) -> bool:
+def products_supported(a: QParams, b: QParams, y: QParams) -> bool:
     """Return True if XNNPACK supports a product with these scales."""
     return bool(2**-16 <= ratio(a.scale, b.scale, y=y) < 2**8)
 

@@ -54,9 +54,9 @@ def _quantized_binary(
     low: Lowering, op: BinaryOp, names: list[str], q: tuple[QParams, QParams, QParams], limits: Any
 ) -> str:
     a, b, y = q
-    if op == "mul" and not beyond.products_taken(a, b, y):
+    if op == "mul" and not beyond.products_supported(a, b, y):
         return low.emit("lookup2", names, table=clamped(beyond.product_table(a, b, y), limits, y))
-    if op != "mul" and not beyond.sums_taken(a, b, y):
+    if op != "mul" and not beyond.sums_supported(a, b, y):
         table = beyond.sum_table(a, b, y, op == "sub")
         return low.emit("lookup2", names, table=clamped(table, limits, y))
     product = op == "mul"

@@ -44,7 +44,7 @@ class FlatTable:
             )
         return self.data[at : at + count]
 
-    def _place(self, name: str) -> tuple[int, str] | None:
+    def _field(self, name: str) -> tuple[int, str] | None:
         """Return the byte offset of a field and its type; None if the table omits the field."""
         number, kind, _ = self.fields[name]
         offset = int(self.offsets[number]) if number < len(self.offsets) else 0
@@ -60,7 +60,7 @@ class FlatTable:
 
     def number(self, name: str) -> Any:
         """Return a scalar field, or its default if it is omitted."""
-        place, kind = self._place(name), self.fields[name][1]
+        place, kind = self._field(name), self.fields[name][1]
         default = self.fields[name][2]
         if place is None:
             return default if kind == "float32" else int(default)
@@ -70,7 +70,7 @@ class FlatTable:
         return int.from_bytes(raw, "little", signed=kind.startswith("int"))
 
     def _target(self, name: str) -> tuple[int, str] | None:
-        place = self._place(name)
+        place = self._field(name)
         if place is None:
             return None
         at, kind = place
@@ -91,10 +91,10 @@ class FlatTable:
         self._bytes(at + WORD, count * width, f"{name} of {count} elements")
         return at + WORD, count
 
-    def vector_place(self, name: str) -> tuple[int, int, int]:
+    def vector_offsets(self, name: str) -> tuple[int, int, int]:
         """Return the byte offset of a vector field in its table, the byte offset of the vector's first
         element, and the vector's length; zeros if the field is omitted."""
-        place = self._place(name)
+        place = self._field(name)
         return (0, 0, 0) if place is None else (place[0], *self._vector(name, 1))
 
     def array(self, name: str) -> npt.NDArray[Any]:

@@ -36,13 +36,13 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
     out = bytearray(file.data)
     root = FlatTable(file.data, int.from_bytes(file.data[:WORD], "little"), "Model")
     graph = root.tables("subgraphs")[0]
-    place, first, _ = graph.vector_place("operators")
+    place, first, _ = graph.vector_offsets("operators")
     for i, k in enumerate(sorted(operators)):
         target = first + WORD * k + int.from_bytes(file.data[first + WORD * k :][:WORD], "little")
         struct.pack_into("<I", out, first + WORD * i, target - first - WORD * i)
     struct.pack_into("<I", out, first - WORD, len(operators))
     for name, numbers in (("inputs", inputs), ("outputs", outputs)):
-        place = graph.vector_place(name)[0]
+        place = graph.vector_offsets(name)[0]
         if not place:
             raise ModelError(f"the subgraph has no list of {name}")
         out.extend(bytes(-len(out) % WORD))
@@ -50,8 +50,8 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
             raise ModelError(f"the model has {len(out)} bytes; LiteRT's parts reach 4 GiB")
         struct.pack_into("<I", out, place, len(out) - place)
         out.extend(struct.pack(f"<I{len(numbers)}i", len(numbers), *numbers))
-    if root.vector_place("signature_defs")[0]:
-        struct.pack_into("<I", out, root.vector_place("signature_defs")[1] - WORD, 0)
+    if root.vector_offsets("signature_defs")[0]:
+        struct.pack_into("<I", out, root.vector_offsets("signature_defs")[1] - WORD, 0)
     return bytes(out)
 
 

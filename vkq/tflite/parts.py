@@ -29,7 +29,7 @@ def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
     return low.emit("Slice", [low.of(x, first), *names])
 
 
-def _whole(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
+def _portable_slice(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
     """Return a slice that has the same meaning in Python and ONNX: an end before the first element becomes a
     number below every index."""
     end = size if stop is None else stop
@@ -49,16 +49,16 @@ def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> Non
     found, kept = [], []
     for i, size in enumerate(shape):
         if i >= len(begin):
-            found.append(_whole(size))
+            found.append(_portable_slice(size))
             kept.append(i)
             continue
         low_end = None if o["begin_mask"] >> i & 1 else begin[i]
         if o["shrink_axis_mask"] >> i & 1:
             at = 0 if low_end is None else _axis(operator, begin[i], size)
-            found.append(_whole(size, at, at + 1))
+            found.append(_portable_slice(size, at, at + 1))
             continue
         high_end = None if o["end_mask"] >> i & 1 else end[i]
-        found.append(_whole(size, *slice(low_end, high_end, step[i]).indices(size)))
+        found.append(_portable_slice(size, *slice(low_end, high_end, step[i]).indices(size)))
         kept.append(i)
     first = len(kept) == 4 == len(shape) and low.channels_first([x])
     name = _sliced(low, x, found, first)
@@ -79,7 +79,7 @@ def slice_(low: Lowering, operator: FileOperator, activation: str) -> None:
     if any(not 0 <= b <= e <= d for b, e, d in zip(begin, ends, shape, strict=True)):
         raise ModelError(f"{operator}: begin {begin} and size {size} leave {shape}")
     first = len(shape) == 4 and low.channels_first([x])
-    slices = [_whole(d, b, e) for b, e, d in zip(begin, ends, shape, strict=True)]
+    slices = [_portable_slice(d, b, e) for b, e, d in zip(begin, ends, shape, strict=True)]
     low.give(y, _sliced(low, x, slices, first), first)
 
 
@@ -90,7 +90,10 @@ def _cut(low: Lowering, operator: FileOperator, x: int, axis: int, sizes: Sequen
     first = len(shape) == 4 and low.channels_first([x])
     for y, size in zip(operator.outputs, sizes, strict=True):
         same_parameters(low, [x], y)
-        slices = [_whole(d, at, at + size) if i == axis else _whole(d) for i, d in enumerate(shape)]
+        slices = [
+            _portable_slice(d, at, at + size) if i == axis else _portable_slice(d)
+            for i, d in enumerate(shape)
+        ]
         low.give(y, _sliced(low, x, slices, first), first)
         at += size
 
@@ -136,7 +139,9 @@ def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
         raise ModelError(f"{operator}: {len(operator.outputs)} results for axis {axis} of {shape}")
     for at, y in enumerate(operator.outputs):
         same_parameters(low, [x], y)
-        slices = [_whole(d, at, at + 1) if i == axis else _whole(d) for i, d in enumerate(shape)]
+        slices = [
+            _portable_slice(d, at, at + 1) if i == axis else _portable_slice(d) for i, d in enumerate(shape)
+        ]
         name = _sliced(low, x, slices, False)
         low.give(y, low.reshape(name, (*shape[:axis], *shape[axis + 1 :])))
 

@@ -19,8 +19,8 @@ def _record(context: Context, node: Node) -> Value:
 
 
 def _join(context: Context, node: Node) -> None:
-    """Add one product for a linear node and the nodes that `_alike` finds, and store the results of all."""
-    nodes = _alike(context, node)
+    """Add one product for a linear node and the nodes that `_joinable` finds; store all results."""
+    nodes = _joinable(context, node)
     if len(nodes) < 2:
         return
     layers, x = [linear_of(context, one) for one in nodes], context.value(node.inputs[0])
@@ -39,7 +39,7 @@ def _join(context: Context, node: Node) -> None:
         context.reasons.setdefault(one.outputs[0], f"in the product of {node.source!r}")
 
 
-def _alike(context: Context, node: Node) -> list[Node]:
+def _joinable(context: Context, node: Node) -> list[Node]:
     """Return the linear nodes with the same input and parameters as this node (included) that are not
     computed yet, if their 8-bit results have one type and only one attention reads them."""
     reader, a = _attention(context, node), node.attributes

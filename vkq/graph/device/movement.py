@@ -70,7 +70,7 @@ def _permute(context: Context, node: Node) -> Value:
     return unnamed(context, shape.permuted_as(b, x, a["shape"], a["perm"], a["to"], layout))
 
 
-def _turned(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _transposed(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
     given = context.graph.specs[node.inputs[0]].shape
     own, perm = contiguous(given), permutation(node, len(given))
     return tuple(given[a] for a in perm), tuple(own[a] for a in perm)
@@ -205,7 +205,9 @@ def _gather_check(graph: Graph, node: Node) -> str | None:
 ROWS: dict[str, DeviceOperator] = {
     "Gather": DeviceOperator(_gather_check, _gather),
     "Resize": DeviceOperator(_resize_check, _resize),
-    "Transpose": DeviceOperator(parameters_are_constant, _by_strides(_turned, _bytes_or_words(_transpose))),
+    "Transpose": DeviceOperator(
+        parameters_are_constant, _by_strides(_transposed, _bytes_or_words(_transpose))
+    ),
     "permute": DeviceOperator(anything, _permute, BYTES),
     "Expand": DeviceOperator(parameters_are_constant, _by_strides(_expanded, _by_indices)),
     "Tile": DeviceOperator(parameters_are_constant, _by_strides(_tiled, _by_indices)),

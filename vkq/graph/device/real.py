@@ -21,7 +21,7 @@ def check(graph: Graph, node: Node) -> str | None:
     return f"takes {', '.join(others)}; it must be float32" if others else None
 
 
-def _with(b: Builder, x: Value, *steps: tuple[RealOp, float]) -> Value:
+def _applied(b: Builder, x: Value, *steps: tuple[RealOp, float]) -> Value:
     """Apply each (operator, number) of *steps* to x, one after the other."""
     for op, value in steps:
         x = combined(b, x, number(b, value), op)
@@ -42,7 +42,7 @@ def _reduced(context: Context, node: Node) -> Value:
         x = take.gather(b, x, take.numbers(b, shape, x.spec.size).transpose(order))
     y = summed(b, x, len(kept))
     if node.op == "GlobalAveragePool":
-        y = _with(b, y, ("div", float(math.prod(shape[2:]))))
+        y = _applied(b, y, ("div", float(math.prod(shape[2:]))))
     return reshaped(b, y, context.graph.specs[node.outputs[0]].shape)
 
 

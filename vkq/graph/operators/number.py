@@ -177,7 +177,7 @@ def _reduce_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         return one(np.asarray(function(wide, axis=axes, keepdims=keep)).astype(given.dtype))
 
 
-def _places(dtype: str) -> Callable[[Inputs], list[Spec]]:
+def _extreme_index(dtype: str) -> Callable[[Inputs], list[Spec]]:
     """Return the shape inference of ArgMax and ArgMin; *dtype*: the type of the returned indices."""
 
     def infer(x: Inputs) -> list[Spec]:
@@ -190,7 +190,7 @@ def _places(dtype: str) -> Callable[[Inputs], list[Spec]]:
     return infer
 
 
-def _places_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+def _extreme_index_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     given = there(x[0])
     axis, last = axis_of(node, given.ndim, 0), node.attributes.get("select_last_index", 0)
     find: Any = np.argmax if node.op.lower() == "argmax" else np.argmin
@@ -266,8 +266,14 @@ OPERATORS: dict[str, Operator] = {
     ),
     **{name: Operator("number", _reduce, _reduce_compute) for name in REDUCTIONS},
     # ArgMax and ArgMin are ONNX's operators; argmax and argmin are vkq's, for 8-bit values.
-    **{name: Operator("number", _places("int64"), _places_compute) for name in ("ArgMax", "ArgMin")},
-    **{name: Operator("number", _places("int32"), _places_compute) for name in ("argmax", "argmin")},
+    **{
+        name: Operator("number", _extreme_index("int64"), _extreme_index_compute)
+        for name in ("ArgMax", "ArgMin")
+    },
+    **{
+        name: Operator("number", _extreme_index("int32"), _extreme_index_compute)
+        for name in ("argmax", "argmin")
+    },
     "Shape": Operator("shape", _shape, _shape_compute),
     "Size": Operator(
         "shape", lambda x: [Spec("int64", ())], lambda node, x: one(np.array(there(x[0]).size, np.int64))

@@ -89,7 +89,7 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
         if scale != 1.0 or sweep.specs[made.outputs[0]].shape != shape:
             return None  # not supported: a step before the factor, or a broadcast
         if made.op in ("Mul", "Div"):
-            name, factor = _apart(sweep, made)
+            name, factor = _constant_factor(sweep, made)
             if factor is None or not np.isfinite(factor) or factor == 0:
                 return None
             scale = float(np.float32(factor if made.op == "Mul" else 1 / np.float64(factor)))
@@ -121,7 +121,7 @@ def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
     return None
 
 
-def _apart(sweep: Sweep, node: Node) -> tuple[str, float | None]:
+def _constant_factor(sweep: Sweep, node: Node) -> tuple[str, float | None]:
     """Return the variable operand of a product or quotient, and its constant factor (None: no factor)."""
     first, second = node.inputs
     factor = scalar(sweep.array(second))
@@ -154,7 +154,7 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
         fused=f"one kernel in place of two MatMul and Softmax: {4 * math.prod(shape)} bytes of scores",
     )  # fmt: skip
     if not direct:
-        _as(sweep, y, node)
+        _converted(sweep, y, node)
     return True
 
 
@@ -169,7 +169,7 @@ def gains(sizes: AttentionSizes) -> bool:
     return held > MOST_BYTES or (held >= SCORES_BYTES and rows >= ROWS)
 
 
-def _as(sweep: Sweep, y: str, node: Node) -> None:
+def _converted(sweep: Sweep, y: str, node: Node) -> None:
     """Convert the value *y* to the shape and the type of the old node's result."""
     old = sweep.old.specs[node.outputs[0]]
     if old.dtype != "float32":

@@ -97,8 +97,8 @@ def _product(
         right = _aligned(w, b, axes, sizes, batch + columns)
         return w.emit("Mul", [left, right]), axes
     shapes = [_shape(group, sizes) for group in (batch, rows, added, columns)]
-    left = _turned(w, a, batch + rows + added, sizes)
-    right = _turned(w, b, batch + added + columns, sizes)
+    left = _permuted(w, a, batch + rows + added, sizes)
+    right = _permuted(w, b, batch + added + columns, sizes)
     m, k, n = (math.prod(shape) for shape in shapes[1:])
     left, right = w.reshape(left, (*shapes[0], m, k)), w.reshape(right, (*shapes[0], k, n))
     y = w.emit("MatMul", [left, right])
@@ -109,7 +109,7 @@ def _shape(axes: str, sizes: dict[str, int]) -> tuple[int, ...]:
     return tuple(sizes[axis] for axis in axes)
 
 
-def _turned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]) -> str:
+def _permuted(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]) -> str:
     """Return an operand with its axes in this order; axes of length 1 are repeated to their full size."""
     x, own = value
     if own != axes:
@@ -120,10 +120,10 @@ def _turned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]) 
 
 def _aligned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int], own: str) -> str:
     """Return an operand reshaped so that it broadcasts to these axes."""
-    x = _turned(w, value, own, sizes)
+    x = _permuted(w, value, own, sizes)
     return w.reshape(x, [sizes[axis] if axis in own else 1 for axis in axes])
 
 
 def _ordered(w: Words, x: str, axes: str, result: str, sizes: dict[str, int]) -> bool:
-    x = _turned(w, (x, axes), result, sizes)
+    x = _permuted(w, (x, axes), result, sizes)
     return w.result(x)

@@ -20,7 +20,7 @@ def grid_sample(w: Words) -> bool:
         return False
     n, c, h, width = x.shape
     rows = w.reshape(w.emit("Transpose", [w.node.inputs[0]], perm=(0, 2, 3, 1)), (n * h * width, c))
-    places = [_place(w, i, size, padding == "border") for i, size in ((1, h), (0, width))]
+    places = [_coordinate(w, i, size, padding == "border") for i, size in ((1, h), (0, width))]
     if mode == "nearest":
         y = _corner(w, rows, [w.emit("Round", [place]) for place in places], padding)
     else:
@@ -29,7 +29,7 @@ def grid_sample(w: Words) -> bool:
     return True
 
 
-def _place(w: Words, index: int, size: int, border: bool) -> str:
+def _coordinate(w: Words, index: int, size: int, border: bool) -> str:
     """Return the (fractional) row or column of each grid point."""
     shape = w.spec(1).shape[:3]
     own = w.reshape(w.part(w.node.inputs[1], 3, index, index + 1), shape)

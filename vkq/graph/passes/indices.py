@@ -16,7 +16,7 @@ from ...errors import ModelError
 from ...kernels.lines import beyond
 from ..operators.operator import axis_of
 from ..operators.scatter import REDUCTIONS, TYPES
-from .words import FLOATS, WHOLE, Words
+from .words import FLOATS, INTEGERS, Words
 
 
 def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
@@ -161,7 +161,7 @@ def tensor_scatter(w: Words) -> bool:
 
 def one_hot(w: Words) -> bool:
     ids, depth = w.node.inputs[0], w.given(1)
-    if depth is None or w.of(ids).dtype not in (*WHOLE, "float32"):
+    if depth is None or w.of(ids).dtype not in (*INTEGERS, "float32"):
         return False
     count, rank, dtype = int(depth.reshape(-1)[0]), len(w.of(ids).shape), w.of(ids).dtype
     axis = int(w.attributes.get("axis", -1)) % (rank + 1)
@@ -200,7 +200,7 @@ def reverse_sequence(w: Words) -> bool:
 def trilu(w: Words) -> bool:
     """Trilu: keep the elements on one side of a diagonal, and set the others to zero."""
     x, k = w.spec(0), w.node.input(1)
-    if x.dtype not in (*FLOATS, *WHOLE, "bool") or len(x.shape) < 2:
+    if x.dtype not in (*FLOATS, *INTEGERS, "bool") or len(x.shape) < 2:
         return False
     rows, columns = x.shape[-2:]
     apart = w.constant(np.arange(columns) - np.arange(rows)[:, None], "int64")

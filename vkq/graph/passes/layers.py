@@ -261,7 +261,7 @@ def _sum(sweep: Sweep, node: Node) -> bool:
     return made is not None and summed(sweep, node, made.inputs[0], made.attributes["x"])
 
 
-def _place(sweep: Sweep, node: Node) -> bool:
+def _arg_extreme(sweep: Sweep, node: Node) -> bool:
     """Compute ArgMax and ArgMin on the 8-bit input of dequantize: dequantize keeps the order of values."""
     made, x = sweep.producer(node.inputs[0], "dequantize"), node.inputs[0]
     if made is None and sweep.specs[x].dtype not in ("int8", "uint8"):
@@ -273,5 +273,5 @@ def _place(sweep: Sweep, node: Node) -> bool:
 
 FLOAT_RESULTS: dict[str, Callable[[Sweep, Node], bool]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "MatMul": _matmul, "Gemm": _gemm, "Softmax": _softmax,
-    "ReduceSum": _sum, "ArgMax": _place, "ArgMin": _place,
+    "ReduceSum": _sum, "ArgMax": _arg_extreme, "ArgMin": _arg_extreme,
 }  # fmt: skip

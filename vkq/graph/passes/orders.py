@@ -24,7 +24,7 @@ def _dequantized(w: Words, name: str) -> bool:
     return made is not None and made.op in ("DequantizeLinear", "dequantize")
 
 
-def _place(w: Words, axis: int, smallest: bool, last: bool) -> str:
+def _extreme_index(w: Words, axis: int, smallest: bool, last: bool) -> str:
     """Return the first (*last*: the last) index of the largest (*smallest*: the smallest) element along an
     axis, as float32; the axis keeps length 1. If an element is NaN, return the first (or last) index of the
     axis."""
@@ -52,7 +52,7 @@ def arg_max(w: Words) -> bool:
     if not _can(w, axis) or _dequantized(w, w.node.inputs[0]):
         return False
     op = w.attributes.get("op", w.node.op)
-    place = _place(w, axis, op == "ArgMin", bool(w.attributes.get("select_last_index", 0)))
+    place = _extreme_index(w, axis, op == "ArgMin", bool(w.attributes.get("select_last_index", 0)))
     whole = w.cast(place, "int32", range=(0, shape[axis] - 1))
     kept = w.attributes.get("keepdims", 1)
     if not kept:
@@ -70,7 +70,7 @@ def hardmax(w: Words) -> bool:
     if not _can(w, axis) or (earlier and axis + 1 < len(spec.shape)):
         return False
     line = w.along(np.arange(spec.shape[axis]), axis, len(spec.shape), "float32")
-    same = w.emit("Equal", [line, _place(w, axis, False, False)])
+    same = w.emit("Equal", [line, _extreme_index(w, axis, False, False)])
     w.cast(same, spec.dtype, w.node.outputs[0])
     return True
 

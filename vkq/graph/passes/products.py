@@ -73,7 +73,7 @@ def _moved(sweep: Sweep, name: str, perm: Sequence[int]) -> str:
     return sweep.constant(np.ascontiguousarray(array.transpose(perm)), f"{name}/transposed")
 
 
-def _turned(sweep: Sweep, name: str, node: Node, output: str = "") -> str:
+def _transposed(sweep: Sweep, name: str, node: Node, output: str = "") -> str:
     """Emit a Transpose of the last two axes."""
     rank = len(sweep.specs[name].shape)
     perm = (*range(rank - 2), rank - 1, rank - 2)
@@ -89,8 +89,8 @@ def _matmul(sweep: Sweep, node: Node) -> bool:
     weight, x = node.inputs
     if len(sweep.specs[weight].shape) != 2 or len(sweep.specs[x].shape) < 2:
         return False
-    turned = [_turned(sweep, x, node), _turned(sweep, weight, node)]
-    _turned(sweep, sweep.emit("MatMul", turned, source=node.source), node, node.outputs[0])
+    turned = [_transposed(sweep, x, node), _transposed(sweep, weight, node)]
+    _transposed(sweep, sweep.emit("MatMul", turned, source=node.source), node, node.outputs[0])
     return True
 
 
@@ -98,7 +98,7 @@ def _of_activations(sweep: Sweep, node: Node) -> bool:
     """Replace Gemm of two computed matrices by MatMul."""
     a = node.attributes
     pair = [
-        _turned(sweep, name, node) if a.get(key, 0) else name
+        _transposed(sweep, name, node) if a.get(key, 0) else name
         for name, key in zip(node.inputs[:2], ("transA", "transB"), strict=True)
     ]
     alpha, beta = float(a.get("alpha", 1.0)), float(a.get("beta", 1.0))
@@ -136,9 +136,9 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
         lambda x, y: sweep.emit("Gemm", [x, two, *more], y, node.source, transB=int(turn_two))
     ]
     if turn_one:
-        steps.insert(0, lambda x, y: _turned(sweep, x, node, y))
+        steps.insert(0, lambda x, y: _transposed(sweep, x, node, y))
     if left:
-        steps.append(lambda x, y: _turned(sweep, x, node, y))
+        steps.append(lambda x, y: _transposed(sweep, x, node, y))
     if alpha != 1.0:
         steps.append(lambda x, y: _scaled(sweep, x, alpha, node, y))
     if added and not whole:

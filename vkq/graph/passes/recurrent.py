@@ -27,7 +27,7 @@ def recurrent(w: Words) -> bool:
     names = a.get("activations") or ACTIVATIONS[op] * directions
     plain = not (a.get("clip") or a.get("input_forget", 0) or w.node.input(7))
     known = plain and all(name in ALONE for name in names) and w.spec(0).dtype in FLOATS
-    if not known or not 0 < steps <= MOST_STEPS or 0 in w.spec(0).shape or not _whole(w, steps):
+    if not known or not 0 < steps <= MOST_STEPS or 0 in w.spec(0).shape or not _full_length(w, steps):
         return False
     x = w.emit("Transpose", [x], perm=(1, 0, 2)) if a.get("layout", 0) else x
     lines, states = [], []
@@ -42,7 +42,7 @@ def recurrent(w: Words) -> bool:
     return True
 
 
-def _whole(w: Words, steps: int) -> bool:
+def _full_length(w: Words, steps: int) -> bool:
     """Return True if all sequences of the batch are known to have the full length."""
     lengths = w.given(4)
     return not w.node.input(4) or (lengths is not None and bool((lengths == steps).all()))

@@ -47,7 +47,7 @@ class Tables:
             node.op == "Identity" or len(node.outputs) != 1
         ):  # in this pass, every Identity names a graph result
             return False
-        node = _with_numbers(sweep, node) if node.op in FORMULAS else node
+        node = _with_scalars(sweep, node) if node.op in FORMULAS else node
         found = [self._of(sweep, name) for name in node.inputs if name]
         name = node.outputs[0]
         if any(root is None for root in found):
@@ -83,11 +83,11 @@ class Tables:
         axis = _channel_axis(sweep, cone, len(spec.shape))
         if sweep.specs[name].shape != spec.shape or axis is None:
             return False
-        numbers = _all_numbers(spec.dtype, len(spec.shape), axis, spec.shape)
+        numbers = _all_values(spec.dtype, len(spec.shape), axis, spec.shape)
         table = evaluated(cone, name, {root: numbers}, sweep.constants)
         if axis >= 0:
             count, other = spec.shape[axis], 0 if axis else 1
-            whole = np.broadcast_to(table, _with(len(spec.shape), {axis: count, other: 256}))
+            whole = np.broadcast_to(table, _ones_except(len(spec.shape), {axis: count, other: 256}))
             table = np.moveaxis(whole, (axis, other), (0, 1)).reshape(count, 256)
             if bool(np.all(table == table[:1])):
                 table, axis = table[0], -1
@@ -95,7 +95,7 @@ class Tables:
         sweep.nodes.pop()
         if (
             axis < 0
-            and np.array_equal(table, _all_numbers(spec.dtype, 1, -1, ()))
+            and np.array_equal(table, _all_values(spec.dtype, 1, -1, ()))
             and table.dtype.name == spec.dtype
         ):
             sweep.made.pop(name)
@@ -113,7 +113,7 @@ class Tables:
         whole = np.broadcast_shapes(specs[0].shape, specs[1].shape) == sweep.specs[name].shape
         if not (same and whole) or _channel_axis(sweep, cone, 0) != -1:
             return False
-        numbers = _all_numbers(specs[0].dtype, 1, -1, ())
+        numbers = _all_values(specs[0].dtype, 1, -1, ())
         try:
             table = evaluated(cone, name, {a: numbers[:, None], b: numbers[None, :]}, sweep.constants)
         except ModelError:  # the result also depends on another value, such as a computed bound
@@ -129,7 +129,7 @@ class Tables:
         return True
 
 
-def _with_numbers(sweep: Sweep, node: Node) -> Node:
+def _with_scalars(sweep: Sweep, node: Node) -> Node:
     """Return the node with a scalar in place of each constant with equal elements, such as a mask of zeros.
     The node's result must have the shape of the other operand."""
     names, shape = list(node.inputs), sweep.specs[node.outputs[0]].shape
@@ -190,11 +190,11 @@ def _channel_axis(sweep: Sweep, cone: list[Node], rank: int) -> int | None:
     return only if not axes and 0 <= only < rank and rank > 1 else None
 
 
-def _with(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
+def _ones_except(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
     return tuple(sizes.get(i, 1) for i in range(rank))
 
 
-def _all_numbers(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
+def _all_values(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
     """Return all 256 values of an 8-bit type: as a 1-D array, or, if constants differ along *axis*, along
     another axis of an array with *rank* axes."""
     info = np.iinfo(dtype)
@@ -202,5 +202,5 @@ def _all_numbers(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Ar
     if axis < 0:
         return numbers
     other = 0 if axis else 1
-    along = numbers.reshape(_with(rank, {other: 256}))
-    return np.broadcast_to(along, _with(rank, {axis: shape[axis], other: 256}))
+    along = numbers.reshape(_ones_except(rank, {other: 256}))
+    return np.broadcast_to(along, _ones_except(rank, {axis: shape[axis], other: 256}))

@@ -21,7 +21,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     if node.op == "matmul":
         return _columns(sweep, node)
     perm = permutation(node, len(sweep.specs[node.inputs[0]].shape))
-    name = _turned(sweep, node.inputs[0], perm, node.outputs[0], node.source)
+    name = _transposed(sweep, node.inputs[0], perm, node.outputs[0], node.source)
     if name != node.outputs[0]:
         sweep.alias(node.outputs[0], name)
     return True
@@ -32,7 +32,7 @@ def _columns(sweep: Sweep, node: Node) -> bool:
         return False
     a, b = node.inputs
     rank = len(sweep.specs[b].shape)
-    b = _turned(sweep, b, [*range(rank - 2), rank - 1, rank - 2], sweep.fresh(f"{b}/rows"), node.source)
+    b = _transposed(sweep, b, [*range(rank - 2), rank - 1, rank - 2], sweep.fresh(f"{b}/rows"), node.source)
     (a, of_a), (b, of_b) = (_side_by_side(sweep, name) for name in (a, b))
     attributes = {**node.attributes, "rows": True, "heads": (of_a, of_b, 1)}
     sweep.emit("matmul", [a, b], node.outputs[0], node.source, **attributes)
@@ -58,7 +58,7 @@ def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
     return (made.inputs[0], shape[1]) if given == whole else (name, 1)
 
 
-def _turned(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:
+def _transposed(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:
     """Return the name of a transposed value. If a node is emitted, the name is *output*."""
     before = sweep.producer(source, "Transpose")
     if before is not None:

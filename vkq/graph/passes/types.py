@@ -68,7 +68,7 @@ class _Types:
         if node.op == "Concat" and sweep.old.specs[node.outputs[0]].dtype in HELD:
             self.sweep.keep(dataclasses.replace(node, inputs=tuple(map(self._byte, node.inputs))))
             return True
-        whole = self._whole(node)
+        whole = self._integer_operands(node)
         if node.op == "Cast" and node.attributes["to"] == "int64":
             return self._cast(node, whole)
         if not any(x in self.ranges for x in whole):
@@ -95,7 +95,7 @@ class _Types:
             return self.sweep.emit("Cast", [name], to=HELD["bool"])
         return self.sweep.constant(array.astype(HELD["bool"]), f"{name}/bytes")
 
-    def _whole(self, node: Node) -> list[str]:
+    def _integer_operands(self, node: Node) -> list[str]:
         """Return the integer inputs that an operator computes with; other integer inputs are parameters of a
         movement."""
         every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather", "scatter")

@@ -12,7 +12,7 @@ from ..graph import Array, Node, Spec
 from .sweep import Sweep
 
 FLOATS = ("float32", "float16")
-WHOLE = ("int64", "int32")
+INTEGERS = ("int64", "int32")
 
 
 @dataclasses.dataclass(frozen=True)
