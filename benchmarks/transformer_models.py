@@ -1,14 +1,15 @@
-"""Int8 transformers with random weights, as transformers exports them and onnxruntime quantizes them.
+"""Int8 transformers with random weights, as PyTorch exports them and onnxruntime quantizes them.
 
-    python benchmarks/transformer_models.py FOLDER [bert] [vit]
+    python benchmarks/transformer_models.py FOLDER [bert] [vit] [timm]
 
 FOLDER/bert.onnx has 6 layers, 768 wide, and 128 tokens, with uint8 activations; FOLDER/vit.onnx is ViT-B/16
-for 224 x 224, with int8 activations. Weights are int8, with a scale for each output. Needs torch and
-transformers. `networks.py FOLDER/bert.onnx FOLDER/vit.onnx` times them, and with `--says
-attention_in_steps=1` with their attention in steps.
+for 224 x 224, with int8 activations; FOLDER/timm.onnx is timm's. Weights are int8, with a scale for each
+output. Needs torch, transformers and timm. `networks.py FOLDER/bert.onnx FOLDER/vit.onnx` times them, and
+with `--says attention_in_steps=1` with their attention in steps.
 """
 
 import argparse
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,15 @@ def vit(rng: np.random.Generator) -> tuple[Hidden, Feed, QuantType]:
     return Hidden(ViTModel(ViTConfig(), add_pooling_layer=False), tuple(feed)), feed, QuantType.QInt8
 
 
-MODELS = {"bert": bert, "vit": vit}
+def timm(rng: np.random.Generator) -> tuple[torch.nn.Module, Feed, QuantType]:
+    os.environ["TIMM_FUSED_ATTN"] = "0"  # attention as single operators
+    from timm import create_model
+
+    feed = {"x": rng.normal(size=(1, 3, 224, 224)).astype(np.float32)}
+    return create_model("vit_base_patch16_224").eval(), feed, QuantType.QInt8
+
+
+MODELS: dict[str, Any] = {"bert": bert, "vit": vit, "timm": timm}
 
 
 def write(name: str, path: Path) -> None:
@@ -86,7 +95,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(MODELS)} (default: both)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(MODELS)} (default: all)")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     for name in options.names or MODELS:
