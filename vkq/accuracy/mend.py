@@ -188,7 +188,7 @@ def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
 
 
 class _Editor:
-    """Changes those constants of a model that have a single reader."""
+    """Changes constants of a model, if they have a single reader."""
 
     def __init__(self, proto: Any):
         self.proto = proto

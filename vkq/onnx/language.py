@@ -67,13 +67,13 @@ class LanguageModel:
         most = self.config.context
         if not len(prompt) or count < 0 or len(prompt) + count > most:
             raise ArgumentError(
-                f"generate: the prompt has {len(prompt)} tokens and count is {count}; it must have 1 at"
-                f" least, and both together at most {most}, the model's context_length"
+                f"generate: the prompt has {len(prompt)} tokens and count is {count}; the prompt must"
+                f" have at least 1, and both together at most {most}, the model's context_length"
             )
         if top_k < 1 or not temperature > 0:
             raise ArgumentError(
-                f"generate: top_k is {top_k} and temperature {temperature}; they must be 1 or more, and above"
-                " 0"
+                f"generate: top_k is {top_k} and temperature {temperature}; top_k must be 1 or more,"
+                " and temperature above 0"
             )
         ends = self.config.ends if stop is None else frozenset(stop)
         draw = _Draw(top_k, temperature, np.random.default_rng(seed))

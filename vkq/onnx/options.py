@@ -22,7 +22,7 @@ HARMLESS = {
     "enable_profiling", "profile_file_prefix",  # used by `InferenceSession.end_profiling`
 }  # fmt: skip
 
-OWN_KEYWORDS = {"sizes", "initializers", "providers"}  # keywords of vkq itself
+USED = {"sizes", "initializers", "providers"}  # attributes of `SessionOptions` that vkq uses
 # Further arguments of onnxruntime.InferenceSession: its name of the argument *model*, and arguments that have
 # no effect in vkq.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
@@ -165,9 +165,7 @@ def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
     """Return ``name=value`` of each attribute that is not its default, for options of vkq or ONNX Runtime."""
     plain = {field.name: field.default for field in dataclasses.fields(kind) if field.name not in HARMLESS}
     found = [
-        (name, getattr(options, name, value), value)
-        for name, value in plain.items()
-        if name not in OWN_KEYWORDS
+        (name, getattr(options, name, value), value) for name, value in plain.items() if name not in USED
     ]
     return [f"{name}={getattr(now, 'name', now)}" for name, now, value in found if _number(now) != value]
 

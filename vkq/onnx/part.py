@@ -197,8 +197,9 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
 
 
 def split(rest: Rest) -> tuple[list[Node], list[Node]]:
-    """Return the nodes of a part on the CPU, and the remaining nodes. The part has the nodes of one opset
-    whose result shapes are known only at run time, and unknown nodes that need no other nodes."""
+    """Return the nodes that run on the CPU next, in one part, and the remaining nodes. The part has nodes of
+    one opset: those whose result shapes are known only at run time, and unknown nodes that read no result of
+    the remaining nodes."""
     if not rest.found:
         return [], rest.later
     opset, found, later = opset_of(rest.found[0]), [], []

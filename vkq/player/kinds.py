@@ -82,8 +82,9 @@ class PortableDevice(Device):
 
 def described(real: Capabilities, kind: str) -> AbsentDevice:
     """Return an absent device. *kind*: a name in `vkq.device.reported`, or the path of a file that `vkq
-    devices --json` wrote; its first device is used, with its measured rates. The device's self-test has no
-    known result, but the known answer of an exported file detects wrong results. *real*: see `AbsentDevice`.
+    devices --json` wrote; the first device in the file is used, with its measured rates. The device's
+    self-test has no known result, but the known answer of an exported file detects wrong results. *real*: see
+    `AbsentDevice`.
 
     Raises ArgumentError if *kind* is neither a name nor such a file."""
     if kind in NAMES:

@@ -201,7 +201,7 @@ def _tensor(one: FlatTable, index: int, buffers: list[FlatTable], data: memoryvi
     if len(shape) > MOST_AXES or min(shape, default=1) < 0 or len(signature) != len(shape):
         raise ModelError(
             f"tensor {name!r} has shape {shape} and signature {signature}; both must have the same"
-            f" {MOST_AXES} axes at most, and sizes of 0 or more"
+            f" number of axes, {MOST_AXES} axes at most, and sizes of 0 or more"
         )
     if one.table("sparsity") is not None:
         why = "it is sparse; vkq reads dense tensors"

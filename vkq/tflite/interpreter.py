@@ -22,7 +22,7 @@ from .session import InferenceSession
 class Interpreter:
     """A .tflite model on a Vulkan device, with the methods of ``ai_edge_litert.interpreter.Interpreter``.
 
-    model_path or model_content: the file, or its bytes. device, fallback: as for
+    model_path, model_content: the file, or its bytes (one of the two). device, fallback: as for
     `vkq.tflite.InferenceSession`. Tensors are identified by LiteRT's indices. Only inputs can be set, and
     only inputs and outputs can be read.
 

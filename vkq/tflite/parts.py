@@ -77,7 +77,7 @@ def slice_(low: Lowering, operator: FileOperator, activation: str) -> None:
         raise ModelError(f"{operator}: begin {begin} and size {size} do not fit {shape}")
     ends = [d if n == -1 else b + n for b, n, d in zip(begin, size, shape, strict=True)]
     if any(not 0 <= b <= e <= d for b, e, d in zip(begin, ends, shape, strict=True)):
-        raise ModelError(f"{operator}: begin {begin} and size {size} leave {shape}")
+        raise ModelError(f"{operator}: begin {begin} and size {size} select elements outside {shape}")
     first = len(shape) == 4 and low.channels_first([x])
     slices = [_portable_slice(d, b, e) for b, e, d in zip(begin, ends, shape, strict=True)]
     low.give(y, _sliced(low, x, slices, first), first)
@@ -86,7 +86,9 @@ def slice_(low: Lowering, operator: FileOperator, activation: str) -> None:
 def _cut(low: Lowering, operator: FileOperator, x: int, axis: int, sizes: Sequence[int]) -> None:
     shape, at = low.shape(x), 0
     if min(sizes, default=0) < 0 or sum(sizes) != shape[axis] or len(sizes) != len(operator.outputs):
-        raise ModelError(f"{operator}: {len(operator.outputs)} parts of {list(sizes)} are not {shape[axis]}")
+        raise ModelError(
+            f"{operator}: {len(operator.outputs)} results of sizes {list(sizes)} do not fit {shape[axis]}"
+        )
     first = len(shape) == 4 and low.channels_first([x])
     for y, size in zip(operator.outputs, sizes, strict=True):
         same_parameters(low, [x], y)

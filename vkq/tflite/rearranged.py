@@ -95,7 +95,9 @@ def filled(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower FILL, whose result is a constant."""
     shape, value = low.numbers(operator.inputs[0], "shape"), low.array(operator.inputs[1], "value")
     if min(shape, default=1) < 0 or value.size != 1:
-        raise ModelError(f"{operator}: it would make {shape} of {value.size} numbers")
+        raise ModelError(
+            f"{operator}: its shape is {shape} and its value has {value.size} elements; it must have one"
+        )
     names = low.constant(value.reshape(()), "value"), low.constant(np.array(shape, np.int64), "shape")
     low.give(operator.outputs[0], low.emit("Expand", names))
 

@@ -46,8 +46,8 @@ class _Joined:
         return made if made is not None and "y" not in made.attributes and by_last_axis(sweep, made) else None
 
     def _moved(self, sweep: Sweep, node: Node) -> bool:
-        """Fuse a Transpose and a Reshape that split or merge attention heads. Images have their own
-        kernels."""
+        """Fuse a Transpose and a Reshape that split or merge attention heads. Transposes of images stay,
+        because images have their own kernels."""
         source = node.inputs[0]
         made = sweep.producer(source, "Reshape" if node.op == "Transpose" else "Transpose")
         spec = sweep.specs[source]
