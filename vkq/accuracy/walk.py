@@ -117,8 +117,8 @@ class Walk:
             raise ModelError(f"{what}: {error}") from error
 
     def run(self, feed: Mapping[str, Array], wanted: Iterable[str] | None = None) -> Run:
-        """Begin a run with these inputs. *wanted*: the names of the values to read with `Run.take`, repeated
-        for repeated calls (by default the outputs)."""
+        """Begin a run with these inputs. *wanted*: the names of the values that `Run.take` will return, once
+        for each call of `take` (by default the outputs)."""
         return Run(self, feed, self.outputs if wanted is None else wanted)
 
 

@@ -108,10 +108,10 @@ class Manners:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return counts since the session was opened: ``runs`` (a batch of `map` is one), ``shapes_prepared``
-        and ``cache_hits`` (runs whose set of shapes had to be prepared, or was prepared already),
-        ``bytes_uploaded`` and ``bytes_downloaded`` (of inputs and results that were arrays; weights, and
-        values between the device and a fallback, do not count)."""
+        """Return counts since the session was opened. ``runs``: completed runs (a batch of `map` is one).
+        ``shapes_prepared``, ``cache_hits``: requests for a set of shapes that had to be prepared, or was
+        prepared already. ``bytes_uploaded``, ``bytes_downloaded``: the bytes of inputs and results that were
+        arrays, without weights and without values between the device and a fallback."""
         return self._executables.counters.as_dict()
 
     def __repr__(self) -> str:

@@ -145,7 +145,8 @@ REAL = ("float32", "float16")  # computed with the rounding steps of `vkq.numeri
 
 
 def reduced(node: Node, rank: int, axes: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the axes of a reduction, sorted and non-negative; all axes if none are listed."""
+    """Return the axes of a reduction, sorted and non-negative. If none are listed, return all axes, or ()
+    with ``noop_with_empty_axes``."""
     if not axes:
         return () if node.attributes.get("noop_with_empty_axes", 0) else tuple(range(rank))
     if not all(-rank <= a < rank for a in axes):

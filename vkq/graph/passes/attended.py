@@ -103,8 +103,8 @@ def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> 
 
 
 def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
-    """Return a value reshaped to *shape*: the input of the value's Reshape if it has this shape, else the
-    result of a new Reshape."""
+    """Return a value reshaped to *shape*. If the value is the result of a Reshape whose input has this shape,
+    return this input; else emit a new Reshape."""
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]

@@ -11,7 +11,8 @@ from ...numerics.qparams import QParams
 from ..graph import Array, Node
 from ..operators.table import compute
 
-MOST_BYTES, MOST_KEPT = 1 << 16, 256  # most bytes of a cached result or constant; most cached results
+MOST_BYTES = 1 << 16  # most bytes of a cached result, and of a constant in its key
+MOST_KEPT = 256  # most cached results
 PLAIN = (bool, int, float, str, type(None), QParams)
 _kept: dict[Hashable, Array] = {}
 
