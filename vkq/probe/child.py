@@ -1,8 +1,8 @@
 """The self-test and the rates of one device, in a child process of vkq.device.verdict.
 
-The child sends the parent one JSON object a line: ``{"device": key, "stages": names}``, then for each stage
-``{"begin": stage}`` and ``{"end": stage, "result": ...}``. Errors go to stderr; the exit code is 1 if the
-device cannot be opened or a stage raises.
+The child sends the parent one JSON object on each line: ``{"device": key, "stages": names}``, then for each
+stage ``{"begin": stage}`` and ``{"end": stage, "result": ...}``. Errors go to stderr; the exit code is 1 if
+the device cannot be opened or a stage raises.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tests of two features, which kernels avoid on devices that fail: texel reads of data that was just stored,
-and subgroup shuffles. Each test runs several times with different values, because known faulty drivers are
-right in the first run (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
+and subgroup shuffles. Each test runs several times with different values, because the first run is right on
+known faulty drivers (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stages(device: Device) -> dict[str, Callable[[], str | None]]:
 
 
 def _texels(device: Device) -> str | None:
-    """Copy x to y to z: one dispatch stores y, and the next reads y as texels."""
+    """Copy x to y, then y to z: one dispatch stores y, and the next one reads y as texels."""
     program = device.program(catalog().find("selftest__texels"))
     x, y, z = (Tensor(device, (4 * VECTORS,), "int32") for _ in range(3))
     with device.record() as recording:

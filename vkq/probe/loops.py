@@ -11,7 +11,7 @@ from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 
-# Iterations of the test (a few milliseconds); a device that completes them counts as unlimited.
+# Iterations of the test, which take a few milliseconds. A device that completes them counts as unlimited.
 ASKED = 1 << 20
 INVOCATIONS = 64
 

@@ -23,7 +23,7 @@ HALF, BRAIN = "f16", "bf16"  # forms with float operands and float32 sums
 FLOAT_FEATURES = {HALF: "shaderFloat16", BRAIN: "shaderBFloat16CooperativeMatrix"}
 # Dtypes of A, B, C and D. The first combination is preferred.
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
-LEAST_SHARED = 32768  # bytes of shared memory that suffice for a tile of every shape
+LEAST_SHARED = 32768  # with so many bytes of shared memory, there is a tile for every shape
 SUBGROUP = 32  # the subgroup size that the shaders' WGM and WGN assume
 
 
@@ -50,9 +50,9 @@ class Matrices:
     def constants(self, variant: Variant) -> dict[str, Value]:
         """Return the specialization constants of a shader for these matrices.
 
-        A tile's subgroups, WGM down and WGN across, are declared for subgroups of 32. Smaller subgroups
-        multiply first WGM and then WGN; larger ones divide first WGN and then WGM. So a workgroup always has
-        the same number of invocations.
+        A tile declares its numbers of subgroups, WGM down and WGN across, for subgroups of 32 invocations.
+        For smaller subgroups, WGM is multiplied first, then WGN; for larger ones, WGN is divided first, then
+        WGM. So a workgroup always has the same number of invocations.
         """
         found = self.shape_constants
         if "WGM" not in variant.specialization:
@@ -74,8 +74,8 @@ class Matrices:
         return not refusals(variant, variant.constants(values), capabilities)
 
     def fit(self, variant: Variant, rows: int) -> bool:
-        """Return True if a tile of *rows* rows gives each subgroup whole matrices and whole iterations of its
-        epilogue."""
+        """Return True if, in a tile of *rows* rows, each subgroup has whole matrices and whole iterations of
+        the epilogue."""
         constants = self.constants(variant)
         down, across = int(constants["WGM"]), int(constants["WGN"])
         if not (down and across):
@@ -146,8 +146,8 @@ def counted(capabilities: Capabilities) -> bool:
 
 
 def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
-    """Return the missing feature for products of float16 (or another form's) matrices into float32; None if
-    nothing is missing."""
+    """Return the missing feature for products of matrices of this form, with float32 sums; None if nothing is
+    missing."""
     if counted(capabilities):
         return f"its compiler crashes on loops over {form} matrices whose trip counts are not constants"
     features = (*FEATURES[:2], FLOAT_FEATURES[form], *FEATURES[3:])
@@ -159,7 +159,7 @@ def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
 
 
 def _taken(a: Matrices) -> bool:
-    """Return True if the shape divides the tiles: 16 elements along k are one uvec4 of the layouts, and the
+    """Return True if the shaders support the shape: 16 elements along k are one uvec4 of the layouts, and the
     epilogues store 16 rows at a time."""
     return (
         a.m in (4, 8, 16, 32, 64)
@@ -171,13 +171,14 @@ def _taken(a: Matrices) -> bool:
 
 
 def _subgroups(capabilities: Capabilities) -> tuple[int | None, int, int]:
-    """Return three subgroup sizes: the profile's (or None), the least, the most."""
+    """Return three subgroup sizes: the profile's (or None), the smallest, the largest."""
     least, most = (int(capabilities.properties[name]) for name in ("minSubgroupSize", "maxSubgroupSize"))
     return profile(capabilities).matrix_subgroup, least, most
 
 
 def _subgroup(c: CooperativeMatrix, wanted: int | None, least: int, most: int) -> int:
-    """Return the subgroup size: the profile's if the device has it, else the nearest."""
+    """Return the subgroup size for a shape: the profile's if it is possible, else the nearest possible
+    one."""
     return min(max(c.n if wanted is None else wanted, least), most)
 
 

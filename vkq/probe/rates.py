@@ -1,7 +1,7 @@
 """Measure the rates of the int8 kernels' arithmetic on a device: each dot form, the float lanes, float32 FMA
 and a copy; and the number of cores, if no driver reports it.
 
-A feature states that a dot product is accelerated; only its rate shows by how much.
+A Vulkan property states only that a dot product is accelerated; its rate shows by how much.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..runtime.program import Program
 from ..shader.catalog import catalog
 
 LOCAL = 64  # invocations of a workgroup: the shader's LOCAL_X
-# Microseconds of one run; longer with the host's clock, which is less exact.
+# Microseconds of one run, by clock: longer with the host's clock, which is less exact.
 TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}
 ROUNDS = 5
-ATTEMPTS = 3  # attempts, each with more iterations, in case another program made a short run look long
+ATTEMPTS = 3  # each with more iterations, in case another program delayed a short run
 MOST_LOOPS = 65_000  # lavapipe ends loops after 65,535 iterations
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Operations per second by dot form and for ``fma`` (two per multiply-add), and bytes per second (read
-    and written) for ``copy``.
+    """Operations per second by dot form and for ``fma`` (a multiply-add is two), and bytes per second (read
+    plus written) for ``copy``.
 
     ``clock``: "gpu" (timestamps) or "host". Rates that could not be measured are missing. ``cores``: see
     `measured_cores`.
@@ -68,7 +68,8 @@ class _Work:
         self.full.append(self.time_us(self.loops))
 
     def _calibrated(self) -> int:
-        """Return a loop count that takes about the target time; the first runs also raise the GPU clock."""
+        """Return the loop count for a run of about the target time. The first runs also raise the GPU's
+        clock."""
         loops, target = 1, TARGET_US[self.clock]
         for _ in range(12):
             took = min(self.time_us(loops) for _ in range(3))  # other programs can only make a run longer
@@ -78,8 +79,8 @@ class _Work:
         return loops
 
     def lengthen(self) -> bool:
-        """Raise the loop count and drop the samples if the work itself took far less than the target; return
-        False if it did not."""
+        """Raise the loop count, drop the samples and return True if the work itself took far less than the
+        target time; else return False."""
         took, target = min(self.full) - min(self.empty), TARGET_US[self.clock]
         if took > target / 8 or self.loops >= self.most:
             return False
@@ -136,8 +137,8 @@ def measure(device: Device) -> Rates:
 
 
 def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -> int | None:
-    """Return how many workgroups run at once without slowing each other: the rate of many divided by the rate
-    of one, each with enough invocations to fill a core. None if the clock is too coarse."""
+    """Return how many workgroups run at once without slowing each other: the rate of many workgroups divided
+    by the rate of one, each with enough invocations to fill a core. None if the clock is too coarse."""
     local = min(1024, device.capabilities.properties["maxComputeWorkGroupInvocations"])
     many = profile(device.capabilities).fill_workgroups * LOCAL // local
     works = [_Work(device, "fma", clock, buffers, groups, local) for groups in (1, many)]
@@ -147,7 +148,7 @@ def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -
 
 
 def _sample(works: list[_Work]) -> None:
-    """Sample the works in turn; repeat, with more iterations, the works that took too little time."""
+    """Sample the works in turn; then sample works that took too little time again, with more iterations."""
     pending = works
     for left in reversed(range(ATTEMPTS)):
         for _ in range(ROUNDS):

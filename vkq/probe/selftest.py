@@ -1,11 +1,11 @@
-"""The self-test compares a device's results with the right ones, once for each device, driver and vkq
-version; the report is kept.
+"""The self-test: compare a device's results with known right ones, once for each device, driver and vkq
+version. The report is cached.
 
 A driver's features are used only if their tests pass. The tests cover the arithmetic that every int8 kernel
 shares: the packed dot product in each form, over all 65,536 pairs of bytes in each lane; matrix products of
 each listed shape; requantization of extremes, accumulators above 2^24 and ties; and the quotient of quantize
-around every tie. They run in a child process (child.py). A device that does not round floats to nearest even
-uses the same steps in integers (SOFT_FLOAT).
+around every tie. The tests run in a child process (child.py). A device that does not round floats to nearest
+even uses the same steps in integers (SOFT_FLOAT).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Words = npt.NDArray[np.int32]
 HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # test of float matrices -> their form
 # Tests with values below the smallest normal float16: in matrices, and in elements converted to float16.
 SMALLS = {HALF: "matrix_small", BRAIN: "matrix_small_brain"}
-ALIKE, PAIRED = "ALIKE", "PAIRED"  # ways of loading matrices: constants of selftest__matrices_half
-SMALL = "SMALL"  # a variant whose weights are always float16, for elements of another form
+ALIKE, PAIRED = "ALIKE", "PAIRED"  # constants of selftest__matrices_half: ways of loading matrices
+SMALL = "SMALL"  # a variant whose weights are float16, for elements of another form
 WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements",
         SMALL: ", of 2^-24 as much"}  # fmt: skip
 PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests of a profile's claims about matrices
@@ -59,15 +59,15 @@ def report(device: Device) -> Verdict:
 
 
 def report_of(capabilities: Capabilities) -> Verdict:
-    """Return `report` for a device that is not open in this process: a driver that crashes is refused before
-    it is opened."""
+    """Return `report` for a device not open in this process: a driver that crashes is refused before it is
+    opened."""
     found = verdict.report_of(capabilities, lambda: _run_alone(capabilities))
     assert found is not None
     return found
 
 
 def probe_again(capabilities: Capabilities) -> Verdict:
-    """Probe again and return the new report, which replaces the kept one."""
+    """Probe again and return the new report, which replaces the cached one."""
     return verdict.ask_again(capabilities, lambda: _run_alone(capabilities))
 
 
@@ -158,10 +158,10 @@ def _test_half_matrices(device: Device, form: str, ways: Sequence[str]) -> str |
 
 
 def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None:
-    """Test one shape of float matrices with integers whose sums float32 holds exactly: every bit must be
-    right, in any order. bfloat16 values, parts of float32 values, use all bits. *way*: how matrices are
-    loaded, a specialization constant; with ALIKE all rows are equal, and sums are scaled by powers of two;
-    SMALL has no such constant."""
+    """Test one shape of float matrices with integers whose sums are exact in float32 in any order, so every
+    bit must be right. bfloat16 values are parts of float32 values, which use all bits. *way*: how matrices
+    are loaded (a specialization constant; SMALL is a variant). With ALIKE, all rows are equal, and sums are
+    scaled by powers of two."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
     if matrices.form == BRAIN:
         x[:, 0] *= 32
@@ -210,7 +210,7 @@ def _test_quantize(device: Device) -> str | None:
 
 
 def dot_cases() -> tuple[Words, Words]:
-    """Return words (x, w): all pairs of bytes in each lane, others random; then extremes in all lanes."""
+    """Return words (x, w): all pairs of bytes in one lane after the other; then extremes in all lanes."""
     rng = np.random.default_rng(2024)
     pairs = np.arange(65536)
     x = rng.integers(-128, 128, (4, 65536, 4)).astype(np.int8)
@@ -229,7 +229,7 @@ def dot_cases() -> tuple[Words, Words]:
 
 def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8. In each of the
-    first cases only one index along k is nonzero, so that every index is tested; then extremes; then random
+    first cases, only one index along k is nonzero, a different one each time; extremes follow, then random
     values."""
     k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8
     rng, steps, low, high = np.random.default_rng(2027), 4, np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -247,7 +247,7 @@ def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
 
 
 def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
-    """Return accumulators and multipliers: extremes, every power of two and its neighbours, ties, random
+    """Return accumulators and multipliers: extremes, every power of two and its neighbours, ties, and random
     values over the whole range."""
     rng = np.random.default_rng(2025)
     powers = np.array([s * (2**e + d) for e in range(31) for d in (-1, 0, 1) for s in (-1, 1)])

@@ -16,15 +16,15 @@ from .matrices import Matrices
 Words = npt.NDArray[np.int32]
 ROWS, COLUMNS = 16, 16  # elements of the matrix; two elements are one word
 WORDS = ROWS * COLUMNS // 2
-_MOST = 64 * ROWS * COLUMNS  # most words of all invocations: each may hold the whole matrix
+_MOST = 64 * ROWS * COLUMNS  # most words of all invocations, each of which may hold the whole matrix
 
 _found: weakref.WeakKeyDictionary[Device, dict[Matrices, Words]] = weakref.WeakKeyDictionary()
 
 
 def order(device: Device, matrices: Matrices) -> Words:
-    """Return (invocation, word): the index, in a matrix of 128 words with 8 a row, of each word that an
-    invocation holds, in groups of four. The device is asked once; its invocations must hold elements in pairs
-    (`pairs_refusal`)."""
+    """Return an array (invocation, word) with the index of each word that an invocation holds, in groups of
+    four; a matrix has 128 words, 8 in a row. The device computes it once; its invocations must hold elements
+    in pairs (`pairs_refusal`)."""
     known = _found.setdefault(device, {})
     if matrices not in known:
         known[matrices] = _asked(device, matrices)

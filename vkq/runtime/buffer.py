@@ -11,7 +11,7 @@ from ..errors import DeviceError
 
 
 class Buffer(Protocol):
-    """A range of device memory (``vkq._kompute.Buffer``). It returns to its arena when no tensor and no
+    """A range of device memory (``vkq._kompute.Buffer``). It is returned to its arena once no tensor and no
     pending recording uses it."""
 
     @property
@@ -32,14 +32,14 @@ class Buffer(Protocol):
 
     @property
     def failure(self) -> DeviceError | None:
-        """The error because of which the buffer's content was never computed, or None."""
+        """The error of the submission that should have computed the content, or None."""
 
     def check(self) -> None:
         """Raise an error if the submission that computes the content failed."""
 
     def view(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes as an array on the buffer's memory, without a copy; only if the host can access
-        the memory."""
+        """Return the bytes as an array that shares the buffer's memory, which the host must be able to
+        access."""
 
 
 class Arena(Protocol):
@@ -61,7 +61,7 @@ class Arena(Protocol):
         """Return a buffer of at least *size* bytes (never 0: Vulkan has no empty buffers)."""
 
     def reset_peak(self) -> None:
-        """Restart the measurement of `peak_bytes` from the bytes in use now."""
+        """Restart the measurement of `peak_bytes` with the bytes in use now."""
 
     def trim(self) -> None:
-        """Free every block without buffers."""
+        """Free every memory block without buffers."""

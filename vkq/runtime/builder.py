@@ -19,7 +19,7 @@ EVERYWHERE = 4096  # loop iterations of an invocation that every driver allows
 
 def lets_loop(device: Device, rounds: int) -> bool:
     """Return True if the driver lets an invocation's loops run *rounds* iterations (`Variant.iterations`)."""
-    if rounds <= EVERYWHERE:  # for longer loops, the probe's result decides
+    if rounds <= EVERYWHERE:  # longer loops need the probe's result
         return True
     limit = device.loop_limit
     return limit is None or rounds <= limit
@@ -55,39 +55,37 @@ class Builder:
         self.reasons: dict[str, str] = {}
 
     def input(self, spec: Spec) -> Value:
-        """Add the next input and return its slot."""
+        """Add the next input of the plan and return its value."""
         value = self.new(spec)
         self._inputs.append(value)
         self._given.add(value.slot)
         return value
 
     def new(self, spec: Spec) -> Value:
-        """Add a slot for an array that a step will write: a result or an intermediate value."""
+        """Return a new value that a step will write: a result or an intermediate array."""
         return self._slot(spec, max(spec.nbytes, 1))
 
     def words(self, count: int) -> Value:
-        """Add a slot of *count* 32-bit words for internal data."""
+        """Return a new value of *count* 32-bit words for internal data."""
         return self.new(Spec((count,), "int32"))
 
     def constant(self, resident: Resident) -> Value:
-        """Return the slot of constant data, such as weights or a table. A `Resident` has one slot, however
-        often it is used."""
+        """Return constant data, such as weights or a table, as a value. Each `Resident` has one slot in the
+        plan."""
         if resident not in self._kept:
             value = self._slot(Spec((resident.bytes // 4,), "int32"), resident.bytes)
             self._residents[value.slot], self._kept[resident] = resident, value
         return self._kept[resident]
 
     def made(self, value: Value) -> bool:
-        """Return True if steps of this plan write the value, that is, it is neither an input nor a
-        constant."""
+        """Return True if steps of this plan write the value: it is neither an input nor a constant."""
         return value.slot not in self._residents and value.slot not in self._given
 
     def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
-        """Return an array whose bytes are the concatenation of *parts*: steps that write a part write the
-        array, and reverse. Return None if this is impossible: steps of this plan must write each part (or the
-        array), no part may belong to another array, and each part must begin at an offset that the device
-        allows. No step may write a part with another spec, and neither a part nor the array may be a
-        result."""
+        """Return an array whose memory is that of *parts*, one after the other. Return None if this is
+        impossible: steps of this plan must write each part (or the array), no part may belong to another
+        array, and each part must begin at an offset that the device allows. No step may write a part with
+        another spec, and neither a part nor the array may be a result."""
         unit = self.device.capabilities.buffer_alignment
         *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
         able = all(self.made(part) and not self.shares(part) for part in parts)
@@ -120,8 +118,8 @@ class Builder:
         macs: int = 0,
         in_place: bool = False,
     ) -> None:
-        """Add a dispatch; *slots* are in the order of the shader's bindings. *macs* is the number of
-        multiply-adds, needed only if they may take long enough to trigger a watchdog. *in_place*: see
+        """Add a dispatch; *slots* are in the order of the shader's bindings. *macs*: the number of
+        multiply-adds, needed only if the dispatch may be long enough to trigger a watchdog. *in_place*: see
         `step_of`.
 
         Raises ArgumentError if an invocation's loops would run longer than the driver allows.
@@ -145,8 +143,8 @@ class Builder:
         self._writes.update(step.writes)
 
     def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the result of *make* for a value and a key. It is computed once, and again only after the
-        value or the result is overwritten."""
+        """Return the result of *make* for a value and a key. Its steps are added once, and again only after
+        steps that overwrite the value or the result."""
         key = value.slot, self._writes[value.slot], value.spec, key
         found, writes = self._copies.get(key, (None, 0))
         if found is None or self._writes[found.slot] != writes:

@@ -10,12 +10,12 @@ from ..turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-PLANS_KEPT = 1024  # most cached plans: of all operators without weights on a device, and of each layer
+PLANS_KEPT = 1024  # most cached plans of a layer, and of all operators without weights on a device
 
 
 def keep(values: dict[K, V], key: K, value: V) -> V:
-    """Cache a value under a key. If `PLANS_KEPT` values are cached, drop all of them first, which happens if
-    images always have new sizes. For values that are read too often for a lock."""
+    """Cache a value under a key without a lock, for values that are read often. If `PLANS_KEPT` values are
+    cached, drop all of them first; this happens if images always have new sizes."""
     if len(values) >= PLANS_KEPT:
         values.clear()
     values[key] = value
@@ -23,8 +23,7 @@ def keep(values: dict[K, V], key: K, value: V) -> V:
 
 
 class LruCache(Generic[V]):
-    """A cache by key. If it has more than *most* values, the least recently used value is dropped.
-    Thread-safe."""
+    """A cache of at most *most* values by key. It drops the least recently used value. Thread-safe."""
 
     def __init__(self, most: int):
         self._most = most
@@ -33,7 +32,7 @@ class LruCache(Generic[V]):
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """Return the value of a key; compute it with *make* if there is none. *make* is called without the
-        lock: if two threads call it at the same time, both get the first value."""
+        lock: two threads may compute a value at the same time, but both get the one that is stored first."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:

@@ -17,7 +17,7 @@ from ..device.watchdog import LONGEST_S
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
-SUBMISSIONS_IN_FLIGHT = 4  # if more are in flight, the host waits, because work in flight keeps its memory
+SUBMISSIONS_IN_FLIGHT = 4  # the host waits if more are in flight, because they hold memory
 
 
 class Closes(Protocol):
@@ -41,8 +41,8 @@ _open: weakref.WeakSet[Closes] = weakref.WeakSet()
 def open_context(
     which: int | str | None, given: Capabilities | None, tune: str
 ) -> tuple[Capabilities, bool, Any]:
-    """Open the device for the arguments of `vkq.Device`. Return the capabilities that vkq assumes, whether
-    they differ from Vulkan's (only in tests: another process would see others), and the open context."""
+    """Open the device for the arguments of `vkq.Device`. Return its capabilities, True if they are not those
+    that Vulkan reports (only in tests; another process would see Vulkan's), and the open context."""
     extension = native_module()  # imported first: if the import fails, nothing is left open
     physical, found = choose_device(given.index if which is None and given else which)
     if tune not in ("auto", "off"):

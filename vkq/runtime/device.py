@@ -33,7 +33,7 @@ CONSTANTS_KEPT = 64  # most tables that operators share; the largest tables have
 P = TypeVar("P")
 
 
-# Return the probe's findings about a device. The probe itself needs devices, so vkq.probe sets this function.
+# Return the probe's findings about a device. vkq.probe sets this function: the probe itself needs devices.
 probed: Callable[[Device], Verdict] = lambda device: Verdict({}, False)  # noqa: E731
 
 
@@ -45,11 +45,11 @@ class Device(OfOneProcess):
             discrete before integrated before virtual before CPU.
         staging: True copies through host memory even if the host can access the device's memory; None decides
             by the device.
-        tune: "auto" uses the kernels that were the fastest when this device was probed, if vkq has no timings
-            of its kind (`vkq devices` prints them); "off" uses the defaults of its kind. With VKQ_TUNE=off in
-            the environment, vkq neither measures nor uses measurements. All results have the same bits.
-        capabilities: for tests: capabilities that replace those reported by Vulkan (features that are false
-            are not enabled); their index chooses the device if *which* is None.
+        tune: "auto" uses the kernels that were the fastest when this device was probed (`vkq devices` prints
+        them), unless vkq has timings of its kind; "off" uses the defaults of its kind. With VKQ_TUNE=off in
+        the environment, vkq neither measures nor uses measurements. All results have the same bits.
+        capabilities: for tests: capabilities to use instead of those that Vulkan reports (features that are
+        false are not enabled). Their index chooses the device if *which* is None.
 
     Work is submitted when a result is read (``Tensor.numpy``): a chain of layers is one submission. Threads
     may share a Device. It is a context manager; ``close`` frees everything and may be called twice.
@@ -132,7 +132,7 @@ class Device(OfOneProcess):
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
         """Copy a contiguous array to the beginning of *target*, in order with other operations. The caller
-        may change the array as soon as this returns.
+        may change the array after this call.
 
         A copy is never part of a ``record`` block: running the recording again does not repeat it.
         """
@@ -146,7 +146,7 @@ class Device(OfOneProcess):
         return self._constants.get(key, lambda: Resident(self, size, make))
 
     def plan(self, key: Hashable, make: Callable[[], P]) -> P:
-        """Return the result of *make* for a key; the latest PLANS_KEPT are cached. Thread-safe."""
+        """Return the result of *make* for a key; the latest PLANS_KEPT results are cached. Thread-safe."""
         self.check_usable()
         found: P = self._plans.get((key, self.soft_float, preference()), make)
         return found
@@ -161,7 +161,8 @@ class Device(OfOneProcess):
 
     @property
     def loop_limit(self) -> int | None:
-        """The iterations after which the driver silently stops an invocation's loops; None: no limit."""
+        """The iterations after which the driver silently stops an invocation's loops; None if it never
+        does."""
         return probed(self).loop_limit
 
     def download_into(self, source: Buffer, out: npt.NDArray[np.uint8]) -> None:
@@ -208,7 +209,7 @@ class Device(OfOneProcess):
     # --------------------------------------------------------------------------------------------- submission
 
     def recording(self) -> Recording:
-        """Return this thread's recording: its ``record`` block, else the chain of the next read."""
+        """Return this thread's recording: of its ``record`` block, else the chain that a read submits."""
         return getattr(self._local, "explicit", None) or Recording(self, chain=self.queue.chain())
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -219,7 +220,7 @@ class Device(OfOneProcess):
         self.queue.add(plan.native, inputs, outputs)
 
     def operation(self) -> contextlib.AbstractContextManager[Recording]:
-        """Context manager: yield the recording for the dispatches of one operation in this thread; it is not
+        """Context manager: yield the recording for the dispatches of one operation of this thread. Nothing is
         submitted before the block ends."""
         operation: contextlib.AbstractContextManager[Recording] = self.queue.operation(self.recording)
         return operation
@@ -260,7 +261,8 @@ class Device(OfOneProcess):
         return groups_in_time(self.capabilities, total, macs, size, self.verdict)
 
     def seconds_of(self, macs: int, size: int) -> float:
-        """Estimate the seconds of *macs* multiply-adds; 0.0 if no work is split (`vkq.device.watchdog`)."""
+        """Return the estimated seconds of *macs* multiply-adds; 0.0 if work is never split
+        (`vkq.device.watchdog`)."""
         return seconds_of(self.capabilities, macs, size, self.verdict)
 
     def flush(self) -> None:

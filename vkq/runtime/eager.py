@@ -11,7 +11,7 @@ from .tensor import Tensor
 
 
 def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str = "out") -> Tensor:
-    """Return a plan's result for these inputs, which must match the plan; write it into *out* if given.
+    """Run a plan on these inputs, which must match it, and return the result, in *out* if it is given.
 
     Raises ArgumentError if *out* does not match the plan's result.
     """
@@ -19,7 +19,7 @@ def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str
     if out is not None:
         _check_out(plan, inputs, out, op)
         y = out
-    elif plan.outputs[0] < len(inputs):  # the result is an input with another spec: nothing runs
+    elif plan.outputs[0] < len(inputs):  # the result is an input with another spec: run nothing
         return Tensor.of(device, plan.result, buffers[plan.outputs[0]])
     else:
         y = Tensor.of(device, plan.result)

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, DeviceError, OutOfMemoryError
 from .buffer import Arena, Buffer
 
 BLOCK_BYTES = 16 << 20
-STAGING_BYTES = 64 << 20  # most host memory for copies to memory that the host cannot access
+STAGING_BYTES = 64 << 20  # most host memory for copies to and from memory that the host cannot access
 STAGING_CHUNK = 16 << 20  # bytes of a chunk: the host fills one chunk while the device reads another
 UNUSED_BYTES = 256 << 20  # most unused memory of large blocks that is kept for reuse
 # Most scratch memory that plans share; larger scratch memory is allocated separately.
@@ -25,7 +25,8 @@ _UNUSABLE = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class MemoryPlan:
-    """Memory types: ``own`` for tensors (``mapped``: the host can access it), ``staging`` for copies."""
+    """Indices of memory types: ``own`` for tensors, which the host can access if ``mapped``; ``staging`` for
+    copies."""
 
     own: int
     mapped: bool
@@ -33,10 +34,10 @@ class MemoryPlan:
 
 
 def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPlan:
-    """Choose memory types from the types whose bits are set in *allowed*.
+    """Return the memory types to use, of those whose bits are set in *allowed*.
 
-    If the host can access all of the device's memory, and the memory is cached, no copies are needed. With
-    *staging* None, this decides; True always copies; False raises ArgumentError if there is no such memory.
+    No staging copies are needed if the host can access all of the device's memory, and the memory is cached.
+    staging: None copies if needed; True always copies; False raises ArgumentError if copies are needed.
     """
     flags = {i: t.flags for i, t in enumerate(c.memory_types) if allowed >> i & 1 and not t.flags & _UNUSABLE}
     heap = {i: c.memory_types[i].heap_bytes for i in flags}
@@ -60,7 +61,7 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
 
 
 class DeviceMemory:
-    """The two memory arenas of an open device: one for tensors, weights and scratch, one for staging copies.
+    """The two arenas of an open device: one for tensors, weights and scratch memory, one for staging copies.
 
     *context* is the extension's Context; `plan_memory` describes *staging*.
     """
@@ -74,7 +75,7 @@ class DeviceMemory:
 
         def arena(memory_type: int, mapped: bool, keep: int) -> Arena:
             most, _ = _largest(c, heaps[memory_type])
-            # Block size 1: every buffer gets its own block, and no freed block is reused.
+            # With block size 1, every buffer gets its own block, and no freed block is reused.
             block, kept = (1, 0) if validation.bounds() else (BLOCK_BYTES, keep)
             made: Arena = context.arena(memory_type, mapped, c.buffer_alignment, block, most, kept)
             return made
@@ -85,8 +86,8 @@ class DeviceMemory:
         context.set_arenas(self.arena, SCRATCH_KEPT_BYTES, self.staging, limit, STAGING_CHUNK)
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate at least *size* bytes. If memory is short, free the memory of finished work and try again;
-        if that fails, raise OutOfMemoryError."""
+        """Allocate at least *size* bytes. If memory is short, free the memory of finished work and try again.
+        Raises OutOfMemoryError if there is still no memory."""
         if size <= self._largest:
             with contextlib.suppress(OutOfMemoryError):
                 return self.arena.allocate(size)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 256  # at least `Capabilities.buffer_alignment` of every device (Vulkan allows at most 256)
+ALIGNMENT = 256  # a multiple of every device's `Capabilities.buffer_alignment`, which Vulkan limits to 256
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 class Meanwhile:
-    """The arrays in use at each step, as a segment tree over the steps. It finds the arrays in use at the
-    same time without a scan of all arrays."""
+    """The arrays in use at each step, as a segment tree over the steps, which finds the arrays in use during
+    a range of steps without a scan of all arrays."""
 
     def __init__(self, steps: int):
         self._size = 1 << (steps - 1).bit_length()
         self._whole: dict[
             int, list[int]
-        ] = {}  # node -> arrays in use at all of its steps, but not at all steps of its parent
+        ] = {}  # node -> arrays in use at all of its steps and not at all steps of its parent
         self._some: dict[int, list[int]] = {}  # node -> arrays of the nodes below it
         self.looked_at = 0
 
@@ -76,7 +76,7 @@ class Meanwhile:
         found.update(arrays)
 
     def _nodes(self, first: int, last: int) -> Iterator[int]:
-        """Yield the smallest set of nodes that covers the steps from *first* to *last*."""
+        """Yield the fewest nodes that together cover exactly the steps from *first* to *last*."""
         low, high = first + self._size, last + 1 + self._size
         while low < high:
             if low & 1:
@@ -89,7 +89,7 @@ class Meanwhile:
 
 
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the most bytes in use at one step: every placement needs at least as many."""
+    """Return the most bytes in use at one step, a lower bound for every placement."""
     changes: dict[int, int] = {}
     for one in lifetimes:
         changes[one.first] = changes.get(one.first, 0) + aligned(one.bytes)

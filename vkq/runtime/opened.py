@@ -1,4 +1,4 @@
-"""Devices opened by default, by an index or by a name."""
+"""Devices that vkq opens itself: the default device, and devices given by an index or a name."""
 
 from __future__ import annotations
 

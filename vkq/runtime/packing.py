@@ -1,4 +1,4 @@
-"""Packed layouts on the host, at memory speed: `vkq.layout.pack`, computed by the extension."""
+"""Packing and unpacking of layouts on the host by the extension, at memory speed; like `vkq.layout.pack`."""
 
 from __future__ import annotations
 

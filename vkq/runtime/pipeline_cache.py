@@ -32,8 +32,8 @@ def foreign(data: bytes, c: Capabilities) -> str | None:
 
 
 def load(context: Any, c: Capabilities) -> int:
-    """Give the data of the cache file to the driver; return the number of bytes. If the data cannot be used,
-    warn and ignore them."""
+    """Give the data of the cache file to the driver, and return the number of bytes. Warn about unusable data
+    and ignore them."""
     data = cache.read(path(c))
     if data is None:
         return 0
@@ -51,8 +51,8 @@ def load(context: Any, c: Capabilities) -> int:
 
 
 def save(context: Any, c: Capabilities, loaded_bytes: int) -> None:
-    """Write the driver's cache if it has grown. If the driver cannot return it, nothing is written: pipelines
-    are then compiled again."""
+    """Write the driver's cache to the file if it has grown. If the driver cannot return it, write nothing;
+    pipelines are then compiled again."""
     with contextlib.suppress(DeviceError):
         data = context.cache_data()
         if len(data) > loaded_bytes:

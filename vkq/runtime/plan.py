@@ -1,5 +1,5 @@
-"""Plans: the steps of an operator on a device, determined once and cached. Making a plan needs no data and
-runs nothing.
+"""Plans: the steps of an operator on a device, made once and cached. Making a plan needs no data and runs
+nothing.
 
 A `vkq.runtime.builder.Builder` makes a plan, which never changes. ``Recording.add`` records a plan on
 buffers, any number of times: for an eager call, inside ``Device.record``, or as part of a network.
@@ -26,11 +26,11 @@ from .program import Program
 
 @dataclass(frozen=True)
 class Step:
-    """One dispatch on slots (``program`` is set), or a fill of the only slot with the word ``value``.
+    """A dispatch on slots (if ``program`` is set), or a fill of the only slot with the word ``value``.
 
     ``push``: the packed push constants, with first_group = 0. ``grids``: (first workgroup, x, y) of each
-    dispatch; together they run all workgroups. ``macs``: the multiply-adds. ``busy_ns``: the estimated time;
-    0 if submissions need not be split (`vkq.device.watchdog`).
+    vkCmdDispatch; together they run all workgroups. ``macs``: the multiply-adds. ``busy_ns``: the estimated
+    time; 0 if submissions need not be split (`vkq.device.watchdog`).
     """
 
     slots: tuple[int, ...]
@@ -70,7 +70,7 @@ def step_of(
     in_place: bool = False,
 ) -> Step:
     """Return a dispatch of a program on buffers of these *sizes* in bytes, in the order of its bindings.
-    *in_place*: the bindings that are marked so are read as well as written.
+    *in_place*: True if the dispatch also reads the bindings that the shader's YAML file marks ``in_place``.
 
     Raises ArgumentError if a buffer exceeds the device's maxStorageBufferRange, or has more texels than its
     maxTexelBufferElements.
@@ -105,7 +105,7 @@ def step_of(
 
 
 class Resident:
-    """Constant data of plans. The data are packed and uploaded at the first use, and again if the upload was
+    """Constant data of plans, which are packed and uploaded at the first use, and again if the upload was
     lost."""
 
     __slots__ = ("_buffer", "_device", "_make", "bytes")
@@ -135,8 +135,8 @@ class Resident:
         return data
 
     def _upload(self) -> Buffer:
-        # There is no lock, because a thread may call this while it holds the device's queue. If two threads
-        # call it at the same time, both upload the data.
+        # Without a lock, because the calling thread may hold the device's queue. Two threads at the same time
+        # both upload the data.
         data = self.data()
         buffer = self._device.allocate(self.bytes)
         self._device.upload(buffer, data)
@@ -149,10 +149,11 @@ class Plan:
     """The steps of an operator or a whole network, for inputs of known `Spec`. The first slots are the
     inputs.
 
-    ``inputs``: the spec of each input. ``results``: the spec of each result, whose slot is in ``outputs`` (an
-    input's slot if only its spec changes). ``constants``: slot -> content; a step that overwrites a constant
-    restores it. ``scratch``: slot -> (offset, bytes) in ``scratch_bytes`` of memory that nothing else uses
-    during the run. ``reasons``: why these steps were chosen, by topic ("path", "method", ...).
+    ``inputs``: the spec of each input. ``results``: the spec of each result; ``outputs``: its slot (an
+    input's slot if the result is the input with another spec). ``constants``: slot -> content; a step that
+    overwrites a constant restores it. ``scratch``: slot -> (offset, bytes) in a range of ``scratch_bytes``
+    that nothing else uses during the run. ``reasons``: why these steps were chosen, by topic ("path",
+    "method", ...).
     """
 
     inputs: tuple[Spec, ...]
@@ -192,8 +193,8 @@ class Plan:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """The bytes of intermediate values that steps read, and the bytes that steps write. An array counts
-        in full for each step that uses it."""
+        """The bytes of intermediate values that steps read, and that steps write. An array counts in full for
+        each step that uses it."""
         size = {slot: size for slot, (_, size) in self.scratch.items()}
         read = sum(size.get(slot, 0) for step in self.steps for slot in step.reads)
         return read, sum(size.get(slot, 0) for step in self.steps for slot in step.writes)
@@ -204,7 +205,7 @@ class Plan:
         return sum(step.macs for step in self.steps)
 
 
-READ, WRITE = 1, 2  # the access to a slot, as the extension encodes it
+READ, WRITE = 1, 2  # codes of the extension for the access to a slot
 
 
 def native_plan(
@@ -215,7 +216,7 @@ def native_plan(
     scratch: Mapping[int, tuple[int, int]],
     scratch_bytes: int,
 ) -> Any:
-    """Return the extension's object for steps."""
+    """Return the extension's object for these steps."""
     return native_module().Plan(
         [
             (
@@ -241,8 +242,8 @@ def native_plan(
 def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterator[tuple[int, int, int]]:
     """Yield (first workgroup, x, y) of dispatches that together run exactly *total* workgroups.
 
-    x is at most the device's limit; more workgroups are split into x * y, and a remainder gets its own
-    dispatch. No dispatch has more than *most* workgroups, so that none triggers a watchdog.
+    x is at most the device's limit; more workgroups become x * y, and a remainder gets its own dispatch. No
+    dispatch has more than *most* workgroups, so that none triggers a watchdog.
     """
     most = max(1, min(most, limits[0] * limits[1]))
     first = 0

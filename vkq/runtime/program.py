@@ -19,8 +19,8 @@ from ..turns import FORKED, Turns
 
 
 class Later:
-    """A native pipeline that the driver compiles at its first use, so plans that never run compile nothing.
-    *make* compiles the pipeline; if it raises, the next caller tries again."""
+    """A native pipeline that is compiled at its first use, so plans that never run compile nothing. *make*
+    compiles it; if *make* raises an exception, the next caller tries again."""
 
     def __init__(self, what: str, make: Callable[[], Any]):
         self._make, self._turns = make, Turns(what)
@@ -56,10 +56,11 @@ class Program:
 
     @property
     def native(self) -> Any:
-        """The native pipeline, when it is compiled; raises an error if it cannot be compiled."""
+        """The native pipeline, after waiting for its compilation. Raises an error if it cannot be
+        compiled."""
         if not isinstance(self.pipeline, Future | Later):
             return self.pipeline
-        # The thread that compiles the pipeline does not exist after a fork.
+        # After a fork, the thread that compiles the pipeline does not exist.
         if isinstance(self.pipeline, Future) and self.pid != os.getpid():
             raise DeviceError(FORKED)
         return self.pipeline.result()
@@ -91,10 +92,9 @@ class Program:
 def code(
     variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities
 ) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return two values for the driver. The first is the SPIR-V of a variant, with sizes and choices as
-    literals and with the float controls that the device supports. The second is a list of (``constant_id``,
-    32 bits) for the other specialization constants. If the device's profile asks for it (`matrix_literals`),
-    shapes and strides of matrices are also literals."""
+    """Return the SPIR-V for the driver, with sizes and choices as literals and with the float controls that
+    the device supports; and the (``constant_id``, 32 bits) of the other specialization constants. With the
+    profile's `matrix_literals`, shapes and strides of matrices are also literals."""
     packed = variant.pack_specialization(constants)
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
     literals = literals_of(variant, profile(capabilities).matrix_literals is not None)
@@ -109,8 +109,8 @@ def code(
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:
     """Return the reasons why the device cannot run the variant with these constants; empty if it can.
 
-    A driver need not refuse a shader that exceeds its limits, and one crashes; therefore limits are checked
-    before a pipeline is made.
+    Limits are checked before a pipeline is made, because a driver need not refuse a shader that exceeds them;
+    one crashes.
     """
     limits = capabilities.properties
     reasons = variant.missing(capabilities.facts)

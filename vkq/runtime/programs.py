@@ -28,8 +28,8 @@ Progress = Callable[[int, int], None]
 
 class Together:
     """A block in which threads compile pipelines (a driver compiles each on one core, without the GIL). The
-    end of the block waits for all of them and raises the first failure, unless the block raised another
-    exception."""
+    end of the block waits for all compilations and raises the first failure, unless the block raised an
+    exception itself."""
 
     def __init__(self, progress: Progress | None = None):
         self._pool = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1), "vkq-pipelines")
@@ -56,7 +56,7 @@ class Together:
         try:
             if kind is None:
                 for done, future in enumerate(self._futures, 1):
-                    # The process forked during *progress*; the child has no worker threads.
+                    # *progress* forked the process; the child has no worker threads.
                     if self._pid != os.getpid():
                         raise DeviceError(FORKED)
                     future.result()
@@ -78,9 +78,9 @@ class Programs:
         self._cached_bytes = pipeline_cache.load(context, capabilities)
 
     def get(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        """Return the pipeline of a variant with all of its specialization constants, from a cache. It is
-        compiled by a thread in a block of `together`, else when it is first recorded. Raises PathError if the
-        device cannot run it."""
+        """Return the pipeline of a variant with all of its specialization constants, from a cache. In a block
+        of `together`, a thread compiles it; else it is compiled when it is first recorded. Raises PathError
+        if the device cannot run the variant."""
         key = (variant, tuple(values.items()), subgroup_size)
         found, block = self._made.get(key), self._block
         if found is not None and block and isinstance(found.pipeline, Later):
@@ -98,9 +98,9 @@ class Programs:
 
     @contextlib.contextmanager
     def together(self, progress: Progress | None = None) -> Iterator[None]:
-        """Context manager: compile the pipelines that this thread requests in the block in parallel, while it
-        continues. The end of the block waits for all of them and raises the first failure. *progress* is
-        called after each pipeline with the number of finished pipelines and the total."""
+        """Context manager: compile in parallel the pipelines that this thread requests in the block, while
+        the thread continues. The end of the block waits for all of them and raises the first failure.
+        *progress* is called after each pipeline with the number of finished pipelines and the total."""
         began = time.monotonic()
         with Together(progress) as block:
             previous, self._local.block = self._block, block
@@ -117,7 +117,7 @@ class Programs:
         return getattr(self._local, "block", None)
 
     def save(self) -> None:
-        """Write the driver's cache if any pipeline was made."""
+        """Store the driver's pipeline cache if any pipeline was made."""
         if self._made:
             pipeline_cache.save(self._context, self._capabilities, self._cached_bytes)
 
@@ -126,8 +126,8 @@ class Programs:
         self._made.clear()
 
     def _make(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        # The file is read in the calling thread: worker threads would compete with this thread for the GIL at
-        # each file.
+        # Read the file in the calling thread: for each file, worker threads would compete with this thread
+        # for the GIL.
         ready = compiled(variant)
 
         def make() -> Any:

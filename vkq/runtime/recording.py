@@ -28,8 +28,8 @@ class Owner(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """One recorded operation: the steps of a plan (``native``), or a copy of ``size`` bytes from the first
-    buffer to the second. `Recording.again` can record it on other buffers.
+    """A recorded operation: the steps of a plan (``native``), or a copy of ``size`` bytes from the first
+    buffer to the second. `Recording.again` records it again, also on other buffers.
 
     ``slots``: the buffer of each slot; None for slots in the scratch memory ``scratch``.
     """
@@ -52,11 +52,11 @@ class Recorded:
 
 
 class Recording:
-    """Operations in order, with a full memory barrier before each one that accesses data that an earlier one
-    wrote.
+    """A sequence of operations, with a full memory barrier before each operation that accesses data that an
+    earlier operation wrote.
 
-    Made by ``Device.record``. ``run`` submits everything at once and waits. It can be called again, and then
-    uses the current content of the tensors.
+    Made by ``Device.record``. ``run`` submits everything at once and waits. Each call of ``run`` uses the
+    current content of the tensors.
 
     >>> import numpy as np, vkq
     >>> x = vkq.Tensor.from_numpy(np.array([[1.0, -2.0]], np.float32))
@@ -77,12 +77,12 @@ class Recording:
         self.device = device
         self._queue = device.queue
         if not device.capabilities.timestamp_valid_bits:
-            timestamps = marks = 0  # this queue has no timestamps, and a timestamp command would be an error
-        # The chain of operations that the next read submits belongs to the queue; its operations are not kept
-        # in `steps`.
+            timestamps = marks = 0  # this queue has no timestamps; the command would be an error
+        # The queue owns the chain of operations that the next read submits, and `steps` does not list its
+        # operations.
         self._native = chain or self._queue.recording(timestamps, marks)
         self._replays = chain is None
-        self._running = Turns("Recording.run")  # held while a run is in progress
+        self._running = Turns("Recording.run")  # held during a run
         self.steps: list[Recorded] = []
         self.dispatches = 0
 
@@ -98,8 +98,8 @@ class Recording:
 
     @property
     def submissions(self) -> int:
-        """The number of submissions: more than one if a driver's watchdog might stop a single
-        submission (`vkq.device.watchdog`)."""
+        """The number of submissions: several if a watchdog might stop a single submission
+        (`vkq.device.watchdog`)."""
         return int(self._native.submissions)
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -119,9 +119,11 @@ class Recording:
         push: Mapping[str, int | float],
         macs: int = 0,
     ) -> None:
-        """Record *program* on *buffers* (in binding order), outside of any plan; ``first_group`` is set here.
+        """Record *program* on *buffers* (in binding order), outside of any plan; ``first_group`` in *push* is
+        set here.
 
-        *macs* is the number of multiply-adds, needed only if they may take long enough to trigger a watchdog.
+        *macs*: the number of multiply-adds, needed only if the dispatch may be long enough to trigger a
+        watchdog.
         """
         slots = tuple(buffers)
         self._step(step_of(self.device, program, [b.bytes for b in slots], push, macs), slots)
@@ -135,7 +137,7 @@ class Recording:
         self._record(Recorded(slots, (step,), native))
 
     def copy(self, source: Buffer, target: Buffer, size: int) -> None:
-        """Record a copy of the first *size* bytes."""
+        """Record a copy of the first *size* bytes of *source* to *target*."""
         self._record(Recorded((source, target), size=size))
 
     def _record(self, one: Recorded) -> None:
@@ -168,8 +170,8 @@ class Recording:
         return int(self._native.position)
 
     def repeat(self, first: int, times: int) -> None:
-        """Record the operations from position *first* on again, *times* more times; the range must begin and
-        end with a `barrier`."""
+        """Record the operations from position *first* on *times* more times. The range must begin and end
+        with a `barrier`."""
         self._queue.repeat(self._native, first, times)
 
     def submit(self) -> None:
@@ -177,7 +179,8 @@ class Recording:
         self._queue.submit(self._native)
 
     def wait(self) -> None:
-        """Wait for the device. Ctrl-C is raised only at the end, so that no memory in use is freed."""
+        """Wait for the device. KeyboardInterrupt (Ctrl-C) is raised only at the end, so that no memory in use
+        is freed."""
         self._queue.wait(self._native)
 
     def run(self) -> None:
@@ -200,7 +203,7 @@ class Recording:
         return [self._ticks_us(a, b) for a, b in zip(ticks[::2], ticks[1::2], strict=True)]
 
     def mark_times_us(self) -> list[float]:
-        """Return the time in microseconds on the device between successive marks of the last run."""
+        """Return the times in microseconds, on the device, between successive marks of the last run."""
         return [self._ticks_us(a, b) for a, b in itertools.pairwise(self._native.timestamps())]
 
     def _ticks_us(self, begin: int, end: int) -> float:

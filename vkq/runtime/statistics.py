@@ -1,8 +1,8 @@
 """A driver's compiler statistics of a variant: registers, spills, occupancy, instructions.
 
 The statistics come from VK_KHR_pipeline_executable_properties, if the device supports it. Mesa's driver for
-Mali does not; it prints the figures if ``BIFROST_MESA_DEBUG=shaderdb`` is set. Nothing runs and no memory is
-allocated, so drivers that compile for an absent GPU can be used as well.
+Mali does not, but prints the figures if ``BIFROST_MESA_DEBUG=shaderdb`` is set. Nothing runs and no memory is
+allocated, so a driver that compiles for an absent GPU can also be used.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PRINTED_SPILLS = re.compile(r"(\d+):(\d+) spills:fills")
 @dataclasses.dataclass(frozen=True)
 class PipelineExecutable:
     """One program of a pipeline. ``statistics``: by the driver's own names. ``texts``: the compiler's
-    representations by name (the last is usually the machine code). ``seconds``: the time of the
-    compilation."""
+    intermediate representations by name (the last is usually the machine code). ``seconds``: the compilation
+    time."""
 
     name: str
     subgroup_size: int
@@ -50,8 +50,8 @@ class PipelineExecutable:
 
     @property
     def spills(self) -> int | None:
-        """The registers or bytes spilled to memory, whichever the driver reports; None if it reports
-        neither."""
+        """The number of registers or of bytes spilled to memory, whichever the driver reports; None if it
+        reports neither."""
         counted = ("spill", "scratch", "stp count")
         found = [int(v) for n, v in self.statistics.items() if any(word in n.lower() for word in counted)]
         return max(found) if found else None

@@ -42,8 +42,8 @@ class Tensor(OfOneProcess):
     both, with four axes as an image), or "contiguous" (row-major) for other data. ``qparams`` are the
     parameters of 8-bit values, if known; a layer refuses an input whose parameters differ from its own.
 
-    uint8 is stored as int8 after subtracting 128 from values and zero point: both stand for the same real
-    number.
+    uint8 data are stored as int8: 128 is subtracted from values and zero point, so the real numbers stay the
+    same.
 
     Made by ``Tensor.from_numpy`` or as the result of a layer; ``numpy()`` copies the content to the host.
     """
@@ -66,7 +66,7 @@ class Tensor(OfOneProcess):
 
     @classmethod
     def of(cls, device: Device, spec: Spec, buffer: Buffer | None = None) -> Tensor:
-        """Return a tensor with this `Spec`, on new memory if no buffer is given."""
+        """Return a tensor with this `Spec`, in *buffer* or in new memory."""
         self = object.__new__(cls)
         self.device, self.spec = device, spec
         self.buffer = device.allocate(spec.nbytes) if buffer is None else buffer
@@ -133,8 +133,8 @@ class Tensor(OfOneProcess):
         return self.spec.nbytes
 
     def write(self, array: npt.ArrayLike) -> None:
-        """Replace the content with an array of the same shape and dtype. Earlier operations still read the
-        old content."""
+        """Replace the content with an array of the same shape and dtype. Operations before this call still
+        read the old content."""
         data = as_array(array, "Tensor.write")
         if data.shape != self.shape or data.dtype.newbyteorder("=").name != self.dtype:
             raise ArgumentError(
@@ -144,8 +144,8 @@ class Tensor(OfOneProcess):
         put(self.device, self.buffer, self.spec, data)
 
     def numpy(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Return the content as a new NumPy array, or in *out* (of the same shape and dtype, any strides),
-        after all operations on which it depends.
+        """Return the content, after all operations on which it depends, as a new NumPy array or in *out* (of
+        the same shape and dtype, any strides).
 
         Raises DTypeError if *out* is not an array, ArgumentError if it has another shape or dtype or is
         read-only.
@@ -169,8 +169,8 @@ class Tensor(OfOneProcess):
         return out
 
     def numpy_async(self) -> Future[npt.NDArray[Any]]:
-        """Return a future of `numpy` for the current content; later writes do not change it. The device
-        begins immediately; ``result()`` waits."""
+        """Return a future of `numpy` for the current content; later writes do not change its result. The
+        device begins immediately; ``result()`` waits."""
         now = Tensor.of(self.device, self.spec, snapshot(self.device, self.buffer, self.nbytes))
         self.device.flush()
         return begun(_readers(), now.numpy)

@@ -1,7 +1,7 @@
 """Copies of arrays to the device and back, in the layout of a tensor.
 
 The bytes are copied unchanged, and a shader packs or unpacks them. If the device is the host's own processor,
-the extension packs them during the copy, which saves one copy.
+the extension packs or unpacks them during the copy, which saves one copy.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
             return np.asarray(x) if kind is None or hasattr(x, "__array__") else np.from_dlpack(x)
     except MemoryError:
         raise
-    except Exception as error:  # a list may not be an array, and an object's methods may raise any exception
+    except Exception as error:  # for a list that is no array, or raised by an object's methods
         raise DTypeError(f"{what}: NumPy cannot read it as an array: {str(error)[:200]}") from error
     raise ArgumentError(f"{what}: the array is on DLPack device type {kind}; it must be in host memory (1)")
 
 
 def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
-    """Return an array as it is stored on the device, in the layout of *spec*, or by default the layout for
-    its dtype and rank."""
+    """Return an array as it is stored on the device: in the layout of *spec*, by default in the usual layout
+    for its dtype and rank."""
     data = np.asarray(array)
     spec = spec or Spec(data.shape, data.dtype.newbyteorder("=").name)
     layout = spec.packed
@@ -116,8 +116,8 @@ def snapshot(device: Device, buffer: Buffer, size: int) -> Buffer:
 
 
 def too_large(device: Device, spec: Spec) -> bool:
-    """Return True if an array is too large for the shaders that pack and unpack; the host then does both,
-    slowly."""
+    """Return True if an array is too large for the shaders that pack and unpack; the host then packs and
+    unpacks it, slowly."""
     return max(spec.size, spec.nbytes) > int(device.capabilities.properties["maxStorageBufferRange"])
 
 
@@ -173,8 +173,8 @@ def empty_pinned(
 
     Uploads (``Tensor.from_numpy``, layers) and downloads (``Tensor.numpy(out=...)``) of the array run at the
     speed of the bus, without a copy on the host. The content is undefined. The array may also be used with
-    other devices, like any array, and after its device is closed. Its memory, and the closed device's data
-    for it, are freed with the last array that uses the memory.
+    other devices, like any array, and after its device is closed. Its memory, and what the closed device
+    needs to free it, are released with the last array that uses the memory.
 
     >>> x = empty_pinned((2, 3), np.int8)
     >>> x.shape, x.dtype

@@ -1,8 +1,8 @@
 """The path of an int8 operation on a device, and the reason for the choice.
 
 A path is a form of the inner product (shaders/common/dot4x8.glslh). All paths give the same bits; they differ
-in speed and in the features that they need. The fastest path is measured (rates.py), because the drivers'
-acceleration flags are wrong in both directions.
+in speed and in the features that they need. The speed of paths is measured (rates.py), because the drivers'
+acceleration flags claim too much or too little.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from ..probe.float16 import FLOAT16
 from ..probe.matrices import HALF, advertised, advertised_half, lacking, lacking_half
 from ..runtime.device import Device
 
-# Another path than the portable one is chosen only if its rate is at least this multiple of the portable
-# rate.
+# A path is chosen instead of the portable one only if its rate is at least WORTH times the portable rate.
 WORTH = 1.1
-# Rates whose ratio is below this count as equal. Then the order of the table decides, by the extra cost of
-# the forms (the mixed form shifts x; the unsigned form shifts both operands and adds row sums).
+# Rates whose ratio is below SAME count as equal. Then the first path of TABLE is chosen, whose order is by
+# extra cost (the mixed form shifts x; the unsigned form shifts both operands and adds row sums).
 SAME = 1.05
 
 
@@ -31,9 +30,10 @@ SAME = 1.05
 class Path:
     """A path: one row of `TABLE`.
 
-    ``form``: its name in the shaders, the self-test and the rates. ``needs``: the Vulkan feature that it
-    requires. ``flag``: the feature or property by which the driver claims that it is fast, used only if its
-    rate is not measured. ``refusal``: returns any other reason why a device cannot run it, or None.
+    ``form``: the path's name in the shaders, the self-test and the rates. ``needs``: the Vulkan feature that
+    it requires. ``flag``: the feature or property by which the driver claims that the path is fast, used only
+    if its rate is not measured. ``refusal``: returns any other reason why a device cannot use the path, or
+    None.
     """
 
     name: str
@@ -53,7 +53,7 @@ TABLE = (
     Path("portable", "float"),
 )
 FORMS = {path.name: path.form for path in TABLE}
-COOPMAT = "coopmat"  # matrix units for large products; smaller products use a dot form
+COOPMAT = "coopmat"  # matrix units for large products, a dot form for smaller products
 _logged: set[str] = set()  # devices whose refused paths have been logged
 PATHS = ("auto", "dot", *FORMS, COOPMAT)
 
@@ -92,8 +92,8 @@ def half_refusal(device: Device, form: str = HALF) -> str | None:
 
 
 def float16_refusal(device: Device) -> str | None:
-    """Return why float16 products should not use float16 arithmetic: features that the device lacks, the lack
-    of a speedup, or the self-test's finding. None if they should."""
+    """Return why float16 products should not use float16 arithmetic: missing features, no gain in speed, or
+    the self-test's finding. None if they should use it."""
     missing = float16.lacking(device.capabilities)
     return missing or _failed(device, selftest.OPENING, FLOAT16)
 
@@ -124,8 +124,8 @@ def pairs_refusal(device: Device, form: str = HALF) -> str | None:
 
 
 def signs_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the self-test's finding about products of float16's smallest values (or of such values in
-    another form), or None."""
+    """Return the self-test's finding about products of the smallest values of float16 (or of another form),
+    or None."""
     return _failed(device, selftest.SMALLS[form])
 
 
@@ -202,7 +202,7 @@ def _claimed(device: Device, row: Path) -> bool:
 
 
 def _fastest(device: Device, rows: list[Path]) -> Path:
-    """Return the first row, in the table's order, whose rate is within `SAME` of the highest rate."""
+    """Return the first path, in the table's order, whose rate is at least the highest rate / `SAME`."""
     best = max(_rate(device, row) for row in rows)
     return next(row for row in rows if _rate(device, row) * SAME >= best)
 

@@ -69,7 +69,7 @@ def choose_setting(device: Device, shape: ProductShape) -> Setting:
 
 def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
     """Return the setting with the lowest estimated time, padding included. Candidates are tiles up to the
-    widest in the device's profile, and workgroups that the profile does not avoid."""
+    profile's widest one, and workgroups that the profile does not exclude."""
     known = profile(capabilities)
     tiles = list(known.register_tile_percent)
     shader, widest = (FLOAT_SHADER, known.tile_float) if shape.form == FLOATS else (SHADER, known.tile)
@@ -86,7 +86,7 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
 
 
 def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
-    """Estimate the time of a product in results (padding included) times 10,000."""
+    """Return the estimated time of a product, as its number of results (padding included) times 10,000."""
     rows, columns = (int(size) for size in setting.tile.split("x"))
     rows, columns = rows * setting.local_y, columns * setting.local_x
     results = -(-4 * shape.m4 // rows) * rows * -(-4 * shape.n4 // columns) * columns
@@ -110,7 +110,8 @@ def candidates(capabilities: Capabilities) -> list[Setting]:
 
 @contextlib.contextmanager
 def forced(setting: Setting) -> Iterator[None]:
-    """Context manager: use this setting for every product in the block, even if it is not in `candidates`."""
+    """Context manager: use this setting for every product in the block, also if it is not one of
+    `candidates`."""
     token = _forced.set(setting)
     try:
         with preferred({**dict(preference() or ()), PICKS: ((KIND, str(setting)),)}):
@@ -120,5 +121,5 @@ def forced(setting: Setting) -> Iterator[None]:
 
 
 def is_forced() -> bool:
-    """Return True if a setting is forced in this context: then other kernels are not considered."""
+    """Return True if a setting is forced in this context, so that other kernels are not considered."""
     return KIND in picks()

@@ -1,8 +1,8 @@
 """The kernels for one problem on a device: the possible choices, and the fastest choice, which `vkq tune`
 finds and stores.
 
-A choice maps a kind of kernel to a name: a candidate of a family in profiles.yaml (``candidates``,
-``tuned``), or one of the options that kernels rank themselves (`ranked`: tiles in registers or of matrix
+A choice maps a kind of kernel to a name: that of a candidate in a family of profiles.yaml (``candidates``,
+``tuned``), or that of an option that kernels rank themselves (`ranked`: tiles in registers or of matrix
 units). Choices change the speed and never a result: `vkq tune` stores only choices whose results it has
 compared with the reference on that device. Measurements of a device as a whole are in `vkq.device.measured`.
 """
@@ -33,8 +33,8 @@ _lock = Turns("what was tuned", again=True)
 
 
 def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:
-    """Return a kernel's options, which are ranked with the best first. An option that is picked by name in
-    this context comes first; unknown names are ignored."""
+    """Return a kernel's options, given with the best first. If an option is picked by name in this context,
+    move it to the front; ignore unknown names."""
     seen, picked = _rankings.get(), picks().get(kind)
     if seen is not None:
         seen.setdefault(kind, [name(one) for one in options])
@@ -61,8 +61,8 @@ def watched() -> Iterator[Rankings]:
 
 
 def legal(rankings: Rankings) -> Iterator[Choice]:
-    """Yield every choice, the default first: then, in turn, the next name of each kind and the next candidate
-    of each family."""
+    """Yield every choice: first the default; then, in turn, with the next name of each kind and the next
+    candidate of each family."""
     yield {}
     kinds = [[{kind: name} for name in names[1:]] for kind, names in rankings.items()]
     kinds += [[{family.name: name} for name in family.candidates] for family in tuned_families()]
@@ -71,7 +71,7 @@ def legal(rankings: Rankings) -> Iterator[Choice]:
 
 
 def says(choice: Choice) -> dict[str, Any]:
-    """Return the profile overrides and picks of a choice; unknown candidates are ignored."""
+    """Return the profile overrides and the picked options of a choice; unknown candidates are ignored."""
     found: dict[str, Any] = {}
     families = {family.name: family for family in tuned_families()}
     for kind, name in choice.items():
@@ -84,7 +84,7 @@ def says(choice: Choice) -> dict[str, Any]:
 
 def tuned(capabilities: Capabilities, problem: str, scheme: str) -> contextlib.AbstractContextManager[None]:
     """Context manager: use the problem's tuned choice in the block, if there is one and no other choice is
-    active (as during a measurement)."""
+    active (one is during a measurement)."""
     choice = stored(capabilities).get(subject(problem, scheme))
     return preferred(says(choice)) if choice and preference() is None else contextlib.nullcontext()
 
@@ -104,8 +104,8 @@ def stored(capabilities: Capabilities) -> Mapping[str, Choice]:
 
 
 def store(capabilities: Capabilities, problem: str, scheme: str, choice: Choice) -> None:
-    """Store a choice for this device, driver and version of vkq, and keep the choices stored earlier or by
-    other processes meanwhile. An empty choice, the default, removes the stored choice."""
+    """Store a choice for this device, driver and version of vkq. Choices for other problems stay, also those
+    stored by other processes in the meantime. An empty choice, the default, removes the stored choice."""
     before, kept = stored(capabilities), cache.read_json(_path(capabilities), _parse) or {}
     found = {**before, **kept, subject(problem, scheme): dict(choice)}
     found = {name: one for name, one in found.items() if one}

@@ -54,7 +54,7 @@ PiecePtr Arena::allocate(uint64_t bytes, uint64_t limit) {
     const uint64_t size = std::min({std::max(bytes, blockBytes), std::max(largest, bytes), MOST_BYTES});
     if (held > limit || size > limit - held) return nullptr;
     held += size;
-    lock.unlock();  // unlocked, because the driver may be slow, and the validation layer calls Python
+    lock.unlock();  // because the driver may be slow, and the validation layer calls Python
     std::shared_ptr<Memory> memory;
     try {
       memory = std::make_shared<Memory>(core, size, type, mapped);
@@ -112,7 +112,7 @@ void Arena::give(Block *block, uint64_t offset, uint64_t bytes) {
   unusedLarge += block->memory->bytes;
   if (unusedLarge <= keepBytes) return;
   join();
-  for (size_t i = 0; i < blocks.size() && unusedLarge > keepBytes;)  // the oldest first
+  for (size_t i = 0; i < blocks.size() && unusedLarge > keepBytes;)  // oldest first
     if (blocks[i]->large && !blocks[i]->used)
       drop(blocks[i].get(), dropped);
     else

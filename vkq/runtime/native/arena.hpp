@@ -15,7 +15,7 @@ struct Failure {
   const char *call;
 };
 
-// Thrown when such a range is read; it becomes the error of vkq.errors for this failure.
+// Thrown when a range with a Failure is read; becomes the failure's error of vkq.errors.
 struct NeverComputed : std::exception {
   Failure failure;
   explicit NeverComputed(Failure f) : failure(f) {}
@@ -36,9 +36,10 @@ struct Piece {
   Block *const block;
   const std::shared_ptr<Memory> memory;
   const uint64_t offset, bytes;
-  bool scratch = false;  // each user writes it before it reads it, so a lost submission does not matter
+  bool scratch = false;  // users write before they read, so a lost submission does not matter
   std::optional<Failure> failure;
-  // Its entry in the recording with this serial number, so that the recording keeps it only once.
+  // The serial number of the recording that keeps this piece, and the index of its entry there, so that the
+  // recording keeps it only once.
   uint64_t keptBy = 0;
   size_t keptAt = 0;
 
@@ -53,7 +54,7 @@ using PiecePtr = std::shared_ptr<Piece>;
 
 // Allocates aligned ranges from blocks of `blockBytes`. A larger request gets its own block. Thread-safe.
 struct Arena : std::enable_shared_from_this<Arena> {
-  // More than any device has, and small enough for sums of sizes not to overflow.
+  // More than any device has, but so small that sums of sizes do not overflow.
   static constexpr uint64_t MOST_BYTES = uint64_t{1} << 60, MOST_ALIGNMENT = uint64_t{1} << 24;
   const std::shared_ptr<Core> core;
   const uint32_t type;
@@ -63,7 +64,7 @@ struct Arena : std::enable_shared_from_this<Arena> {
 
   Arena(std::shared_ptr<Core> c, uint32_t memoryType, bool map, uint64_t align, uint64_t block, uint64_t most,
         uint64_t keep);
-  // Returns a range of at least `bytes` bytes, and never an empty one, as Vulkan has no empty buffers.
+  // Returns a range of at least `bytes` bytes, never an empty one, because Vulkan has no empty buffers.
   // Returns null if all blocks together would exceed `limit` bytes.
   PiecePtr allocate(uint64_t bytes, uint64_t limit = UINT64_MAX);
   void give(Block *block, uint64_t offset, uint64_t bytes);
@@ -76,7 +77,7 @@ struct Arena : std::enable_shared_from_this<Arena> {
  private:
   std::mutex mutex;
   std::deque<std::unique_ptr<Block>> blocks;
-  // Returned ranges by size, not yet joined with their neighbours. The next request of that size takes one.
+  // Returned ranges by size, not yet joined with their neighbours. A request of the same size reuses one.
   std::unordered_map<uint64_t, std::vector<std::pair<Block *, uint64_t>>> recent;
   uint64_t held = 0, used = 0, peak = 0, unusedLarge = 0;
 
@@ -86,8 +87,8 @@ struct Arena : std::enable_shared_from_this<Arena> {
   void drop(Block *block, std::vector<std::shared_ptr<Memory>> &dropped);
 };
 
-// A NumPy array in a mapped range. The memory stays until the array is gone, even if the device is closed
-// first.
+// A NumPy array in a mapped range. The memory stays until the array is destroyed, even if the device is
+// closed before.
 struct View {
   const PiecePtr piece;
   explicit View(PiecePtr shown);

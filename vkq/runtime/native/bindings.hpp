@@ -1,4 +1,4 @@
-// What the files that say the extension's classes to Python share.
+// Declarations shared by the files that bind the extension's classes to Python.
 #pragma once
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -15,7 +15,7 @@ namespace vkq {
 using Bytes = nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>;
 using ReadBytes = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
 
-// Throws where an array or a buffer has another size than the layout.
+// Throws if the size of an array or a buffer is not that of the layout.
 void checkSizes(const Packing &p, uint64_t bytes, uint64_t words);
 
 void bindMemory(nb::module_ &m);     // Buffer, Arena

@@ -38,7 +38,7 @@ class Making {
     keep<Destroy>(destroy, handle);
     return handle;
   }
-  // The two-call idiom, about *info*.
+  // The two-call idiom (count, then elements) for queries about *info*.
   template <typename F, typename T, typename Info>
   std::vector<T> all(const char *name, const Info &info, VkStructureType type) {
     uint32_t count = 0;

@@ -47,7 +47,7 @@ class Pool {
   }
 };
 
-// Shared by the helpers of one call. The last helper notifies the caller.
+// State shared by the helpers of one call. The last helper to finish notifies the caller.
 struct Ended {
   std::mutex mutex;
   std::condition_variable all;
@@ -83,7 +83,7 @@ void copyParts(uint8_t *to, const std::vector<Part> &parts) {
   for (const Part &one : parts) bytes += one.bytes;
   inParallel(bytes, BYTES_PER_THREAD, [&](uint64_t begin, uint64_t end) {
     uint64_t at = 0;
-    for (const Part &one : parts) {  // copy the part of it in [begin, end)
+    for (const Part &one : parts) {  // copy what lies in [begin, end)
       const uint64_t from = std::max(begin, at), until = std::min(end, at + one.bytes);
       if (from < until) std::memcpy(to + from, one.data + (from - at), until - from);
       at += one.bytes;

@@ -1,4 +1,4 @@
-// An open device: its Vulkan objects, its users, and the order in which they are released.
+// An open device: its Vulkan objects, the objects that use it, and the order in which they are released.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -20,13 +20,13 @@ namespace vkq {
 struct Core;
 
 // An object with Vulkan handles. It is released when Python drops it or when its device is closed, whichever
-// is first. Memory that Python still views is released with its last view.
+// is first. Memory that NumPy arrays still view is released with the last array.
 struct Resource {
   std::shared_ptr<Core> core;
   explicit Resource(std::shared_ptr<Core> c) : core(std::move(c)) {}
   virtual ~Resource() = default;
   virtual void release() = 0;  // with core->mutex held; releases Vulkan handles, and no Python objects
-  // True if Python views its memory, which then outlives the device. With core->mutex held.
+  // True if NumPy arrays view its memory, which then outlives the device. With core->mutex held.
   virtual bool shown() const { return false; }
   void adopt();  // called at the end of each constructor: closing the device then releases the object
   void dispose();              // called in each destructor
@@ -40,7 +40,8 @@ struct Core {
   bool wideBarriers = false;
   uint64_t maxBinding = 0;  // maxStorageBufferRange, in bytes
   uint64_t maxTexels = 0;   // maxTexelBufferElements
-  // Work with a longer estimate is split into several submissions, so that no driver's watchdog ends it.
+  // Work with a longer estimated time is split into several submissions, so that no watchdog of a driver ends
+  // it.
   std::atomic<uint64_t> longestNs{UINT64_MAX};
   std::string name;  // for errors
   VkPipelineCache cache = VK_NULL_HANDLE;
@@ -50,10 +51,10 @@ struct Core {
   std::mutex mutex;        // protects `resources` and `ended`
   std::mutex queueMutex;   // only one thread may use a VkQueue at a time
   std::atomic<bool> closed{false}, lost{false};
-  // Everything is released except viewed memory; the VkDevice is destroyed after the last view.
+  // True after everything is released except viewed memory; the VkDevice is destroyed after the last view.
   bool ended = false;
 
-  // A device that never submits, for compilation only, may lack hardware; its driver then cannot wait.
+  // False for a device that only compiles. It may lack hardware, so that its driver cannot wait for it.
   std::atomic<bool> submitted{false};
   const int pid = static_cast<int>(getpid());
 

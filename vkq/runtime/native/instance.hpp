@@ -19,8 +19,8 @@ namespace vkq {
 std::string loadVulkan(const std::vector<std::string> &names);
 PFN_vkGetInstanceProcAddr loaderEntry();  // the entry point of the library that loadVulkan opened
 
-// A struct of a pNext chain: its sType, and the bytes after sType and pNext. So structs that are newer than
-// the headers can be used, too.
+// A struct of a pNext chain: its sType, and the bytes after sType and pNext. Structs that are newer than the
+// headers can be used in this form.
 struct Chained {
   uint32_t type;
   std::string bytes;
@@ -62,8 +62,8 @@ std::vector<std::string> deviceExtensions(const Instance &instance, VkPhysicalDe
 VkPhysicalDeviceProperties properties(const Instance &instance, VkPhysicalDevice physical);
 std::vector<std::string> moreProperties(const Instance &instance, VkPhysicalDevice physical,
                                         const std::vector<Chained> &structs);
-// Returns the bytes of VkPhysicalDeviceFeatures, then those of the structs, which a Vulkan 1.0 device
-// ignores.
+// Returns the bytes of VkPhysicalDeviceFeatures, then those of each struct; a Vulkan 1.0 device ignores the
+// structs.
 std::vector<std::string> features(const Instance &instance, VkPhysicalDevice physical,
                                   const std::vector<Chained> &structs);
 std::vector<VkQueueFamilyProperties> queueFamilies(const Instance &instance, VkPhysicalDevice physical);

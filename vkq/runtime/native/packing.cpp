@@ -49,7 +49,8 @@ static inline void transpose(uint32_t x[4]) {
 
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
-// Needs GCC 12 or Clang; other compilers use the code for fours, at a quarter of the speed.
+// The vectors need GCC 12 or Clang; other compilers use the code for four elements, at a quarter of the
+// speed.
 #define VKQ_VECTORS
 #endif
 #endif
@@ -90,15 +91,15 @@ static inline void separate16(Vector x[4]) {
 }
 #endif
 
-// Returns true if each group of four words of a line, from a multiple of four on, is contiguous.
+// Returns true if words 4 i to 4 i + 3 of a line are contiguous for every i.
 static bool inFours(const std::vector<uint32_t> &last) {
   for (size_t i = 0; i < last.size() / 4 * 4; i++)
     if (last[i] != last[i / 4 * 4] + i % 4) return false;
   return true;
 }
 
-// One line along the last axis. `row` has the offset of each lane's elements (of one, if the last axis is the
-// lane), and `valid` is the number of these offsets.
+// One line along the last axis. `row`: the offset of each lane's elements (a single offset if the lanes are
+// along the last axis); `valid`: the number of offsets.
 struct Line {
   uint64_t row[4];
   uint32_t valid;

@@ -6,9 +6,9 @@
 
 namespace vkq {
 
-// A layout for an array of up to four axes; missing leading axes have size 1. Each part of a word's index
-// depends on only one axis, so the index of an element's word is a sum of one table entry for each axis. Four
-// neighbours along the axis `lane` share a word, and the table of this axis has one entry for each four.
+// A layout for an array of up to four axes; missing leading axes have size 1. The index of an element's word
+// is the sum of one table entry for each axis, because each part of the index depends on only one axis. Four
+// neighbours along the axis `lane` share a word; the table of this axis has one entry for every four.
 struct Packing {
   std::array<uint32_t, 4> extent;
   std::array<std::vector<uint32_t>, 4> table;

@@ -7,7 +7,8 @@
 
 namespace vkq {
 
-// PART: the step writes only a part of the range. KEPT: the range has its old content at the end of the step.
+// PART: the step writes only a part of the range. KEPT: at the end of the step, the range has its old content
+// again.
 enum Access : uint8_t { READ = 1, WRITE = 2, PART = 4, KEPT = 8 };
 
 // A dispatch of a program, or, without a program, a fill of the only slot with `value`.
@@ -64,7 +65,7 @@ struct Plan : std::enable_shared_from_this<Plan> {
   // Sets the content of a constant's slot. Steps that write it restore it (counters that are zero before and
   // after).
   void bind(size_t slot, PiecePtr piece);
-  // Throws if a step would read lost data, or if a slot is empty, belongs to another device than `core`, or
+  // Throws if a step would read lost data, or if a slot is empty, is on another device than `core`, or
   // exceeds the limit of a binding.
   void check(const Slot *filled, const Core &core) const;
 };

@@ -40,7 +40,7 @@ std::shared_ptr<Recording> Queue::newChain() {
   while (!idle.empty() && !found) {
     auto one = std::move(idle.back());
     idle.pop_back();
-    // A thread that still waits for the chain must not find other work in it.
+    // A chain for which a thread still waits must not be reused for other work.
     if (one.use_count() == 1 && one->reuse()) found = std::move(one);
   }
   if (!found) found = std::make_shared<Recording>(core, 0, 0, false);
@@ -147,7 +147,7 @@ std::vector<std::shared_ptr<Recording>> Queue::inFlight() {
   return {flying.begin(), flying.end()};
 }
 
-// Earlier submissions have ended, too, so their memory is released.
+// The recording has ended, and so have earlier submissions: release their memory.
 void Queue::landed(const std::shared_ptr<Recording> &recording) {
   Lock lock = hold();
   auto found = std::find(flying.begin(), flying.end(), recording);

@@ -16,8 +16,8 @@ struct Queue : std::enable_shared_from_this<Queue> {
   // Held while a thread records, submits, or writes host-visible device memory. Lock order: this one comes
   // before the lock of any recording.
   std::recursive_mutex mutex;
-  // A chain with more operations is followed by a new one. If more chains are in flight, the oldest is waited
-  // for, because chains in flight hold memory.
+  // After operationsPerChain operations, a new chain begins. If more than chainsInFlight chains are in
+  // flight, the queue waits for the oldest, because chains in flight hold memory.
   uint32_t operationsPerChain = 256, chainsInFlight = 4;
 
   explicit Queue(std::shared_ptr<Core> c) : core(std::move(c)) {}
@@ -27,22 +27,22 @@ struct Queue : std::enable_shared_from_this<Queue> {
 
   // Takes the lock. Throws in a forked child, in which the holder of the lock may not exist.
   Lock hold();
-  // Does the same for calls that submit or read. They must not come from inside this thread's own operation
-  // (for example in a signal handler), because some of its steps are not recorded yet.
+  // The same for calls that submit or read. Throws inside this thread's own operation (for example in a
+  // signal handler), because some of the operation's steps are not recorded yet.
   Lock holdBetween();
   void checkOwn(const Core *other, const char *what) const;  // throws for an object of another device
 
-  // The chain of the next submission. With the lock held.
+  // Returns the chain of the next submission. With the lock held.
   std::shared_ptr<Recording> chain();
   // Keep the dispatches of an operation together: nothing is submitted between `enter` and `leave`.
   void enter();
   void leave();
 
-  // Scratch memory for a plan. All plans share one range, ordered by barriers; larger plans get their own
-  // range.
+  // Returns scratch memory for a plan. Plans share one range, ordered by barriers; a plan that needs more
+  // gets its own range.
   PiecePtr scratchOf(uint64_t bytes);
-  // Records a plan into a recording, or into the chain without one. `given`: the ranges of the first slots;
-  // ranges of constants and scratch memory may be empty.
+  // Records a plan into `into`, or into the chain if `into` is null. `given`: the ranges of the first slots;
+  // ranges of constants and scratch memory may be null.
   void add(Recording *into, const std::shared_ptr<Plan> &plan, const PiecePtr *given, size_t count,
            const PiecePtr *outputs, size_t outputCount, const PiecePtr &scratch);
   void flush();
@@ -55,8 +55,8 @@ struct Queue : std::enable_shared_from_this<Queue> {
   void trim();   // waits for all work, and frees memory that is no longer used
   void close();  // drops all references
 
-  // `upload` returns when the data has been copied from host memory, `download` when it is complete. With the
-  // GIL.
+  // `upload` returns when the data have been copied from host memory, `download` when the copy is complete.
+  // Called with the GIL.
   void upload(const PiecePtr &target, const uint8_t *data, uint64_t bytes);
   void download(const PiecePtr &source, uint8_t *data, uint64_t bytes);
   // Copies arrays one after the other into host-visible memory, when the device does not use it.

@@ -41,7 +41,7 @@ Recording::Recording(std::shared_ptr<Core> c, uint32_t timestamps, uint32_t mark
 
 void Recording::begin() {
   if (queryCount) record<ResetQueries>(queries, queryCount);
-  record<Barrier>(core->wideBarriers);  // after everything submitted earlier
+  record<Barrier>(core->wideBarriers);  // after all earlier submissions
 }
 
 Recording::~Recording() {
@@ -126,7 +126,8 @@ static bool meets(const Span *some, size_t count, const Spans &others) {
   return false;
 }
 
-// Records a barrier if a range overlaps an earlier write, or a written range overlaps an earlier read.
+// Records a barrier if any of the ranges overlaps an earlier write, or a written range overlaps an earlier
+// read.
 void Recording::order(const Span *reading, size_t readCount, const Span *writing, size_t writeCount) {
   if (meets(reading, readCount, writes) || meets(writing, writeCount, writes) ||
       meets(writing, writeCount, reads)) {

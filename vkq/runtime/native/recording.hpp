@@ -8,7 +8,7 @@
 
 namespace vkq {
 
-// A copy from host memory that must not get lost: if its chain is lost, the copy is recorded again.
+// A copy from host memory; if its chain is lost, the copy is recorded again.
 struct Upload {
   PiecePtr from, to;
   uint64_t offset, bytes;  // in `to`
@@ -52,7 +52,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   const bool replays;                // can be submitted repeatedly, and keeps the memory that it uses
   uint32_t recorded = 0;             // number of the caller's operations
   bool sealed = false;               // recording has ended
-  bool broken = false;               // recording could not be ended, so it can never run
+  bool broken = false;               // recording failed to end, so it can never run
   std::atomic<bool> running{false};  // submitted, and not yet known to have ended
   std::vector<Upload> uploads;
 
@@ -76,7 +76,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   // One for each submission; the last one is being recorded.
   std::vector<std::shared_ptr<kp::Sequence>> sequences;
   uint64_t busyNs = 0;                                   // estimated time of the last submission
-  size_t submitted = 0;  // number of submissions of a chain that need not be submitted again
+  size_t submitted = 0;  // submissions of a chain that succeeded and are not repeated
   DescriptorSets sets;
   uint64_t serial;
   std::vector<Kept> kept;  // ranges that the recorded commands use
@@ -86,7 +86,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   VkQueryPool queries = VK_NULL_HANDLE;
   uint32_t queriesUsed = 0;
   std::vector<VkFence> fences;  // fences of the submissions in flight
-  bool finished = false;  // has run once, so that there are timestamps
+  bool finished = false;  // has run, so timestamps exist
   mutable std::mutex mutex;
 
   template <typename Op, typename... A>

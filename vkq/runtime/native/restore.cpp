@@ -1,10 +1,10 @@
 // Reacquires the GIL in a thread that the interpreter may end at this point.
 //
 // While the interpreter finalizes, CPython before 3.14 ends a daemon thread that requests the GIL, by
-// pthread_exit. This unwinds the thread's stack, and C++ frames do not survive it: destructors would run, and
-// frames of another C++ library than the system's crash. A cleanup handler of pthreads runs first, in this
-// frame, and does not return. This file is compiled without exceptions, because pthread_cleanup_push would
-// otherwise be a destructor itself.
+// pthread_exit. pthread_exit unwinds the thread's stack, which must not happen to C++ frames: destructors
+// would run, and frames of another C++ library than the system's crash. A cleanup handler of pthreads runs
+// first, in this frame, and never returns. This file is compiled without exceptions, because
+// pthread_cleanup_push would otherwise be a destructor itself.
 #include <Python.h>
 #include <pthread.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // The seam. Every Vulkan call that can fail goes through checked(), and a test can make it fail. checked()
-// also keeps failures that Kompute ignores, until throwPending() throws them. Until then no other Vulkan call
-// is made, because Kompute would pass handles that do not exist.
+// also stores failures that Kompute ignores, until throwPending() throws them. Until then, no other Vulkan
+// call is made, because Kompute would pass handles that do not exist.
 #pragma once
 #include <kompute/Sequence.hpp>
 
@@ -14,7 +14,7 @@
 
 namespace vkq {
 
-// The first failure of this thread since it was cleared.
+// The first failure of this thread that has not been thrown yet.
 struct Pending {
   VkResult result = VK_SUCCESS;
   const char *call = nullptr;
@@ -47,7 +47,7 @@ struct FencePool {
   VkFence take();
 };
 
-// During its lifetime, this thread's fences come from the pool.
+// During the lifetime of an Evaluation, this thread's fences come from the pool.
 struct Evaluation {
   explicit Evaluation(FencePool &pool);
   ~Evaluation();

@@ -6,8 +6,8 @@
 namespace vkq {
 
 struct DescriptorSets {
-  // Texel buffers of a set on average: a product has x, the weights and their parameters. A pool may be full
-  // of them before it has PER_POOL sets.
+  // TEXELS_PER_SET: average number of texel buffers of a set (a product has x, the weights and their
+  // parameters). A pool may run out of texel buffers before it has PER_POOL sets.
   static constexpr uint32_t PER_POOL = 64, TEXELS_PER_SET = 3;
 
   VkDescriptorSet allocate(Core &core, const Program &program);

@@ -68,8 +68,9 @@ void Recording::seal() {
   }
 }
 
-// If a submission fails, earlier ones are waited for. When a chain is submitted again, it continues after
-// them. A recording that can be replayed starts again, because its inputs may have changed.
+// If a submission fails, the earlier submissions are waited for. When the chain is submitted again, it
+// continues after them. A recording that can be replayed starts from the beginning, because its inputs may
+// have changed.
 void Recording::submitAll() {
   Evaluation evaluation(core->fences);
   if (replays) submitted = 0;
@@ -122,7 +123,7 @@ bool Recording::waitBriefly(bool poll) {
   if (result == VK_NOT_READY || result == VK_TIMEOUT) return false;
   if (result < 0) {
     notePending(result, "vkGetFenceStatus");
-    core->waitIdle();  // after a failed wait the work may still use its buffers, which will be freed
+    core->waitIdle();  // after a failed wait, the work may still use buffers that will be freed
   }
   finish();
   core->check();

@@ -1,4 +1,4 @@
-// Queue's copies between host and device.
+// The queue's copies between host and device.
 #include <algorithm>
 
 #include "queue.hpp"
@@ -17,7 +17,7 @@ PiecePtr Queue::tryStaging(uint64_t bytes) {
   return staging->allocate(bytes, stagingLimit);
 }
 
-// Requires memory of this device that is host-visible.
+// Throws unless the piece is host-visible memory of this device.
 static void checkSeen(const Queue &queue, const PiecePtr &piece, const char *what) {
   queue.checkOwn(piece->arena->core.get(), what);
   if (!piece->mapped()) throw std::out_of_range(std::string(what) + " is not host-visible");
@@ -121,7 +121,7 @@ void Queue::upload(const PiecePtr &target, const uint8_t *data, uint64_t bytes) 
   wait(copying);  // afterwards the caller may change the array
 }
 
-// With the lock held, so that chunks of another thread's upload do not come between.
+// With the lock held, so that no other thread's work is recorded between the chunks.
 void Queue::uploadStaged(const PiecePtr &target, const uint8_t *data, uint64_t bytes) {
   if (bytes <= chunkBytes) {
     PiecePtr piece = takeStaging(bytes);
@@ -169,8 +169,8 @@ void Queue::download(const PiecePtr &source, uint8_t *data, uint64_t bytes) {
   downloadStaged(source, data, bytes);
 }
 
-// Records all copies before another thread's work can come between. If the staging memory is too small, the
-// first chunks are copied to the host meanwhile.
+// Records all copies without another thread's work between them. If the staging memory is too small, the
+// first chunks are copied to the host while the next ones are recorded.
 void Queue::downloadStaged(const PiecePtr &source, uint8_t *data, uint64_t bytes) {
   std::deque<Chunk> chunks;
   {
