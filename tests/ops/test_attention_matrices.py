@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import vkq
 from tests.kernels import emulated
+from vkq import QParams
 from vkq.kernels.attention import AttentionSizes
 from vkq.kernels.attention_q8 import SHADER, UNITS, AttentionQ8
 from vkq.kernels.attention_q8_tiles import Tile, best, matrix_tiles
@@ -53,6 +55,22 @@ def test_matrix_units(
     assert ran == (UNITS,)
     assert f"on matrix units ({shape})" in why
     np.testing.assert_array_equal(y, wanted(CASES[name]))
+
+
+@pytest.mark.parametrize("keys", [18, 19, 61])
+def test_keys_beyond_the_last(strict_device: vkq.Device, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mask's padding, which is 0, exceeds its values here; scores beyond the last key decide nothing."""
+    with_units(strict_device, monkeypatch)
+    case = blocked(2, 2, 17, keys, 32, 32, (2, 1, 1, keys))
+    steps, (q, k, v, mask) = case.steps, case.arrays
+    sums = steps.scores[2], QParams(1.5, 0), QParams(1.2, 0)
+    k[..., -1, :] = 127  # the last key has the largest or the least score of many rows
+    monkeypatch.setattr(Case, "arrays", [q, k, v, np.full_like(mask, -100)])
+    changed = dataclasses.replace(steps, sums=sums, softmax=(sums[2], steps.softmax[1]))
+    monkeypatch.setattr(Case, "steps", changed)
+    y, ran, _ = computed(strict_device, case)
+    assert ran == (UNITS,)
+    np.testing.assert_array_equal(y, wanted(case))
 
 
 @pytest.mark.parametrize("subgroup", [16, 64])
