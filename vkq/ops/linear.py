@@ -85,8 +85,8 @@ class Linear(Layer[LinearProblem]):
     error is within (K + 4) * 2**-24 of the sum of the terms' magnitudes; with compute="float16" about 2**-10
     of it, or 1.8 % without matrix units (`vkq.reference.floats` has the bounds). x may be float32 or float16;
     the result has the type of x, and sums are float32. A GroupedWeight (in float32, or for float16 x on
-    matrix units if the device has them; `vkq.reference.linear_grouped` has the bounds): ``sum over groups g
-    of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g) [+ bias]``
+    matrix units if the device has them; `vkq.reference.linear_grouped` has the bounds):
+        ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
 
     A float weight: ``sum_k x w + bias`` in float32, each product and sum rounded to nearest even. k runs from
     first to last, in a number of parts that depends only on the sizes (`vkq.kernels.float_product.slices`).

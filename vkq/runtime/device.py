@@ -46,10 +46,10 @@ class Device(OfOneProcess):
         staging: True copies through host memory even if the host can access the device's memory; None decides
             by the device.
         tune: "auto" uses the kernels that were the fastest when this device was probed (`vkq devices` prints
-        them), unless vkq has timings of its kind; "off" uses the defaults of its kind. With VKQ_TUNE=off in
-        the environment, vkq neither measures nor uses measurements. All results have the same bits.
+            them), unless vkq has timings of its kind; "off" uses the defaults of its kind. With VKQ_TUNE=off
+            in the environment, vkq neither measures nor uses measurements. All results have the same bits.
         capabilities: for tests: capabilities to use instead of those that Vulkan reports (features that are
-        false are not enabled). Their index chooses the device if *which* is None.
+            false are not enabled). Their index chooses the device if *which* is None.
 
     Work is submitted when a result is read (``Tensor.numpy``): a chain of layers is one submission. Threads
     may share a Device. It is a context manager; ``close`` frees everything and may be called twice.
