@@ -1,5 +1,5 @@
 """8-bit attention in one dispatch: two products, the addition of a mask and the softmax, with the scores in
-shared memory. The products are packed dot products (attention_q8.comp), or run on matrix units
+shared memory. The products use packed dot products (attention_q8.comp) or matrix units
 (attention_q8_coopmat.comp)."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHADER, UNITS = "attention_q8__tile", "attention_q8__coopmat"
 TABLE_BYTES = 1024  # the size of a table of one float32 for each byte
 SOFTMAX = 16  # the cost of the softmax of one score, in multiply-adds
 LAYOUTS = {MATRIX: "4h4w", BLOCKED: "16c"}
-LEAST_QUERIES = 16  # fewer would leave most of a matrix empty
+LEAST_QUERIES = 16  # with fewer, most of a matrix would be empty
 HEADS = ("Q_HEADS", "K_HEADS", "V_HEADS", "Y_HEADS")
 
 
@@ -52,9 +52,9 @@ def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> Atte
 
 @dataclasses.dataclass(frozen=True)
 class AttentionQ8:
-    """8-bit attention of given sizes in one dispatch. side_by_side: the number of heads in the columns of q,
-    k, v and the result. firsts: the first columns of q, k and v. matrices: the shape of the products on
-    matrix units; None: packed dot products."""
+    """8-bit attention of given sizes in one dispatch. side_by_side: the numbers of heads that are stored side
+    by side in q, k, v and the result. firsts: the first columns of q, k and v. matrices: the matrix shape;
+    None: packed dot products."""
 
     device: Device
     sizes: AttentionSizes
@@ -72,7 +72,7 @@ class AttentionQ8:
         side_by_side: tuple[int, int, int, int], mask: tuple[int, ...] | None,
         firsts: tuple[int, int, int] = (0, 0, 0),
     ) -> AttentionQ8 | str:  # fmt: skip
-        """Return attention for such operands, or the reason why one dispatch cannot or should not compute
+        """Return attention for operands of these specs, or why one dispatch cannot or should not compute
         it."""
         if profile(device.capabilities).attention_in_steps:
             return "the device's profile asks for steps (attention_in_steps)"
@@ -103,7 +103,7 @@ class AttentionQ8:
         return found if found._able else f"scores of {sizes.keys} keys exceed the shared memory"
 
     def _on_matrix_units(self) -> AttentionQ8:
-        """Return this attention on matrix units, or as it is if they cannot compute it."""
+        """Return this attention on matrix units; return it unchanged if they cannot compute it."""
         c, sizes = self.device.capabilities, self.sizes
         if sizes.queries < LEAST_QUERIES or choose_path(self.device).path != COOPMAT or counted(c):
             return self
@@ -116,14 +116,14 @@ class AttentionQ8:
 
     @property
     def variant(self) -> Variant:
-        """The shader of the device's matrices or of its dot form."""
+        """The shader variant for the device's matrices or its dot form."""
         if self.matrices:
             return catalog().find(UNITS)
         return catalog().find(SHADER, dot=self.form, layout=LAYOUTS[self.layout])
 
     @property
     def _heads(self) -> int:
-        """The number of products q k^T: the heads of all images."""
+        """The number of products q k^T: batch times heads."""
         return self.sizes.batch * self.sizes.heads
 
     @functools.cached_property

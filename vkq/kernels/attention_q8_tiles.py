@@ -1,5 +1,5 @@
-"""The tiles of 8-bit attention in one dispatch, as specialization constants: how many rows of the scores a
-workgroup computes, and how many keys are in shared memory at a time."""
+"""The tiles of 8-bit attention in one dispatch, as specialization constants: the rows of scores that a
+workgroup computes, and the keys that shared memory holds at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from .weights import ceil4
 
 Tile = dict[str, Constant]
 INVOCATIONS = 128
-# With dot products: the most 4x4 blocks of keys or values in shared memory, and the most along the keys.
+# With dot products: the most 4x4 blocks of keys or values that shared memory holds, and the most along the
+# keys.
 STAGED, MOST_BLOCKS = 512, 32
-# On matrix units: the cost of starting a workgroup, in rows, and how many workgroups a core runs at once.
+# On matrix units: the cost of starting a workgroup, as a number of rows; the workgroups that a core runs at
+# once.
 START, RESIDENT = 5.5, 6
 
 
@@ -46,9 +48,9 @@ def matrix_tiles(sizes: AttentionSizes, matrices: Matrices) -> Iterator[Tile]:
 def best(tiles: Sequence[Tile], sizes: AttentionSizes, cores: int) -> Tile:
     """Return the tile that a device with so many cores should run.
 
-    With dot products it is the largest that gives every core work, or the smallest if none does. On matrix
-    units it has the lowest estimated time. Among tiles of as many rows there, one that loads more keys at a
-    time has fewer barriers, which pays only while a core has few workgroups.
+    With dot products, this is the largest tile with which every core has work, or the smallest tile if there
+    is none. On matrix units, it is the tile with the lowest estimated time. Of several tiles with equal rows,
+    one that loads more keys at a time has fewer barriers, which is faster only if a core has few workgroups.
     """
 
     def workgroups(tile: Tile) -> int:

@@ -1,4 +1,4 @@
-"""The properties that a kernel for a function of rows depends on."""
+"""The properties on which a kernel for a function of rows depends."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import dataclasses
 from ..numerics.rows import FUNCTIONS
 from .chain_form import Chain
 
-# An operand of a chain: the result, one element, one for each position in a row, an array like x.
+# Kinds of a chain's inputs: the function's result, one element, one for each position in a row, an array like
+# x.
 RESULT, ONE, PLACES, LIKE = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """The properties that a kernel depends on; scales and zero points are push constants. *lanes*: how many
-    invocations share a row. *ahead*: how many runs each invocation loads only once (0: it loads them in each
-    pass); the first *whole* of them are inside the row. *strided*: the elements of a row are not neighbours.
-    *fours*: they are, and fill whole runs. *x_bytes*, *y_bytes*: whether x and y have 8 bits. *divides*: see
-    `Quantizer`. *normal*: see `always_normal`; and y's scale is not small. *soft*: the device needs float
-    arithmetic in software."""
+    """The properties on which a kernel depends; scales and zero points are push constants. *lanes*: how many
+    invocations share a row. *ahead*: how many runs each invocation loads once (0: it loads its runs in each
+    pass); the first *whole* of these are inside the row. *strided*: the elements of a row are not contiguous.
+    *fours*: they are contiguous, and fill whole runs. *x_bytes*, *y_bytes*: x, y are 8-bit. *divides*: see
+    `Quantizer`. *normal*: `always_normal` holds, and y's scale is not small. *soft*: the device needs
+    software float arithmetic."""
 
     name: str
     lanes: int
@@ -43,9 +44,10 @@ class RowForm:
 
     @property
     def chain_flushes(self) -> bool:
-        """Whether floats must be flushed in the chain. They need not in result * a + b, quantized, or a part
-        of it: where the flushed and the other product differ, both are below 2^-113 (a result is at most
-        2^13), and so their sums with b are the same, or both below 2^-86 and quantized like 0."""
+        """True if floats must be flushed in the chain. They need not be if the chain is result * a + b, or a
+        part of it, and y is 8-bit: if flushing changes the product, it is below 2^-113 both times (a result
+        is at most 2^13); its sum with b then stays the same, or is below 2^-86 both times and quantized like
+        0."""
         if self.chain is None or not (self.normal and self.y_bytes):
             return not (self.normal and self.y_bytes)
         last = self.operands.index(RESULT)

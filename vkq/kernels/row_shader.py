@@ -76,8 +76,8 @@ def _module(form: RowForm) -> bytes:
 def _store_each(
     r: _Row, ahead: list[tuple[_Run, list[Number]]], results: Callable[[Sequence[Number]], list[Number]]
 ) -> None:
-    """Store the results of all runs. The operands of a run are loaded before the run before it is computed,
-    but for the second run: the registers of the first are free only then."""
+    """Store the results of all runs. The operands of a run are loaded before the previous run is computed;
+    those of the second run only after it, because the registers of the first run are not free earlier."""
     right: list[Number] = []
     operands: Operands = []
     for i, (run, numbers) in enumerate(ahead if not r.form.divides else ()):
@@ -121,8 +121,8 @@ def _pass(r: _Row, ahead: list[tuple[_Run, list[Number]]], op: str, f: Any, then
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """Four neighbouring elements of a row: the run's number, ``low + turn * lanes``, and for each element
-    whether it is inside the row (None: it is)."""
+    """Four neighbouring elements of a row: the run's number ``index = low + turn * lanes``, and for each
+    element a flag that it is inside the row (None: always inside)."""
 
     low: Number
     turn: int
@@ -131,11 +131,12 @@ class _Run:
 
 
 class _Row:
-    """The writer of code that loads and stores the row of an invocation, ``at``."""
+    """The writer of code that loads and stores an invocation's row, which is number ``at``."""
 
     def __init__(self, k: KernelWriter, form: RowForm):
         self.k, self.form = k, form
-        # Four neighbouring runs of four rows are neighbours in memory, in each layout of 8-bit rows.
+        # In each layout of 8-bit rows, four neighbouring runs of four neighbouring rows are contiguous in
+        # memory.
         self.lanes = RowLanes(k, form.lanes, 1 if form.strided else min(4, form.lanes))
         self.own, self.row = self.lanes.own, k.workgroup() * self.lanes.rows + self.lanes.row
         self.rows, self.length, self.inner = (self.word(name) for name in ("rows", "length", "inner"))
@@ -155,12 +156,12 @@ class _Row:
         return self.k.word(PLACE[name])
 
     def ahead(self) -> list[_Run]:
-        """Return the runs that the invocation loads once. A device loads all of them in the time of one
-        load."""
+        """Return the runs that the invocation loads once, all at the same time, so that their latencies
+        overlap."""
         return [self._run(self.own, turn, turn < self.form.whole) for turn in range(self.form.ahead)]
 
     def each_run(self, state: Any, turn: Callable[[_Run, Any], Any], end: Number | None = None) -> Any:
-        """Return the state after a loop over the runs of the invocation, up to *end*."""
+        """Loop over the runs of the invocation, up to run *end*, and return the final state."""
         step = self.k.constant(self.form.lanes, "u")
         run = functools.partial(self._run, turn=0, inside=self.form.fours)
         return self.k.loop(self.own, end or self.runs, step, state, lambda c, s: turn(run(c), s))
@@ -176,7 +177,7 @@ class _Row:
         return _Run(index, 0, index, [there] * RUN)
 
     def _places(self, run: _Run) -> list[Number]:
-        """Return the positions of the elements of a run; beyond the row, the first position."""
+        """Return the positions in the row of a run's elements; position 0 for elements beyond the row."""
         places = [(run.index << 2) + j for j in range(RUN)]
         if self.form.fours:
             return places
@@ -207,7 +208,8 @@ class _Row:
         return ()
 
     def quick(self, run: _Run, results: Sequence[Number], operands: Operands) -> Number:
-        """Store the results of a run as one word, quantized with few steps. Return whether it is right."""
+        """Store the results of a run as one word, quantized with few steps. Return a flag: True if the word
+        is right."""
         found = [self.quantized.quick(result) for result in self._through(results, operands)]
         self._store_word(run, self._stores(run.there[0]), lambda: [value for value, _ in found])
         return functools.reduce(lambda a, b: a & b, [right for _, right in found])
@@ -215,8 +217,8 @@ class _Row:
     def keep_words(
         self, right: Sequence[Number], results: Callable[[Sequence[Number]], list[Number]]
     ) -> None:
-        """Compute the results of the runs that are not *right*, or of all if *right* is empty, and store them
-        as words."""
+        """Compute the results of the runs whose flag in *right* is False (if *right* is empty, of all runs),
+        and store them as words."""
         k, wrong, shift = self.k, self.own.of(0), self.form.lanes.bit_length() - 1
         for turn, each in enumerate(right):
             wrong = wrong | each.where(0, 1 << turn, "u")
@@ -231,10 +233,10 @@ class _Row:
         self.each_run((), again, wrong.equals(0).where(0, self.runs) if right else self.runs)
 
     def _store_word(self, run: _Run, stores: Number, values: Callable[[], list[Number]]) -> None:
-        """Store the word of four int32 in [-128, 127] if *stores* holds."""
+        """If *stores* is true, store four int32 values in [-128, 127] as a word."""
         with self.k.when(stores):
             word = functools.reduce(lambda word, value: (word << 8) + value, reversed(values()))
-            word = (word.u + SIGNS) ^ SIGNS  # a carry of signed bytes
+            word = (word.u + SIGNS) ^ SIGNS  # undo the borrows of negative bytes
             self.k.store(self.form.y_buffer, self._at_word(self.form.y, run), word)
 
     def _stores(self, there: Number | None) -> Number:

@@ -20,14 +20,15 @@ from .row_shader import written
 
 # Most elements of a row: drivers may stop a loop of more than 65,000 iterations.
 MOST_LENGTH = 65_000 * MOST_LANES
-LEAST = 2.0**-50  # least scale of results for `RowForm.chain_flushes`
+LEAST = 2.0**-50  # least scale of y with which `RowForm.chain_flushes` may be False
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """The conversions before and after a function of rows: the parameters of 8-bit inputs, a chain applied to
-    the results, and the parameters of 8-bit results. *operands*: see `row_form`."""
+    """The conversions before and after a function of rows. x: the parameters of 8-bit inputs. chain: a chain
+    applied to the results; operands: the kind of each of its inputs (see `row_form`). y: the parameters of
+    8-bit results."""
 
     x: QParams | None = None
     chain: Chain | None = None
@@ -43,8 +44,8 @@ def rows_of(
     ends: Ends = PLAIN, operands: Sequence[Value] = (), layout: str = MATRIX,
 ) -> Value:  # fmt: skip
     """Add a function of rows to a plan; a row spans *count* axes of an array from *axis* on. The result has
-    the shape of x; a reduction removes these axes. 8-bit arrays are in one of LAYOUTS, and their rows are the
-    last axis. *operands*: the chain's operands except RESULT."""
+    the shape of x; a reduction removes these axes. 8-bit arrays are in one of LAYOUTS, and their rows are
+    along the last axis. *operands*: the chain's inputs except the function's result."""
     shape = x.spec.shape
     length, inner = math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :])
     each = FUNCTIONS[name].each is not None
@@ -71,7 +72,7 @@ def rows_of(
 
 
 def _normal(name: str, length: int, epsilon: float, ends: Ends) -> bool:
-    """Return True if only a chain may need its floats flushed."""
+    """Return True if no floats need to be flushed, except perhaps in a chain."""
     if ends.x is None or (ends.y is not None and ends.y.scale < LEAST):
         return False
     return always_normal(name, length, epsilon, ends.x.scale)
