@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import vkq
-from vkq.runtime.program import Later, Program
+from vkq.runtime.program import LazyPipeline, Program
 from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Binding, Value, Variant
 
 # Pipelines of each device, by text and constants: compiling one may take seconds, and many tests share it.
-_pipelines: weakref.WeakKeyDictionary[vkq.Device, dict[Any, Later]] = weakref.WeakKeyDictionary()
+_pipelines: weakref.WeakKeyDictionary[vkq.Device, dict[Any, LazyPipeline]] = weakref.WeakKeyDictionary()
 
 
 def program(
@@ -26,7 +26,9 @@ def program(
     made = _pipelines.setdefault(device, {})
     key = source, tuple(values.items()), len(more)
     if key not in made:
-        made[key] = Later(variant.name, functools.partial(_made, device.context, variant, values, source))
+        made[key] = LazyPipeline(
+            variant.name, functools.partial(_made, device.context, variant, values, source)
+        )
     return Program(variant, values, made[key])
 
 

@@ -121,7 +121,7 @@ def test_tilings_keep_their_rules() -> None:
         for one in tilings(known, rows, n, k):
             assert one.parts == 1 or one.tiles(rows, n) <= MOST_TILES
             assert k % one.turn == one.part(k) % one.turn == 0
-            assert one.taken(k) == one.parts
+            assert one.used_parts(k) == one.parts
     assert all(one.parts == 1 for one in tilings(known, 49, 512, 4608, split=False))
 
 

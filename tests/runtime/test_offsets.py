@@ -38,14 +38,14 @@ def test_a_chain_needs_two() -> None:
 def test_looks_at_neighbours_in_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning compares only arrays with overlapping lifetimes: for a chain with one array that lives through
     all of it, the work grows as n log n."""
-    made: list[offsets.Meanwhile] = []
+    made: list[offsets.ArraysInUse] = []
 
-    class Counted(offsets.Meanwhile):
+    class Counted(offsets.ArraysInUse):
         def __init__(self, steps: int):
             super().__init__(steps)
             made.append(self)
 
-    monkeypatch.setattr(offsets, "Meanwhile", Counted)
+    monkeypatch.setattr(offsets, "ArraysInUse", Counted)
     for n in (500, 4000):
         lives = [Lifetime(1024, i, i + 1) for i in range(n)]
         assert place([*lives, Lifetime(512, 0, n)])[1] == 2048 + 512

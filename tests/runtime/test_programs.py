@@ -10,7 +10,7 @@ import vkq
 from tests.runtime import work
 from tests.runtime.work import OUT_OF_DEVICE_MEMORY, counted, failing
 from vkq.runtime.program import code
-from vkq.runtime.programs import Together
+from vkq.runtime.programs import ParallelCompilation
 from vkq.shader.catalog import catalog
 from vkq.shader.compile import spirv
 from vkq.shader.reflect import reflect
@@ -101,7 +101,7 @@ def test_what_the_block_raises_is_not_hidden_by_a_pipeline_that_fails() -> None:
         raise vkq.DeviceError("no pipeline")
 
     def block() -> None:
-        with Together() as together:
+        with ParallelCompilation() as together:
             together.submit(fail)
             begun.wait()
             raise KeyError("of the block")
@@ -114,7 +114,7 @@ def test_they_are_made_while_the_block_goes_on() -> None:
     """Pipelines are compiled while the block runs. The block waits for another thread's work, so if they were
     compiled at its end, it would wait for ever."""
     done = threading.Event()
-    with Together() as together:
+    with ParallelCompilation() as together:
         together.submit(done.set)
         assert done.wait(10)
 

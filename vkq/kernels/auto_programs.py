@@ -72,7 +72,7 @@ class AutoProgram:
         return RESULTS.get(self.variant.shader)
 
 
-class _Asked:
+class _DeviceStandIn:
     """A stand-in for a device: it has the capabilities, and its programs have no pipelines."""
 
     def __init__(self, capabilities: Capabilities):
@@ -116,7 +116,7 @@ def form(c: Capabilities) -> str:
 
 def auto_programs(c: Capabilities) -> list[AutoProgram]:
     """Return the programs, in the order of the layers."""
-    device = _Asked(c)
+    device = _DeviceStandIn(c)
     found = [*_programs(device, form(c)), *_weight_only(device)]
     return [AutoProgram(layer, p.variant, p.constants) for layer, p in found]
 

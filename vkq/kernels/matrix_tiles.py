@@ -66,7 +66,7 @@ class Tiling:
         """Return the k of a part, a multiple of the k of a loop iteration."""
         return -(-k // (self.turn * self.parts)) * self.turn
 
-    def taken(self, k: int) -> int:
+    def used_parts(self, k: int) -> int:
         """Return the number of parts of a product with this k: at most `parts`, or fewer because `part`
         rounds up."""
         return -(-k // self.part(k))
@@ -84,7 +84,7 @@ class Tiling:
         """Return the estimated cycles of a product. *summed*: the epilogue adds a residual. *gathered*: the
         rows are pixels of a convolution, gathered for one tap at a time."""
         tiles = self.tiles(rows, n, groups)
-        parts = self.taken(k)
+        parts = self.used_parts(k)
         share: float = tiles * parts / known.multiprocessors
         if gathered:
             alone, together, end, at_once = known.matrix_gathered_cycles[self.tile]
@@ -135,7 +135,7 @@ def tilings(
         for one in found
         if (one.tile != DEEP or (k % DEEP_TURN == 0 and k >= DEEP_LEAST))
         and (one.tile != LONG or k >= LONG_LEAST)
-        and (one.parts == 1 or (one.parts == one.taken(k) and one.tiles(rows, n, groups) <= MOST_TILES))
+        and (one.parts == 1 or (one.parts == one.used_parts(k) and one.tiles(rows, n, groups) <= MOST_TILES))
     )
     return tuple(
         sorted(able, key=lambda one: (not one.short, one.cycles(known, rows, n, k, groups, summed, gathered)))

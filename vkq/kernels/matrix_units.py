@@ -270,7 +270,7 @@ class MatrixGemm:
         """Return the words of scratch memory that split-K needs: partial sums of the results and of x's rows
         (coopmat_split.glslh)."""
         w = self.packed
-        parts = tiling.taken(w.k_padded)
+        parts = tiling.used_parts(w.k_padded)
         if parts == 1:
             return 4
         tile_rows, outputs = tiling.size

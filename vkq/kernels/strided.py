@@ -50,7 +50,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def halves_taken(b: Builder, x: Value, index: Value, shape: Sequence[int], fill: int) -> Value:
+def gathered_halves(b: Builder, x: Value, index: Value, shape: Sequence[int], fill: int) -> Value:
     """Add a gather of float16 elements to a plan: the elements of x at the flat indices *index*; index -1
     gives the bits *fill*."""
     y = b.new(Spec(shape, HALF))

@@ -59,10 +59,10 @@ def reduce_mean(
     [3, 5]
     """
     options = (None if axes is None else tuple(axes), keepdims, y_qparams, x_qparams)
-    return operand.apply("reduce_mean", meant, {"x": x}, options, device, out)
+    return operand.apply("reduce_mean", mean_over_axes, {"x": x}, options, device, out)
 
 
-def meant(
+def mean_over_axes(
     b: Builder,
     x: Value,
     axes: Sequence[int] | None,

@@ -15,7 +15,7 @@ from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted
 from ..kernels.move import Moved, move, strides
 from ..kernels.repack import repacked
-from ..kernels.strided import contiguous, halves_taken, strided
+from ..kernels.strided import contiguous, gathered_halves, strided
 from ..layout.extent import BYTES, CONTIGUOUS, Spec, layout_number
 from ..numerics.stored import shift
 from ..runtime.builder import Builder, Value
@@ -67,7 +67,7 @@ def gather(b: Builder, x: Value, places: Places, fill: npt.ArrayLike = 0) -> Val
     held = _held(s.dtype, np.asarray(fill))
     if not places.size:
         return b.new(Spec(places.shape, s.dtype, None, s.qparams))
-    return _taken_by(b, x, b.constant(_list(b, "take", places)), places.shape, held)
+    return _gathered_by(b, x, b.constant(_list(b, "take", places)), places.shape, held)
 
 
 def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
@@ -89,15 +89,15 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
         "inner": math.prod(shape[axis + 1 :]),
     }  # fmt: skip
     b.dispatch(b.device.program(catalog().find("gather_index__element")), [ids, index], push)
-    return _taken_by(b, x, index, whole, _held(x.spec.dtype, np.zeros(())))
+    return _gathered_by(b, x, index, whole, _held(x.spec.dtype, np.zeros(())))
 
 
-def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
+def _gathered_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
     """Return the elements of x at the flat indices *index*, in this shape; index -1 gives the fill value
     *held*."""
     s = x.spec
     if s.dtype == "float16":
-        return halves_taken(b, x, index, shape, int(held.view(np.uint16)))
+        return gathered_halves(b, x, index, shape, int(held.view(np.uint16)))
     y = b.new(Spec(shape, s.dtype, None, s.qparams))
     if y.spec.layout == CONTIGUOUS:
         program = b.device.program(catalog().find("take_32__element", how="take"))

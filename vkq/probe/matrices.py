@@ -111,7 +111,7 @@ def _listed(
         form = FORMS.get((c.a, c.b, c.c, c.d))
         if form and c.scope == "subgroup" and not c.saturating:
             matrices = Matrices(c.m, c.n, c.k, form, _subgroup(c, wanted, least, most))
-            if _taken(matrices):
+            if _supported(matrices):
                 yield matrices
 
 
@@ -158,7 +158,7 @@ def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
     )  # fmt: skip
 
 
-def _taken(a: Matrices) -> bool:
+def _supported(a: Matrices) -> bool:
     """Return True if the shaders support the shape: 16 elements along k are one uvec4 of the layouts, and the
     epilogues store 16 rows at a time."""
     return (

@@ -26,7 +26,7 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     ([0, 512, 0], 768)
     """
     offsets = [0] * len(lifetimes)
-    placed = Meanwhile(1 + max((one.last for one in lifetimes), default=0))
+    placed = ArraysInUse(1 + max((one.last for one in lifetimes), default=0))
     for i in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].bytes):
         one, at = lifetimes[i], 0
         for j in sorted(placed.during(one.first, one.last), key=lambda j: (offsets[j], j)):
@@ -37,7 +37,7 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     return offsets, max((offsets[i] + aligned(one.bytes) for i, one in enumerate(lifetimes)), default=0)
 
 
-class Meanwhile:
+class ArraysInUse:
     """The arrays in use at each step, as a segment tree over the steps, which finds the arrays in use during
     a range of steps without a scan of all arrays."""
 

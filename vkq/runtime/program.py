@@ -18,7 +18,7 @@ from ..shader.specialize import literals_of, specialized
 from ..turns import FORKED, Turns
 
 
-class Later:
+class LazyPipeline:
     """A native pipeline that is compiled at its first use, so plans that never run compile nothing. *make*
     compiles it; if *make* raises an exception, the next caller tries again."""
 
@@ -46,7 +46,7 @@ class Later:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
     """The result of ``Device.program``: the variant, its constants, and the native pipeline (or the future of
-    a thread that compiles it, or a `Later`)."""
+    a thread that compiles it, or a `LazyPipeline`)."""
 
     variant: Variant
     constants: dict[str, Value]
@@ -58,7 +58,7 @@ class Program:
     def native(self) -> Any:
         """The native pipeline, after waiting for its compilation. Raises an error if it cannot be
         compiled."""
-        if not isinstance(self.pipeline, Future | Later):
+        if not isinstance(self.pipeline, Future | LazyPipeline):
             return self.pipeline
         # After a fork, the thread that compiles the pipeline does not exist.
         if isinstance(self.pipeline, Future) and self.pid != os.getpid():

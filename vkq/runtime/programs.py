@@ -19,14 +19,14 @@ from ..shader.compile import compiled, spirv
 from ..shader.spec import Value, Variant
 from ..turns import FORKED, Turns, begun
 from . import pipeline_cache
-from .program import Later, Program, code, require
+from .program import LazyPipeline, Program, code, require
 
 MOST_THREADS = 16  # a network has 20 to 60 pipelines
 
 Progress = Callable[[int, int], None]
 
 
-class Together:
+class ParallelCompilation:
     """A block in which threads compile pipelines (a driver compiles each on one core, without the GIL). The
     end of the block waits for all compilations and raises the first failure, unless the block raised an
     exception itself."""
@@ -47,7 +47,7 @@ class Together:
         """The number of compilations started."""
         return len(self._futures)
 
-    def __enter__(self) -> Together:
+    def __enter__(self) -> ParallelCompilation:
         return self
 
     def __exit__(
@@ -83,7 +83,7 @@ class Programs:
         if the device cannot run the variant."""
         key = (variant, tuple(values.items()), subgroup_size)
         found, block = self._made.get(key), self._block
-        if found is not None and block and isinstance(found.pipeline, Later):
+        if found is not None and block and isinstance(found.pipeline, LazyPipeline):
             found.pipeline.begin(block.submit)
         if found is None:
             with self._lock:
@@ -102,7 +102,7 @@ class Programs:
         the thread continues. The end of the block waits for all of them and raises the first failure.
         *progress* is called after each pipeline with the number of finished pipelines and the total."""
         began = time.monotonic()
-        with Together(progress) as block:
+        with ParallelCompilation(progress) as block:
             previous, self._local.block = self._block, block
             try:
                 yield
@@ -112,7 +112,7 @@ class Programs:
             LOG.info("%d pipelines compiled in %.3f s", block.count, time.monotonic() - began)
 
     @property
-    def _block(self) -> Together | None:
+    def _block(self) -> ParallelCompilation | None:
         """This thread's innermost block of `together`, or None."""
         return getattr(self._local, "block", None)
 
@@ -142,5 +142,5 @@ class Programs:
             return made
 
         block = self._block
-        pipeline = block.submit(make) if block else Later(variant.name, make)
+        pipeline = block.submit(make) if block else LazyPipeline(variant.name, make)
         return Program(variant, values, pipeline, subgroup_size=subgroup_size)

@@ -81,7 +81,7 @@ class Compiler:
         vulkan.instance().native.destroy_device(self.handle)
 
     @property
-    def tells(self) -> bool:
+    def has_statistics(self) -> bool:
         """True if the driver reports compiler statistics."""
         return bool(self.capabilities.features.get("pipelineExecutableInfo")) or self._prints
 
@@ -98,7 +98,7 @@ class Compiler:
         """
         values = variant.constants(constants or {})
         require(variant, values, self.capabilities)
-        if not self.tells:
+        if not self.has_statistics:
             raise PathError(
                 f"{self.capabilities.name} has no VK_KHR_pipeline_executable_properties"
                 " (pipelineExecutableInfo is false)"
