@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vkq.runtime.program import Later, Program, code
+from vkq.runtime.program import LazyPipeline, Program, code
 from vkq.runtime.programs import Programs
 from vkq.shader.compile import text
 from vkq.shader.glslang import find_compiler
@@ -73,4 +73,4 @@ def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_si
         variant.name, module, len(variant.bindings), 4 * len(variant.push_constants), constants,
         subgroup_size, variant.texels,
     )  # fmt: skip
-    return Program(variant, values, Later(variant.name, lambda: native))
+    return Program(variant, values, LazyPipeline(variant.name, lambda: native))
