@@ -1,5 +1,5 @@
-// Attention of int8 queries, keys and values in one dispatch, with the bytes of four: y = softmax(q k^T +
-// mask) v, where the scores, their sums with the mask and the weights are int8. The scores stay in shared
+// Attention of int8 queries, keys and values in one dispatch: y = softmax(q k^T + mask) v, with the bytes of
+// four dispatches. The scores, their sums with the mask, and the weights are int8; the scores stay in shared
 // memory. Products and softmax compute the same as matmul_q8_tile.comp and softmax_onnxruntime_q8.comp.
 //
 //   MASK   an int8 mask is added to the scores. A sum is the integer nearest to score * ra + offsets[mask +
@@ -42,7 +42,7 @@ layout(constant_id = 9) const uint WIDTH4 = 16;  // width / 4
 layout(constant_id = 10) const bool MASK = false;
 layout(constant_id = 11) const bool NORMAL = false;
 layout(constant_id = 12) const bool LITERT = false;
-layout(constant_id = 13) const bool TABLE = false;  // behind the softmax
+layout(constant_id = 13) const bool TABLE = false;  // a lookup after the softmax
 
 layout(set = 0, binding = 0) readonly buffer Q { ivec4 q[]; };
 layout(set = 0, binding = 1) readonly buffer K { ivec4 k[]; };
@@ -65,7 +65,7 @@ layout(set = 0, binding = 6) writeonly buffer Y { ivec4 y[]; };
 #include "transposed4x4.glslh"
 
 #define RUNS(words) (((words) + 3u) / 4u)
-// Words of a staged row, in whole runs; one more, so that neighbours read from other banks
+// Words of a staged row: whole runs, and one of padding, so that neighbours read from different banks.
 const uint WORDS = 4u * RUNS(DEPTH4 > WIDTH4 ? DEPTH4 : WIDTH4) + 1u;
 shared ivec4 scores[ROWS4 * KEYS4];           // then the weights
 shared ivec4 staged[TILE * WORDS];
@@ -75,13 +75,13 @@ shared uint divisors[4 * ROWS4];
 shared float factors[4 * ROWS4];
 
 uint me = gl_LocalInvocationID.x, rows4, keys4;
-uint matrix, first;  // of this workgroup: its matrix, and its first block of rows there
+uint matrix, first;  // the workgroup's matrix, and its first block of rows there
 
 #include "attention_blocks.glslh"
 #include "attention_mask.glslh"
 #include "attention_rows.glslh"
 
-// Compute the scores of a block of rows with block `at` of the keys, which is block `place` in shared memory.
+// Compute the scores of block r of rows and block `at` of keys, which is block `place` in shared memory.
 void score(uint r, uint at, uint place) {
   Block block;
   clear(block);
@@ -121,7 +121,7 @@ void compute_scores() {
   }
 }
 
-// Compute one block of y an invocation: rows of weights by columns of values.
+// Multiply rows of weights by columns of values; each invocation computes one block of y.
 void compute_results() {
   uint r = me / WIDTH4, column = me % WIDTH4;
   bool mine = r < ROWS4 && first + r < rows4;
@@ -170,7 +170,7 @@ void main() {
   compute_scores();
   if (me < 4u * ROWS4 && first + me / 4u < rows4) sum_row(me);
   barrier();
-  for (uint i = me; i < 4u * ROWS4 * keys4; i += LOCAL_X) {  // neighbours have the rows of a block
+  for (uint i = me; i < 4u * ROWS4 * keys4; i += LOCAL_X) {  // neighbours: rows of a block
     uint r = i / 4u / keys4;
     if (first + r < rows4) weigh(4u * r + i % 4u, i / 4u % keys4);
   }

@@ -36,7 +36,7 @@ layout(constant_id = 9) const uint WIDTH16 = 4;  // width / 16
 layout(constant_id = 14) const bool MASK = false;
 layout(constant_id = 15) const bool NORMAL = false;
 layout(constant_id = 16) const bool LITERT = false;
-layout(constant_id = 17) const bool TABLE = false;  // behind the softmax
+layout(constant_id = 17) const bool TABLE = false;  // a lookup after the softmax
 layout(constant_id = 18) const bool SMALL_SUMS = false;  // the sums of both products are below 2^22
 #include "coopmat_types.glslh"
 
@@ -62,7 +62,7 @@ const uint SCORED = TILE / (16u * SUBGROUPS);               // matrices of keys 
 const uint VALUED = (WIDTH16 + SUBGROUPS - 1u) / SUBGROUPS;  // matrices of columns of v for each subgroup
 const uint ROUND = ROWS < SUBGROUP ? ROWS : SUBGROUP, IN_ROUND = ROUND / MN;
 const int FIRST_SUM = SMALL_SUMS ? SMALL_SUM : 0;
-// Strides in uvec4; one more than needed, against bank conflicts.
+// Strides in uvec4, each with one of padding against bank conflicts.
 const uint D_ROW = DEPTH16 + 1u, T_ROW = TILE / 16u + 1u, S_ROW = KEYS16 + 1u, SUMS_ROW = 5u;
 const uint KEYS = TILE * D_ROW, VALUES = 16u * WIDTH16 * T_ROW;
 const uint STAGED_AT = ROWS * D_ROW, SCORES_AT = STAGED_AT + (KEYS > VALUES ? KEYS : VALUES);
@@ -74,16 +74,16 @@ shared uint divisors[ROWS];
 shared float factors[ROWS];
 shared int row_sums[ROWS];                         // of q, then of the weights
 shared ivec4 column_sums[TILE > 16u * WIDTH16 ? TILE / 4u : 4u * WIDTH16];  // of k, then of v
-shared vec4 added_to[TILE / 4u];                   // the mask's offsets of keys, if all rows have the same
+shared vec4 added_to[TILE / 4u];                   // the mask's offsets for keys, if all rows share them
 
 uint me = gl_LocalInvocationIndex, keys4;
-uint matrix, first;  // of this workgroup: its matrix, and its first row there
+uint matrix, first;  // the workgroup's matrix, and its first row there
 #define mine (SUMS_AT + gl_SubgroupID * ROUND * SUMS_ROW)
 
 #include "attention_mask.glslh"
 #include "attention_weights.glslh"
 
-// Return the place of the matrix's first row in block `run` of its 16 columns.
+// Return the index of the matrix's first row in its `run`-th block of 16 columns.
 uint run_at(uint first_column, uint heads, uint wide16, uint run, uint rows) {
   uint column = first_column + matrix % heads * wide16 + run;
   return (column * (p.matrices / heads) + matrix / heads) * rows;
@@ -103,7 +103,7 @@ int sum_of_bytes(uvec4 of) {
         gl_CooperativeMatrixLayoutColumnMajor);                                                    \
   subgroupBarrier()
 
-// Return four of the stored sums: those of row i / 4 and columns i % 4 * 4 and on.
+// Return four of the stored sums: of row i / 4, and of four columns from i % 4 * 4 on.
 ivec4 stored_sums(uint i) { return ivec4(tile[mine + i / 4u * SUMS_ROW + i % 4u]); }
 
 #include "attention_scores.glslh"

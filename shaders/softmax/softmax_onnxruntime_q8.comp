@@ -10,7 +10,8 @@
 // Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
 //           table: the bits of 256 float32, none negative.
 // Threads   THREADS (a power of two) invocations share a row, and one of them adds up its sum. If THREADS is
-//           at least 4, all of them look up the numbers and pass them to it through shared memory.
+//           at least 4, all of them look up the numbers and pass them to that invocation through shared
+//           memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -61,7 +62,7 @@ uvec4 entries(Words row, uint i, uint size, int top) {
   return e;
 }
 
-// Return the sum of a row to its first invocation. Every invocation of the workgroup must call this.
+// Return the sum of a row in the row's first invocation. Every invocation of the workgroup must call this.
 uint total_of(Words row, uint t, uint size, int top) {
   uint me = gl_LocalInvocationID.x, part = TOGETHER ? 4u * THREADS : size, total = 0u;
   for (uint begin = 0u; begin < size; begin += part) {
@@ -72,7 +73,7 @@ uint total_of(Words row, uint t, uint size, int top) {
     uint end = t == 0u ? min(begin + part, size) : begin;
     for (uint i = begin; i < end; i += 8u) {  // with more than 8, SwiftShader's optimizer hangs
       uvec4 e[2];
-      [[unroll]] for (uint four = 0u; four < 2u; four++) {  // a constant bound: else drivers do not unroll
+      [[unroll]] for (uint four = 0u; four < 2u; four++) {  // a constant bound, so that drivers unroll
         uint k = i + 4u * four;
         e[four] = TOGETHER ? found[me + (k - begin) / 4u] : entries(row, k, size, top);
       }
