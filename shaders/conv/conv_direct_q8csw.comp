@@ -55,7 +55,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "float_output.glslh"
 
 #define BLOCKS ((CHANNELS + 3) / 4)
-#define word_blocks() ceil_div(p.channels, 4u * BLOCKS)  // of a tap
+#define word_blocks() ceil_div(p.channels, 4u * BLOCKS)  // in the weights of a tap
 #if CHANNELS == 1
 #define Lanes float
 #else

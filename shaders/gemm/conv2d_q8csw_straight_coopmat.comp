@@ -65,7 +65,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Y_VECTOR y[]; };
 #define X_ROW (RUNS + 1)
 #define BLOCKS (CH / 32)  // blocks of 32 channels in a tap of a chunk
 #define thread gl_LocalInvocationIndex
-uint group, n;               // of the workgroup
+uint group, n;               // the workgroup's group and first output
 uint image, tile_h, tile_w;  // position of the tile's first output
 // Shared memory: pixels, later results; then the epilogue's scales, biases and zero points.
 const uint HALO = HALO_H * ((HALO_W + 6) / 4 * 4) * X_ROW;

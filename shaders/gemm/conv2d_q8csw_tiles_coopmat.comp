@@ -61,7 +61,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 const uint HALO = HALO_H * HALO_W * X_ROW;
 shared uvec4 tile[HALO + 2 * STAGE > SCRATCH ? HALO + 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
-uint group, n;               // of the workgroup
+uint group, n;               // the workgroup's group and first output
 uint image, tile_h, tile_w;  // position of the tile's first output
 uint first_channel;          // first channel of the chunk, counted in the group
 

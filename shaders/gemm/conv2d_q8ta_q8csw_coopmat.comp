@@ -73,7 +73,7 @@ const uint HALO = HALO_H * HALO_W * X_ROW;
 shared uvec4 tile[HALO + 2 * STAGE > SCRATCH ? HALO + 2 * STAGE : SCRATCH];
 #include "coopmat_epilogue.glslh"
 
-uint group, n;               // of the workgroup
+uint group, n;               // the workgroup's group and first output
 uint image, tile_h, tile_w;  // position of the tile's first output
 uint x_run, x_last;          // the first run of 16 channels of the chunk, and the last of the group
 

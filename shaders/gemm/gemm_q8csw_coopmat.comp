@@ -72,7 +72,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #define STAGE (X_PARTS * X_TILE + BN * W_ROW)
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
-uint group, n, first_row;  // of the workgroup
+uint group, n, first_row;  // the workgroup's group, first output and first row
 #include "half_epilogue.glslh"
 uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
 #include "coopmat_split.glslh"

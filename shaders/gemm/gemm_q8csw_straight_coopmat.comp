@@ -58,7 +58,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 const uint NEEDED = 2 * STAGE > 2 * BN ? 2 * STAGE : 2 * BN;  // first for zero points, then for x
 shared uvec4 tile[NEEDED > SCRATCH ? NEEDED : SCRATCH];
 #define thread gl_LocalInvocationIndex
-uint group, n, first_row;  // of the workgroup
+uint group, n, first_row;  // the workgroup's group, first output and first row
 #include "half_epilogue.glslh"
 uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
 #include "coopmat_split.glslh"

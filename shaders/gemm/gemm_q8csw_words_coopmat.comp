@@ -52,7 +52,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
 #define group 0u
-uint n, first_row;  // of the workgroup
+uint n, first_row;  // the workgroup's first output and first row
 #include "half_epilogue.glslh"
 uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
 #include "coopmat_split.glslh"
@@ -61,7 +61,7 @@ uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : O
 #define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to the next
 // Words of this step and of the next one.
 uvec4 next_x[X_ITEMS], words[2][BLOCKS][FRAGMENTS_N][MOST_WORDS_W / 4u];
-const uint GROUPS = SN / OUTPUTS, BESIDE = FRAGMENTS_N / GROUPS;  // groups of outputs, and their matrices
+const uint GROUPS = SN / OUTPUTS, BESIDE = FRAGMENTS_N / GROUPS;  // groups of OUTPUTS; matrices of a group
 uint x_at[X_ITEMS], w_at[GROUPS];
 MatrixW low;
 MatrixX right[1 + LAST][FRAGMENTS_M];

@@ -75,7 +75,7 @@ const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
 #define X_FIRST_RUN (BM < INVOCATIONS ? gl_LocalInvocationIndex / BM : 0u)
 uvec4 next_x[SLOTS][X_ITEMS], next_w[SLOTS][W_ITEMS];
 uint x_run, x_first, w_first;  // offsets of this invocation's row and output
-uint group, first_row, n;  // of the workgroup
+uint group, first_row, n;  // the workgroup's group, first row and first output
 
 #define TURN_RUNS 8  // the weights' k is padded to so many runs; WIDE: p.steps counts these
 uint place_of_row(uint row) { return first_row + row < p.rows ? first_row + row : OUTSIDE; }

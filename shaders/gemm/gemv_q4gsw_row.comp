@@ -9,9 +9,9 @@
 // Needs     16 bytes of shared memory for each 4 codes of 128 chunks, 16 of padding for each chunk, and 4 for
 //           each part and column.
 //
-//     k -->    0   1   2  ..  LOCAL_X-1   0   1  ..     chunks of k: which part takes them
+//     k -->    0   1   2  ..  LOCAL_X-1   0   1  ..     chunks of k: which part sums them
 //            +---+---+---+---+-----------+---+---+---
-//   LOCAL_Y  |   |   |   |   |           |   |   |      w: an invocation is a part of k of one block of
+//   LOCAL_Y  |   |   |   |   |           |   |   |      w: an invocation sums a part of k for one block of
 //   blocks   +---+---+---+---+-----------+---+---+---   COLUMNS columns, with as many sums in registers
 //   one row  | a slice, 128 chunks                |     x: in shared memory, brought by all
 //            +------------------------------------+

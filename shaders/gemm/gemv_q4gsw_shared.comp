@@ -7,9 +7,9 @@
 //           columns. Chunks of k are assigned to the parts round-robin.
 // Needs     shared memory for each invocation and row: 16 bytes for each 4 codes of a chunk, and 48 more.
 //
-//     k -->    0   1   2  ..  LOCAL_Y-1   0   1  ..     chunks of k: which part takes them
+//     k -->    0   1   2  ..  LOCAL_Y-1   0   1  ..     chunks of k: which part sums them
 //            +---+---+---+---+-----------+---+---+---
-//   eight    |   |   |   |   |           |   |   |      w: an invocation is a part of k of all eight columns,
+//   eight    |   |   |   |   |           |   |   |      w: an invocation sums a part of k for eight columns,
 //   columns  +---+---+---+---+-----------+---+---+---   with TILE_M x 8 sums in registers
 //   TILE_M   |                           |              x: LOCAL_Y chunks in shared memory, brought by all
 //   rows     +---------------------------+---

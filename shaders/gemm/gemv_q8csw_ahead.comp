@@ -10,9 +10,9 @@
 // Needs     16 bytes of shared memory for each block and row of a slice, or for each invocation and SUMMED
 //           rows, whichever needs more.
 //
-//     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
+//     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part sums them
 //             +---+---+---+---+-----------+---+---+---
-//   LOCAL_X   |   |   |   |   |           |   |   |       w: an invocation is a part of k of one block of
+//   LOCAL_X   |   |   |   |   |           |   |   |       w: an invocation sums a part of k for one block of
 //   blocks    |   |   |   |   |           |   |   |       four columns, with ROWS x 4 sums in registers
 //             +---+---+---+---+-----------+---+---+---
 //               the sums of LOCAL_Y parts: shared memory, in fours --> y, ROWS x 4 LOCAL_X

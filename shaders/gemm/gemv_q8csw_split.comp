@@ -7,9 +7,9 @@
 //           are added in the same order every time.
 // Needs     16 bytes of shared memory for each invocation and row.
 //
-//     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
+//     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part sums them
 //             +---+---+---+---+-----------+---+---+---
-//   LOCAL_X   |   |   |   |   |           |   |   |       w: an invocation is a part of k of one block of
+//   LOCAL_X   |   |   |   |   |           |   |   |       w: an invocation sums a part of k for one block of
 //   blocks    |   |   |   |   |           |   |   |       four columns, with ROWS x 4 sums in registers
 //             +---+---+---+---+-----------+---+---+---
 //               the sums of LOCAL_Y parts: shared memory, a tree --> y, ROWS x 4 LOCAL_X

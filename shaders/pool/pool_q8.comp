@@ -125,7 +125,7 @@ void main() {
       y[i] = result(plane, rows, columns_under(at.w));
 #else
       ivec4 words = ivec4(0);
-      [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {  // a result is shifted in, not indexed
+      [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {  // shifts each result in, without a dynamic index
         uint w = min(at.w + k, p.y_w - 1u);
         words = ivec4(words.yzw, result(plane, rows, columns_under(w)));
       }

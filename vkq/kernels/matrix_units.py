@@ -153,8 +153,8 @@ def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
 
 
 def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = np.int8) -> npt.NDArray[Any]:
-    """Return the weight plus one value for each index of its leading axes, as *dtype*; the weight itself if
-    all values are 0."""
+    """Return weight + points as *dtype*, where *points* has the weight's leading axes. Return the weight
+    itself if all points are 0."""
     if not points.any():
         return weight
     return (

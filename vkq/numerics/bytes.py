@@ -47,7 +47,7 @@ class Quantizer:
         self._scale, self._reciprocal, self._zero, self._divides = scale, reciprocal, zero, divides
         self._power = ((scale.of(254, "u") - (scale.u >> 23)) << 23).f  # scale * power is in [1, 2)
         whole = ((scale.u & (HIDDEN - 1)) | ONE).f
-        # The upper 12 bits. A tie has 11 bits, so their product is exact.
+        # The upper 12 bits of the significand. A tie has at most 11 bits, so the product of both is exact.
         self._upper = whole & 0xFFFFF000
         self._lower, self._half_unit = whole - self._upper, whole * 2.0**-24
         self._inverse = self._power * reciprocal

@@ -237,7 +237,7 @@ class Layer(OfOneProcess, Generic[P]):
 
     @property
     def problems(self) -> list[str]:
-        """Return the problems of all input shapes so far, as `vkq tune` accepts them."""
+        """Return the layer's problems for all input shapes so far, in the form that `vkq tune` accepts."""
         names = (f"{problem.name}/scheme={self.scheme}" for problem, _ in self._problems.copy().values())
         return list(dict.fromkeys(names))
 

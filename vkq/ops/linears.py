@@ -60,7 +60,7 @@ class JoinedLinears:
 
     @property
     def problems(self) -> list[str]:
-        """The product's problems of all input shapes so far, as `vkq tune` accepts them."""
+        """The problems of the product for all input shapes so far, in the form that `vkq tune` accepts."""
         return self.whole.problems
 
     def build(self, b: Builder, x: Value) -> list[Value] | None:

@@ -1,4 +1,4 @@
-"""The opening of a device: the choice, the VkDevice, and the extension's context."""
+"""The opening of a device: its choice, its VkDevice, and its context in the extension."""
 
 from __future__ import annotations
 
