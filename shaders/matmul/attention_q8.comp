@@ -99,9 +99,11 @@ void score(uint r, uint at, uint place) {
     words[i] = requantize4(sums, vec4(p.score_multiplier), p.score_zero, -128, 127);
     if (MASK && p.mask_query != 0u) added = offsets_of(first + r, i, at);
     if (MASK) words[i] = with_mask(words[i], added);
+    words[i] = first_scores(words[i], int(p.keys) - int(4u * at));
+    ivec4 own = int8x4_unpack(words[i]);
+    atomicMax(tops[4u * r + i], max(max(own.x, own.y), max(own.z, own.w)));
   }
   scores[r * KEYS4 + at] = words;
-  raise_tops(r, at, words);
 }
 
 void compute_scores() {
