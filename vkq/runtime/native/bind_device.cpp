@@ -4,7 +4,7 @@
 
 namespace vkq {
 
-// What Python holds of an open device.
+// Python's object for an open device.
 struct Context {
   std::shared_ptr<Core> core = std::make_shared<Core>();
   std::shared_ptr<Queue> queue = std::make_shared<Queue>(core);

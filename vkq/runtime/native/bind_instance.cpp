@@ -1,5 +1,5 @@
-// The loader, the VkInstance and its physical devices, by handles as integers. Texts are bytes: drivers write
-// them.
+// Python's functions for the loader, the VkInstance and its physical devices; handles are integers. Texts are
+// bytes, because drivers may write any bytes.
 #include "bind_instance.hpp"
 
 #include <nanobind/stl/pair.h>

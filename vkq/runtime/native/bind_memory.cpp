@@ -1,4 +1,4 @@
-// Memory of a device, and layouts packed on the host.
+// Python's classes for device memory, and for layouts packed on the host.
 #include "bindings.hpp"
 
 namespace vkq {

@@ -1,10 +1,10 @@
-// What is recorded: programs, plans, recordings, and the queue that takes them.
+// Python's classes for programs, plans, recordings, and the queue to which they are added.
 #include "bindings.hpp"
 
 namespace vkq {
 
-// An operation whose dispatches stay together: `enter` gives what they are recorded into. In C++, so that no
-// signal comes between the lock and its release.
+// An operation whose dispatches stay together: `enter` returns the recording for them. It is in C++, so that
+// no signal handler runs between taking the lock and its release.
 struct Operation_ {
   std::shared_ptr<Queue> queue;
   nb::callable recording;
@@ -63,7 +63,7 @@ static PiecePtr pieceOf(nb::handle object) {
   return found->piece;
 }
 
-// Buffers from a sequence of Python's, of which the first few need no allocation.
+// The buffers of a Python sequence; the first few need no allocation.
 struct Pieces {
   static constexpr Py_ssize_t FEW = 16;
   PiecePtr few[FEW];
@@ -94,7 +94,7 @@ static void underLock(Queue &queue, F call) {
   call();
 }
 
-// The same, for a recording that must be the queue's.
+// The same, for a recording that must belong to the queue.
 template <typename F>
 static void recordingUnderLock(Queue &queue, const Recording &recording, F call) {
   queue.checkOwn(recording.core.get(), "the recording");

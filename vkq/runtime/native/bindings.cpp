@@ -1,9 +1,9 @@
 // vkq._kompute: Kompute's Sequence on a device that vkq opened, with vkq's own dispatch operation, memory and
 // error checks.
 //
-// Kompute records and submits (kp::Sequence, kp::OpBase). What it leaves out is added at two documented
-// places: its operation interface (operations.hpp: shared pipelines, full memory barriers, reset timestamps)
-// and Vulkan-Hpp's dispatch table (seam.hpp: results that Kompute ignores are noted, fences are reused, tests
+// Kompute records and submits (kp::Sequence, kp::OpBase). vkq extends it at two documented interfaces:
+// Kompute's operations (operations.hpp: shared pipelines, full memory barriers, reset timestamps) and
+// Vulkan-Hpp's dispatch table (seam.hpp: results that Kompute ignores are stored, fences are reused, tests
 // can make the n-th call fail).
 #include "bindings.hpp"
 
@@ -11,7 +11,7 @@
 
 namespace vkq {
 
-static std::atomic<bool> ending{false};  // the process ends: Python code may not be run by other threads
+static std::atomic<bool> ending{false};  // the process ends: only its main thread may run Python code
 
 static void raise(const char *module, const char *function, VkResult result, const char *call) {
   nb::object error = nb::module_::import_(module).attr(function)(static_cast<int>(result), call);
