@@ -47,8 +47,8 @@ CONSTANTS = {
 
 
 class Long:
-    """Blocks of operators that look at their neighbours during planning: sums in convolutions, joined
-    branches, gates, means, products and rows."""
+    """A model of equal blocks, with the operators whose neighbours planning looks at: sums after
+    convolutions, concatenated branches, gates, means, matrix products and functions of rows."""
 
     def __init__(self, blocks: int):
         self.nodes: list[Any] = []

@@ -103,8 +103,8 @@ def test_how_many_rows_and_workgroups_are_worth_it() -> None:
 
 
 def test_how_many_workgroups_of_runs_are_worth_it() -> None:
-    """With more than 32 rows the choice also depends on a workgroup's k: 528 workgroups of k = 4096 fill all
-    multiprocessors."""
+    """With more than 32 rows the shader is chosen only up to a product of workgroups and k: at k = 4096 up to
+    528 workgroups on 132 multiprocessors."""
 
     def taken(rows: int, k: int) -> list[int]:
         some = (65, 66, 132, 133, 196, 197, 528, 529, 1056, 1057, 2112, 2113)

@@ -259,7 +259,9 @@ def test_nothing_else_takes_them(dtype: str, any_device: vkq.Device) -> None:
     result.graph.output.append(onnx.ValueInfoProto(name="w"))
     stored = model([helper.make_node("QuantizeLinear", ["x", "s", "w"], ["t"], "q")], x, {"w": w, "s": x})
     for data, reader in ((moved, "Transpose 't'"), (result, "the model's results"), (stored, "Linear 'q'")):
-        with pytest.raises(vkq.ModelError, match=f"{reader}: 'w' is of {dtype}; only DequantizeLinear and"):
+        with pytest.raises(
+            vkq.ModelError, match=f"{reader}: 'w' has type {dtype}; only DequantizeLinear and"
+        ):
             vkq.onnx.InferenceSession(data, any_device)
     constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(w, "w"))
     data = model([constant, helper.make_node("DequantizeLinear", ["c", "s"], ["y"])], x, {"s": np.float32(1)})

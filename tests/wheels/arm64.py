@@ -143,7 +143,7 @@ def networks(tree: Tree) -> dict[str, str]:
 
 
 class Applications:
-    """Programs and files of `vkq export`, made on this machine for the tree."""
+    """Example programs in C and C++, and files of `vkq export`, made on this machine for the arm64 tree."""
 
     def __init__(self, tree: Tree):
         self.tree, self.folder = tree, tree.root.parent / "arm64-application"

@@ -84,11 +84,11 @@ def quantize(
     every third is held out (a single sample is used for both). seconds: after this time no further change is
     tried; the first choices are always made. exclude: names of nodes that stay float, or of modules that
     contain them. only_weights: nodes with int8 weights and float activations. Outputs, and the operators that
-    compute them from the last layers' results, stay float. target_db, target_agreement (0 to 1),
-    target_judge: layers leave int8, fewest multiply-adds first, until the worst output reaches these values
-    (``snr_db``, ``even_db`` and ``same`` of `OutputRow`) and the judge accepts the model. The judge is called
-    with the path of a candidate and returns True, or a score of at least *least* (by default 99.5 % of the
-    float model's score). progress: called with each step.
+    compute them from the last layers' results, stay float. Layers leave int8, those with the largest gain for
+    each multiply-add first, until every output has at least target_db (its ``snr_db`` and its ``even_db``,
+    see `OutputRow`) and target_agreement (its ``same``, 0 to 1), and target_judge accepts the model. The
+    judge is called with the path of a candidate and returns True, or a score of at least *least* (by default
+    99.5 % of the float model's score). progress: called with each step.
 
     Raises ArgumentError for invalid options, ModelError for a model that cannot be quantized.
     """

@@ -110,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _parsed(argv)
             return int(options.run(options))
         finally:
-            # Only if called in-process: a process of its own writes caches at its exit, where they may warn,
-            # too.
+            # Restored only for a caller in this process. The command keeps its format until the process
+            # exits, because writing the caches then may also warn.
             if argv is not None:
                 warnings.formatwarning = told
             sys.stdout.flush()  # raises the error of a closed pipe now, not at the exit

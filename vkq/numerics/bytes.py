@@ -83,9 +83,10 @@ class Quantizer:
         """Return ``round_half_even(x / scale)``, clamped to [-512, 512], without a division.
 
         Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2; the difference x - (k
-        + 1/2) * scale is exact if it is small. The float32 quotient equals the tie if the difference is less
-        than half an ulp of the tie times the scale. The difference is never equal to that bound, because the
-        product of an odd 25-bit integer has more than 24 bits.
+        + 1/2) * scale is exact if it is small. With u half an ulp of the tie, the float32 quotient equals the
+        tie if the difference's magnitude is less than u * scale. It is never equal to that bound: x would be
+        (tie +- u) * scale, and tie +- u is an odd 25-bit integer times a power of two, so the product would
+        need more bits than float32's 24.
         """
         top = self._scale * MOST
         a = (magnitude(x).u < top.u).where(magnitude(x), top) * self._power

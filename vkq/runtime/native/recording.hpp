@@ -12,7 +12,7 @@ namespace vkq {
 struct Upload {
   PiecePtr from, to;
   uint64_t offset, bytes;  // in `to`
-  bool whole;              // the first of several copies that together replace all relevant content of `to`
+  bool whole;              // the first copy of an upload that replaces all content of `to` that is read later
 };
 
 // The members that record are called with the lock of the device's queue (queue.hpp). `wait*` and the members
