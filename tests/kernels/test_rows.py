@@ -1,13 +1,16 @@
 """Tests of functions of rows: the device gives the bits of NumPy's steps, and these are close to the real
 values."""
 
+import dataclasses
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import vkq
+from tests.device.reported import reported
 from vkq import QParams
+from vkq.device.profiles import profile
 from vkq.kernels import rows
 from vkq.kernels.chain import Chain, Link
 from vkq.kernels.row_form import LIKE, ONE, PLACES, RESULT
@@ -144,6 +147,22 @@ def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: Literal["int
 def test_many_bytes(device: vkq.Device, layouts: tuple[int, int], length: int) -> None:
     """The same for rows that many lanes share, loaded once and in each pass."""
     check_bytes(device, QParams(0.05, 3), QParams(0.031, 9), layouts, length)
+
+
+@pytest.mark.parametrize("layouts", [(0, 0), (1, 1)], ids=str)
+def test_in_turn(device: vkq.Device, layouts: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device of few registers loads the elements again in each pass, with the same bytes."""
+    used, program = [], vkq.Device.program
+    monkeypatch.setattr(vkq.Device, "program", lambda *a: used.append(program(*a)) or used[-1])
+    changed = dataclasses.replace(device.capabilities, choices=(("rows_in_turn", True),))
+    monkeypatch.setattr(device, "capabilities", changed)
+    check_bytes(device, QParams(0.0511, 3), QParams(0.0317, 9), layouts, 784)
+    assert [each.variant.name.rpartition(".")[2] for each in used] == ["128"]  # lanes; else 128x2
+
+
+def test_few_registers() -> None:
+    assert profile(reported("videocore-7.1")).rows_in_turn
+    assert not profile(reported("mali-g610")).rows_in_turn
 
 
 def test_scales_share_a_kernel(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

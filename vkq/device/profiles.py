@@ -58,6 +58,7 @@ class Profile(costs.Costs):
     direct_blocks: int
     direct_in_turn: bool
     grouped_in_turn: bool
+    rows_in_turn: bool
     grouped_rows: int
     quantize_ahead: bool
     depthwise_lines: bool

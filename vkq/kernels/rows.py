@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..device.profiles import profile
 from ..layout.extent import BLOCKED, MATRIX, Spec
 from ..numerics.bytes import divides, reciprocal
 from ..numerics.qparams import QParams
@@ -54,7 +55,8 @@ def rows_of(
     if y.spec.size:
         lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
         whole, turns = length // (lanes * RUN), -(-length // (lanes * RUN))
-        ahead = turns * (turns <= LANE_RUNS)
+        known = profile(b.device.capabilities)
+        ahead = 0 if known.rows_in_turn or turns > LANE_RUNS else turns
         form = RowForm(
             name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
             ends.chain, ends.operands, ends.x is not None, ends.y is not None,
