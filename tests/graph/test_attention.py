@@ -21,8 +21,8 @@ from vkq.numerics.attention import Seen
 from vkq.onnx.cpu import cpu_session
 
 LOW = np.finfo(np.float32).min
-# Scores of size 8 are within 2 (16 + 8) 2^-24 8 of ONNX Runtime's. Weights have that relative error, as has
-# their sum, for values of size 3.
+# Scores of magnitude 8 are within 2 (16 + 8) 2^-24 8 of ONNX Runtime's. The softmax weights and their sum
+# have this as relative error; they multiply values of magnitude 3.
 BOUND = 1e-4
 
 

@@ -47,8 +47,9 @@ CONSTANTS = {
 
 
 class Long:
-    """A model of equal blocks, with the operators whose neighbours planning looks at: sums after
-    convolutions, concatenated branches, gates, means, matrix products and functions of rows."""
+    """A model of equal blocks. A block has every pattern in which planning inspects the producers and
+    consumers of a node: sums after convolutions, concatenated branches, gates, means, matrix products and
+    functions of rows."""
 
     def __init__(self, blocks: int):
         self.nodes: list[Any] = []

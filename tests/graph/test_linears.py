@@ -104,7 +104,7 @@ def products(executable: Executable) -> list[str]:
 
 
 def why(executable: Executable) -> str:
-    """Return the reasons for a product for each layer, or for one for all."""
+    """Return the reasons for one product for each layer, or for one product for all layers."""
     return " ".join(one for one in executable.reasons.values() if "one product with" in one)
 
 
@@ -114,7 +114,7 @@ def test_one_product(
     matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Heads, form: str
 ) -> None:
     """The layers of several texts of an odd number of tokens are one product, whose parts attention reads in
-    place. Apart, they need two dispatches more."""
+    place. Separate products need two dispatches more."""
     one = run(matrices, heads, tmp_path, monkeypatch, form)
     (product,) = products(one)
     assert "coopmat" in product

@@ -151,7 +151,8 @@ def test_constants_that_make_a_value_larger() -> None:
 @pytest.mark.parametrize(("value", "op"), [(0, "Identity"), (9, "lookup")])
 @pytest.mark.parametrize("first", [True, False])
 def test_constants_of_equal_elements_are_numbers(value: int, op: str, first: bool) -> None:
-    """The addition of a mask of zeros to all scores is dropped; that of another number is a table."""
+    """The addition of a mask of zeros to all scores is dropped; the addition of another constant becomes a
+    table."""
     q, of_mask = QParams(0.1, 3), QParams(1.0, 0)
     own = {"a": of_mask, "b": q} if first else {"a": q, "b": of_mask}
     node = Node("add", ("m", "x") if first else ("x", "m"), ("y",), {**own, "y": q})

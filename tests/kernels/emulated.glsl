@@ -1,8 +1,8 @@
-// Matrices of a subgroup where there are no matrix units: what coopmat_types.glslh declares, and the
-// functions of GL_KHR_cooperative_matrix, in plain GLSL. A subgroup is SUBGROUP neighbouring invocations,
-// whatever the device's own are. Element e of an accumulator (m = e / MN, n = e % MN) is that of invocation e
-// % SUBGROUP, which keeps the row of W and the column of X that it needs. ELEMENTS, K_RUNS and HALF are
-// set by emulated.py.
+// Subgroup matrices for devices without matrix units: the declarations of coopmat_types.glslh and the
+// functions of GL_KHR_cooperative_matrix, in plain GLSL. A subgroup here is SUBGROUP neighbouring
+// invocations, whatever the device's subgroup size. Invocation e % SUBGROUP holds element e of an accumulator
+// (m = e / MN, n = e % MN), and the row of W and the column of X that the element needs. emulated.py sets
+// ELEMENTS, K_RUNS and HALF.
 #include "dot_forms.glslh"
 
 layout(constant_id = 10) const uint MM = 16;
@@ -61,7 +61,7 @@ struct MatrixAcc {
   SUM e[ELEMENTS];
 };
 
-#define subgroup_stores(n, n_end) true  // a subgroup's barrier is the workgroup's here
+#define subgroup_stores(n, n_end) true  // here a subgroup's barrier is a workgroup's
 
 #define element(i) (gl_LocalInvocationIndex % SUBGROUP + (i) * SUBGROUP)
 #define place_gl_CooperativeMatrixLayoutRowMajor(i) (element(i) / MN)
@@ -73,7 +73,7 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * K_RUNS; i_++) \
     matrix.k[i_] = array[(at) + place_##layout_(i_ / K_RUNS) * (stride) + i_ % K_RUNS]
 
-// k after k, each a line of rows.
+// Load a matrix whose memory has one line for each k, with the elements of all rows.
 #define load_matrix_of_lines(matrix, at, stride)                                                      \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * TERMS; i_++) {                                   \
     uint row_ = element(i_ / TERMS) % MN;                                                              \
@@ -133,7 +133,7 @@ struct MatrixAcc {
     high.k[r_][c_] = less_zeros(pair_word(word_, 1u, 0x64006400u), zero_);       \
   }
 
-// Words of two elements that an invocation has.
+// The words of a matrix that one invocation holds, with two elements each.
 #define WORDS_W (4u * ELEMENTS * K_RUNS)
 #define WORDS_X WORDS_W
 #define MOST_WORDS_W WORDS_W
@@ -146,7 +146,7 @@ struct MatrixAcc {
 #define MOST_LOADS_X LOADS_X
 #define word_of_run(l) ((l) / 4u * 8u + (l) % 4u)
 #define further_word(l) (word_of_run(l) + 4u)
-// Columns of x, 16 of them, are neighbours' here.
+// Here 16 neighbouring invocations hold 16 columns of x.
 #define WORDS_BOTH WORDS_X
 #define set_both(m, q, word, further) set_word(m, q, gl_LocalInvocationIndex % 16u < 8u ? (word) : (further))
 #define f16vec2 vec2
@@ -155,7 +155,7 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)        \
     m.k[i_ / 4u][i_ % 4u] = less_zeros(m.k[i_ / 4u][i_ % 4u], zeros.k[i_ / 4u][i_ % 4u])
 
-// Codes in 16-bit elements become a matrix; scales of outputs are one of sums.
+// Quantized codes in 16-bit elements become a float16 matrix; the scales of outputs become an accumulator.
 #define halves_of_codes(codes, nth, biased, zeros, halves)                                       \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++) {                        \
     uint r_ = i_ / 4u, c_ = i_ % 4u, word_ = codes.k[r_][c_];                                    \
@@ -163,7 +163,7 @@ struct MatrixAcc {
     else word_ = pair_word(word_, nth, biased);                                                  \
     halves.k[r_][c_] = less_zeros(word_, zeros.k[r_][c_]);                                       \
   }
-// Not a constant: Mesa 22.3 takes the upper half of one for 0.
+// The value is not a constant, because Mesa 22.3 reads the upper half of a constant as 0.
 #define fill_halves(matrix, value)                                        \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)   \
     matrix.k[i_ / 4u][i_ % 4u] = packHalf2x16(vec2((value) + float(p.first_group >> 31)))
@@ -179,7 +179,7 @@ struct MatrixAcc {
 #define add_scaled(total, scales, sums) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) total.e[i_] += scales.e[i_] * sums.e[i_]
 
-// Sums of other workgroups: in a buffer that all see.
+// Workgroups read each other's sums from a buffer.
 #define SHARED_BY_WORKGROUPS coherent
 #define barrier_between_workgroups() { memoryBarrierBuffer(); barrier(); }
 #define count_arrival(counter) atomicAdd(counter, 1u)

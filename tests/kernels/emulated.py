@@ -65,7 +65,7 @@ IN_PLACE = (  # expressions -> the macros of matrix_units.glsl
 REPLAYS = 200 if "VKQ_TEST_DEVICE" in os.environ else 4
 
 Wrong = tuple[str, str] | None  # (pattern, replacement)
-NOTHING = (r"add_product\(.*\);", ";")  # removes products: like matrix shapes that a driver does not list
+NOTHING = (r"add_product\(.*\);", ";")  # removes products, as if the driver did not support the shape
 
 
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:

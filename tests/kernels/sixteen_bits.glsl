@@ -1,4 +1,4 @@
-// float_numbers.glslh for float16 without 16-bit storage: two numbers are a word.
+// float_numbers.glslh for float16 without 16-bit storage: a word holds two numbers.
 #define FLOAT_NUMBERS_GLSLH
 #define Number uint
 #define Stored uint

@@ -95,8 +95,8 @@ def test_float16_rows(
 def test_the_first_matrices_of_16_outputs_are_taken(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first matrices of 16 outputs and 16 k in the device's list are used, to fit the weights' order;
-    without any the kernel is not used."""
+    """The first matrices of 16 outputs and 16 k in the device's list are used, because the order of the
+    weights fits them. If the list has none, the kernel is not used."""
     known(monkeypatch, straight_tile_cycles={"64x64": (1, 1)})
     for shapes, taken in (
         (("16x8x8", "16x16x16", "16x8x16"), ["16x16x16 f16"]),
@@ -109,8 +109,8 @@ def test_the_first_matrices_of_16_outputs_are_taken(
 
 @pytest.mark.parametrize(("of", "pairs"), [(GATHERED[HALF], True), (PLANES[HALF, "float32"], False)])
 def test_what_convolutions_should_take(of: OperandKind, pairs: bool) -> None:
-    """The model of a convolution's time counts an epilogue for each workgroup of a multiprocessor; gathering
-    workgroups start in pairs, so an odd last one takes as long as two."""
+    """The cost model of a convolution counts one epilogue for each workgroup that a multiprocessor runs.
+    Workgroups that gather pixels start in pairs, so an odd last workgroup takes as long as two."""
     facts = reported("nvidia-h200")
     variant, known = catalog().find(of.product, tile="64x64", y="any"), profile(facts)
     config = GemmConfig(variant, advertised_half(facts)[0], of)

@@ -25,7 +25,7 @@ from .test_half import layer_of
 CASES = [
     (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),
     (29, 328, "16x16x16"), (61, 584, "16x8x16"),
-    # Whole chunks of k: fewer than subgroups; one for some subgroups and none for others; several for all.
+    # k of whole chunks: some subgroups have one chunk and others none, or all subgroups have several.
     (8, 128, "16x8x16"), (1, 1280, "16x8x16"), (13, 1408, "16x16x16"), (16, 2176, "16x8x16"),
     (29, 1408, "16x16x16"), (32, 2176, "16x8x16"), (17, 128, "16x8x16"), (61, 1152, "16x8x16"),
     (64, 640, "16x16x16"),
@@ -103,8 +103,8 @@ def test_how_many_rows_and_workgroups_are_worth_it() -> None:
 
 
 def test_how_many_workgroups_of_runs_are_worth_it() -> None:
-    """With more than 32 rows the shader is chosen only up to a product of workgroups and k: at k = 4096 up to
-    528 workgroups on 132 multiprocessors."""
+    """With more than 32 rows the shader is chosen only if the number of workgroups times k is below a limit:
+    for k = 4096, up to 528 workgroups on 132 multiprocessors."""
 
     def taken(rows: int, k: int) -> list[int]:
         some = (65, 66, 132, 133, 196, 197, 528, 529, 1056, 1057, 2112, 2113)

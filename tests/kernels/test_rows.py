@@ -226,7 +226,7 @@ def test_edges(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, ops: tuple[s
 @pytest.mark.parametrize("name", ["normalize", "normalize_root"])
 def test_always_normal(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """For the scales that `always_normal` allows, steps that flush nothing have the same results. For smaller
-    scales they have not."""
+    scales the results differ."""
 
     def both(length: int, scale: float, epsilon: float) -> list[np.ndarray]:
         rng, rows = np.random.default_rng(7), np.zeros((12, length), np.int64)

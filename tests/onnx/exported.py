@@ -5,7 +5,7 @@
     python -m tests.onnx.exported compare FOLDER [DEVICE]      needs none of them
 
 *make* writes NAME.onnx and NAME.npz (its inputs). *compare* runs each network on the device without a
-fallback, as it is and quantized by onnxruntime.quantization (QDQ, int8, per channel), and compares all
+fallback, in float and quantized by onnxruntime.quantization (QDQ, int8, per channel), and compares all
 results with ONNX Runtime's.
 """
 
@@ -130,7 +130,7 @@ def _transformer(kind: str, options: dict[str, Any], inputs: dict[str, tuple[int
         model = getattr(transformers, f"{prefix}{task}")(config)
 
         class First(torch.nn.Module):  # type: ignore[misc, name-defined]
-            """The first result alone."""
+            """A model that returns only the first result of another model."""
 
             def __init__(self) -> None:
                 super().__init__()

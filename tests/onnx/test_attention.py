@@ -15,8 +15,8 @@ from tests.onnx.test_operators import MICROSOFT, model
 from vkq.onnx.cpu import cpu_session
 
 MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # padded to the right
-# Scores of size 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's, which is also the relative error
-# of weights; these multiply values of size 3, which are added.
+# Scores of magnitude 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's. The softmax weights have
+# this as relative error; they multiply values of magnitude 3, and the products are summed.
 BOUND = 1e-4
 
 
@@ -47,8 +47,8 @@ def test_multi_head_attention(device: vkq.Device, names: str) -> None:
 
 @pytest.mark.parametrize("unidirectional", [0, 1])
 def test_padding_to_the_left(device: vkq.Device, unidirectional: int) -> None:
-    """Results are close to ONNX Runtime's if the first tokens see only hidden keys. Then -10000 + score is
-    rounded to 2^-10, and weights have that relative error."""
+    """Results are close to ONNX Runtime's if the first tokens see only hidden keys. In this case -10000 +
+    score is rounded to 2^-10, and the softmax weights have this relative error."""
     fed, a = {"x": normal(2, 5, 19), "m": MASK[:, ::-1].copy()}, {"unidirectional": unidirectional}
     constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
     ((y, want),) = both(device, "Attention", fed, constants, "xwbm", num_heads=2, **a)
@@ -63,8 +63,8 @@ def test_causal_multi_head_attention(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("form", ["ends", "ends and starts", "queries", "widths"])
 def test_masks_and_widths(device: vkq.Device, form: str) -> None:
-    """Results are within the bound with masks as lengths or for each query, and with values of another width
-    than keys."""
+    """Results are within the bound with masks given as lengths or one mask for each query, and with values
+    whose width differs from the keys'."""
     masks = {
         "ends": np.int32([5, 3]),
         "ends and starts": np.int32([5, 4, 0, 2]),
@@ -80,7 +80,8 @@ def test_masks_and_widths(device: vkq.Device, form: str) -> None:
 @pytest.mark.parametrize("held", [0, 3])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> None:
-    """GPT-2's cache is right: past and present keys and values in one tensor, causal after the past."""
+    """GPT-2's cache is right: one tensor has keys and values of the past, another the present ones; attention
+    is causal after the past."""
     fed = {"x": normal(2, 5, 19), "c": normal(2, 2, 2, held, 13, seed=3)}
     if masked:
         fed["m"] = np.int32([[0] * 2 + [1] * (held + 3), [1] * (held + 5)])
@@ -135,8 +136,8 @@ def test_float16(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("form", ["all in q", "k and v in k", "by head"])
 def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
-    """Attention reads q, k and v of each head packed in one value, which ONNX Runtime supports only on other
-    devices; keys and values by head come from an encoder."""
+    """Attention reads q, k and v of each head packed in one tensor, which ONNX Runtime supports only on other
+    devices. Keys and values that have an axis of heads come from an encoder."""
     q, k, v = (normal(2, 5, 2, 13, seed=i) for i in range(3))
     apart = {name: x.reshape(2, 5, 26) for name, x in zip("qkv", (q, k, v), strict=True)}
     ((plain, want),) = both(device, "MultiHeadAttention", apart, {}, "qkv", num_heads=2)

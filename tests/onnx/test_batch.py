@@ -93,8 +93,8 @@ def images() -> np.ndarray:
 def test_what_mixes_a_batch_is_refused_first(
     any_device: vkq.Device, images: np.ndarray, kind: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Models that mix the images of a batch are refused first. With a batch of 3 even the transposed shape
-    looks like a batch."""
+    """Models that mix the images of a batch are refused before they run. With a batch of 3 even the
+    transposed shape looks like a batch."""
     opened = session(any_device, MIXED[kind])
     monkeypatch.setattr(opened, "_executable", lambda arrays: pytest.fail("it ran"))
     with pytest.raises(vkq.ArgumentError, match=r"map: output 'y' has shape \[.*for a batch of"):

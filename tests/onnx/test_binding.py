@@ -99,7 +99,8 @@ def test_a_cache_that_grows_never_crosses(device: vkq.Device, crossings: Counter
 
 
 def test_results_have_memory_of_their_own(device: vkq.Device) -> None:
-    """Returned results do not change, even if they are aliases of inputs, or later runs write results."""
+    """Returned results do not change, even if they are aliases of inputs, or if later runs write new
+    results."""
     session = vkq.onnx.InferenceSession(MODEL, device)
     first, second = feed(3, 0), feed(3, 1)
     past = vkq.Tensor.from_numpy(first["past"], device)

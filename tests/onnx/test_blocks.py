@@ -97,8 +97,8 @@ def compare(
     assert "q4gsw" in str(session.explain({"x": x.shape}))  # the name in shader variants
 
 
-# One row, few and many, leading axes; each type with and without zero points; the smallest blocks, and blocks
-# larger than the largest group; a Gemm's matrix in both orders.
+# Cases: one, few and many rows; leading axes; each type with and without zero points; the smallest blocks,
+# and blocks larger than the largest group; a Gemm's matrix in both orders.
 @pytest.mark.parametrize(
     ("op", "shape", "n", "dtype", "block", "points", "options"),
     [
@@ -153,8 +153,8 @@ def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(*found)
 
 
-# Block sizes that are not group sizes, some with half a byte at the end of a block, one much longer than K;
-# blocks along N, as many as along K.
+# Blocks whose size no group has: some end with half a byte, and one is much longer than K. Also as many
+# blocks along N as along K.
 @pytest.mark.parametrize(
     ("k", "n", "block", "axis"),
     [(40, 8, 20, 0), (33, 8, 11, 0), (72, 8, 1024, 0), (64, 8, 4, 1), (256, 256, 256, 1)],
@@ -208,7 +208,7 @@ def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4), (0, 3), ()])
 def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_path: Path) -> None:
-    """4-bit constants are read completely, also an odd count, which leaves half a byte."""
+    """4-bit constants are read completely, also an odd number of them, which leaves half a byte."""
     want = np.resize(np.arange(*RANGES[dtype]), shape).astype(codes(dtype, (1,)).dtype)
     tensor = numpy_helper.from_array(want, "w")
     if stored == "as int32":

@@ -14,7 +14,7 @@ import vkq.onnx
 from vkq.graph.passes import sweep
 from vkq.ops import take
 
-MOST_BYTES = 128 << 20  # most memory of Python and NumPy together, while a model is refused
+MOST_BYTES = 128 << 20  # limit of Python's and NumPy's memory together while a model is refused
 HUGE = 2**62
 
 

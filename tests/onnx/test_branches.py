@@ -31,7 +31,7 @@ def model(nodes: Any, constants: dict[str, Any], sizes: Any = X.shape, outputs: 
 
 
 def compared(device: vkq.Device, data: bytes, *arrays: np.ndarray) -> list[str]:
-    """Return the operators that ran, all of them on the device."""
+    """Check the results, and that every node ran on the device; return the operators that ran."""
     session = vkq.onnx.InferenceSession(data, device)
     for x in arrays:
         for got, want in zip(session.run(None, {"x": x}), onnxruntime_results(data, {"x": x}), strict=True):

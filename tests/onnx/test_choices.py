@@ -33,7 +33,7 @@ def operands(dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_quantized_where(device: vkq.Device, dtype: str) -> None:
-    """Where selects 8-bit values by flags that are an input and broadcast; another input uses the same
+    """Where selects 8-bit values by an input of flags, which is broadcast; other flags use the same
     executable."""
     inputs, constants = operands(dtype)
     names = ["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"]

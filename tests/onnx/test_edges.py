@@ -87,7 +87,7 @@ def test_pads_that_no_data_allows_name_their_node(
 @pytest.mark.parametrize("auto", ["NOTSET", "SAME_LOWER", "SAME_UPPER"])
 @pytest.mark.parametrize("size", [(4, 9), (5, 10)])
 def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size: tuple[int, int]) -> None:
-    """The odd padding goes to the start, except with SAME_UPPER."""
+    """If the total padding is odd, its extra element is at the start, except with SAME_UPPER."""
     x = bytes_of((1, 2, 2, 5), "uint8")
     constants = q("x", 0.05, 100, "uint8") | {
         "w": bytes_of((2, 3, 3, 2), "int8", 1), "ws": np.float32(0.01), "wz": np.int8(0),
@@ -100,8 +100,8 @@ def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size:
 
 
 def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> None:
-    """16-bit activations keep float weights in the fallback, where an optimizer of ONNX Runtime would
-    quantize them per tensor, even weights that a DequantizeLinear produced."""
+    """In the fallback, layers with 16-bit activations keep their float weights, also weights from a
+    DequantizeLinear; an optimizer of ONNX Runtime would quantize the weights per tensor."""
     rng = np.random.default_rng(0)
     x, scales = rng.standard_normal((1, 3, 8, 8)).astype(np.float32), np.array([1e-3, 1e-4, 5e-3, 3e-5])
     constants = {
@@ -303,8 +303,8 @@ def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("size", [(5, 4), (9,)], ids=["image", "line"])
 @pytest.mark.parametrize("strides", [1, 3])
 def test_averages_of_the_image(any_device: vkq.Device, size: tuple[int, ...], strides: int) -> None:
-    """Average pools with a kernel of the image's size use ONNX Runtime's separate formula for this case:
-    bytes differ at ties."""
+    """Average pools with a kernel of the image's size use ONNX Runtime's separate formula for this case,
+    whose bytes differ at ties."""
     x = bytes_of((2, 300, *size), "uint8")
     how = {"kernel_shape": size, "strides": [strides] * len(size)}
     constants = q("x", 1 / 16, 128, "uint8") | q("y", 1 / 60, 83, "uint8")

@@ -129,8 +129,8 @@ def test_further_inputs(device: vkq.Device, name: str) -> None:
 
 
 def test_a_total_of_the_run(any_device: vkq.Device) -> None:
-    """A total length given in each run decides a shape, so each new value prepares the model; a mask gives
-    the length by its shape."""
+    """A total length given in each run decides a shape, so each new value prepares the model again; a mask
+    gives the length by its shape."""
     fed = {"q": normal(1, 1, 160), "y": normal(1, 2, 4, 16), "z": normal(1, 2, 4, 16)}
     node = helper.make_node(
         "GroupQueryAttention", ["q", "", "", "y", "z", "last", "total"], ["o", "py", "pz"],

@@ -297,8 +297,8 @@ def test_islands(any_device: vkq.Device) -> None:
 def test_another_length_costs_its_plan_alone(
     any_device: vkq.Device, bert: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another text lowers nothing; another length makes a plan, but neither reads the model nor makes a
-    layer. The test counts this work."""
+    """A new text of the same length lowers nothing. A new length makes a plan, but neither reads the model
+    nor makes a layer. The test counts this work."""
     session = vkq.onnx.InferenceSession(bert, any_device)
     session.run(None, text(1, 7))
     count = Counter[str]()

@@ -57,8 +57,8 @@ def test_the_oracle_agrees(models, tmp_path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_is_shared(any_device: vkq.Device, models, tmp_path, kind: str) -> None:
-    """Intermediate values share memory: at most 1.3 times the bytes in use at one step. Previous content of
-    that memory changes nothing."""
+    """Intermediate values share memory of at most 1.3 times the bytes that are in use at one step. The
+    memory's previous content does not change results."""
     session = vkq.onnx.InferenceSession(model_of(models, kind, "qdq_int8", tmp_path), any_device)
     feed = feed_of()
     want = session.run(None, feed)

@@ -1,7 +1,7 @@
 """ONNX's own tests of single nodes, run by the backend on a device, and by the NumPy oracle.
 
-Tests of quantized operators, and of movement of 8-bit values, must pass by name. No other test that vkq
-accepts may fail; the totals are stated (the first also in docs/models.md).
+Tests of quantized operators, and of movement of 8-bit values, are listed by name and must pass. No other test
+that vkq accepts may fail; the totals are stated (the first also in docs/models.md).
 """
 
 from collections import Counter

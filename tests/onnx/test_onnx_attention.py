@@ -68,8 +68,8 @@ def test_float16(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("causal", [0, 1])
 def test_lengths(device: vkq.Device, causal: int) -> None:
-    """Attention of opset 24 accepts lengths: other nodes write a cache, and each batch uses as many of its
-    keys as its length."""
+    """Attention of opset 24 accepts lengths: other nodes write a cache, and each batch element reads only its
+    first keys, as many as its length."""
     fed = {"q": normal(2, 6, 3, 8), "k": normal(2, 2, 9, 8, seed=1), "v": normal(2, 2, 9, 8, seed=2)}
     fed["n"] = np.int64([4, 9])
     node = helper.make_node("Attention", ["q", "k", "v", "", "", "", "n"], ["o"], is_causal=causal)

@@ -326,7 +326,7 @@ def test_split_of_opset_11(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_a_part_without_elements(any_device: vkq.Device, dtype: str) -> None:
-    """A part of a concatenation without elements is neither written nor read."""
+    """A concatenation neither reads nor writes an operand that has no elements."""
     x = bytes_of((2, 3), dtype) if dtype == "uint8" else np.ones((2, 3), np.float32)
     split = helper.make_node("Split", ["x", "sizes"], ["a", "b"], axis=1)
     both = helper.make_node("Concat", ["b", "a"], ["y"], axis=1)

@@ -116,7 +116,7 @@ WINDOWS = {
 @pytest.mark.parametrize("options", WINDOWS.values(), ids=WINDOWS.keys())
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool with margins"])
 def test_pools(device: vkq.Device, op: str, options: dict[str, Any]) -> None:
-    """Pools give ONNX Runtime's values, also for windows beyond the margins, and windows that read no row or
+    """Pools give ONNX Runtime's values, also for windows beyond the padding, and windows that read no row or
     column."""
     x = np.random.default_rng(8).normal(-3, 1, (2, 3, 9, 32)).astype(np.float32)
     more: dict[str, Any] = {"count_include_pad": 1} if op.endswith("margins") else {}

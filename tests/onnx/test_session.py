@@ -91,8 +91,8 @@ def test_every_batch_and_size(any_device: vkq.Device, resnet: bytes, filter_: by
 
 
 def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: bytes) -> None:
-    """If executables of all shapes take more memory than allowed, the least recently used is dropped; one is
-    always kept."""
+    """If the executables of all shapes together take more memory than allowed, the least recently used is
+    dropped; one is always kept."""
     session = vkq.onnx.InferenceSession(filter_, any_device)
     made = session._executables
 
@@ -241,7 +241,8 @@ def test_map_again_prepares_nothing(any_device: vkq.Device, resnet: bytes) -> No
 
 
 def test_map_on_the_cpu_too(any_device: vkq.Device, folder: Path) -> None:
-    """`map` works for models with parts on the CPU, which cannot overlap and run at once."""
+    """`map` works for models with parts on the CPU: their runs cannot overlap, so each run ends before the
+    next begins."""
     model, x = partly(folder), images(2, 3, 16, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)

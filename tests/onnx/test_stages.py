@@ -97,7 +97,8 @@ def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device)
 
 
 def test_a_length_that_the_device_counts(any_device: vkq.Device) -> None:
-    """A length computed on the device is used without a CPU: Range reads a value from an earlier stage."""
+    """A length computed on the device is used without the fallback: Range reads a value from an earlier
+    stage."""
     nodes = [
         node("Max", "x zero", "m"),
         node("ReduceSum", "m", "s", keepdims=0),

@@ -69,9 +69,9 @@ def ran(device: vkq.Device, data: bytes, shape: tuple[int, ...]) -> Sequence[Nod
     return session.explain({"x": shape}).rows
 
 
-# The scales of the operands and of the result, whose zero point may move ties. A bounded QLinearAdd has the
-# bytes of float operators with these scales, with neighbouring scales, or with none: where rounded operands
-# decide many ties, or where the zero point is odd.
+# Cases: (scales of both operands and of the result), zero point of the result, expected operator. The bytes
+# of float operators are those of a bounded QLinearAdd with the same scales, or with neighbouring scales, or
+# with no scales, so that a table is needed: rounded operands decide many ties, or the zero point is odd.
 BOUNDED = [
     ((0.0361237, 0.0419871, 0.05), 0, "conv2d+add"),
     ((0.0363537, 0.0351005, 0.05), 0, "conv2d+add"),
@@ -86,8 +86,8 @@ BOUNDED = [
 def test_a_sum_and_its_bounds(
     any_device: vkq.Device, scales: tuple[float, ...], zero_point: int, operator: str, bounds: Any
 ) -> None:
-    """ONNX Runtime adds in float if a Relu or Clip with an effect is behind the sum. The convolution before
-    the sum adds and bounds, unless only a table has these bytes."""
+    """ONNX Runtime adds in float if a Relu or Clip that changes values follows the sum. The convolution
+    before the sum then adds and clamps in its epilogue, unless only a table gives the same bytes."""
     model, shape = Quantized(), (1, 8, 7, 6)
     x = model.stored("x", scales[0], 5)
     y = model.stored(model.op("Conv", x, model.weight(8, 8, 1, 1)), scales[1], -9)
@@ -99,9 +99,10 @@ def test_a_sum_and_its_bounds(
 
 
 def block(model: Quantized, x: str, width: int, kind: str) -> str:
-    """Add a LayerNormalization, a product and a residual sum. *kind*: the place or another reader of the
-    residual; "biased": the product has a bias, which becomes a table for each channel; "flat": the product is
-    between two Reshapes."""
+    """Add a LayerNormalization, a product and a residual sum. *kind*: "first" or "second": the residual's
+    position in the sum; "later" or "own": a later Mul or the product itself also reads the residual;
+    "biased": the product has a bias, which becomes a table for each channel; "flat": the product is between
+    two Reshapes."""
     ones = [model.constant(model.random.normal(1, 0.2, width).astype(np.float32)) for _ in range(2)]
     y = model.stored(model.op("LayerNormalization", x, *ones, axis=-1), 0.02, 3)
     if "flat" in kind:

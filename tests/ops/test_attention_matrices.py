@@ -59,7 +59,8 @@ def test_matrix_units(
 
 @pytest.mark.parametrize("keys", [18, 19, 61])
 def test_keys_beyond_the_last(strict_device: vkq.Device, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mask's padding, which is 0, exceeds its values here; scores beyond the last key decide nothing."""
+    """Scores beyond the last key do not affect results, although the mask's padding (0) here exceeds all
+    values of the mask."""
     with_units(strict_device, monkeypatch)
     case = blocked(2, 2, 17, keys, 32, 32, (2, 1, 1, keys))
     steps, (q, k, v, mask) = case.steps, case.arrays

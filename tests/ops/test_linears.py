@@ -47,7 +47,8 @@ def layers(device: vkq.Device, dtype: Any = "int8", points: bool = False, **opti
 
 
 def with_tables(device: vkq.Device, dtype: Any, **options: Any) -> list[vkq.Linear]:
-    """Return layers with a table for each channel, none, and one for all channels."""
+    """Return three layers: with a table for each channel, without a table, and with one table for all
+    channels."""
     found, rng = layers(device, dtype, **options), np.random.default_rng(2)
     for layer, shape in ((found[0], (WIDTHS[0], 256)), (found[2], (256,))):
         layer.finish(through_table(rng.integers(-128, 128, shape).astype(np.int8), QParams(0.5, 4, dtype)))

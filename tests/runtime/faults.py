@@ -99,7 +99,7 @@ def _array(y: Any) -> Any:
 
 
 def takes_tensors(name: str) -> bool:
-    """Return True if an operator accepts a Tensor, and returns an unread one."""
+    """Return True if an operator accepts a Tensor and returns a Tensor that has not been read."""
     return not name.startswith(("integer", "network", "flatten", "reshape"))
 
 

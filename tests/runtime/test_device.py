@@ -179,8 +179,8 @@ def test_a_device_that_fails_to_open_is_closed(device: vkq.Device) -> None:
 
 
 def test_a_device_that_is_forgotten_is_freed(device: vkq.Device) -> None:
-    """A device without references is freed: it is not closed, has pending work and work in flight, and is
-    garbage-collected in any order without a message."""
+    """A device without references is freed, although it was not closed and has work pending and in flight.
+    The garbage collector frees it and its objects in any order, without a message."""
     for _ in range(5):
         gone = vkq.Device(device.name)
         one = work.linear(gone)

@@ -138,7 +138,8 @@ def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device)
 
 
 def test_choices_are_literals(device: vkq.Device) -> None:
-    """Choices are literals, because SwiftShader compiles the code of every alternative of other choices."""
+    """Choices are literals, because SwiftShader compiles the code of every alternative if a choice is not a
+    literal."""
     for name, left in (
         ("gemm_q8ta_q8csw__tiled:float.q8to.8x8", {"LOCAL_X", "LOCAL_Y"}),
         ("binary_q8__word:table.same", {"LOCAL_X", "LANE_AXIS"}),
