@@ -6,12 +6,12 @@
 The rows are kept in results/accuracy.json; a new row replaces the earlier row of the same network and method.
 --write puts all rows as a table into docs/models.md.
 
-The networks are from examples/train_scenes.py and examples/train.py. The digits that no training saw are
-split into two halves: scenes with one half calibrate, scenes with the other half measure. The column "dB" is
-the signal-to-noise ratio of the worst output channel. "same" is the share of decisions that are equal to the
-float model's: digits, classes of pixels, or detections (what non-maximum suppression leaves), whose boxes
-must overlap by 80 %. "out" is the share of multiply-adds that leave int8. ONNX Runtime's CPU provider
-computes the results; vkq returns the same bytes."""
+The networks are from examples/train_scenes.py and examples/train.py. The digits that were not used for
+training are split into two halves: scenes with one half calibrate, scenes with the other half measure. The
+column "dB" is the signal-to-noise ratio of the worst output channel. "same" is the share of decisions that
+are equal to the float model's: digits, classes of pixels, or detections (what non-maximum suppression
+leaves), whose boxes must overlap by 80 %. "out" is the share of multiply-adds that leave int8. ONNX Runtime's
+CPU provider computes the results; vkq returns the same bytes."""
 
 import argparse
 import json
@@ -90,8 +90,8 @@ def same_decisions(network: str, real: np.ndarray, got: np.ndarray) -> tuple[int
 
 def detections(y: np.ndarray) -> np.ndarray:
     """Return what one scene's output (4 + kinds, cells) finds, (count, 5): box and kind of each cell whose
-    best score is above SURE, without those whose box overlaps by DOUBLE with a surer one's (non-maximum
-    suppression)."""
+    best score is above SURE, without each cell whose box overlaps by DOUBLE with the box of a cell with a
+    higher score (non-maximum suppression)."""
     scores, left = y[4:].max(0), list[np.ndarray]()
     for cell in np.argsort(-scores, kind="stable"):
         box = y[:4, cell]

@@ -115,8 +115,8 @@ class InC:
 def measured(
     arguments: list[str], folder: Path, cached: bool, runs: int, want: str, in_c: InC | None
 ) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of each step in every process, in Python and in C. With cached pipelines, one
-    uncounted process fills the cache first."""
+    """Return the seconds of each step in every process, in Python and in C. If cached pipelines are measured,
+    one uncounted process fills the cache first."""
     rows, of_c = [], []
     for _ in range(runs + cached):
         if not cached:

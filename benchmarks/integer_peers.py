@@ -2,11 +2,11 @@
 
 The output says which results are exact and how long they take. Every result is first compared with NumPy's
 (for a large image, only eight lines of the maps). If a vkq result differs, no time is printed and the exit
-code is 1. If another library's result differs, the output gives the number of wrong places and the largest
+code is 1. If another library's result differs, the output gives the number of wrong elements and the largest
 error. There are three clocks: `gpu` (device timestamps or CUDA events around packing and kernels, with images
 and result on the device), `call` (arrays in, arrays out) and `best` (a kept vkq.integer.Templates: an array
-in, the best places out). Usage: integer_peers.py [--device NAME] [--json FILE] [--seconds S] [--only CASE],
-where S is the least time of one measurement."""
+in, the best positions out). Usage: integer_peers.py [--device NAME] [--json FILE] [--seconds S] [--only
+CASE], where S is the least time of one measurement."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Row:
 
 def vkq_rows(device: vkq.Device, work: Work, seconds: float) -> Iterator[Measure]:
     """Measure each possible path on the device's clock, then whole calls, then the search for the best
-    places."""
+    positions."""
     x, w, p = work.x, work.w, work.p
     bias = np.zeros(len(w), np.int64)
     wide = accumulator("", range_of(x), w, bias, "auto") == np.int64
@@ -98,7 +98,7 @@ def vkq_rows(device: vkq.Device, work: Work, seconds: float) -> Iterator[Measure
 
 
 def gpu_clock(device: vkq.Device, plan: Any, x: vkq.Tensor, y: vkq.Tensor) -> Callable[[int], float]:
-    """Return a function that times n dispatches and their barriers between two marks."""
+    """Return a function that times n dispatches and their barriers between two device timestamps."""
 
     def body(n: int) -> float:
         with device.record(marks=2) as recording:

@@ -40,7 +40,7 @@ def at_batch(path: str, batch: int) -> bytes:
     model = onnx.load(path)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = batch
-    del model.graph.value_info[:]  # these give the old batch size
+    del model.graph.value_info[:]  # the shapes in these entries have the old batch size
     return bytes(model.SerializeToString())
 
 

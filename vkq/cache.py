@@ -145,8 +145,8 @@ def _touch(path: Path) -> None:
 
 
 def _evict(folder: Path, added: int) -> None:
-    """If the folder is larger than `MOST_BYTES`, delete the least recently used files until it has three
-    quarters of that."""
+    """If the folder is larger than `MOST_BYTES`, delete the least recently used files until the folder has at
+    most three quarters of `MOST_BYTES`."""
     if folder != cache_dir():
         return
     if folder in _sizes and _sizes[folder] + added <= MOST_BYTES:

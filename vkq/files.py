@@ -27,7 +27,7 @@ def read(path: Path, most_bytes: int) -> bytes:
 
     Raises:
         OSError: it cannot be read, is not a regular file, or is larger than *most_bytes*; ``strerror`` says
-        so.
+        which.
     """
     data = read_start(path, most_bytes + 1)
     if len(data) > most_bytes:

@@ -3,7 +3,7 @@ else.
 
 The child runs isolated (``python -I``): neither the working directory nor a ``PYTHON*`` variable decides what
 it imports. It gets the folders of this process's ``sys.path`` without the working directory, and vkq's own
-last. Its messages use a separate channel, JSON objects by the line, which a driver's output cannot garble.
+last. Its messages use a separate channel with one JSON object a line, which a driver's output cannot garble.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import IO, Any, Literal
 
 # Set in a child, which then starts no children: seconds after which the child ends itself.
 CHILD = "VKQ_CHILD"
-KEPT_BYTES = 1 << 20  # a child's output is kept up to this number of last bytes
-_GRACE_S = 30  # seconds after which a child ends when its parent was killed
+KEPT_BYTES = 1 << 20  # how many of the last bytes of a child's output are kept
+_GRACE_S = 30  # seconds after its time limit at which a child ends itself if its parent was killed
 _ROOT = Path(__file__).resolve().parents[1]  # the folder that holds vkq
 _BOOT = (
     "import json, sys; path = json.loads(sys.argv[1]);"
@@ -70,8 +70,8 @@ def command(module: str, *arguments: str) -> list[str] | None:
 
 
 def _path() -> list[str]:
-    """Return the child's import path: this process's folders without the working directory, by whatever
-    name."""
+    """Return the child's import path: this process's folders without the working directory, however its path
+    is written."""
     try:
         here = os.path.realpath(os.getcwd())
     except FileNotFoundError:  # the working directory was deleted
@@ -177,8 +177,7 @@ def _objects(text: str) -> list[dict[str, Any]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------ the
-# child
+# -------------------------------------------------------------------------------------------------- the child
 
 
 def begin() -> Callable[..., None]:

@@ -1,5 +1,6 @@
-"""Locks that raise an error where a plain lock would wait for ever: for a thread left behind by a fork, or
-for the thread itself; and work for other threads, even if no thread can be started."""
+"""Locks that raise an error where a plain lock would wait for ever: if the lock's holder is a thread that a
+fork left behind, or the waiting thread itself. Also a way to run work in other threads that works even if no
+thread can be started."""
 
 from __future__ import annotations
 

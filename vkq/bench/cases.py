@@ -86,8 +86,8 @@ def _numbers(text: str, value: str) -> list[str]:
 
 
 def swept(cases: Sequence[Case]) -> str | None:
-    """Return the name of the only size in which the cases differ (``M``, ``IC``, ...); None if several or
-    none differ."""
+    """Return the name of the only size in which the cases differ (``M``, ``IC``, ...); None if no size or
+    more than one size differs."""
     sizes = [dict(item.split("=") for item in case.name.partition("[")[2][:-1].split(",")) for case in cases]
     if len({case.op for case in cases}) != 1:
         return None

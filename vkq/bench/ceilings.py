@@ -23,7 +23,7 @@ DOTS = ("dot_s8s8", "dot_u8s8", "dot_u8u8")
 OPERATIONS = {
     **dict.fromkeys(DOTS, 2 * 4 * 16),
     "fp32_fma": 2 * 4 * 4,
-}  # operations of one step of all chains of an invocation
+}  # operations of an invocation in one step: the sum over its independent chains
 INVOCATIONS = 64  # of a workgroup
 MATRIX_CHAINS = 8  # independent accumulators of a subgroup
 MATRIX_SUBGROUPS = 4  # of a workgroup

@@ -48,9 +48,9 @@ def compare(
 ) -> Changes:
     """Compare two runs, measurement by measurement: the same case, scheme, scale, method, path and clock.
 
-    *clocks*: compare only these clocks; empty means all. *ignore_path*: compare the runs on any path; if a
-    run has several, its fastest. Raises ArgumentError in three cases: the runs are of two devices (by UUID
-    and name) and *any_device* is False; they have no measurement in common; or only one of them rotated its
+    *clocks*: compare only these clocks; empty means all. *ignore_path*: compare the fastest path of each run,
+    even if the paths differ. Raises ArgumentError in three cases: the runs are of two devices (by UUID and
+    name) and *any_device* is False; they have no measurement in common; or only one of them rotated its
     inputs among copies.
     """
     ids = [(run.device["uuid"], run.device["name"]) for run in (old, new)]

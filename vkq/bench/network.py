@@ -139,7 +139,7 @@ def measure(network: Network, device: Device, request: Request, result: Result, 
     except VkqError as error:  # rows that were added before the error stay
         skip(network, result, str(error))
     finally:
-        vars(network).pop("executable", None)  # frees the memory of this model, which the next model may need
+        vars(network).pop("executable", None)  # frees this model's memory: the next model may need it
 
 
 def skip(network: Network, result: Result, reason: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.99  # confidence of a ratio's interval
-FLOOR = 0.02  # ratios nearer to 1 count as equal: buffer addresses alone change times as much
+FLOOR = 0.02  # ratios within 2 % of 1 count as equal: other buffer addresses alone change times by 2 %
 DRIFT = 0.05  # a larger change from the first fifth's median to the last fifth's gives a warning
 OUTLIERS = 0.05  # a larger share of the samples gives a warning
 THROTTLED = 0.85  # a warning is given if a sentinel's rate is below this share of its median

@@ -151,7 +151,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "act": ("none", "relu", "relu6"),
     "method": tuple(dict.fromkeys(name for names in METHODS.values() for name in names)),
 }
-# Every problem is checked with each of these; together they cover every output, dtype and epilogue.
+# Every problem is checked with each variation. Together, variations cover every output, dtype and epilogue.
 _VARIATIONS: tuple[dict[str, Any], ...] = (
     {},
     {"x": "uint8", "scheme": "q8ta_q8csw", "act": "relu"},

@@ -1,5 +1,5 @@
-"""Seeded operands for a problem, over the whole range of their dtypes, with scales over six decades and zero
-points at the ends."""
+"""Seeded operands for a problem: values over the whole range of their dtypes, scales over six decades, and
+zero points often at an end of the dtype."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def random_data(
     w_zero_points: Literal["none", "tensor", "channel"] = "none",
     extreme: bool = False,
 ) -> Data:
-    """Return operands over the whole range of their dtypes, with scales over six decades and zero points
-    often at an end.
+    """Return operands: values over the whole range of their dtypes, scales over six decades, and zero points
+    often at an end of the dtype.
 
     One case in four has power-of-two scales, so that exact ties occur. *w_range*: the weights' bounds, both
     included; None for all of w_dtype. *extreme*: the data is at the ends of its dtype, so that accumulators

@@ -1,9 +1,9 @@
 """Replay workloads many times: each result must equal the reference's every time; float sums must be within
 the bound and the same every time.
 
-Published phone drivers are wrong in some runs, in all runs except the first, or only when the device is warm
-or has just woken up. So inputs alternate, results and scratch memory are overwritten before each run, and
-large problems run cold, after load and after rest.
+Some released phone drivers give wrong results in some runs, in all runs except the first, or only when the
+device is warm or has just woken up. So inputs alternate, results and scratch memory are overwritten before
+each run, and large problems run cold, after load and after rest.
 """
 
 from __future__ import annotations

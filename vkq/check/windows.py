@@ -21,7 +21,7 @@ from ..reference.softmax import softmax_onnxruntime
 from ..runtime.device import Device
 
 Array = npt.NDArray[Any]
-# (text, function on a device, function of the reference).
+# (description, function that runs on a device, function that computes the reference).
 Case = tuple[str, Callable[[Device], Array], Callable[[], Array]]
 LARGE = 4  # one in LARGE cases is large
 LONGEST = 17.5  # most elements of a row or an area, as a power of two: 185,000

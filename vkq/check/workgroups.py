@@ -37,7 +37,7 @@ def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
     of the result in *y*; "" if the dispatch has only one workgroup, or the shader's tiles are not known."""
     steps = [s for one in recording.steps for s in one.steps if any(one.slots[n] is y for n in s.writes)]
     tile = _tile(steps[-1]) if steps else None
-    # In this case rows of images are padded to multiples of four.
+    # If the width is not a multiple of four, rows of images are padded, so indices do not give the workgroup.
     if tile is None or (wrong.ndim == 4 and wrong.shape[3] % 4):
         return ""
     (rows, columns), total = tile, sum(x * y for _, x, y in steps[-1].grids)

@@ -58,8 +58,9 @@ NETWORK = (
 # Two layers with the same input. Both store quantized rows in the same scratch memory, so the second layer
 # overwrites the rows that the first reads.
 SHARING = ("linear[M=33,K=75,N=37]/seed=26,float_in", "linear[M=33,K=75,N=41]/seed=27,float_in")
-# Problems with many workgroups. Published drivers compute some of them wrongly: Adreno 840 at M = 1024 to
-# 1500 (pytorch/executorch#22327), Adreno at 48 -> 168, 176, 184 and 192 channels (pytorch/executorch#21938).
+# Problems with many workgroups. Some released drivers compute some of these problems wrongly: Adreno 840 with
+# M = 1024 to 1500 (pytorch/executorch#22327), Adreno with 48 -> 168, 176, 184 and 192 channels
+# (pytorch/executorch#21938).
 LARGE = (
     "linear[M=1500,K=384,N=384]/seed=31",
     *(
@@ -88,9 +89,9 @@ class Work:
 
 
 def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator[Work]:
-    """Yield all workloads. Workloads that alone detect some fault come first, so that slow devices reach
-    them; large workloads come last. *texels*: include kernels that read texels, even if the device would not
-    choose them."""
+    """Yield all workloads. First come the workloads that detect a fault which no other workload detects, so
+    that slow devices reach them too; large workloads come last. *texels*: include kernels that read texels,
+    even if the device would not choose them."""
     if texels:
         for name in TEXTURED:
             for work in _single(device, name, ("auto",)):

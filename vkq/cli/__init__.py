@@ -70,7 +70,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     whole = parser()
     options, unknown = whole.parse_known_args(argv)
     several = getattr(options, "several", None)  # name of the argument that takes any number of words
-    # Argparse accepts such words only if they are adjacent.
+    # Argparse accepts the words of this argument only if they are adjacent.
     if several and not any(word.startswith("-") for word in unknown):
         setattr(options, several, [*getattr(options, several), *unknown])
     elif unknown:
@@ -110,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _parsed(argv)
             return int(options.run(options))
         finally:
-            # Restored only for a caller in this process. The command keeps its format until the process
-            # exits, because writing the caches then may also warn.
+            # Restore the warnings' format only for a caller in this process. The command keeps vkq's format
+            # until the process exits, because the caches are written then, which may also warn.
             if argv is not None:
                 warnings.formatwarning = told
             sys.stdout.flush()  # raises the error of a closed pipe now, not at the exit

@@ -32,11 +32,12 @@ Wanted = Callable[[str, str, tuple[int, ...]], bool]
 def arrays_of(path: Path, wanted: Wanted, forms: str) -> dict[str, Array]:
     """Return the arrays of an .npz file by name, or the array of an .npy file under the name "".
 
-    wanted: is called with the name, type and shape of each array before it is read; False skips the array,
-    and it may raise. forms: the forms of inputs, for the message.
+    wanted: a function that is called with the name, type and shape of each array before the array is read; if
+    it returns False, the array is skipped; it may raise an error. forms: the accepted forms of inputs, for
+    error messages.
 
-    Raises ArgumentError for a file of another kind, a broken file, or one with more than `MOST_BYTES` in an
-    array.
+    Raises ArgumentError for a file of another kind, a broken file, or a file with more than `MOST_BYTES` in
+    an array.
     """
     try:
         with path.open("rb") as file:

@@ -43,7 +43,7 @@ from vkq.select.path import choose_path
 from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
 
-ALL, TEXELS = "all", "texels"  # paths of works that use none of `vkq.select.path`
+ALL, TEXELS = "all", "texels"  # shown as the path of workloads that use no path
 TEXELS_READ = {  # the reason for reading texels -> its remedy
     "unread": "vkq's layers read none on this device. Report it",
     "measured": "layers read them because that was fastest here. Set VKQ_TUNE=off, and report it",
@@ -121,7 +121,7 @@ def advice(report: dict[str, Any]) -> list[str]:
     bad = {replay["path"] for replay in wrong}
     good = [path for path in report["paths"] if path not in bad]
     on_paths = sorted(bad - {TEXELS, ALL})
-    # Works that do not depend on the path: casts, operators without weights, and products of float
+    # Workloads that do not depend on the path: casts, operators without weights, and products of float
     # activations.
     common = ALL in bad or any(r["path"] == "auto" and _floats(r["operator"]) for r in wrong)
     said = [f"texels: wrong, and the probe did not refuse them; {TEXELS_READ[report['texels']]}"] * (

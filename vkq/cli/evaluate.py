@@ -1,4 +1,4 @@
-"""``vkq eval``: the accuracy of classes on labelled samples, on the device and in other libraries."""
+"""``vkq eval``: the accuracy of a classifier on labelled samples, on the device and in other libraries."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Kinds(argparse.Action):
-    """Append a kind; "list" shows all kinds and exits, like --help."""
+    """Append a kind of device to the option; "list" shows all kinds and exits, like --help."""
 
     def __call__(self, parser: Any, options: argparse.Namespace, value: Any, option: Any = None) -> None:
         if value == "list":

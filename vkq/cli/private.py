@@ -26,7 +26,8 @@ def without_private(value: Any) -> Any:
 
 
 def shortened_paths(text: str) -> str:
-    """Replace each absolute path in a text by ``.../name``. Known folders may contain spaces."""
+    """Replace each absolute path in a text by ``.../name``. Names with spaces are recognized only in the
+    folders of Python, the user and this process."""
     for folder in (Path(sys.prefix), Path.cwd(), Path.home()):
         if folder != Path(folder.anchor):
             text = text.replace(str(folder), "...")

@@ -123,7 +123,7 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
 
 
 def save(path: Path, arrays: dict[str, Any]) -> None:
-    """Write an .npz file like numpy.savez, which accepts no array named "file" and appends a suffix."""
+    """Write an .npz file. (numpy.savez refuses an array named "file", and appends a suffix to the path.)"""
     with files.output(path) as beside, zipfile.ZipFile(beside, "w") as packed:
         for name, array in arrays.items():
             with packed.open(f"{name}.npy", "w", force_zip64=True) as file:

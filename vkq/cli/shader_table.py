@@ -30,7 +30,7 @@ DOTS = re.compile(r"\b(?:v_dot4\w*|dp[24]acc)")
 LABEL = re.compile(r"^\s*(BB\d+|l\d+):")
 JUMP = re.compile(r"\b(?:s_c?branch\w*\s+(BB\d+)|(?:jump|br\w*)\s.*?#(l\d+))")
 COMPARED = ("instructions", "for_each_mac", "running", "spills")
-MOST_BYTES = 1 << 24  # most bytes of a kept table that is read
+MOST_BYTES = 1 << 24  # a stored table with more bytes is refused
 SLACK = 1.02  # a shader is worse if its instruction count grows by more than this factor
 
 

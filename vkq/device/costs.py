@@ -21,8 +21,9 @@ from typing import Any
 
 FOLDER = Path(__file__).with_name("tuned")
 VARIABLE, FRESH = "VKQ_TUNE", "fresh"
-# A workgroup that runs alone on a core waits for memory, so its step takes LONE times as long as a share of a
-# busy core. Tiles of more than ROOM results are exempt, because no second workgroup fits on the core anyway.
+# A workgroup that runs alone on a core waits for memory, so its step takes LONE times as long as the step of
+# a workgroup that shares the core. Tiles of more than ROOM results are exempt, because no second workgroup
+# fits on the core anyway.
 LONE, ROOM = 1.4, 1 << 14
 
 
@@ -78,7 +79,7 @@ class Costs:
     float32_plane_cycles: Tiles
     parts_plane_cycles: Tiles
     half_pixel_cycles: Tiles  # convolutions in tiles of pixels (rows x columns x outputs)
-    half_pixel_costs: Numbers  # reading 128 pixels of a chunk takes as long as this many times 32 k
+    half_pixel_costs: Numbers  # reading 128 pixels of a chunk takes as long as this many steps of 32 k
 
 
 def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable:
@@ -183,7 +184,7 @@ def _like(seed: Any, given: Any, where: str) -> Any:
 
 def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> CostTable:
     """Return tables of `Costs` from measured times, scaled so that their median ratio to the seed is 1,
-    because unmeasured costs stay the seed's. The further entries of a tile also stay the seed's."""
+    because unmeasured costs stay the seed's. Entries of a tile after the two costs also stay the seed's."""
     seeds = {name: {tile: SEED[name][tile] for tile in table} for name, table in found.items()}
     ratios = [seeds[name][tile][1] / pair[1] for name, table in found.items() for tile, pair in table.items()]
     unit = statistics.median(ratios) if ratios else 1.0

@@ -3,8 +3,9 @@
 The loader loads every driver that has a manifest, and a single driver that crashes or hangs ends the process.
 So unknown drivers are first loaded, enumerated and queried in a child (trial.py): all at once, and if that
 fails, one by one. This process does not load failed drivers: it sets ``VK_DRIVER_FILES`` to the good ones. A
-driver that passed is not tried again until its manifest, its library or the kernel changes. A verdict of two
-crashes is also kept; every process tries a driver again that did not answer in time.
+driver that passed is not tried again until its manifest, its library or the kernel changes. If a driver
+crashed twice, this verdict is kept, too. A driver that did not answer in time is tried again by every
+process.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 kernel family (``candidates`` of profiles.yaml) once, in a child process.
 
 A candidate counts only after its result was compared with the reference. A candidate that takes longer than
-`COMPILE_S` to compile and run once ends its child. Candidates that are slow, crash or are wrong are never
-used on this device. The result is kept with the probe's report (`vkq.device.verdict`).
+`COMPILE_S` to compile and run once ends its child. Candidates that are slow, crash or give wrong results are
+never used on this device. The result is kept with the probe's report (`vkq.device.verdict`).
 
-VKQ_TUNE: "auto" (the default) measures if neither a rule of profiles.yaml nor a file of ``tuned`` covers such
-a device; "always" measures on every device; "fresh" ignores the files that come with vkq; "off" never
-measures, and ignores measurements.
+VKQ_TUNE: "auto" (the default) measures a device that neither a rule of profiles.yaml nor a file of ``tuned``
+covers; "always" measures on every device; "fresh" ignores the files that come with vkq; "off" never measures,
+and ignores measurements.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def measure(
     c: Capabilities, report: Mapping[str, Any], kept: Mapping[str, Measured] | None
 ) -> dict[str, Measured] | None:
     """Return the measurements of a device that passed its probe with this *report*. *kept*: earlier
-    measurements, which only clearly faster candidates replace. None if no child answers, or the child was
-    killed."""
+    measurements; a choice in them is replaced only by a candidate that is clearly faster. Return None if no
+    child answers, or if the child was killed."""
     outcomes: dict[tuple[str, str], Outcome] = {}
     costs: dict[str, tuple[float, float]] = {}
     left = TOTAL_S
@@ -136,8 +136,8 @@ def measure(
 def _told(
     said: Sequence[Mapping[str, Any]], outcomes: dict[tuple[str, str], Outcome]
 ) -> tuple[tuple[str, str] | None, float]:
-    """Add the outcomes that a child reported to *outcomes*; return the candidate that was running when the
-    child ended, or None, and the seconds until then."""
+    """Add the outcomes that a child reported to *outcomes*; return (the candidate that was running when the
+    child ended, or None; the seconds until the child ended)."""
     began, spent = None, 0.0
     for each in said:
         spent = float(each.get("spent", spent))

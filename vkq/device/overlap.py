@@ -1,8 +1,9 @@
 """Run pieces of work while a driver call takes its time.
 
 Loading the drivers and opening a device take two tenths of a second, in a few calls that do not need Python.
-Running all of their work in a second thread would take longer: that thread would release the interpreter at
-each of a hundred short calls, and wait 5 ms to get it back. So only the long calls run in another thread.
+Running the whole sequence of calls in a second thread would take longer: that thread would release the
+interpreter at each of a hundred short calls, and wait 5 ms to get the interpreter back. So only the long
+calls run in another thread.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _pieces: ContextVar[_Pieces | None] = ContextVar("_pieces", default=None)
 
 @contextlib.contextmanager
 def overlapped(*pieces: Callable[[], Any]) -> Iterator[None]:
-    """Context manager: run the pieces in this thread while calls in the block wait in `long_call`, and the
-    remaining ones at its end; then raise the first error of a piece."""
+    """Context manager: run the pieces in this thread while calls in the block wait in `long_call`, and run
+    the remaining pieces at the end of the block; then raise the first error of a piece."""
     mine = _Pieces(pieces)
     token = _pieces.set(mine)
     try:

@@ -104,7 +104,7 @@ class Profile(costs.Costs):
 
     def local(self, x: int, invocations: int, most_x: int) -> tuple[int, int]:
         """Return the workgroup size (x, y) with this number of invocations. x is the requested size, or, if
-        the device should avoid that one, a similar size of at most *most_x*."""
+        the device should avoid the requested size, a similar size of at most *most_x*."""
         sizes = [x, *(wide for wide in (2 * x, 4 * x) if wide <= most_x), x // 2, x // 4, 1]
         return next(
             (wide, invocations // wide) for wide in sizes
@@ -203,7 +203,7 @@ def families() -> tuple[Family, ...]:
 
 @functools.cache
 def tuned_families() -> tuple[Family, ...]:
-    """Return the families of `families`, then the families that only `vkq tune` measures."""
+    """Return the output of `families`, then the families that only `vkq tune` measures."""
     more = (Family(name, None, _tries(node)) for name, node in _file()["tuned"].items())
     return (*families(), *more)
 

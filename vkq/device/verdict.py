@@ -1,9 +1,10 @@
 """The report of a device's probe (vkq.probe), which runs in a child process and is remembered.
 
-The child reports the begin and end of each stage. If it dies, the driver failed in the current stage, and the
-child is started again without it. Every failure is tried a second time. A report is kept for later processes
-unless a failure in it may be temporary: a result that is wrong twice, or two crashes, are a verdict about the
-driver; a child that was slow, killed, out of memory or cut short is not. A stage without a result has failed.
+The child reports the begin and end of each stage. If the child dies, the driver failed in the current stage,
+and the child is started again without this stage. Every failed stage is run a second time, unless it was too
+slow. A report is kept for later processes if its failures are the driver's: a wrong result or a crash in both
+runs. It is not kept if a failure may be temporary: the child was slow, killed, out of memory or cut short. A
+stage without a result has failed.
 """
 
 from __future__ import annotations
@@ -128,8 +129,8 @@ def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Ver
 
 
 def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
-    """Probe again and return the new report. It replaces the kept one, whose measurements only clearly faster
-    ones replace."""
+    """Probe again and return the new report, which replaces the kept report. A choice that was measured
+    earlier is replaced only by a candidate that is clearly faster."""
     with _lock:
         before = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)
         found = _ask_and_keep(c, here, before)
@@ -139,7 +140,7 @@ def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
 
 
 def believe(c: Capabilities, report: Verdict) -> None:
-    """Use *report* as the device's report in this process; a child gets its parent's report so."""
+    """Use *report* as the device's report in this process, for example the parent's report in a child."""
     with _lock:
         _reports[c.key] = report
 
@@ -206,8 +207,8 @@ def _ask_and_keep(
 
 
 def _steady(found: Verdict, before: Verdict | None) -> Verdict:
-    """Return the report with the rates *before*, unless the new ones make another arithmetic clearly the
-    fastest. The load of other programs changes all rates, and must not change the chosen path."""
+    """Return the report with the rates of the report *before*, unless by the new rates another arithmetic is
+    clearly the fastest. The load of other programs changes all rates, and must not change the chosen path."""
     old = {form: rate for form, rate in before.rates.items() if form in FORMS} if before else {}
     new = {form: rate for form, rate in found.rates.items() if form in FORMS}
     if before is None or old.keys() != new.keys() or not old:

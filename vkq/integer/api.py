@@ -65,10 +65,10 @@ def conv2d(
             the padded image.
         bias: None or integers (OC,).
         stride, dilation, padding, groups: as `vkq.Conv2d`; padding has the value 0.
-        accumulate: "int32", "int64" or "auto". A template o fits if both ends of the range
-            ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]`` fit, with lo = min(x, 0) and hi = max(x, 0) over the
-            given data, P the sum of the template's positive taps and Q the sum of its negative taps. All
-            results are in this range.
+        accumulate: "int32", "int64" or "auto". A template (output channel o) fits the accumulator if both
+            ends of the range ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]`` fit, with lo = min(x, 0) and hi =
+            max(x, 0) over the given data, P the sum of the template's positive taps and Q the sum of its
+            negative taps. All results are in this range.
         path: "auto" chooses the path with the lowest estimate (`explain`). "dot", "dot_s8s8", "dot_u8s8",
             "dot_u8u8" and "portable" name a form of the dot product, "coopmat" matrix units, and "transform"
             number-theoretic transforms; the last two use other paths for problems that they do not support.
@@ -151,8 +151,8 @@ def matmul(
     """``a @ b + bias`` in exact integers: a (..., M, K) or (K,), b (K, N), bias None or (N,); any sizes, 0
     included.
 
-    The dtypes, *accumulate*, the other arguments and the errors are as for `conv2d`. As ONNX MatMulInteger
-    (https://onnx.ai/onnx/operators/onnx__MatMulInteger.html). Returns (..., M, N) or (N,).
+    The dtypes, *accumulate*, the other arguments and the errors are as for `conv2d`. Computes ONNX
+    MatMulInteger (https://onnx.ai/onnx/operators/onnx__MatMulInteger.html). Returns (..., M, N) or (N,).
 
     >>> matmul(np.array([[300, -300]], np.int16), np.array([[100], [200]], np.uint8))
     array([[-30000]], dtype=int32)

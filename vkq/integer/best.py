@@ -38,16 +38,16 @@ def best_of_maps(scores: npt.NDArray[Any]) -> Best:
 
 
 def keep_better(best: Best, first: int, top: int, found: Best, ssd: bool) -> None:
-    """Update *best* with the results of images from *first* on and rows from *top* on. Parts come in row
-    order, so the first of equal positions stays."""
+    """Update *best* with the results of images from *first* on and rows from *top* on. Results come in row
+    order, so the first of several positions with equal scores stays."""
     score, place = (part[first : first + len(found.score)] for part in best)
     better = (found.score < score if ssd else found.score > score) | (top == 0)
     score[better], place[better] = found.score[better], found.place[better] + [top, 0]
 
 
 class Reduction:
-    """The plan of `Best` for images of one kind. *ssd*: find the smallest squared difference instead of the
-    largest product."""
+    """The plan that computes `Best` for images of one shape and type. *ssd*: find the smallest squared
+    difference instead of the largest product."""
 
     def __init__(self, owner: Correlation, images: Images, rows: Axis, columns: Axis, ssd: bool):
         self.owner, self.columns, self.ssd, self.shape = owner, columns, ssd, (images.shape[0], rows, columns)

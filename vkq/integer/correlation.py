@@ -32,7 +32,7 @@ class Correlator(Protocol):
     """Templates on a device, and the steps that correlate images with them."""
 
     def cost(self, s: Sizes) -> float:
-        """Return the estimated cost in multiply-adds of `Tiles`."""
+        """Return the estimated cost; its unit is the time of one multiply-add in `Tiles`."""
 
     def describe(self, s: Sizes) -> str:
         """Return a description of the kernel."""

@@ -48,13 +48,13 @@ def match_template(
             h <= H, w <= W. Or `Templates` of (T, h, w) or (T, C, h, w) without options, which stay on the
             device.
         best: True returns ``Best(score, place)`` of each template instead of the maps: (T,) and (T, 2), or
-            one number and (2,). "ccorr" and "ssd" find it on the device, so that no map comes back.
+            one number and (2,). "ccorr" and "ssd" find the best window on the device, so that no map is
+            downloaded.
         path, device: as `conv2d`.
 
     Returns:
         (T, H-h+1, W-w+1), without T if a single template was given. The value at [i, j] belongs to the window
         with the top left pixel (i, j).
-        window with the top left pixel (i, j).
 
     Raises:
         DTypeError, ArgumentError: as `conv2d`. AccumulatorOverflowError: sums of squares beyond int64 (32-bit

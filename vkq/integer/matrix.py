@@ -148,8 +148,8 @@ class Matrix:
         self.tiling: MatrixTiles | None = None  # tests and measurements force this tiling
 
     def best(self, s: Sizes) -> MatrixTiles | None:
-        """Return the tiling with the lowest estimate; None if the device can run none. Of equal estimates,
-        matrices with fewer positions were up to 4 % faster (benchmarks/log.md)."""
+        """Return the tiling with the lowest estimate; None if the device can run none. If estimates are
+        equal, choose the matrices with fewer columns (n): they were up to 4 % faster (benchmarks/log.md)."""
         if self.tiling is not None:
             return self.tiling
         c = self.device.capabilities
@@ -178,7 +178,7 @@ class Matrix:
         return str(self._chosen(s))
 
     def cost(self, s: Sizes) -> float:
-        """Return the estimated cost in multiply-adds of `Tiles`."""
+        """Return the estimated cost; its unit is the time of one multiply-add in `Tiles`."""
         known = profile(self.device.capabilities)
         return (
             cost(self._chosen(s), s, self.how, known) * known.multiprocessors * known.integer_costs["tiles"]

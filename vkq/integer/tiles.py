@@ -44,8 +44,8 @@ class Tiles:
         return str(self)
 
     def cost(self, s: Sizes) -> float:
-        """Return the cost, in multiply-adds at eight templates per invocation; with fewer, each costs
-        more."""
+        """Return the cost. Its unit is one multiply-add in an invocation with eight templates; with fewer
+        templates, a multiply-add costs more."""
         block = TEMPLATES[s.block]
         costs = profile(self.device.capabilities).integer_costs
         each = costs["multiply"] if self.how.form == "mul32" else 1

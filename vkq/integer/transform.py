@@ -101,7 +101,7 @@ class Transform:
         return f"number-theoretic transforms of {blocks.number} blocks of {blocks.size[0]}x{blocks.size[1]}"
 
     def cost(self, s: Sizes) -> float:
-        """Return the estimated cost in multiply-adds of `Tiles`."""
+        """Return the estimated cost; its unit is the time of one multiply-add in `Tiles`."""
         blocks = blocks_for(s)
         assert blocks is not None
         each = profile(self.device.capabilities).transform_element_macs
@@ -225,7 +225,7 @@ def _axis_passes(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
 
 
 def roots(prime: int) -> npt.NDArray[np.uint32]:
-    """Return the powers of a root of unity of order `ROOTS`, times 2**32."""
+    """Return the powers of a root of unity of order `ROOTS`, each times 2**32 modulo *prime*."""
     step = pow(PRIMES[prime], (prime - 1) // ROOTS, prime)
     powers = itertools.accumulate(
         itertools.repeat(step, ROOTS - 1), lambda a, b: a * b % prime, initial=R % prime

@@ -89,7 +89,8 @@ def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a plain correlation in the shaders, after `phases`: per group, result and tile."""
+    """The sizes of a plain correlation (see `phases`) as the shaders use them: of a group, of the result and
+    of a tile."""
 
     images: int
     groups: int
@@ -111,8 +112,8 @@ class Sizes:
 
     @staticmethod
     def block_of(templates: int) -> str:
-        """Return how many templates an invocation computes (a key of `TEMPLATES`): the cheapest choice, with
-        an image word as expensive as two templates."""
+        """Return how many templates an invocation computes (a key of `TEMPLATES`): the cheapest choice if an
+        image word costs as much as two templates."""
         return min(
             TEMPLATES,
             key=lambda name: (-(-templates // TEMPLATES[name]) * (TEMPLATES[name] + 2), -TEMPLATES[name]),

@@ -1,8 +1,8 @@
-"""The NumPy oracle: its results must be returned by every path on every device, bit for bit.
+"""The NumPy oracle: every path on every device must return its results, bit for bit.
 
 Only `vkq check`, `vkq bench` and the tests import it. It shares multipliers, bounds, tables and element-wise
-arithmetic (`vkq.numerics`) with the launchers. An error in `vkq.numerics` would be in both, so the tests
-compare it directly with ONNX Runtime.
+arithmetic (`vkq.numerics`) with the launchers. An error in `vkq.numerics` would be in both the oracle and the
+launchers, so the tests compare `vkq.numerics` directly with ONNX Runtime.
 """
 
 from vkq.reference.dynamic import linear_dynamic

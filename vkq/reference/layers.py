@@ -132,7 +132,7 @@ def conv2d(
 
     xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding,
     dilation and groups as `vkq.problem.Conv2dProblem.of`. w_scale, bias, w_zero_point (per OC), overflow and
-    errors as `linear`. Returns (N, OC, OH, OW). As ONNX QLinearConv.
+    errors as `linear`. Returns (N, OC, OH, OW). Computes ONNX QLinearConv.
     """
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     scales = check_scales(w_scale, problem.oc, "conv2d: w_scale")

@@ -44,7 +44,7 @@ def max_pool2d(x: Array, window: Window) -> Array:
     """Return the maximum of each window. Padding is never the maximum; a window that covers no part of the
     image gives the least value of the type.
 
-    x: (N, C, H, W), integers or floats. As ONNX MaxPool.
+    x: (N, C, H, W), integers or floats. Computes ONNX MaxPool.
     """
     least = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
     image = padded(x, window, least)
@@ -55,9 +55,9 @@ def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include
     """Return the mean under each window, as ONNX Runtime's QLinearAveragePool does.
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32, where
-    sum adds ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of elements inside the
-    image, or with *count_include_pad* in the kernel. A kernel of the image's size has the formula of
-    `global_avg_pool`.
+    sum adds ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of the window's elements
+    inside the image, or, with *count_include_pad*, the number of the kernel's elements. If the kernel has the
+    image's size, the formula is that of `global_avg_pool`.
     """
     if window.whole:
         return global_avg_pool(x, xq, yq)

@@ -121,8 +121,8 @@ class Scheme(ABC):
 
     @abstractmethod
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
-        """Return x in the form that kernels read, and further values that they read with it; raises an error
-        if the scheme does not support x."""
+        """Return x in the form that kernels read, and the further values that kernels read with x; raises an
+        error if the scheme does not support x."""
 
     @abstractmethod
     def result(self, shape: Sequence[int], layout: str) -> Spec:

@@ -32,10 +32,10 @@ FLOATS = ("float32", "float16")
 
 
 class F32(Scheme):
-    """y = sum_k x w + bias in float32. Each product and sum is rounded to nearest even, and each size has a
-    fixed order of k (`vkq.kernels.float_product`, `vkq.kernels.float_direct`). With compute="float16", the
-    weight is float16, for float16 matrix units (`vkq.kernels.half`) or float16 arithmetic
-    (`vkq.kernels.float16`)."""
+    """y = sum_k x w + bias in float32. Each product and sum is rounded to nearest even, and each problem size
+    has a fixed order of additions along k (`vkq.kernels.float_product`, `vkq.kernels.float_direct`). With
+    compute="float16", the weight is float16, for float16 matrix units (`vkq.kernels.half`) or float16
+    arithmetic (`vkq.kernels.float16`)."""
 
     integer = False
     inputs = FLOATS

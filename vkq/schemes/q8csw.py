@@ -52,7 +52,7 @@ class Q8csw(ChannelScheme):
 
     def _float32(self, device: Device) -> Choice:
         """Return the path for compute="float32": bfloat16 matrices, with x in three parts, if the device has
-        them; else float32."""
+        bfloat16 matrices; else float32."""
         if self.operands.path == "portable" or half_refusal(device, BRAIN):
             return Choice("float", "float", "float activations: products and sums in float32")
         shape = advertised_half(device.capabilities, BRAIN)[0]

@@ -1,8 +1,8 @@
 """Writes compute shaders step by step: `vkq.numerics.steps` as SPIR-V.
 
-A kernel for a chain of operators consists of the operators' steps, each once, in one basic block. No compiler
-is needed, and no wheel contains such modules. Sums and products are NoContraction. On devices that round
-differently (soft), integer functions compute them (`vkq.numerics.software`).
+A kernel for a chain of operators consists of the operators' distinct steps, each written once, in one basic
+block. No compiler is needed, and no wheel contains such modules. Sums and products are NoContraction. On
+devices that round differently (soft), integer functions compute them (`vkq.numerics.software`).
 """
 
 from __future__ import annotations
@@ -192,14 +192,14 @@ class KernelWriter(ModuleWriter):
 
     @contextlib.contextmanager
     def flushing(self, flushes: bool) -> Iterator[None]:
-        """Context manager: whether floats of the steps written in it are `flushed`."""
+        """Context manager: set whether float results of the steps written inside the block are `flushed`."""
         before, self.flushes = self.flushes, flushes
         yield
         self.flushes = before
 
     @contextlib.contextmanager
     def when(self, condition: Number) -> Iterator[None]:
-        """Context manager: the block's steps run only if the condition holds."""
+        """Context manager: the steps written inside the block run only if the condition holds."""
         inside, after = self._fresh(), self._fresh()
         put(self._body, 247, after, 0)
         put(self._body, 250, self._id(condition), inside, after)

@@ -47,9 +47,9 @@ def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[t
     of its variants.
 
     Args:
-        chosen: what to compile.
-        jobs: processes; by default one per CPU where there are enough modules, as the compiler is not
-            parallel.
+        chosen: the modules to compile.
+        jobs: the number of processes; by default one per CPU if there are enough modules, because the
+            compiler is not parallel.
 
     Raises:
         CompileError: the first variant that does not compile or differs from its YAML.

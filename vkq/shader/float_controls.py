@@ -70,8 +70,8 @@ def _function(entry_point: Instruction) -> int:
 
 
 def _insert(old: list[Instruction], added: list[Instruction], after: set[int]) -> list[Instruction]:
-    """Return *old* with the missing ones of *added* inserted after its last instruction of the kinds
-    *after*."""
+    """Return *old* with those instructions of *added* that it lacks, inserted after its last instruction with
+    an opcode in *after*."""
     at = max((index + 1 for index, instruction in enumerate(old) if instruction.op in after), default=0)
     return old[:at] + [instruction for instruction in added if instruction not in old] + old[at:]
 

@@ -50,7 +50,8 @@ class ModuleWriter:
         return self._next - 1
 
     def _new(self, op: int, *operands: int) -> int:
-        """Add an instruction whose result id is its first operand (a type); return the id."""
+        """Add an instruction that defines a type: its result id is its first operand. Return the id. An equal
+        instruction is added only once."""
         key = (op, *operands)
         found = self._known.get(key)
         if found is None:

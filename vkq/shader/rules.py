@@ -25,7 +25,7 @@ FORBIDDEN = (  # (pattern, reason)
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
     (
-        # gl_SubgroupID stays allowed. On that device, a test with gl_SubgroupID and the lane from
+        # gl_SubgroupID stays allowed. On the device named below, a test with gl_SubgroupID and the lane from
         # gl_LocalInvocationIndex gave right results (PR 6972), and gl_SubgroupID tells compilers that the
         # value is the same in all lanes.
         r"\bgl_SubgroupInvocationID\b",

@@ -16,7 +16,7 @@ from vkq.yamlfile import Node
 
 INCLUDE = "sizes.glslh"
 FIRST_ID = 32  # constant_ids from this number on belong to sizes
-TYPE = "int"  # also for unsigned values:
+TYPE = "int"  # the type of every size, also of one that the GLSL uses as unsigned
 
 
 def sizes_of(node: Node | None) -> dict[str, int]:

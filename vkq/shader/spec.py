@@ -263,8 +263,8 @@ class Written(Variant):
 @dataclass(frozen=True, eq=False)
 class Shader:
     """One YAML: a GLSL source and its variants, in the order of the axes' product. ``combinations`` are their
-    axis values, and ``make`` makes the variant of one combination: a network uses one of the many variants of
-    most shaders."""
+    axis values, and ``make`` makes the variant of one combination. Variants are made at their first use,
+    because a network uses only one of the many variants of most shaders."""
 
     name: str
     summary: str

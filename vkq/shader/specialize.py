@@ -94,7 +94,7 @@ class _Folding:
         self._lengths = {words[at + 3] for at, length in declarations(words, {OP_ARRAY}) if length == 4}
         self._bits: dict[int, int] = {}  # bits of the values that are given or known, by id
         self._open: set[int] = set()  # ids of specialization constants that remain
-        self._chosen: set[int] = set()  # ids of these that a Select computed
+        self._chosen: set[int] = set()  # ids of those whose value depends on a Select
         self._signed: dict[int, bool] = {}  # ids of 32-bit integer types -> signed
         self._bools: set[int] = set()  # ids of bool types
         self._values: dict[int, int] = {}  # values of integers and bools
