@@ -87,7 +87,8 @@ def test_scales_are_those_of_the_ranges(activations: str, symmetric: bool) -> No
 
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_codes_are_those_of_the_weights(per_channel: bool) -> None:
-    """Codes are the rounded weights: each channel has its own scale, and a bias in steps of both scales."""
+    """Codes are the rounded weights: each channel has its own scale, and a step of a bias is the activation's
+    scale times the weight's."""
     real = arrays(network())
     made = placed(network(), QuantPlan(SPANS, per_channel=per_channel))
     data, read = arrays(made), {node.name: node for node in made.graph.node}
@@ -136,8 +137,8 @@ def test_samples_held_out_set_no_range(tmp_path: Path) -> None:
 
 
 def test_the_search_corrects_biases(tmp_path: Path) -> None:
-    """With one scale for a weight of uneven channels, the search keeps bias corrections for the mean error,
-    of the layers after equalizing."""
+    """If one scale serves all channels of an uneven weight, the search keeps bias corrections, which remove
+    the mean error of the layers after equalization."""
     proto = network()
     tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == "u")
     u = numpy_helper.to_array(tensor).copy()

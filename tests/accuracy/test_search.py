@@ -273,8 +273,8 @@ def test_a_target_that_is_out_of_reach(
 
 
 def test_a_layer_that_stays_float_reads_what_its_relu_gave(device: vkq.Device, tmp_path: Path) -> None:
-    """A layer that stays float reads the result of its Relu. The range of that result replaces the Relu,
-    except for a reader of floats."""
+    """A layer that stays float reads the result of the Relu before it. For readers of 8-bit values, the range
+    of the quantized result replaces the Relu."""
     path, net = saved(lambda net: [net.head(net.relu(net.conv(net.relu(net.conv("x", 6)), 6)))], tmp_path)
     feeds = samples(net.shape)
     for options in ({"exclude": ["Conv_2"]}, {"only_weights": ["Conv_2"]}):

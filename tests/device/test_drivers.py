@@ -1,5 +1,5 @@
 """Tests of drivers that crash, hang or end the process, next to a healthy one. A fake driver (shim.c) fails
-so at each Vulkan call in turn."""
+in one of these ways at each Vulkan call in turn."""
 
 from __future__ import annotations
 

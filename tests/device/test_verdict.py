@@ -210,7 +210,7 @@ def test_what_a_bad_child_does_becomes_the_reason(
 def test_a_child_that_says_too_little_has_failed(
     code: str, said: str, any_device: Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A test counts as passed only if the child reports so."""
+    """A test counts as passed only if the child reports that it passed."""
     says(monkeypatch, code)
     found = selftest.report(any_device)
     assert set(found.failures) >= {"quantize", "requantize", "s8s8", "u8s8", "u8u8"}

@@ -105,7 +105,8 @@ def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
     found = Counter(node.op for node in block[0].nodes)
     assert found["attention_q8"] == 1
     assert not {"Slice", "Transpose", "permute", "matmul", "softmax"} & found.keys()
-    # For keys times 0.3. It joins the tables of a bias that is added apart; Gelu's table is in its product.
+    # A lookup multiplies keys by 0.3, unless the tables of a separately added bias contain this factor.
+    # Gelu's table is in the epilogue of its product.
     assert found["lookup"] <= 1
     first = next(node for node in block[0].nodes if node.op == "linear")
     assert not found["lookup"] or first.label == "linear"
@@ -151,8 +152,8 @@ def test_in_blocks_of_columns(
 
 @pytest.mark.parametrize("change", ["none", "overlap", "other reader", "result", "one table", "dtype"])
 def test_tables_of_parts(change: str) -> None:
-    """A lookup of some columns becomes one lookup with a table for each column, if a node before it has
-    tables for columns, too, and only Slices of separate columns read that node's result."""
+    """A lookup after a Slice of columns becomes a lookup before the Slice, with a table for each column, if
+    the node there also has a table for each column and only Slices of disjoint columns read its result."""
     random = np.random.default_rng(1)
     before, own = (random.integers(-128, 128, shape).astype(np.int8) for shape in ((6, 256), 256))
     nodes = [
@@ -188,7 +189,7 @@ def test_tables_of_parts(change: str) -> None:
     [
         (([2], [5], [1]), (1, range(2, 5))),
         (([-3], [2**62], [-1], [1]), (1, range(3, 6))),
-        (([0, 1], [4, 2], [0, 1], [1, 1]), (1, range(1, 2))),  # the first axis as it is
+        (([0, 1], [4, 2], [0, 1], [1, 1]), (1, range(1, 2))),  # all of the first axis
         (([0], [6], [1]), None),
         (([0, 1], [3, 2], [0, 1]), None),
         (([0], [6], [1], [2]), None),
@@ -196,7 +197,7 @@ def test_tables_of_parts(change: str) -> None:
     ],
 )
 def test_neighbours(lists: tuple[list[int], ...], found: tuple[int, range] | None) -> None:
-    """A Slice takes neighbours along one axis, or None says that it does not."""
+    """`neighbours` returns (axis, range) for a Slice of contiguous elements along one axis, else None."""
     names = ("starts", "ends", "axes", "steps")[: len(lists)]
     node = Node("Slice", ("x", *names), ("y",), {})
     assert neighbours(node, (4, 6), [np.array(one) for one in lists]) == found

@@ -23,7 +23,8 @@ from vkq.runtime.tensor import Tensor
 from vkq.shader.catalog import catalog
 
 SEEDS = int(os.environ.get("VKQ_INTEGER_SEEDS", "2"))  # number of random cases; each takes seconds to compile
-# tile: (dtypes, shapes, options), and its purpose. Parts are forced, so that the sums of several are added.
+# tile: (dtypes, shapes, options), and its purpose. Parts are forced, so that the sums of several parts are
+# added.
 CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "16x8x128": (
         "int8",

@@ -65,7 +65,7 @@ def test_rows_as_they_are(
 @pytest.mark.parametrize(("k", "n", "signed"), [
     (128, 36, True), (896, 44, False), (1024, 64, True), (1152, 36, False), (2048, 20, True),
     (2176, 36, True), (4096, 20, False),
-])  # fmt: skip  # outputs beyond matrices; subgroups with two and four chunks, of which the last has fewer
+])  # fmt: skip  # outputs that fill no matrix; two or four chunks a subgroup, fewer for the last
 def test_a_row_of_few_outputs(
     k: int, n: int, signed: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

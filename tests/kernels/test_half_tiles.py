@@ -82,7 +82,7 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tile", "name", "words"),  # each tile with both, each case with one; all if VKQ_EVERY_DRIVER=1
+    ("tile", "name", "words"),  # words alternate over the cases; both if VKQ_EVERY_DRIVER=1
     [
         (tile, name, words)
         for tile in STRAIGHT

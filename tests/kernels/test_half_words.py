@@ -57,7 +57,7 @@ def variants_of(layer: vkq.Linear, rows: int, dtype: str = "float16") -> tuple[s
     ("tile", "k", "parts", "points"),
     [(TILE, 768, 1, 0), (TILE, K, 2, 3), (TILE, 768, 2, 3),
      (TILES[1], 768, 1, 3), (TILES[2], 384, 1, 0), (TILES[2], 128, 1, 3)],
-)  # fmt: skip  # of 768 parts have two turns and one
+)  # fmt: skip  # k = 768 is three iterations: the first of two parts has two
 def test_results_are_those_of_matrices_from_memory(
     tile: str, k: int, parts: int, points: int, words: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,5 @@
-"""Compile the shaders for the devices of `run.sh`, because the emulated tree has no compiler for them."""
+"""Compile the shaders for the devices of `run.sh`, because the emulated arm64 Debian has no shader
+compiler."""
 
 from tests.device.reported import NAMES, reported
 from vkq.kernels.auto_programs import auto_programs

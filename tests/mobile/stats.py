@@ -1,5 +1,5 @@
-"""Run `vkq shaders stats` in the emulated tree, with the part of the extension that setup.sh compiled. v3dv
-crashes when a device is destroyed, so none is destroyed."""
+"""Run `vkq shaders stats` in the emulated arm64 Debian, with the part of the extension that setup.sh
+compiled. v3dv crashes when a device is destroyed, so none is destroyed."""
 
 import os
 import sys

@@ -113,8 +113,8 @@ def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None
 @pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
 def test_float16(device: vkq.Device, op: str) -> None:
     """float16 results are near ONNX Runtime's float32 results for the same values: its CPU provider has no
-    float16 Attention. q, k and v of size 4 are rounded to 2^-9, which adds up over the 13 terms of a score;
-    results are rounded once."""
+    float16 Attention. q, k and v of magnitude 4 are rounded to 2^-9, which adds up over the 13 terms of a
+    score; results are rounded once."""
     fed = (
         {"x": normal(2, 5, 19)}
         if op == "Attention"

@@ -123,8 +123,8 @@ def test_integer_product_by_rows(device: vkq.Device) -> None:
 
 
 def test_flags_of_both(any_device: vkq.Device) -> None:
-    """Comparisons of quantized values and of floats give ONNX Runtime's flags; one compares a result of the
-    CPU."""
+    """Comparisons of quantized values and of floats give ONNX Runtime's flags; one of them compares a result
+    of a CPU node."""
     inputs, constants = operands("uint8")
     feed = inputs | {"x": np.random.default_rng(0).normal(0, 1, SHAPE).astype(np.float32)}
     nodes = [

@@ -44,8 +44,8 @@ def both(
 @pytest.mark.parametrize("names", ["xsgbc", "xsgb", "xsg-c", "xtg"])
 @pytest.mark.parametrize("results", ["y", "y--z"])
 def test_skip_layer_normalization(device: vkq.Device, names: str, results: str) -> None:
-    """SkipLayerNormalization is within 2e-6 for values of size 1, like LayerNormalization; the sum before it
-    has at most two additions. t is the same for the whole batch."""
+    """SkipLayerNormalization is within 2e-6 for values of magnitude 1, like LayerNormalization; the sum
+    before it has at most two additions. t is the same for the whole batch."""
     fed = {"x": normal(2, 5, 37), **{k: normal(2, 5, 37, seed=1) for k in "s" if k in names}}
     fed |= {k: normal(1, 5, 37, seed=1) for k in "t" if k in names}
     constants = {name: normal(37, seed=i) for i, name in enumerate("gbc", 2)}
@@ -136,7 +136,7 @@ def test_simplified_layer_normalization(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize(("op", "names"), [("BiasGelu", "xb"), ("FastGelu", "xb"), ("FastGelu", "x")])
 def test_gelu(device: vkq.Device, op: str, names: str) -> None:
-    """Gelu forms are within a few ulps of ONNX Runtime's tanh and erf, for sums of size 4."""
+    """Gelu forms are within a few ulps of ONNX Runtime's tanh and erf, for sums of magnitude 4."""
     fed = {"x": 2 * normal(3, 5, 37)}
     ((y, want),) = both(device, op, fed, {"b": normal(37, seed=1)}, names)
     np.testing.assert_allclose(y, want, rtol=0, atol=4e-6)
@@ -160,7 +160,8 @@ def test_fused_matmul(device: vkq.Device, first: int, second: int, constant: boo
 @pytest.mark.parametrize("names", ["abstpqc", "abstp", "abst--c"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_matmul_integer_to_float(device: vkq.Device, names: str, dtype: str) -> None:
-    """MatMulIntegerToFloat adds exactly; then a product of scales, a product and a sum are rounded."""
+    """MatMulIntegerToFloat sums exactly. Three results are rounded: the product of both scales, the sum times
+    this product, and the addition of the bias."""
     fed = {"a": bytes_of((2, 5, 37), "uint8")}
     constants = {"b": bytes_of((37, 7), dtype, 1), "s": np.float32(0.02), "t": np.abs(normal(7)) / 50}
     constants |= {"p": np.uint8(120), "q": np.full(7, 3, dtype), "c": normal(7, seed=2)}

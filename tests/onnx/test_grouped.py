@@ -18,7 +18,7 @@ from vkq.onnx.cpu import cpu_session
 
 Arrays = dict[str, Any]
 HEADS, KV_HEADS, WIDTH = 6, 2, 16
-# For float16: results of size 4 are rounded once here; ONNX Runtime also rounds q and k after their rotation.
+# For float16: vkq rounds results of magnitude 4 once; ONNX Runtime also rounds q and k after their rotation.
 HALF_BOUND = 2.0**-8
 
 

@@ -20,8 +20,9 @@ FORMS = {
     "float16": Sizes(dtype="float16"),
 }
 
-# Bounds for scores of size 16: in each library a product of 96 elements is within 100 * 2^-24 of its terms'
-# size, and norms divide by the size of their input. float16: eight roundings of 2^-11.
+# Bounds for scores of magnitude 16: in each library the error of a sum of 96 products is at most 100 * 2^-24
+# times the magnitude of its terms, and norms divide by the magnitude of their input. float16: eight roundings
+# of 2^-11.
 BOUND = {"float32": 2 * 16 * 100 * 2.0**-24, "float16": 16 * 8 * 2.0**-11}
 
 

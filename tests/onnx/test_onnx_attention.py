@@ -91,7 +91,7 @@ def test_the_scores_as_a_result(any_device: vkq.Device, mode: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_rms_normalization(device: vkq.Device, dtype: Any, axis: int) -> None:
-    """RMSNormalization is within the bound of LayerNormalization: 2e-6 for values of size 1; float16 is
+    """RMSNormalization is within the bound of LayerNormalization: 2e-6 for values of magnitude 1; float16 is
     rounded before and after the scale."""
     x = normal(2, 5, 37).astype(dtype)
     scale = normal(*x.shape[axis:], seed=1).astype(dtype)

@@ -13,7 +13,7 @@ from tests.onnx.test_fused import normal
 from tests.onnx.test_grouped import compared
 from tests.onnx.test_operators import MICROSOFT
 
-# In each library two products of size 4 and their sum are rounded; ONNX Runtime may omit roundings.
+# In each library two products of magnitude 4 and their sum are rounded; ONNX Runtime may omit roundings.
 BOUND = 6 * 4 * 2.0**-24
 PLACES = {"of each token": np.int64([[4, 1, 0], [7, 8, 30]]), "of the first": np.int64([3])}
 
@@ -25,7 +25,7 @@ def tables(width: int, dtype: Any) -> dict[str, Any]:
 
 def check(device: vkq.Device, node: Any, fed: dict[str, Any], constants: dict[str, Any], opset: int) -> None:
     ((y, want),) = compared(device, node, fed, constants, opset)
-    bound = BOUND if y.dtype == np.float32 else 2.0**-8  # the step of float16 for values of size 4
+    bound = BOUND if y.dtype == np.float32 else 2.0**-8  # the step of float16 for values from 4 to 8
     np.testing.assert_allclose(y.astype(np.float32), want.astype(np.float32), rtol=0, atol=bound)
 
 

@@ -194,8 +194,9 @@ def onnx_between(x: np.ndarray, how: Resize, xq: QParams, yq: QParams) -> np.nda
 
 
 def test_a_flat_image_may_lose_one_by_truncation(device: vkq.Device) -> None:
-    """A flat image may lose one by truncation, because the four weights need not add up to 1 in float32. So
-    every step is exact, and the rounding "even" exists."""
+    """Truncation may lower a flat image by one, because the four weights need not add up to 1 in float32. vkq
+    computes ONNX Runtime's steps exactly, so it returns the same bytes; the rounding "even" keeps a flat
+    image."""
     x = np.full((1, 4, 7, 7), 100, np.int8)
     cut = vkq.resize(x, scale=1.37, mode="linear", device=device)
     np.testing.assert_array_equal(

@@ -248,7 +248,7 @@ def test_changes_that_cancel_in_a_sum_are_seen(
     words = np.frombuffer(digits_file(digits, any_device), "<u8")
     other = np.flatnonzero(words != words[100])[-1]
     pair = np.array([100, other])
-    # Weights are word positions from byte 40, counted from 0 or from 1.
+    # Changes that cancel if word i after byte 40 has weight 1, 2 i + 1 or i + 1.
     for weights in ((1, 1), 2 * pair[::-1] - 9, pair[::-1] - 4):
         broken = words.copy()
         broken[pair] += np.array(weights, np.int64).astype(np.uint64) * np.array([1, 2**64 - 1], np.uint64)
@@ -261,7 +261,8 @@ def test_changes_that_cancel_in_a_sum_are_seen(
 def test_blobs_that_lie_on_another_or_never_end_are_refused(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blobs that overlap, or whose data never ends, are refused, so the file bounds the unpacked data."""
+    """Blobs that overlap, or whose data never ends, are refused, so the file's size bounds the unpacked
+    data."""
     data = bytearray(digits_file(digits, any_device))
     (producer,) = struct.unpack_from("<I", data, HEAD_AT)
     first = HEAD_AT + 4 + producer + 4

@@ -56,8 +56,8 @@ def test_what_can_be_read_where_it_lies_is_packed_only_where_it_pays() -> None:
 def test_libvkq_reads_every_kind_of_block(
     digits: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, strategy: int
 ) -> None:
-    """libvkq reads every kind of block: stored ones, blocks with the fixed code, and blocks with their own
-    code without repetitions; the usual blocks have repetitions."""
+    """libvkq reads every kind of deflate block: stored, with the fixed Huffman code, and with a Huffman code
+    of its own. These blocks have no repetitions, unlike usual ones."""
 
     def by(data: bytes) -> bytes:
         stream = zlib.compressobj(level, zlib.DEFLATED, -15, 8, strategy)

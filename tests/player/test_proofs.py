@@ -160,8 +160,8 @@ def test_a_bounded_number_of_proofs_is_kept(loads: Loads) -> None:
 
 
 def test_a_wrong_answer_is_never_proven(loads: Loads) -> None:
-    """A wrong answer is never recorded as proven: the first plan fails at each load, and the next plan passes
-    at its first."""
+    """A wrong answer is never recorded as proven: the first plan fails at each load, and the next plan is
+    proven at its first load."""
     this, portable = loads.found.plans
     loads.write(rewritten(loads.found, plans=[*wrong([this]), portable]))
     for proven in (False, True):
@@ -189,8 +189,8 @@ def test_each_set_of_shapes_has_its_own(loads: Loads) -> None:
 
 
 def test_only_runs_submit(loads: Loads) -> None:
-    """A load without the known answer records each long step as a separate submission, and submits none:
-    three more Vulkan calls for each."""
+    """A load that skips the known answer records each long step as a separate submission, with three more
+    Vulkan calls, and submits nothing."""
     (model,) = exported([graph_of(turned(5), {"x": (2, 3, 4, 5)})], loads.opened, ("portable",))[1]
     (plan,), counts = model.plans, []
     for busy_ns in (0, 10**9):

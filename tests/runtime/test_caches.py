@@ -37,7 +37,8 @@ def test_a_failed_one_is_made_again() -> None:
 
 
 def test_of_two_threads_the_first_one_counts() -> None:
-    """If two threads make a value at once, the first one's is used; no thread waits for another."""
+    """If two threads compute a value at the same time, both use the value that is ready first; no thread
+    waits for another."""
     kept: LruCache[str] = LruCache(2)
     begun, go_on = threading.Event(), threading.Event()
     found: list[str] = []

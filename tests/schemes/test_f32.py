@@ -64,8 +64,8 @@ def test_linear_has_the_bits_of_its_order(
 
 
 def convolved(device: vkq.Device, sizes: Sizes, width: int) -> str:
-    """Return the variant that computes such a convolution, after checking that its bits equal those of the
-    stated order."""
+    """Return the variant that computes a convolution of these sizes, after checking that the result has the
+    bits of the stated order."""
     ic, oc, (kh, kw), groups, stride, dilation = sizes
     x, w, bias = numbers(2, ic, 11, width), numbers(oc, ic // groups, kh, kw), numbers(oc)
     layer = vkq.Conv2d(

@@ -82,8 +82,8 @@ def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, d
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(1, 33), (7, 20), (2, 3, 47), (0, 33), (5, 1)], ids=str)
 def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: vkq.Device) -> None:
-    """Rows are padded with zeros, bit for bit, also NaN and infinities; also rows that begin in the middle of
-    a word; once for all kernels that read them."""
+    """Rows are copied bit for bit, also NaN and infinities, and padded with zeros, also if they begin in the
+    middle of a word. All kernels that read padded rows share one copy."""
     x = np.random.default_rng(shape).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
     x = x.view(dtype)[..., 0]
     b = Builder(device)
@@ -174,8 +174,8 @@ def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **
 def test_x_in_shared_memory(
     bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """x in shared memory is right: some parts have no chunk, groups are one chunk or several, and columns are
-    no multiple of a workgroup."""
+    """The kernel with x in shared memory is right: some parts have no chunk, groups are one chunk or several,
+    and columns are no multiple of a workgroup."""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
             device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
@@ -363,8 +363,8 @@ def test_an_h200_takes_the_tiles_measured_faster(
 def test_rows_that_read_the_weight_often_share_it(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that would read the weight often use the kernel that shares it: the GEMV reads the weight once for
-    every four rows, and unpacks it faster with integer zero points."""
+    """Many rows use the kernel whose invocations share the weight, because the GEMV reads the weight again
+    for every four rows. The GEMV is used for more rows with integer zero points, which it unpacks faster."""
     c = dataclasses.replace(software_device.capabilities, choices=())  # without measurements on this CPU
     facts = dataclasses.replace(c, device_type="discrete", vendor_id=0x10DE)
     whole = weight(5, 64, 4, 64, True, "float32")

@@ -22,7 +22,7 @@ W = np.random.default_rng(3).integers(-127, 128, (48, 32)).astype(np.int8)
 
 
 def tune_apart(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Start with nothing tuned, and store tuned choices in a folder: other tests would take them."""
+    """Start without tuned choices, and store new ones in *folder*, so that other tests do not use them."""
     for kind in ("spirv", "probe"):
         (folder / kind).symlink_to(cache.cache_dir() / kind)
     monkeypatch.setenv("VKQ_CACHE_DIR", str(folder))

@@ -112,8 +112,8 @@ void main() {
 
 
 def test_a_length_that_a_driver_would_choose() -> None:
-    """vkq computes array lengths that a Select would choose, and leaves other instructions; an unknown length
-    is refused."""
+    """vkq evaluates an OpSelect that decides the length of an array, and leaves other instructions; an
+    unknown length is refused."""
     module = find_compiler().compile(CHOSEN, "chosen.comp")
     constants = {"LONG": Constant(3, "bool", True), "COUNT": Constant(4, "uint", 8)}
     variant = dataclasses.replace(catalog().shaders["softmax_q8__row"].variants[0], specialization=constants)

@@ -232,7 +232,7 @@ def test_16_bit_activations(any_device: vkq.Device) -> None:
     """16-bit activations are computed in floats, within the range of 16 bits."""
     session = InferenceSession(sixteen(), any_device)
     (got,) = session.run(None, {"x": np.array([[0.5, -15, 99, 15]], np.float32)})
-    top = (2**15 - 1) / 2**11  # largest result; 99 is limited to 2^15 - 1 steps before
+    top = (2**15 - 1) / 2**11  # largest result: 99 is clamped to 2^15 - 1 steps
     np.testing.assert_array_equal(got, np.float32([[0.5 + 2**-10, -15 - 2**-9, top, top]]))
     with pytest.raises(UnsupportedModelError, match=r"vkq runs int16 activations .* with float inputs"):
         InferenceSession(sixteen(ends="int16"), any_device)

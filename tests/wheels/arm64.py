@@ -60,7 +60,7 @@ MODELS = ROOT / "examples" / "models"
 
 
 class Tree:
-    """The arm64 tree with the wheel and its dependencies."""
+    """The arm64 Debian's root folder, with the wheel and its dependencies."""
 
     def __init__(self, root: Path, wheels: Path):
         self.root = root
