@@ -170,7 +170,8 @@ def _short(text: str) -> str:
 
 
 class _Plain:
-    """Refuses what the plain subset excludes before composing, while the events still show it."""
+    """Refuses what the plain subset excludes. The check runs on the parser's events, because composed nodes
+    do not show such parts."""
 
     depth = 0
     nodes = 0

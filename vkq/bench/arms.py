@@ -107,7 +107,7 @@ class WorkArm:
         self.work = work
         self.settings = settings
         self.passes = 0
-        self.pass_us = 0.0  # time of one pass, from the choice of a submission's length
+        self.pass_us = 0.0  # time of one pass, measured while the submission's length is chosen
         self.overhead_us: list[float] = []  # for each submit sample: host time minus device time
         self._submits: list[float] = []  # for each gpu sample: host time
         self._call = call

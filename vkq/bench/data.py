@@ -89,7 +89,7 @@ def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
 def activations(case: Case) -> Array:
     """Return the input of a case: int8 of the full range, or normally distributed float32 or float16.
 
-    A case with fewer rows (images) has the first rows of a case with more.
+    Cases that differ only in the number of rows (images) begin with the same rows.
     """
     if isinstance(case.problem, Mover):
         return movers.activations(case.problem)

@@ -28,8 +28,8 @@ CLOSE = 1e-5  # allowed error, relative to the largest result: float32 roundoff 
 def arm(
     ncnn: Any, case: Case, weights: Weights, x: Array, device: Device
 ) -> tuple[Callable[[], Array], str, str]:
-    """Return (call, a text on what runs, a text on its agreement). Raises NotImplementedError for a case that
-    ncnn cannot run."""
+    """Return (call, a text on what runs, a text on its agreement with the reference). Raises
+    NotImplementedError for a case that ncnn cannot run."""
     p = case.layer
     if case.scheme == "q8csw":
         raise NotImplementedError("ncnn has no weight-only int8 layer")

@@ -125,8 +125,8 @@ class Network:
 
 
 def _far(got: Array, want: Array) -> npt.NDArray[np.bool_]:
-    """Return the mask of elements that differ by more than `NEAR` of the largest (floats), or more than 1
-    (integers)."""
+    """Return the mask of elements that differ by more than `NEAR` times the largest magnitude (floats), or by
+    more than 1 (integers)."""
     largest = float(np.abs(want[np.isfinite(want)]).max(initial=0))
     step = NEAR * largest if want.dtype.kind == "f" else 1
     return np.asarray(unequal(got, want) & ~(np.abs(got.astype(np.float64) - want) <= step))

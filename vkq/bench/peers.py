@@ -1,5 +1,5 @@
-"""Other libraries (peers) that run a case for comparison with vkq, if they are installed. Each reports what
-ran, on which device, and whether its results agreed."""
+"""Other libraries (peers) that run a case for comparison with vkq, if they are installed. Each peer reports
+what ran, on which device, and whether its results agree with the reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkq.runtime.device import Device
 @dataclass(frozen=True)
 class PeerArm:
     """A peer's case. ``call`` is timed. ``ran``: what the call runs (library, version, device, type);
-    ``agreement``: whether its results agreed."""
+    ``agreement``: whether its results agree with the reference."""
 
     call: Callable[[], Any]
     ran: str

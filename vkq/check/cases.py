@@ -21,9 +21,9 @@ from ..problem.transposed import TransposedConv2dProblem
 
 Use = Literal["correctness", "performance"]
 GROUPED_HALF = {"q4gsw_f16": 4, "q8gsw_f16": 8}  # schemes with float16 tensors -> bits of the weight
-GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # linear layers only: bits of the weight
+GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # scheme -> bits of the weight; linear layers only
 FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # scheme -> dtype of the weight and of the tensors
-CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # the dtype of the products' factors
+CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # scheme -> dtype of both factors of each product
 Q8TO = ("q8ta_q8csw_q8to",)  # schemes with 8-bit results
 Q8TA = (*Q8TO, "q8ta_q8csw")  # schemes with 8-bit activations and static parameters
 DQ8CA = ("dq8ca_q8csw",)  # linear layers only: each row of x is quantized dynamically
@@ -238,7 +238,7 @@ def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
     kh, kw = (int(size) for size in rng.choice([1, 2, 3, 3, 4, 5], 2))
     stride, dilation = rng.integers(1, 4, 2).tolist(), rng.choice([1, 1, 2, 3], 2).tolist()
     top, left, bottom, right = rng.integers(0, 4, 4).tolist()
-    # Padding for at least one output.
+    # Increase the padding until there is at least one output pixel.
     bottom += max(0, dilation[0] * (kh - 1) + 1 - h - top - bottom)
     right += max(0, dilation[1] * (kw - 1) + 1 - w - left - right)
     x_shape, w_shape = (n, icg * groups, h, w), (ocg * groups, icg, kh, kw)

@@ -97,7 +97,8 @@ def _integer_product(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _rows(zero: Array, rank: int) -> Array:
-    """Return zero points in a shape that broadcasts: (rows, 1) for one a row, else unchanged."""
+    """Return zero points in a shape that broadcasts: (rows, 1) if each row has its own zero point, else
+    unchanged."""
     return zero.reshape(-1, 1) if zero.ndim == 1 and zero.size > 1 and rank == 2 else zero
 
 

@@ -111,8 +111,8 @@ def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator
 
 
 def _turns(check: Check, data: Data) -> list[tuple[Data, Array]]:
-    """Return for each input (the operands with this x, the layer's input): the same values in other
-    positions."""
+    """Return (operands with this x, the layer's input) for each input. All inputs have the same values, in
+    different positions."""
     rng = np.random.default_rng(check.seed)
     xs = [data.x, *(rng.permuted(data.x.reshape(-1)).reshape(data.x.shape) for _ in range(INPUTS - 1))]
     turned = [dataclasses.replace(data, x=x) for x in xs]

@@ -96,7 +96,8 @@ def _regular(path: Path) -> Path:
 
 
 def array_of(path: Path, argument: Argument) -> Array:
-    """Return the array of an .npy file; of an .npz file, the array with the input's name, or the only one."""
+    """Return the array of an .npy file; of an .npz file, the array with the input's name, or else the file's
+    only array."""
     name, names = argument.name, list[str]()
 
     def listed(known: str, dtype: str, shape: tuple[int, ...]) -> bool:
@@ -117,7 +118,7 @@ FORMS = f"a picture ({', '.join(PICTURES)})"
 
 def named_arrays(path: Path, arguments: Mapping[str, Argument]) -> dict[str, Array]:
     """Return the named arrays, each checked against its input before it is read. An .npz file must not
-    contain others."""
+    contain other arrays."""
     unknown = []
 
     def wanted(name: str, dtype: str, shape: tuple[int, ...]) -> bool:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-UNITS = {"uuid", "device_uuid", "pipeline_cache_uuid"}  # these may be made from a serial number
+UNITS = {"uuid", "device_uuid", "pipeline_cache_uuid"}  # drivers may derive these from a serial number
 # An absolute path: it begins with a separator that does not follow a word (GB/s), a scheme (https://) or
 # another separator.
 _PATH = re.compile(

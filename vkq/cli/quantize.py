@@ -106,7 +106,7 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def percent(text: str) -> float:
-    """Return the value of a percent option, as 0 to 1."""
+    """Return the value of a percent option as a share from 0 to 1."""
     return number(0, 100)(text.removesuffix("%").strip()) / 100
 
 

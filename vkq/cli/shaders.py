@@ -280,8 +280,8 @@ def _facts(variant: Variant) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """Print facts as text: a line for each fact, and below it a line for each entry of a list or mapping of
-    records."""
+    """Print facts as text, a line for each fact. If a fact is a list or a mapping of records, a line for each
+    of its entries follows."""
     for label, value in facts.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             print(f"{label}:", *(_pairs(entry) for entry in value), sep="\n  ")

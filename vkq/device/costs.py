@@ -3,8 +3,9 @@
 A table has two costs for each tile: for a workgroup that runs alone on a core, and for one that shares the
 core. A cost is the time of a step of 32 elements along k, in cycles (or another unit that all tables share).
 `SEED` is the default for any device: a step reads rows and columns and multiplies them, so its time is the
-square root of the tile's results, times a factor for each kind of kernel. Measured costs replace the seed:
-from the device itself (`vkq tune`), or from a device of its kind (``tuned/VENDOR-DEVICE.json``).
+square root of the number of results in the tile, times a factor for each kind of kernel. Measured costs
+replace the seed: from the device itself (`vkq tune`), or from a device of its kind
+(``tuned/VENDOR-DEVICE.json``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Devices that need not be in this machine: the reports of their drivers, in ``reported/NAME.json``.
+"""Stored reports of drivers (``reported/NAME.json``), which describe devices that need not be in this
+machine.
 
 A file holds the supported features and all properties under Vulkan's names, the driver's name and version,
 the date (``taken``) and the origin of the report (``source``).

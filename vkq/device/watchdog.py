@@ -11,7 +11,7 @@ from .capabilities import Capabilities
 from .profiles import profile
 
 LONGEST_S = 0.1
-LEAST_SHARE = 0.125  # share of the measured rate that kernels reach at least
+LEAST_SHARE = 0.125  # kernels reach at least this share of the measured rate
 SHARED = ("integrated", "other")  # types of devices that drive the screen
 # Operations and bytes per second of devices without known rates, such as devices for which a file is
 # exported. These values approximate the slowest phones (a Mali-G52's peak) and are not measured.

@@ -44,7 +44,7 @@ class Templates:
     first: ``y.numpy().view("<i8")[..., 0]``. `best` reduces on the device.
 
     Raises:
-        DTypeError, ArgumentError, AccumulatorOverflowError: as `conv2d`, when it is made.
+        DTypeError, ArgumentError, AccumulatorOverflowError: as `conv2d`, when the object is made.
 
     >>> t = Templates(np.array([[[[1, 2]]], [[[-1, 1]]]], np.int8))
     >>> t(np.array([[[[10, 20, 250]]]], np.uint8))[0, :, 0]
@@ -124,11 +124,11 @@ class Templates:
         Args:
             x: as for a call.
             method: "ccorr" for the largest sum, "ssd" for the smallest sum of squared differences (stride,
-                dilation and groups 1, no bias; where a window hangs over the edge the image is 0 there).
+                dilation and groups 1, no bias; pixels of a window outside the image count as 0).
 
         Returns:
             ``Best(score, place)``: int64 (N, OC), and (N, OC, 2): the row and column of the result, the first
-            one where several are alike.
+            one if several are equal.
 
         Raises:
             As a call; ArgumentError also if the result has no positions.
@@ -161,7 +161,8 @@ class Templates:
         return Best(best.score + own, best.place)
 
     def _found(self, x: Tensor, images: Images, rows: Axis, columns: Axis, ssd: bool) -> Best:
-        """Return the best scores for images on the device; for ssd without the templates' sums of squares."""
+        """Return the best scores for images on the device; for ssd, the scores lack the templates' sums of
+        squares."""
         key = images, rows, columns, ssd
         reduction = self._reductions.get(key) or keep(self._reductions, key, Reduction(self._owner, *key))
         return reduction.read(run(reduction.plan, [x]).numpy())

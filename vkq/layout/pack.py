@@ -226,7 +226,8 @@ def layouts() -> dict[str, Layout]:
 
 
 def layout(name: str) -> Layout:
-    """The layout called *name*; ArgumentError with the names that exist for any other.
+    """Return the layout called *name*. Raises ArgumentError, which lists the existing names, for any other
+    name.
 
     >>> layout("kPackedInt8_4W4C").words((1, 5, 2, 3))
     16

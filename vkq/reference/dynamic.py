@@ -58,7 +58,7 @@ def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32])
 def row_multipliers(scale: Float32, w_scale: Float32) -> Float32:
     """Return ``scale[m] * w_scale[n]``, (M, N). Products below 2**-126 become 0; larger ones are clamped to
     the largest float32."""
-    exact = scale.astype(np.float64)[:, None] * w_scale.astype(np.float64)  # the product has at most 48 bits
+    exact = scale.astype(np.float64)[:, None] * w_scale.astype(np.float64)  # exact: two factors of 24 bits
     product = np.minimum(exact, float(_LARGEST)).astype(np.float32)
     return np.where(exact < SMALLEST_SCALE, np.float32(0), product)
 

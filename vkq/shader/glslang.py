@@ -108,7 +108,7 @@ class LibraryCompiler:
             spirv_version=(ctypes.c_int * 3)(1, 3, 0),
             entry_point=b"main",
         )
-        # Keep the buffer alive as long as the request, even if no caller waits for the request any more.
+        # Keep the buffer alive as long as the request: the caller that made it may no longer wait.
         request.text = buffer
         codes: list[int] = []
 

@@ -19,9 +19,9 @@ def put(to: list[int], op: int, *operands: int) -> None:
 
 
 class ModuleWriter:
-    """Writes a 1-D compute shader. *buffers*: whether each buffer of 32-bit words is written; *words*: the
-    number of push constants (the first is first_group); *shared*: floats of shared memory in a workgroup;
-    *fours*: the buffers that are arrays of vectors of four words."""
+    """Writes a 1-D compute shader. *buffers*: for each buffer of 32-bit words, True if the shader writes it;
+    *words*: the number of push constants (the first is first_group); *shared*: floats of shared memory in a
+    workgroup; *fours*: the buffers that are arrays of vectors of four words."""
 
     def __init__(
         self,
