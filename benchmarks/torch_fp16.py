@@ -22,7 +22,7 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
 
 CALLS, SAMPLES, WARM_S = 64, 15, 0.15
-CACHE = 128 << 20  # bytes that the rotating copies together exceed, as in vkq bench
+CACHE = 128 << 20  # bytes of all rotating copies together: more than the GPU's cache, as in vkq bench
 FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
 

@@ -20,7 +20,7 @@ Predicate = Callable[[Any], bool]
 LARGEST = 2**63
 LARGEST_OPTION = 2**31  # largest stride, padding and so on; no image needs a larger one
 LONGEST = 10_000  # most numbers in a sequence
-NUMBERS = "biufV"  # kinds of NumPy's dtypes; V is the kind of types that others register, such as bfloat16
+NUMBERS = "biufV"  # kinds of NumPy's dtypes; V is the kind of types of other packages, such as bfloat16
 
 
 class Rule(NamedTuple):

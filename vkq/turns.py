@@ -90,7 +90,7 @@ class Turns:
 
 
 def _drop_dead() -> None:
-    """Forget deleted locks: sessions come and go in a service."""
+    """Remove references to deleted locks, which would accumulate in a service that creates many sessions."""
     global _most
     for number, each in list(_all.items()):
         if each() is None:

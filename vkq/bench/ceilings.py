@@ -62,7 +62,7 @@ def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float
 def set_shares(row: Row, ceilings: Mapping[str, float | None]) -> None:
     """Set a row's shares of its path's ceiling and of the copy rate.
 
-    Rows of the clock ``host`` have no shares, because it does not measure the device.
+    Rows of the clock ``host`` have no shares, because this clock does not measure the device.
     """
     if row.clock == "host":
         return

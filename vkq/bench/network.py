@@ -133,7 +133,8 @@ def _far(got: Array, want: Array) -> npt.NDArray[np.bool_]:
 
 
 def measure(network: Network, device: Device, request: Request, result: Result, progress: Progress) -> None:
-    """Add a model's rows and the times of its nodes to a result, or the failure if it cannot be measured."""
+    """Add a model's rows and the times of its nodes to a result, or the failure if the model cannot be
+    measured."""
     try:
         _measure(network, device, request, result, progress)
     except VkqError as error:  # rows that were added before the error stay

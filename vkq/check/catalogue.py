@@ -227,7 +227,7 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
 
 
 def _fitting(check: Check) -> Check:
-    """Return the check, with allowed values for the options that its scheme does not allow."""
+    """Return the check, with each option that its scheme does not allow replaced by an allowed one."""
     if check.scheme in (*DQ8CA, *GROUPED) and check.op != "linear":
         check = dataclasses.replace(check, scheme="q8csw")
     if check.integer:

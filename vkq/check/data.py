@@ -143,8 +143,8 @@ def random_data(
 
     One case in four has power-of-two scales, so that exact ties occur. *w_range*: the weights' bounds, both
     included; None for all of w_dtype. *extreme*: the data is at the ends of its dtype, so that accumulators
-    are as large as possible; every third channel has a bias at an end of int32. These sums, and sums of more
-    than MOST_K products, wrap.
+    are as large as possible; every third channel has a bias at an end of int32. Sums of such data wrap, and
+    so do sums of more than MOST_K products.
     """
     low, high = w_range or (int(np.iinfo(w_dtype).min), int(np.iinfo(w_dtype).max))
     x_info, channels = np.iinfo(x_dtype), problem.gemm_n

@@ -57,7 +57,7 @@ def replays(
     device: Device, paths: Sequence[str], times: int = TIMES, seconds: float = SECONDS, texels: bool = True
 ) -> Iterator[Replay]:
     """Replay every workload on every path, each at most *times* times, in about *seconds*. Then replay large
-    ones after load and after rest. When the time is over, the remaining large workloads are skipped."""
+    workloads after load and after rest. When the time is over, the remaining large workloads are skipped."""
     start = time.monotonic()
     powered: list[Replayer] = []
     for work in works(device, paths, texels):

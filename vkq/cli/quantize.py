@@ -203,7 +203,7 @@ def quantize_activations(
 
 
 def _check_targets(options: argparse.Namespace) -> None:
-    """Refuse targets without the option that uses them."""
+    """Raise an error if a target is given without the option that uses this target."""
     if options.least is not None and options.target is None:
         raise ArgumentError("--least is the number that a script must print; name the script with --target")
     targets = options.target_db, options.target_agreement, options.target

@@ -27,7 +27,7 @@ def bounds() -> bool:
 
 
 def enabled() -> list[int]:
-    """Return the VkValidationFeatureEnableEXT of one of the three modes."""
+    """Return the VkValidationFeatureEnableEXT values for the requested mode of the layer."""
     return [3 if _printing() else 0 if bounds() else 4]
 
 

@@ -140,7 +140,7 @@ def tensor_range(x: Tensor) -> Range:
 
 
 def window_squares(b: Builder, x: Value, images: Images, band: Band, columns: Axis) -> Value:
-    """Add the sums of squares over every window of a band to a plan; return them as 64-bit integers."""
+    """Add the sums of squares over every window of a band to a plan; return the sums as 64-bit integers."""
     count, rows = band.last - band.first, band.rows
     lines = rows.out + rows.taps - 1
     between, y = (b.words(2 * count * size * columns.out) for size in (lines, rows.out))

@@ -126,7 +126,7 @@ class LayoutSpec:
         return [part.extent(shape) for part in self.order]
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return *shape* with every split dim rounded up to whole blocks: the elements that fit the words."""
+        """Return *shape* with every split dim rounded up to whole blocks, so that every word is full."""
         shape = self.checked_shape(shape, "padded: shape")
         block = {part.dim: part.divisor for part in self.order if part.modulus is None}
         return tuple(-(-size // block[dim]) * block[dim] for dim, size in enumerate(shape))

@@ -20,8 +20,8 @@ Padding = int | Sequence[int] | str
 
 @dataclass(frozen=True)
 class ConvOptions:
-    """The options of a kernel (KH, KW) that slides over an image, as far as the weight's shape determines
-    them.
+    """The options of a kernel (KH, KW) that slides over an image. They depend on the weight's shape, not on
+    the image's.
 
     stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
     more. groups: 1 or more. `of` accepts PyTorch's forms.

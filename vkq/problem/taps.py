@@ -23,8 +23,8 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True)
 class ResizedAxis:
-    """An axis of *given* elements that is resized to *size*, by a factor; ``roi`` are its start and end for
-    tf_crop_and_resize."""
+    """An axis of *given* elements that is resized to *size* by the factor *scale*. ``roi``: the start and end
+    of the part that tf_crop_and_resize reads, as fractions of the axis."""
 
     given: int
     size: int

@@ -24,8 +24,8 @@ measured errors are a tenth of that, because they rarely have the same sign. Not
 at most 500.
 
 A float weight is rounded to float16, to nearest, and not scaled. The factor of M is then (1 + 2**-10)**19 -
-1. A device may replace small elements of x or of the weight by 0: each adds 2**-14 times its factor, and each
-product adds 2**-13.
+1. A device may replace small elements of x or of the weight by 0: each such element adds 2**-14 times the
+other factor of its product, and each product adds 2**-13.
 """
 
 from __future__ import annotations

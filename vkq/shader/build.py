@@ -86,7 +86,7 @@ def build(
     given: Path | None = None,
 ) -> int:
     """Compile *variants* into the folder *output*, in the form that `vkq.shader.compile` reads, or copy them
-    from the folder *given*. By default compile all of them, and store their descriptions
+    from the folder *given*. By default compile all variants, and store their descriptions
     (`vkq.shader.frozen`) with the name of the compiler.
 
     Files of earlier builds from other sources are deleted.

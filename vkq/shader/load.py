@@ -274,7 +274,8 @@ def _element(node: Node) -> str:
 
 
 def _push_constants(top: Mapping[str, Node], known: Mapping[str, Words]) -> tuple[PushConstant, ...]:
-    """Return the push constants of the shared blocks that the shader names, then its own."""
+    """Return the push constants of the shared blocks that the shader names, then the shader's own push
+    constants."""
     own, push = top.get("push_constants"), top.get("push")
     words = [(type_of(keys["type"], TYPES), name) for name, keys in (named(own, {"type"}) if own else ())]
     place = own or push

@@ -40,7 +40,8 @@ def declare(known: Iterable[Mapping[str, int]], first: Sequence[Mapping[str, int
 
 
 def chosen(declared: Mapping[str, Constant], given: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
-    """Return the constants of a variant with the sizes in *given*; later ones replace earlier ones."""
+    """Return the constants of a variant with the sizes in *given*; later values of a size replace earlier
+    ones."""
     values = {name: value for sizes in given for name, value in sizes.items()}
     return {
         name: constant if constant.declared is None else replace(constant, default=values.get(name, 0))
@@ -50,7 +51,7 @@ def chosen(declared: Mapping[str, Constant], given: Sequence[Mapping[str, int]])
 
 def glsl(constants: Mapping[str, Constant], local_size: Iterable[str]) -> str:
     """Return the GLSL that declares the sizes among a variant's constants, and the local size if sizes define
-    it. Each is also a macro, so that an include can test for it (``#ifndef BURST``).
+    it. Each size is also a macro, so that an include can test whether the size exists (``#ifndef BURST``).
 
     Args:
         constants: specialization constants by name.

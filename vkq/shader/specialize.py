@@ -69,8 +69,8 @@ def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int]
     """Return the module with the specialization constants in *given* (``constant_id`` -> the 32 bits)
     replaced by constants. Integers and bools computed only from them become constants, too.
 
-    *known*: the bits of the constants that stay, too. With them, array lengths that a Select among
-    specialization constants chooses become constants.
+    *known*: the bits of further specialization constants, which stay specialization constants. With these
+    bits, array lengths that a Select among specialization constants chooses become constants.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
