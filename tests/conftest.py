@@ -105,8 +105,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kernel, runs every value of each parameter once: with two parameters, one of them with k values, it runs
     one combination in k.
 
-    tests/runtime runs whole, and so does a test that is named on the command line (``file::test``);
-    VKQ_EVERY_DRIVER=1 runs everything.
+    SwiftShader also runs every combination of the tests in tests/runtime, and of a test that is named on the
+    command line (``file::test``); VKQ_EVERY_DRIVER=1 runs everything.
     """
     if EVERY or any("::" in arg for arg in config.args):
         return

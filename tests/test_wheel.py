@@ -1,5 +1,5 @@
-"""Tests of the wheel, which is built and installed into an empty environment without a shader compiler, where
-it runs work like the demo's."""
+"""Tests of the wheel: it is built, installed into an empty environment without a shader compiler, and runs
+work like the demo's in this environment."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""Tests of weight-only models made from float models: their contents, and that they run whole, within the
-bound of float sums."""
+"""Tests of weight-only models made from float models: their contents, and that they run without a fallback,
+within the bound of float sums."""
 
 from pathlib import Path
 from typing import Any

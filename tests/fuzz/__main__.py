@@ -1,7 +1,8 @@
 """``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzz each target for that long, guided by the
 branches of vkq that its inputs reach (`guided`). The exit code is 1 if there is a defect.
 
-The kept inputs and the log of the turns are in a folder, from which the next run continues.
+The kept inputs, and a log with an entry for each time that a target was fuzzed, are in a folder, from which
+the next run continues.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def tried(name: str, data: bytes) -> str:
 
 
 def table(turns: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table with the totals of all turns of a log, by target."""
+    """Return a table with each target's totals over all entries of a log."""
     lines = [
         f"{'target':8} {'executions':>12} {'processor s':>12} {'branches':>9}  executions since a new one"
     ]

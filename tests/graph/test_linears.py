@@ -26,8 +26,8 @@ PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # Transposes of queries, keys 
 class Heads:
     """Attention whose queries, keys and values are products of the normalized x with their own weights.
     *biases* has the letters of the products with a bias. gemm: products are Gemm, with Reshapes to and from
-    matrices; else MatMul, and biases are quantized apart. depth: columns of a head of queries and keys; wide:
-    of values."""
+    matrices; else MatMul, and biases are quantized separately. depth: columns of a head of queries and keys;
+    wide: of values."""
 
     def __init__(self, batch: int, biases: str = "", depth: int = 16, wide: int = 32, gemm: bool = False):
         self.shape, self.biases, self.gemm = (batch, TOKENS, WIDTH), biases, gemm
@@ -131,7 +131,7 @@ def test_one_product(
     [
         (Heads(16, depth=8, wide=24), 1),
         (Heads(16, depth=4), 3),  # 8 columns of queries
-        (Heads(3), 3),  # the dot forms take so few rows
+        (Heads(3), 3),  # so few rows run on dot products, not on matrix units
     ],
     ids=["narrow", "8 columns", "few rows"],
 )
@@ -140,7 +140,8 @@ def test_other_sizes(
     matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Heads, expected: int,
     steps: bool,
 ) -> None:  # fmt: skip
-    """Layers that cannot be one product remain apart; attention in steps reads parts, too."""
+    """Layers that cannot be one product remain separate. Attention in steps also reads the parts of a
+    product."""
     found = run(matrices, heads, tmp_path, monkeypatch, attention_in_steps=steps)
     assert len(products(found)) == expected
     assert ("not in one product" in why(found)) == (expected > 1)
@@ -150,7 +151,7 @@ def test_other_sizes(
 def test_without_matrix_units(
     device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, biases: str
 ) -> None:
-    """Parts of the columns of kPackedInt8_4H4W are not contiguous, so the layers remain apart."""
+    """Parts of the columns of kPackedInt8_4H4W are not contiguous, so the layers remain separate."""
     if device.capabilities.features["cooperativeMatrix"]:
         pytest.skip("the device has matrix units")
     found = run(device, Heads(16, biases), tmp_path, monkeypatch)

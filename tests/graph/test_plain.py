@@ -336,8 +336,8 @@ RESIZES = [
 
 @pytest.mark.parametrize("attributes", RESIZES, ids=lambda a: ".".join(map(str, a.values())))
 def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
-    """Resize is right if it enlarges one axis and shrinks another, to sizes that are not multiples; also in
-    1-D and 3-D."""
+    """Resize is right also if it enlarges one axis and shrinks another, and if the sizes are not multiples;
+    also in 1-D and 3-D."""
     x = normal(40, 2, 3, 7, 9)
     nodes = [op("Resize", "x none none sizes", "y", **attributes)]
     data = model(nodes, {"x": x}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=np.array([2, 3, 11, 5]))

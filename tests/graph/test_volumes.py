@@ -16,7 +16,7 @@ from vkq.onnx.reader import read
 
 from .test_chains import FLOAT, model, normal, op
 
-X = normal(0, 2, 6, 5, 7, 6)  # axes of odd sizes, all different from their neighbours'
+X = normal(0, 2, 6, 5, 7, 6)  # adjacent axes have different sizes
 # Attributes and the weight's shape: strides, dilations, and paddings that differ for each axis and side.
 CONVOLUTIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "plain": ({}, (4, 6, 3, 3, 3)),

@@ -200,8 +200,8 @@ def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_chunks_of_a_device_with_small_buffers(any_device: vkq.Device) -> None:
-    """Results are exact if the result is six times, and the image 1.5 times, as large as the device's storage
-    buffer range."""
+    """Results are exact also if the result is six times, and the image 1.5 times, as large as the device's
+    storage buffer range."""
     x, w = data(9, "uint8", (1, 1, 240, 1000)), data(10, "int8", (1, 1, 3, 3))
     limit = doctored(any_device.capabilities, maxStorageBufferRange=160_000)
     with vkq.Device(capabilities=limit) as small:

@@ -56,8 +56,8 @@ def test_cases_take_every_radix(any_device: vkq.Device) -> None:
 
 
 def test_blocks_and_parts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are exact if an image has several blocks along each axis, and if templates that do not fit in
-    memory at once are transformed in parts."""
+    """Results are exact also if an image has several blocks along each axis, or if templates that do not fit
+    in memory at once are transformed in parts."""
     monkeypatch.setattr(work, "BAND_BYTES", 1_000_000)
     monkeypatch.setattr(transform, "RADICES", {64: RADICES[64]})
     x, w = extremes(3, "uint8", (1, 1, 150, 130)), extremes(4, "int8", (9, 1, 20, 30))

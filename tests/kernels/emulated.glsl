@@ -140,7 +140,7 @@ struct MatrixAcc {
 #define MOST_WORDS_X WORDS_W
 #define word_of_matrix(m, q) m.k[(q) / 4u][(q) % 4u]
 #define set_word(m, q, word) m.k[(q) / 4u][(q) % 4u] = word
-#define first_of(q) ((q) - (q) / 4u % 2u * 4u)  // here rows are whole
+#define first_of(q) ((q) - (q) / 4u % 2u * 4u)  // here an invocation holds whole rows
 #define further(q) ((q) / 4u % 2u)
 #define LOADS_X (WORDS_X / 2u)
 #define MOST_LOADS_X LOADS_X

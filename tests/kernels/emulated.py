@@ -1,5 +1,5 @@
 """Emulated matrix units for devices without them: the shaders are unchanged, and matrices are plain GLSL
-(matrix_units.glsl).
+(emulated.glsl).
 
 Emulation covers every shape of matrices and every subgroup size. It cannot show what depends on hardware: the
 distribution of matrices over a subgroup, and the driver's code for loops.
@@ -54,7 +54,7 @@ EXTENSIONS = (
     "GL_EXT_shader_explicit_arithmetic_types_int8", "GL_EXT_shader_explicit_arithmetic_types_float16",
     "GL_EXT_shader_explicit_arithmetic_types_int16", "GL_EXT_bfloat16", "GL_EXT_shader_16bit_storage",
 )  # fmt: skip
-IN_PLACE = (  # expressions -> the macros of matrix_units.glsl
+IN_PLACE = (  # expressions -> the macros of emulated.glsl
     (r"MatrixAcc (\S+) = matrix_of_zeros\(\);", r"MatrixAcc \1; clear(\1);"),
     (r"(\S+) = matrix_of_zeros\(\);", r"clear(\1);"),
     (r"\S+ = coopMatMulAdd\(matrix_of_ones\(\), (\S+), (\S+)\);", r"add_sums(\2, \1);"),

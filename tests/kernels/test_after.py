@@ -101,7 +101,7 @@ def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kin
 @pytest.mark.parametrize("kind", ["lookup", "add"])
 @pytest.mark.parametrize(("name", "method", "path"), [*KERNELS[:2], KERNELS[-1]])
 def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
-    """Results are the same if the device reads words instead of texels, or texels instead of words."""
+    """Results are the same whether the device reads words or texels."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels, "depthwise_lines": True}
     with preferred(flipped):
@@ -182,7 +182,7 @@ Linears = tuple[vkq.Linear, vkq.Linear, np.ndarray]  # (layer without epilogue, 
 
 def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, last: Any) -> Linears:
     """Return a layer, the same layer with an epilogue, and x, after checking both. *last* returns the
-    epilogue for the parameters of y. The bound of the activation is between two results."""
+    epilogue for the parameters of y. The bound of the activation lies between two quantized results."""
     p, rng = parse(f"linear[M={rows},K=70,N=37]"), np.random.default_rng(rows)
     data = random_data(p, rng, dtype, "int8")
     options: Any = {"x_qparams": data.x_q, "y_qparams": data.y_q, "bias": data.bias, "method": method}

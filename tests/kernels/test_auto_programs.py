@@ -40,8 +40,8 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
-    """Only a VideoCore computes float products in two rows; its direct convolution does not spill with four
-    rows."""
+    """Only a VideoCore computes float products in two rows; its direct convolution computes four rows without
+    spilling registers."""
     c = reported(name)
     found = {each.layer: each.variant for each in auto_programs(c)}
     small = found["float32 linear 49x2048x512"].axes.get("tile") == "2x4"

@@ -105,7 +105,7 @@ def test_product_of_normals_is_correctly_rounded_and_bounded(device):
 
 def test_quantized_quotient_over_ties(device):
     """The quotient of quantization, round_half_even(float32(x / scale)), is right at ties: x is k + 1/2 steps
-    or a neighbour, for scales that are not powers of two."""
+    or a neighbouring float, for scales that are not powers of two."""
     rng = np.random.default_rng(5)
     scale = rng.uniform(0.001, 100, 40).astype(np.float32)
     ties = (scale[:, None] * (np.arange(0, 300) + np.float32(0.5))).astype(np.float32)

@@ -96,7 +96,8 @@ def test_rows_of_a_last_group_that_is_not_full(
 
 def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device memory of each weight order is counted: float32 rows read the packed weight, float16 rows
-    read matrices; other shapes share both. Before the first call, nothing is on the device."""
+    read weights in the order of matrices; calls with other numbers of rows share both copies. Before the
+    first call, nothing is on the device."""
     device = units(strict_device, monkeypatch, "16x8x16")
     layer = vkq.Linear(weight(35, 640, 4, 128, True, "float16"), device=device)
     x = rows_of(5, 640)

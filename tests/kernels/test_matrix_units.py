@@ -1,5 +1,5 @@
 """Tests of matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL
-(matrix_units.glsl); they run unchanged if VKQ_TEST_DEVICE names a GPU."""
+(emulated.glsl); they run unchanged if VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
 import itertools
@@ -138,8 +138,8 @@ def test_tiles_keep_the_rules_of_the_shaders() -> None:
 
 @pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
 def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup: int) -> None:
-    """Every supported shape has tiles with the least shared memory that Vulkan requires; each subgroup has
-    whole rows of a convolution's tile, or parts of one row."""
+    """Every supported shape has tiles that fit the least shared memory that Vulkan requires; each subgroup
+    has whole rows of a convolution's tile, or parts of one row."""
     p = parse("conv2d[N=1,IC=32,H=30,W=30,OC=100,KH=3,KW=3]")
     assert isinstance(p, Conv2dProblem)
     for m, n, k in itertools.product((4, 8, 16, 32, 64), (8, 16), (16, 32)):

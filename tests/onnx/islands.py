@@ -1,6 +1,6 @@
 """Random graphs of floats, 8-bit values, integers and flags, with changing sizes, compared with ONNX Runtime.
 
-python -m tests.onnx.islands 5000          so many graphs, on the default device
+python -m tests.onnx.islands 5000          that many graphs, on the default device
 python -m tests.onnx.islands 5000 20000    the same, from this seed on
 """
 

@@ -56,7 +56,7 @@ CROPS = [(3, -3), (-3, 3), (-4, 3), (3, -4), (-3, 6), (4, -2), (-1, 2), (5, -6),
 
 
 def test_pads_that_cut_off_more_than_the_data(any_device: vkq.Device) -> None:
-    """A negative pad may crop more than the data, including the margin of the other end."""
+    """A negative pad may crop more than the data, and so also the padding at the other end."""
     for x in (np.array([1, 2], np.uint8), np.arange(6, dtype=np.uint8).reshape(2, 3)):
         nodes, constants = [], {"v": np.uint8(9)}
         for i, (before, after) in enumerate(CROPS):

@@ -164,8 +164,8 @@ def between_bytes(op: str, **attributes: Any) -> list[Any]:
 def test_what_a_device_refuses_runs_alone(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """An operator of vkq without an ONNX form is given to the fallback as the model's node, while its
-    neighbours stay on the device; also if only planning finds that the device cannot run it."""
+    """An operator of vkq without an ONNX form is given to the fallback as the model's node, while the nodes
+    before and after it stay on the device; also if it is refused only during planning."""
 
     def refused(*given: Any) -> Any:
         if when == "planned":

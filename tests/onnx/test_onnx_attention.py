@@ -30,8 +30,8 @@ FORMS: dict[str, Any] = {
 def attended(
     device: vkq.Device, form: str, flat: bool, held: int, dtype: Any = np.float32, opset: int = 23
 ) -> None:
-    """Compare attention of three queries with six heads to five keys with two heads; *held* of the keys are
-    in the past."""
+    """Compare with ONNX Runtime: attention with three queries of six heads and five keys of two heads; *held*
+    of the keys are in the past."""
     a = dict(FORMS[form])
     sizes = {"q": (6, 3, 8), "k": (2, 5 - held, 8), "v": (2, 5 - held, 7)}
     fed = {

@@ -149,8 +149,8 @@ def test_depthwise_on_dot_products(device, name, path):
 @pytest.mark.parametrize("name", [*COLUMNS, LARGE_BIAS])
 def test_depthwise_on_dot_products_of_lines(device, name):
     """Depthwise convolutions of whole rows are right in both layouts, for every number of rows of an
-    invocation, at the padding and inside; the bias makes sums large. The first two images have every variant
-    of the shader; the others have every number of rows once, each in another way."""
+    invocation, at the padding and inside the image; the bias makes sums large. The first two images have
+    every variant of the shader; the others have one variant for each number of rows."""
     strided = parse(name).stride[0] == 2
     for lines, shares in ((2 if strided else 4, ()), (2, ((2, 1 << 20),)), (1, ((1, 1 << 20),))):
         ways = (("channel", IMAGE, True), ("channel", IMAGE, False), ("none", BLOCKED, True))

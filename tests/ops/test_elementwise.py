@@ -93,8 +93,8 @@ def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None
 def test_every_product_where_ties_are_frequent(
     device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every product is right if one in 28 is a tie; the soft form, which reads ties from a table, is for
-    devices that round differently."""
+    """Every product is right, also with scales for which one product in 28 is a tie. Devices that round
+    differently use the soft form, which reads ties from a table."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     values = np.arange(256, dtype=np.uint8).view(dtype)

@@ -223,8 +223,8 @@ def test_global_average_of_huge_images(device: vkq.Device, name: str) -> None:
 def test_global_average_of_more_bytes_than_half_a_word_can_add(
     device: vkq.Device, name: str, shape: tuple[int, ...], value: int
 ) -> None:
-    """Global averages are right if one of 128 invocations adds more than 256 extreme bytes, which 16-bit sums
-    cannot hold; all bytes are equal except one."""
+    """Global averages are right also if one of 128 invocations adds more than 256 extreme bytes, which 16-bit
+    sums cannot hold; all bytes are equal except one."""
     x, q, y = np.full(shape, value, np.int8), QParams(0.05, 3), QParams(0.05, 3)
     x[0, 2, 77, 5] = 1
     with preferred({"mean_invocations": 128}):

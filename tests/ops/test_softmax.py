@@ -153,7 +153,7 @@ def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
 def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_long(
     device: vkq.Device,
 ) -> None:
-    """ONNX Runtime's form is right for rows longer than lavapipe allows loops (65,535 iterations): 16,759
+    """ONNX Runtime's form is right for rows whose loops exceed lavapipe's limit (65,535 iterations): 16,759
     elements for one invocation, 240,000 for 64."""
     xq = QParams(0.01, 0, "uint8")
     for length, scale in ((20_001, 1.5e-4), (262_145, 1.1e-5)):

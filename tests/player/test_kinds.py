@@ -75,8 +75,8 @@ def test_plans_of_other_kinds_give_the_same_bytes(
 
 
 def test_float_controls_are_a_need(shipped: Shaped) -> None:
-    """A plan whose modules use float controls needs them, because such a module is invalid for a driver
-    without them."""
+    """A plan whose modules use float controls requires them of a driver, because the modules are invalid for
+    a driver without float controls."""
     for plan in shipped.plans:
         asks = any(b"SPV_KHR_float_controls" in program.spirv for program in plan.programs)
         assert asks == any(name in CONTROLS for name, _ in plan.needs), plan.kind

@@ -32,7 +32,7 @@ def test_every_stage_passes_under_the_validation_layer(device: Device) -> None:
 
 def test_the_rounds_after_which_loops_end_are_counted(device: Device) -> None:
     """The self-test finds the iterations after which a driver ends loops: 65,535 in Mesa's llvmpipe, no limit
-    in other known drivers. Plans must stay below it."""
+    in other known drivers. Plans must stay below this limit."""
     limit = 65_535 if "llvmpipe" in device.name else None
     assert selftest.loops.measure(device) == limit
     assert selftest.report(device).loop_limit == limit == device.loop_limit

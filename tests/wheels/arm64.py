@@ -27,7 +27,7 @@ from vkq.cli.private import without_private
 
 from .build import ROOT, WORK, compilers
 
-PYTHON = "3.11"  # the version of Debian's Python in the tree
+PYTHON = "3.11"  # the version of the arm64 Debian's Python
 PLATFORMS = [f"{tag}_aarch64" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
 # vkq starts itself in child processes; qemu-user does not run them under itself by default.
 BOOT = "import sys; sys.executable, sys.argv = sys.argv[1], sys.argv[2:]; "
@@ -83,12 +83,12 @@ class Tree:
 
     @property
     def qemu(self) -> list[str]:
-        """The command that runs a program of the tree."""
+        """The command that runs an arm64 program under qemu-user."""
         return ["qemu-aarch64-static", "-L", str(self.root)]
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of the tree's programs."""
+        """The environment variables of the arm64 programs."""
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.root.parent),
@@ -98,7 +98,7 @@ class Tree:
         }
 
     def run(self, code: str, *arguments: str) -> str:
-        """Run Python in the tree and return its output; exit if it fails."""
+        """Run Python code under qemu-user and return its output; exit if it fails."""
         command = [*self._qemu(), "-c", code, str(self.python), *arguments]
         done = subprocess.run(
             command,
@@ -143,7 +143,7 @@ def networks(tree: Tree) -> dict[str, str]:
 
 
 class Applications:
-    """Example programs in C and C++, and files of `vkq export`, made on this machine for the arm64 tree."""
+    """Example programs in C and C++, and files of `vkq export`, made on this machine for the arm64 Debian."""
 
     def __init__(self, tree: Tree):
         self.tree, self.folder = tree, tree.root.parent / "arm64-application"
@@ -193,7 +193,8 @@ class Applications:
         return compared("denoise.cpp", np.frombuffer(got[-want.size :], np.uint8), want.ravel())
 
     def played(self) -> dict[str, str]:
-        """Return how many bytes that `vkq.load` computed in the tree equal this machine's session's."""
+        """Return how many bytes that `vkq.load` computes in the arm64 Debian equal those of this machine's
+        session."""
         given, results = self.folder / "given.npz", self.folder / "results.npz"
         random = np.random.default_rng(6)
         inputs: dict[str, Any] = {

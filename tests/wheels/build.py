@@ -1,9 +1,9 @@
 """Build a release into dist/: ``python -m tests.wheels.build`` (make wheels).
 
-First the sdist, which contains the SPIR-V and Kompute's source. Then, from the unpacked sdist only, the
-wheels for two processors on one machine: ziglang compiles for both, against glibc 2.28. Each processor gets
-three files: CPython 3.10, 3.11, and the stable ABI from 3.12 on. auditwheel gives a wheel its tag, or says
-why the wheel may not have it; abi3audit checks every symbol of the stable ABI.
+First it builds the sdist, which contains the SPIR-V and Kompute's source. Then it builds, from the unpacked
+sdist only, the wheels for two processors on one machine: ziglang compiles for both, against glibc 2.28. Each
+processor gets three files: CPython 3.10, 3.11, and the stable ABI from 3.12 on. auditwheel gives a wheel its
+tag, or says why the wheel may not have it; abi3audit checks every symbol of the stable ABI.
 """
 
 from __future__ import annotations
