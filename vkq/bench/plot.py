@@ -26,7 +26,8 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8
 
 
 def library() -> Any:
-    """Import matplotlib's figures, which need no display. Raises ArgumentError if it is not installed."""
+    """Import matplotlib's figures, which need no display. Raises ArgumentError if matplotlib is not
+    installed."""
     try:
         figure = importlib.import_module("matplotlib.figure")
     except ImportError as error:

@@ -47,8 +47,8 @@ def summarize(samples: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of the times of two arms: estimate, interval and number of pairs. Below 1 the first arm is
-    faster."""
+    """The ratio of the times of two arms: estimate, interval and number of pairs. If the ratio is below 1,
+    the first arm is faster."""
 
     value: float
     low: float

@@ -1,6 +1,6 @@
 """Seeded random pools, means and softmaxes, compared with the reference: ``vkq check windows --count 1000``.
 
-One case in four has a window or a row that is longer than the loops that some drivers allow.
+One case in four has a window or a row with more elements than the loop iterations that some drivers allow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 Case = tuple[str, Callable[[Device], Array], Callable[[], Array]]
 LARGE = 4  # one in LARGE cases is large
 LONGEST = 17.5  # most elements of a row or an area, as a power of two: 185,000
-MOST_TAPS = 15.5  # most taps of a window, as a power of two, because the reference loops over taps
+MOST_TAPS = 15.5  # most taps of a window, as a power of two: the reference loops over the taps
 
 
 def random_case(seed: int) -> Case:

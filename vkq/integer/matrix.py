@@ -93,7 +93,8 @@ def column_count(templates: int, how: DigitArithmetic) -> int:
 
 
 def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Iterator[MatrixTiles]:
-    """Yield all tilings that the device can run: none if it needs trip counts as pipeline constants."""
+    """Yield all tilings that the device can run: none if the device needs trip counts as pipeline
+    constants."""
     if counted(capabilities):
         return
     words_all = -(-s.kw // RUN)

@@ -41,7 +41,7 @@ class Templates:
 
     ``templates(x)`` is `conv2d` of x (N, C, H, W): NumPy in gives NumPy out, a Tensor (int8, uint8 or int32)
     gives a Tensor (N, OC, OH, OW) of int32; 64-bit sums are int32 words (N, OC, OH, OW, 2), the lower one
-    first: ``y.numpy().view("<i8")[..., 0]``. `best` reduces on the device.
+    first: ``y.numpy().view("<i8")[..., 0]``. `best` finds the best positions on the device.
 
     Raises:
         DTypeError, ArgumentError, AccumulatorOverflowError: as `conv2d`, when the object is made.

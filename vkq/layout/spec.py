@@ -139,7 +139,7 @@ class LayoutSpec:
         """Return the word index and the lane (byte, 0..3) of one element of an array of *shape*, directly
         from the formula.
 
-        This simple, slow form is the reference in tests of the other forms.
+        This simple, slow implementation is the reference in tests of the NumPy and GLSL functions.
 
         >>> from vkq.layout.pack import layout
         >>> layout("kPackedInt8_4C").index(0, 5, 1, 2, shape=(1, 6, 2, 3))

@@ -46,8 +46,8 @@ class ConvOptions:
         dilation: Ints = 1,
         groups: int = 1,
     ) -> ConvOptions:
-        """The options of a convolution with a weight of shape (OC, IC/groups, KH, KW); *op* begins every
-        error.
+        """The options of a convolution with a weight of shape (OC, IC/groups, KH, KW); every error text
+        begins with *op*.
 
         stride, dilation: an int, or (vertical, horizontal). padding: an int, (vertical, horizontal), (top,
         left, bottom, right), "valid" (no padding), or "same" (OH = H and OW = W, for stride 1 only; if the

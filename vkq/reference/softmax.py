@@ -19,7 +19,7 @@ def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) ->
     """Return ``exp(x - max) / sum`` along an axis: float32, or quantized to yq.
 
     ``e = exponentials(x_scale)[max(x_q) - x_q]`` (integers), ``s = float32(sum(e))`` of the exact sum,
-    ``y = float32(e) * (1 / s)``, each step rounded to float32; then QuantizeLinear where yq is given.
+    ``y = float32(e) * (1 / s)``, each step rounded to float32; then QuantizeLinear if yq is given.
 
     >>> [round(float(v), 3) for v in softmax(np.array([3, 3, 1], np.int8), QParams(0.5))]
     [0.422, 0.422, 0.155]
