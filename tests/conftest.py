@@ -154,7 +154,7 @@ def strict_device() -> vkq.Device:
 
 @pytest.fixture
 def software_device() -> vkq.Device:
-    """A CPU device, for tests of vkq's choices on one."""
+    """A CPU device, for tests of the choices that vkq makes on CPUs."""
     if "VKQ_TEST_DEVICE" in os.environ:
         pytest.skip("names what a CPU device takes; VKQ_TEST_DEVICE asks for another")
     return open_device("lavapipe")

@@ -150,8 +150,8 @@ def test_a_value_is_read_by_branches_too() -> None:
 
 
 def test_a_tally_of_many_shapes() -> None:
-    """While all samples have the same channels, each channel is counted; afterwards all values are one
-    channel."""
+    """Each channel is counted separately as long as all samples have the same channels; after that, all
+    values count as one channel."""
     x = np.float32([[[1, 5], [2, 3]]])
     tally = Tally()
     for _ in range(2):

@@ -191,7 +191,7 @@ def test_every_candidate_is_right(software_device: vkq.Device, monkeypatch: pyte
     monkeypatch.setattr(measuring, "COMPILE_S", 600.0)
     monkeypatch.setattr(measuring, "SAMPLE_S", 0.0)
     said: list[dict[str, Any]] = []
-    device = software_device  # the other driver would take minutes; other tests run its kernels
+    device = software_device  # the other driver would take minutes; it runs these kernels in other tests
     before = device.capabilities
     measuring.run(device, lambda **what: said.append(what), 600.0, set(large))
     assert device.capabilities is before

@@ -49,8 +49,8 @@ def node(op: str, *inputs: str, **attributes: Any) -> list[Node]:
 
 
 def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
-    """A table is computed again if attributes or constants differ (even if they compare equal), or the
-    operators' order, or the values of x."""
+    """A table is computed again if attributes or constants differ (even if they compare equal), or if the
+    operators' order or the values of x differ."""
     zeros = {"c": np.float32([0.0]), "d": np.float32([-0.0])}
     asked = [
         node("LeakyRelu", "x", alpha=0.0), node("LeakyRelu", "x", alpha=-0.0), node("Mul", "x", "c"),

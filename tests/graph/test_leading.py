@@ -70,7 +70,7 @@ def test_rows_that_are_read(results: list[str], back: Sequence[int]) -> None:
 
 
 def test_heads_are_put_side_by_side() -> None:
-    """A Reshape that joins rows and heads joins only heads; the Reshapes of rows cancel."""
+    """A Reshape that joins rows and heads becomes one that joins only heads; the Reshapes of rows cancel."""
     graph = chain((2, 5, 4, 2), ["y"])
     found = keep_leading_axes(graph)
     assert [node.op for node in found.nodes] == ["Reshape", *OPS, "Identity"]

@@ -144,8 +144,8 @@ def test_int32_edge(device: vkq.Device, path: str) -> None:
 
 
 def test_multiplies(device: vkq.Device) -> None:
-    """The 32-bit multiply is chosen instead of four byte products if the sums fit; two byte products are
-    cheaper."""
+    """A 32-bit multiply replaces four byte products if the sums fit 32 bits, but not two byte products, which
+    are cheaper."""
     x, w = data(20, "int16", (1, 1, 9, 20)) // 64, data(21, "int16", (3, 1, 3, 5)) // 64
     got = integer.conv2d(x, w, device=device)
     assert got.dtype == np.int32

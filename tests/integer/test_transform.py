@@ -76,8 +76,8 @@ def test_roots(prime: int) -> None:
 
 
 def test_primes() -> None:
-    """One prime is used if all sums are distinct modulo it, two up to their product; larger sums are
-    refused."""
+    """One prime is used if all sums are distinct modulo this prime, two primes for sums up to their product;
+    larger sums are refused."""
     second, first = PRIMES
     assert primes_for((-5, second - 6)) == (second,)
     assert primes_for((-5, second - 5)) == (first, second)

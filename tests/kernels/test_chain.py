@@ -80,7 +80,8 @@ def test_half(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Div", "Exp", "Cos", "Floor"])
 def test_software(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
-    """Sums and products computed with integers have the same bits, infinities and NaN included."""
+    """Operators whose sums and products are computed in integers have NumPy's bits, also for infinities and
+    NaN."""
     monkeypatch.setattr(device, "_soft_float", True)
     chain = one(op, "float32", "float32")
     compared(device, chain, *(reals(i, 501) for i in range(len(chain.inputs))))

@@ -210,8 +210,8 @@ def test_rows_read_ahead_replay_the_same_bytes(
 
 @preferred({"float_lanes": False})
 def test_without_16_bit_storage_float16_rows_are_converted(software_device: vkq.Device) -> None:
-    """Without 16-bit storage float16 rows are converted first, also for tiles; quantized results stay float32
-    until quantized."""
+    """Without 16-bit storage float16 rows are converted first, also for tiles; results to be quantized stay
+    float32 until then."""
     facts, w = software_device.capabilities, np.ones((9, 64), np.int8)
     few, many = Spec((1, 64), "float16"), Spec((33, 64), "float16")
     casts = ["float32", "float16"]

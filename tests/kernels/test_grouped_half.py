@@ -351,8 +351,8 @@ def test_what_an_h200_takes(
 def test_a_single_row_is_split_by_columns(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single row is split by columns if it has many weights: more weights with small groups; never with
-    zero points."""
+    """A single row is split by columns if the layer has many weights; with small groups it needs more weights
+    than with large ones. With zero points it is never split by columns."""
     facts = emulated.capabilities(software_device, "16x8x16", form="f16", maxComputeWorkGroupSize_x=1024)
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
 

@@ -121,8 +121,8 @@ def test_how_many_workgroups_of_runs_are_worth_it() -> None:
 def test_long_rows_of_several_workgroups_are_words(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With more than two workgroups of k = 4096 for each multiprocessor, WORDS is used if it supports the
-    weights."""
+    """With more than two workgroups for each multiprocessor (at k = 4096), weights that WORDS supports use
+    it."""
     device, tiles = units(strict_device, monkeypatch, "16x8x16"), {"64x128": (9, 9, 1)}
     profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)
 

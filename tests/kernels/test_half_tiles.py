@@ -260,8 +260,8 @@ def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("k", [72, 77])  # a multiple of 8, or not
 def test_float16_in_and_out(units: vkq.Device, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With float16 operands the product writes float16 itself, rounded once; quantized results stay float32
-    until quantized."""
+    """With float16 operands the product writes float16 itself, rounded once; results to be quantized stay
+    float32 until then."""
     only(monkeypatch, "32x32", 2)
     rng = np.random.default_rng(k)
     w, x = rng.integers(-127, 128, (36, k), np.int8), rng.normal(size=(65, k)).astype(np.float16)

@@ -1,4 +1,5 @@
-"""Tests of a k that is longer than float lanes can sum exactly: the portable form regularly adds to int32."""
+"""Tests of a k that is longer than float lanes can sum exactly: the portable form adds its float sums to
+int32 sums at intervals."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""Tests that shapes, strides and trip counts of loops, which some compilers of matrix units get wrong if they
-are not literals, are literals if a device's profile requires it."""
+"""Tests that shapes, strides and trip counts of loops are literals on devices whose profile requires it: some
+drivers' compilers of matrix units get anything but literals wrong."""
 
 import dataclasses
 

@@ -152,7 +152,7 @@ class Island:
             self._new("CumSum", [i, self._constant(np.array(axis))], INTS)
 
     def _chosen(self) -> None:
-        """Add an If decided by the second size, and some iterations of a Loop."""
+        """Add an If whose condition depends on the second size, and a Loop with some iterations."""
         x = str(self.random.choice(self.values[FLOATS][-4:]))
         info = helper.make_tensor_value_info
         size = self._new("Gather", [self._new("Shape", ["x"]), self._constant(np.array(1))])

@@ -1,8 +1,8 @@
 """Broken models made from valid models: flipped bytes, and changed, dropped and swapped fields of the
 protobuf.
 
-python -m tests.onnx.mutate 100000      tries so many; prints those that were neither accepted nor refused
-                                        by a ModelError
+python -m tests.onnx.mutate 100000      tries that many mutants; prints those that were neither accepted
+                                        nor refused by a ModelError
 """
 
 from __future__ import annotations

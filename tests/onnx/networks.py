@@ -248,5 +248,6 @@ def quantized(model: Any, form: str, folder: Path, shape: Sequence[int], per_op:
 
 
 def onnxruntime_results(model: bytes, feed: dict[str, Any], names: Sequence[str] | None = None) -> list[Any]:
-    """Return the results of ONNX Runtime's CPU provider, with int8 operators fused as on every machine."""
+    """Return the results of ONNX Runtime's CPU provider, with int8 operators fused, so that every machine
+    gives the same bytes."""
     return list(cpu_session(model, "comparing").run(names, feed))

@@ -143,7 +143,7 @@ def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
 
 @pytest.mark.parametrize("given", [True, False])
 def test_integer_products_of_any_length(any_device: vkq.Device, given: bool) -> None:
-    """Integer products of any length are modulo 2**32: 33,026 and more products of 255 and 255 exceed
+    """Integer products of any length are modulo 2**32: sums of 33,026 or more products 255 * 255 exceed
     int32."""
     k = 33100
     a, b = np.full((2, k), 255, np.uint8), np.full((k, 3), 255, np.uint8)

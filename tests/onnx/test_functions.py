@@ -53,8 +53,8 @@ def test_definitions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_definition_whose_shape_is_open(any_device: vkq.Device) -> None:
-    """An operator whose definition depends on an unknown shape stays one node, which is computed when its
-    input is known, once for each value."""
+    """An operator whose definition depends on an unknown shape stays one node. It is computed when its input
+    is known, once for each value of the input."""
     node = helper.make_node("HannWindow", ["n"], ["y"])
     for size in (5, 8):
         inputs = {"n": np.array(size, np.int32)}

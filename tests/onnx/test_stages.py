@@ -156,8 +156,8 @@ def test_operators_of_microsoft(any_device: vkq.Device) -> None:
 def test_unknown_operators_on_constants_are_computed_at_load(
     any_device: vkq.Device, installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unknown operators on constants are computed at load by ONNX Runtime, or by onnx's reference if that is
-    not installed: the pads of a Swin."""
+    """Unknown operators on constants are computed at load by ONNX Runtime, or by onnx's reference if ONNX
+    Runtime is not installed, for example the pads of a Swin."""
     if not installed:
         monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     nodes = [
@@ -253,7 +253,8 @@ def test_what_neither_can_run_is_told(any_device: vkq.Device) -> None:
 
 
 def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
-    """As a last resort the fallback runs the whole model: in this model a later stage reads a sequence."""
+    """As a last resort the fallback runs the whole model, such as this one, in which a later stage reads a
+    sequence."""
     nodes = [
         node("NonZero", "x", "i"),
         node("SplitToSequence", "i one", "s", axis=1),

@@ -26,13 +26,13 @@ from vkq.runtime.eager import run
 
 K = 70
 WIDTHS = 48, 16, 32
-SCALES = 0.031, 0.27, 0.004  # of results: the second layer has equal results, most of the third's saturate
+SCALES = 0.031, 0.27, 0.004  # of results: some of the second layer's are equal, most of the third's saturate
 FORMS = "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"
 
 
 def layers(device: vkq.Device, dtype: Any = "int8", points: bool = False, **options: Any) -> list[vkq.Linear]:
-    """Return three layers with their own parameters of results; the second has no bias. points: weights have
-    zero points."""
+    """Return three layers, each with its own quantization parameters of the result; the second has no bias.
+    points: weights have zero points."""
     rng, moved, found = np.random.default_rng(7), 128 if dtype == "uint8" else 0, []
     for i, (n, scale, zero) in enumerate(zip(WIDTHS, SCALES, (-128, 101, -17), strict=True)):
         weight = rng.integers(-128, 128, (n, K)).astype(np.int8)

@@ -100,8 +100,8 @@ def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: 
 
 @pytest.mark.parametrize("m", [1, 5, 40])
 def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None:
-    """Padding of a row does not count, even if the codes there are arbitrary and their scale would make them
-    infinite."""
+    """Padding of a row does not affect results, even if its codes are arbitrary and their scale would make
+    them infinite."""
     w = vkq.GroupedWeight(
         np.r_[np.full(5, 0x99), np.full(11, 0xFF)].astype(np.uint8).reshape(1, 1, 16),
         np.full((1, 1), 3e38, np.float32), np.uint8([[8]]), k=10,

@@ -103,8 +103,8 @@ def test_signature_of_another_tensor(any_device: vkq.Device) -> None:
 
 
 class Stand:
-    """A fake LiteRT if the package is not installed: the operator Something adds 1, other operators return
-    zeros."""
+    """A fake LiteRT, used if the package is not installed: the operator Something adds 1, other operators
+    return zeros."""
 
     def __init__(self, model_content: bytes, num_threads: int | None):
         self.file, self.values = parse(model_content), dict[int, np.ndarray]()
