@@ -259,7 +259,7 @@ def test_who_takes_it() -> None:
 
 
 def test_vkq_check_knows_the_bound(arithmetic: vkq.Device) -> None:
-    """Results of float16 arithmetic exceed the bound of float32 sums, and stay within their own."""
+    """Errors of float16 arithmetic exceed the bound of float32 sums, but not the bound of float16 sums."""
     check = check_of("linear[M=40,K=300,N=20]/seed=1,scheme=q8csw_f16")
     assert run_check(arithmetic, check, ["auto"]).mismatches == []
     data = check.data()

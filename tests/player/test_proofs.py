@@ -127,8 +127,8 @@ def test_another_build_of_a_driver_is_checked(any_device: vkq.Device, tmp_path: 
 
 
 def test_another_pipeline_cache_is_checked(loads: Loads) -> None:
-    """A changed pipeline cache makes libvkq check again. Both drivers store no pipelines in the cache: it is
-    only a header, and they ignore bytes after the header."""
+    """A changed pipeline cache makes libvkq check again. Both drivers store no pipelines in the cache: the
+    cache is only a header, and the drivers ignore bytes after it."""
     loads.checks()
     header = loads.cache.read_bytes()
     for content in (b"pipelines", b"Pipelines", b"pipelines" * 2):

@@ -146,7 +146,7 @@ void main() {
     ("stride", "breaks"), [("2 * LINE", False), ("p.line", True), ("LINE + p.line", True)]
 )
 def test_strides_of_matrices(stride: str, breaks: bool) -> None:
-    """Strides of matrices that are constants become literals; drivers use strides from push constants
+    """Strides of matrices that are constants become literals; some drivers handle strides from push constants
     wrongly."""
     variant = dataclasses.replace(
         catalog().shaders["selftest__matrices"].variants[0], specialization={"LINE": Constant(3, "uint", 16)}
