@@ -61,7 +61,8 @@ def test_the_bytes_of_the_operators_apart(
 
 @pytest.mark.parametrize(("layout", "across"), [(IMAGE, 4), (BLOCKED, 1)])
 def test_workgroups_of_large_images(device: vkq.Device, layout: str, across: int) -> None:
-    """Workgroups are as large as for means, if the device has enough shared memory for both."""
+    """Workgroups are as large as those of means, here 512 invocations, unless the device has too little
+    shared memory for them."""
     first, second = layers(device, 37, 9, "portable", "int8", True)
     x = np.random.default_rng(4).integers(-128, 128, (2, 37, 64, 63), np.int8)
     with preferred({"mean_invocations": 512}):

@@ -146,7 +146,7 @@ def test_refusals(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
     own = layers(strict_device, path="coopmat")
     assert not why(own, 33, K)
     assert not why(with_tables(strict_device, "int8", path="coopmat"), 33, K)
-    assert "kPackedInt8_4H4W" in why(own, 28, K)  # the dot forms take so few rows
+    assert "kPackedInt8_4H4W" in why(own, 28, K)  # so few rows run on dot products, not on matrix units
     assert "kPackedInt8_4H4W" in why(own, 1, 3, 11, K)
     with preferred({"linears_apart": True}):
         assert "linears_apart" in why(own, 33, K)

@@ -95,7 +95,7 @@ def test_the_shape_of_the_input_chooses(
 
 
 def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> None:
-    """libvkq uploads the weights once: the second shape finds the buffer and the cache."""
+    """libvkq uploads the weights once: the second shape reuses the buffer and the pipeline cache."""
     path, model = tmp_path / "model.vkq", ctypes.c_void_p()
     path.write_bytes(file_of())
     sizes, one = (ctypes.c_uint64 * 2)(3, K), ctypes.create_string_buffer(64)
