@@ -6,8 +6,8 @@
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float32.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups share
 //           the outputs (ROW_TILES tiles of rows). The subgroups' sums are always added in the same order.
-// Needs     matrices of 16 outputs x 16 k x 16 rows, in which an invocation holds elements in pairs along k,
-//           for BM 8 as many of a row as of the row 8 after it; LOCAL_X is whole subgroups.
+// Needs     matrices of 16 outputs x 16 k x 16 rows, in which an invocation holds elements in pairs along k;
+//           for BM 8, as many elements of row r as of row r + 8. LOCAL_X is whole subgroups.
 //     k -->     | subgroup 0 | subgroup 1 | ..   each: FRAGMENTS_N matrices of 16 rows x MM outputs, with the
 //   BN outputs  |            |            |      sums of its part of k, by all parts of x
 //     sums: shared memory, added from subgroup 0 on --> y, BM rows x BN outputs

@@ -80,7 +80,7 @@ uint place_of(uvec4 e) {
 // neighbouring invocations store neighbouring vectors.
 const bool SIDE_BY_SIDE = ORDER_3 == 1u;
 shared ivec4 staged[SIDE_BY_SIDE ? 4u * LOCAL_X : 1u];
-shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];  // (an invocation's first vector in y, its channels)
+shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];  // (an invocation's first vector in y, channels left)
 
 // Return the place in shared memory of vector k of an invocation. Vectors k of neighbouring invocations are
 // in different banks.

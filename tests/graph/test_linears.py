@@ -113,8 +113,8 @@ def why(executable: Executable) -> str:
 def test_one_product(
     matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Heads, form: str
 ) -> None:
-    """The layers of several texts of an odd number of tokens are one product, whose parts attention reads in
-    place. Separate products need two dispatches more."""
+    """For several texts of an odd number of tokens, queries, keys and values are one product, whose parts
+    attention reads in place. Separate products need two dispatches more."""
     one = run(matrices, heads, tmp_path, monkeypatch, form)
     (product,) = products(one)
     assert "coopmat" in product

@@ -30,7 +30,7 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
     return strict_device
 
 
-@pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # one tile or two; remainders of k and columns
+@pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # n below or above one tile; remainders of k and n
     ("64x256", 1, 77, 284), ("64x128", 1, 77, 284), ("64x64", 2, 333, 67), ("32x64", 2, 333, 36),
     ("16x64", 1, 77, 66),
 ])  # fmt: skip

@@ -45,8 +45,8 @@ def test_operator(op: str, seed: int, device: vkq.Device) -> None:
 
 
 def test_sums_need_no_table() -> None:
-    """Sums need no table: XNNPACK's sums equal vkq's for neighbouring scales, so a convolution before them
-    can add the residual."""
+    """Sums need no table: vkq's sums with slightly changed scales equal XNNPACK's, so a convolution before a
+    sum can add the residual."""
     found = [{node.op for node in read(operator_case("SUB", seed)[0]).nodes} for seed in range(20)]
     assert all("lookup2" not in ops for ops in found)
     assert sum("sub" in ops for ops in found) == len(found)

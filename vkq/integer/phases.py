@@ -62,7 +62,7 @@ class Axis:
         return self.stride * residue + self.dilation * phase - self.pad
 
     def stored(self) -> tuple[int, int]:
-        """The sub-image elements [first, last) that hold image data in any residue and phase."""
+        """The sub-image elements [first, last) that hold image data in at least one residue and phase."""
         starts = [self.start(r, b) for r in range(self.residues) for b in range(self.phases)]
         length = self.plain_out + self.plain_taps - 1
         first = min(max(0, -(start // self.step)) for start in starts)
