@@ -93,3 +93,14 @@ def test_the_loop_is_the_innermost_with_most_multiply_adds() -> None:
     adreno = "l1:\nadd.u r0.x\nl2:\n(nop) dp4acc.mixed r1.x\nmad.f32 r2.x\njump #l2\nbr p0.x, #l1\n"
     assert loop_cost(adreno) == round(3 / 5, 2)
     assert loop_cost("v_dot4_i32_i8 v0") is None
+
+
+def test_a_narrow_terminal_shows_long_names_in_two_lines() -> None:
+    now = copy.deepcopy(KEPT)
+    name = "1x1 C32 -> 192, depthwise 3x3 28x28"
+    now["kernels"][name] = {
+        **now["kernels"].pop("linear"), "variant": "conv2d_q8ta_q8csw__expand_depthwise:s8s8.4w4c",
+    }  # fmt: skip
+    shown = lines(now, None, 80)
+    assert max(map(len, shown)) <= 80
+    assert shown[2:4] == [f"{name}:", "    conv2d_q8ta_q8csw__expand_depthwise:s8s8.4w4c"]

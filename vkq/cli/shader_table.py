@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vkq import files
-from vkq.cli.common import progress
+from vkq.cli.common import folded, progress
 from vkq.errors import ArgumentError
 from vkq.kernels.auto_programs import auto_programs
 from vkq.runtime.program import refusals
@@ -156,8 +156,8 @@ def lines(now: Mapping[str, Any], kept: Mapping[str, Any] | None, columns: int |
     if columns is None or max(map(len, whole)) <= columns:
         return whole
     figures = _aligned([row[2:] for row in rows], " ")
-    heads = [row[:2] for row in rows]
-    return [line for (a, b), own in zip(heads, figures, strict=True) for line in (f"{a}: {b}", f"  {own}")]
+    heads = [folded(f"{layer}: {kernel}", 4, columns).splitlines() for layer, kernel, *_ in rows]
+    return [line for head, own in zip(heads, figures, strict=True) for line in (*head, f"  {own}")]
 
 
 def _aligned(rows: Sequence[Sequence[str]], between: str) -> list[str]:
