@@ -74,6 +74,20 @@ def test_keys_beyond_the_last(strict_device: vkq.Device, keys: int, monkeypatch:
     np.testing.assert_array_equal(y, wanted(case))
 
 
+def test_large_sums(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product may read the weights with another zero point than the softmax wrote; its sums are large."""
+    with_units(strict_device, monkeypatch)
+    case = blocked(1, 2, 17, 200, 32, 32)
+    steps, (q, k, v) = case.steps, case.arrays
+    weights, of_v, _ = steps.results
+    results = dataclasses.replace(weights, zero_point=127), of_v, QParams(16.0, -19)
+    monkeypatch.setattr(Case, "arrays", [q, k, np.maximum(v, 120)])
+    monkeypatch.setattr(Case, "steps", dataclasses.replace(steps, results=results))
+    y, ran, _ = computed(strict_device, case)
+    assert ran == (UNITS,)
+    np.testing.assert_array_equal(y, wanted(case))
+
+
 @pytest.mark.parametrize("subgroup", [16, 64])
 def test_other_subgroups(strict_device: vkq.Device, subgroup: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with_units(strict_device, monkeypatch, "16x16x16", subgroup)

@@ -157,11 +157,11 @@ class AttentionQ8:
 
     @property
     def _largest_sum(self) -> float:
-        """A bound of the sums of both products. A row's weights without their zero point add up to at most
-        1 / scale, and half a step for each key."""
+        """A bound of the sums of both products. If the second product reads the weights as the softmax writes
+        them, a row of them without their zero point adds up to at most 1 / scale, and half a step a key."""
         sizes, weights = self.sizes, self.steps.softmax[1]
         total = 255.0 * sizes.keys
-        if self.steps.table is None:
+        if self.steps.table is None and self.steps.results[0].zero_point == weights.zero_point:
             total = min(total, 1 / weights.scale + sizes.keys)
         return 255 * max(255.0 * sizes.depth, total)
 
