@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import vkq
 import vkq.onnx
 from tests.kernels import emulated
 from tests.onnx.networks import onnxruntime_results, quantized
+from tests.onnx.nodes import Nodes
 from vkq.check import graph as oracle
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Graph, Node, Spec
@@ -29,14 +30,14 @@ WIDTH = HEADS * DEPTH
 LATE = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # Transposes of queries, keys and values
 
 
-class Block:
+class Block(Nodes):
     """Attention and a perceptron of two layers. form: "gemm" (products are Gemm, with Reshapes to and from
     matrices), "add" (MatMul and Add of a bias, which are quantized separately), or "split" (also, the
     columns are split before the Transposes, as onnxruntime.quantization's preparation moves Transposes)."""
 
     def __init__(self, batch: int, form: str):
         self.batch, self.form = batch, form
-        self.random, self.nodes, self.constants = np.random.default_rng(3), list[Any](), list[Any]()
+        super().__init__(3)
         rows = self._gemm("x", WIDTH, 3 * WIDTH)
         shape = (batch, TOKENS, 3, HEADS, DEPTH)
         q, k, v = self._split(self._reshape(rows, shape))
@@ -57,16 +58,6 @@ class Block:
         if late:
             return [self._op("Transpose", part, perm=p) for part, p in zip(parts, LATE, strict=True)]
         return [parts[0], self._op("Transpose", parts[1], perm=(0, 1, 3, 2)), parts[2]]
-
-    def _op(self, op: str, *inputs: str, y: str = "", **attributes: Any) -> str:
-        name = y or f"{op.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
-        return name
-
-    def _constant(self, array: Any) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
 
     def _reshape(self, x: str, shape: tuple[int, ...]) -> str:
         return self._op("Reshape", x, self._constant(np.array(shape)))

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import vkq
 from tests.kernels import emulated
 from tests.onnx.networks import onnxruntime_results, quantized
+from tests.onnx.nodes import Nodes
+from tests.ops import doctored
 from vkq.graph.executable import Executable
 from vkq.graph.passes import lower
 from vkq.onnx.reader import read
@@ -23,7 +25,7 @@ FORMS = ["without biases", "biases apart", "gemm"]
 PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # Transposes of queries, keys and values
 
 
-class Heads:
+class Heads(Nodes):
     """Attention whose queries, keys and values are products of the normalized x with their own weights.
     *biases* has the letters of the products with a bias. gemm: products are Gemm, with Reshapes to and from
     matrices; else MatMul, and biases are quantized separately. depth: columns of a head of queries and keys;
@@ -31,7 +33,7 @@ class Heads:
 
     def __init__(self, batch: int, biases: str = "", depth: int = 16, wide: int = 32, gemm: bool = False):
         self.shape, self.biases, self.gemm = (batch, TOKENS, WIDTH), biases, gemm
-        self.random, self.nodes, self.constants = np.random.default_rng(3), list[Any](), list[Any]()
+        super().__init__(3)
         ones, zeros = (self._constant(np.full(WIDTH, v, np.float32)) for v in (1, 0))
         self.x = self._op("LayerNormalization", "x", ones, zeros, axis=-1)
         q, k, v = (
@@ -44,16 +46,6 @@ class Heads:
         shape = self._constant(np.array((batch, TOKENS, HEADS * wide)))
         self._op("Reshape", seen, shape, y="y")
         self.results = (batch, TOKENS, HEADS * wide)
-
-    def _op(self, op: str, *inputs: str, y: str = "", **attributes: Any) -> str:
-        name = y or f"{op.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, [name], name=f"/{name}", **attributes))
-        return name
-
-    def _constant(self, array: Any) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
 
     def _heads(self, name: str, columns: int, perm: tuple[int, ...]) -> str:
         n, scale = HEADS * columns, {"q": 0.2, "k": 0.5, "v": 0.1}[name]
@@ -152,8 +144,7 @@ def test_without_matrix_units(
     device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, biases: str
 ) -> None:
     """Parts of the columns of kPackedInt8_4H4W are not contiguous, so the layers remain separate."""
-    if device.capabilities.features["cooperativeMatrix"]:
-        pytest.skip("the device has matrix units")
+    monkeypatch.setattr(device, "capabilities", doctored.capabilities(device))  # without matrix units
     found = run(device, Heads(16, biases), tmp_path, monkeypatch)
     assert len(products(found)) == 3
     assert "not in one product" in why(found)

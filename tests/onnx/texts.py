@@ -6,33 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+from .nodes import Nodes
 
 WORDS, WIDTH, HEADS, LONGEST = 53, 24, 3, 40
 
 
-class Bert:
-    """Layers of attention and GELU after embeddings; nodes are named as exporters name them."""
+class Bert(Nodes):
+    """Layers of attention and GELU after embeddings."""
 
     def __init__(self, layers: int, seed: int = 0):
-        self.random = np.random.default_rng(seed)
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+        super().__init__(seed)
         x = self._embedded()
         for _ in range(layers):
             x = self._layer(x)
         self._op("Identity", x, y="y")
-
-    def _op(self, op: str, *inputs: str, y: str = "", **attributes: Any) -> str:
-        name = y or f"{op.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, [name], name=f"/{op}_{len(self.nodes)}", **attributes))
-        return name
-
-    def _constant(self, array: Any) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
 
     def _weight(self, *shape: int) -> str:
         return self._constant((self.random.standard_normal(shape) / shape[0] ** 0.5).astype(np.float32))
