@@ -8,8 +8,8 @@
 //
 // Memory    x, y: kPackedInt8_16C words; w: [column][output line][word of taps][c4] of four channels x four
 //           lines; channels: gemm_output.glslh.
-// Threads   an invocation computes ROWS x COLUMNS pixels x 4 channels. Four neighbours have the 16 channels
-//           of a block; the next four have the next pixels of the line.
+// Threads   an invocation computes ROWS x COLUMNS pixels x 4 channels. Four neighbouring
+//           invocations compute the 16 channels of a block, the next four the next pixels of the line.
 // Needs     no shared memory and no barrier.
 //
 //   y: ROWS lines x COLUMNS pixels   | 0 0 0 0 | 1 1 1 1 | ..    which invocation, each with 4 channels

@@ -138,8 +138,8 @@ void move_step(uint from, uint to) {
 }
 #endif
 
-// A subgroup computes whole lines of the tile, or a run of one line. Steps beyond the last tap read the last
-// tap's pixels.
+// Return the place in `tile` of the subgroup's first pixel for step t. A subgroup's pixels are whole lines of
+// the tile, or part of one line. Steps after the last tap read the last tap's pixels; their weights are 0.
 uint x_place(uint t, uint stage) {
   uint tap = min(t / (CH / BK), p.taps - 1u), kh = tap / KW, kw = tap - kh * KW;
   uint line = subgroup_m / TW * STRIDE_H + kh * p.dilation_h,

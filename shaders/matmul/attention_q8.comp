@@ -79,7 +79,7 @@ uint matrix, first;  // the workgroup's matrix, and its first block of rows ther
 
 #include "attention_blocks.glslh"
 #include "attention_mask.glslh"
-#include "attention_rows.glslh"
+#include "attention_weights.glslh"
 
 // Compute the scores of block r of rows and block `at` of keys, which is block `place` in shared memory.
 void score(uint r, uint at, uint place) {
@@ -121,6 +121,22 @@ void compute_scores() {
     }
     barrier();
   }
+}
+
+uvec4 exponentials_at(uint row, uint at) {
+  return exponentials_of(int8x4_unpack(scores[row / 4u * KEYS4 + at][row % 4u]), tops[row]);
+}
+
+void sum_row(uint row) {
+  uint total = 0u;
+  for (uint i = 0u; i < keys4; i++) total = with_four(total, exponentials_at(row, i), p.keys - 4u * i);
+  keep_sum(row, total);
+}
+
+// Replace the scores of four keys in a row by their weights; those of keys beyond the last are not used.
+void weigh(uint row, uint at) {
+  ivec4 results = results_of(exponentials_at(row, at), divisors[row], factors[row]);
+  scores[row / 4u * KEYS4 + at][row % 4u] = weights_of(results, 4u);
 }
 
 // Multiply rows of weights by columns of values; each invocation computes one block of y.

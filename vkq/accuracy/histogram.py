@@ -58,7 +58,8 @@ class Histogram:
         return np.asarray((np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit)
 
     def noise(self, scale: float, zero_point: int, qmin: int, qmax: int) -> float:
-        """Return the mean squared error of quantization with this scale. Zeros add no error."""
+        """Return the mean squared error of the elements quantized with these parameters. Elements that are 0
+        have no error, although the middle of their bin would."""
         used = np.flatnonzero(self.counts)
         if not used.size:
             return 0.0

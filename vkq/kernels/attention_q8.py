@@ -122,7 +122,7 @@ class AttentionQ8:
         return catalog().find(SHADER, dot=self.form, layout=LAYOUTS[self.layout])
 
     @property
-    def _heads(self) -> int:
+    def _products(self) -> int:
         """The number of products q k^T: batch times heads."""
         return self.sizes.batch * self.sizes.heads
 
@@ -172,7 +172,7 @@ class AttentionQ8:
         ra = score_scale(steps.sums, steps.mask_first) if steps.sums else 0.0
         batch, head, query = self._rows()
         return {
-            "matrices": self._heads, "heads": sizes.heads, "queries": sizes.queries, "keys": sizes.keys,
+            "matrices": self._products, "heads": sizes.heads, "queries": sizes.queries, "keys": sizes.keys,
             "q_zero": signed_zero_point(q) + of_q, "k_zero": signed_zero_point(k) + of_k,
             "score_zero": signed_zero_point(scores), "weight_zero": signed_zero_point(p) + of_q,
             "v_zero": signed_zero_point(v) + of_k, "y_zero": signed_zero_point(y), "ra": ra,
@@ -196,16 +196,16 @@ class AttentionQ8:
     @property
     def reason(self) -> str:
         """The reason for one dispatch, as text."""
-        scores = self._heads * self.sizes.queries * self.sizes.keys
+        scores = self._products * self.sizes.queries * self.sizes.keys
         units = f", on matrix units ({self.matrices})" if self.matrices else ""
         return f"one dispatch: {scores} scores stay in shared memory{units}"
 
     def build(self, b: Builder, q: Value, k: Value, v: Value, mask: Value | None) -> Value:
         """Add the dispatch to a plan."""
-        s, steps, (*_, y_heads), matrices = self.sizes, self.steps, self.side_by_side, self._heads
+        s, steps, (*_, y_heads), products = self.sizes, self.steps, self.side_by_side, self._products
         leading, rows = apart(q.spec.shape, self.side_by_side[0])[:-2], (s.queries, s.keys, s.keys)
         operands = [
-            reshaped(b, x, (matrices // heads * many, x.spec.size // (matrices // heads * many)), self.layout)
+            reshaped(b, x, (products // heads * many, x.spec.size // (products // heads * many)), self.layout)
             for x, heads, many in zip((q, k, v), self.side_by_side, rows, strict=False)
         ]
         tables = self._terms.terms.tobytes() + (steps.table or b"")
@@ -217,9 +217,9 @@ class AttentionQ8:
             of = ("offsets", steps.sums, steps.mask_first)
             given, added = repacked(b, mask, MATRIX), b.constant(b.device.constant(of, TABLE_BYTES, known))
         yq = steps.results[2]
-        y = b.new(Spec((matrices // y_heads * s.queries, y_heads * s.width), yq.dtype, self.layout, yq))
+        y = b.new(Spec((products // y_heads * s.queries, y_heads * s.width), yq.dtype, self.layout, yq))
         program = self.program()
-        macs = matrices * s.queries * s.keys * (s.depth + s.width + SOFTMAX)
+        macs = products * s.queries * s.keys * (s.depth + s.width + SOFTMAX)
         b.dispatch(program, [*operands, given, added, terms, y], self._push(), macs)
         return reshaped(b, y, together((*leading, s.queries, s.width), y_heads), self.layout)
 

@@ -22,9 +22,9 @@ _found: weakref.WeakKeyDictionary[Device, dict[Matrices, Words]] = weakref.WeakK
 
 
 def order(device: Device, matrices: Matrices) -> Words:
-    """Return an array (invocation, word) with the index of each word that an invocation holds, in groups of
-    four; a matrix has 128 words, 8 in a row. The device computes it once; its invocations must hold elements
-    in pairs (`pairs_refusal`)."""
+    """Return an array (invocation, word) of word indexes: which of a matrix's 128 words (8 a row) each
+    invocation holds, in groups of four. The device is asked once. Its invocations must hold elements in pairs
+    (`pairs_refusal`)."""
     known = _found.setdefault(device, {})
     if matrices not in known:
         known[matrices] = _asked(device, matrices)

@@ -71,7 +71,8 @@ def legal(rankings: Rankings) -> Iterator[Choice]:
 
 
 def says(choice: Choice) -> dict[str, Any]:
-    """Return the profile overrides and the picked options of a choice; unknown candidates are ignored."""
+    """Return the profile fields that a choice overrides: those of its candidates, and under PICKS its pairs
+    (kind of option, option). Candidates that no family has are ignored."""
     found: dict[str, Any] = {}
     families = {family.name: family for family in tuned_families()}
     for kind, name in choice.items():

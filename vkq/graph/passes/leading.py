@@ -1,9 +1,9 @@
 """Removes the Reshapes around Gemm. Exporters and ONNX Runtime's optimizer write a linear layer on values
-(batch, rows, columns) as a Reshape to a matrix, a Gemm, and a Reshape back. vkq's linear layers read values
-of any rank.
+(batch, rows, columns) as three nodes: a Reshape to (batch * rows, columns), a Gemm, and a Reshape back. vkq's
+linear layers read values of any rank, so they need neither Reshape.
 
-A Reshape to a matrix moves behind linear layers and tables, until a Reshape back cancels it. The Reshape to a
-matrix may also merge the heads of an attention's result."""
+The first Reshape moves behind linear layers and tables until it meets the second, which cancels it. The first
+may also merge the heads of an attention's result."""
 
 from __future__ import annotations
 
