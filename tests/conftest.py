@@ -24,9 +24,8 @@ def _environment() -> None:
         *Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"),
         ROOT / ".drivers" / "vk_swiftshader_icd.json",
     ]
-    if (
-        "VKQ_TEST_DEVICE" not in os.environ
-    ):  # VKQ_TEST_DEVICE selects a real device by a part of its name, instead of the software drivers
+    # VKQ_TEST_DEVICE selects a real device by a part of its name, instead of the software drivers.
+    if "VKQ_TEST_DEVICE" not in os.environ:
         os.environ.setdefault("VK_DRIVER_FILES", ":".join(str(p) for p in icds if p.exists()))
         os.environ.setdefault("VKQ_VALIDATION", "1")
     cache = os.environ.setdefault("VKQ_CACHE_DIR", str(ROOT / "build" / "test-cache"))

@@ -213,10 +213,8 @@ def test_only_the_command_line_prints() -> None:
             continue
         calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
         printing = [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"]
-        allowed = path.relative_to(PACKAGE).as_posix() in (
-            "shader/build.py",
-            "probe/child.py",
-        )  # run with python -m
+        # These run with python -m.
+        allowed = path.relative_to(PACKAGE).as_posix() in ("shader/build.py", "probe/child.py")
         assert not printing or allowed, f"{path}: print in lines {printing}"
 
 

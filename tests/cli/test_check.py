@@ -75,9 +75,8 @@ def test_debug_shows_what_the_shaders_print(
     lines = capfd.readouterr().out.splitlines()
     assert lines[0] == "linear[M=5,K=9,N=6]/seed=0 path=portable: equal"
     data = check_of("linear[M=5,K=9,N=6]/seed=0").data()
-    acc = reference.linear_acc(data.x, data.w, data.x_q, data.bias)[
-        :4, :4
-    ]  # the first block of the first invocation
+    # The trace has the first block of the first invocation.
+    acc = reference.linear_acc(data.x, data.w, data.x_q, data.bias)[:4, :4]
     assert [line.split("-> acc ")[1].split() for line in lines[1:5]] == [[str(v) for v in row] for row in acc]
 
 

@@ -102,9 +102,8 @@ def test_nothing_to_sum(units: vkq.Device) -> None:
 def test_parts_are_the_number(device: vkq.Device, of: str) -> None:
     """The three parts of a value add up to the value; they are stored as runs of 8 channels of a group or of
     8 k of a row, the smallest part first."""
-    x = (
-        np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(np.float32)
-    )  # images, groups, channels, pixels
+    # Images, groups, channels, pixels.
+    x = np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(np.float32)
     x[0, 0, :7, 0] = 1e30, 3.4028235e38, 2.0**-100, -1.0, 0.0, np.inf, -np.inf
     given = x if of == "images" else np.ascontiguousarray(x.reshape(44, 3).T)
     tensor, b = vkq.Tensor.from_numpy(given, device), Builder(device)

@@ -62,9 +62,8 @@ def test_a_bias_beyond_int32_is_refused() -> None:
 
 def test_percentiles_are_numpys_within_a_bin() -> None:
     rng = np.random.default_rng(5)
-    batches = [
-        rng.normal(0.3, sigma, (40, 50)).astype(np.float32) for sigma in (0.1, 1, 30)
-    ]  # the range grows
+    sigmas = 0.1, 1, 30  # the range grows
+    batches = [rng.normal(0.3, sigma, (40, 50)).astype(np.float32) for sigma in sigmas]
     calibrator = Calibrator()
     for batch in batches:
         calibrator.observe(batch)

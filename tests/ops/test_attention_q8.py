@@ -25,9 +25,8 @@ from vkq.runtime.eager import run
 from vkq.select.path import Choice
 
 Array = np.ndarray
-TABLE = np.clip(3 * np.arange(-128, 128, dtype=np.int16) + 150, -128, 127).astype(
-    np.int8
-)  # bounds of stored values
+LINE = 3 * np.arange(-128, 128, dtype=np.int16) + 150
+TABLE = np.clip(LINE, -128, 127).astype(np.int8)  # the bounds are those of stored values
 
 
 @dataclasses.dataclass(frozen=True)

@@ -197,9 +197,8 @@ def test_taps_cover_the_kernel_once():
         phases = [Taps.of(first, size, stride, dilation, padding) for first in range(stride)]
         assert sorted(tap for phase in phases for tap in phase.kernel) == list(range(size))
         for phase in phases:
-            for j, tap in enumerate(
-                phase.kernel
-            ):  # input pixel i goes to stride * i + dilation * tap - padding
+            # Input pixel i goes to stride * i + dilation * tap - padding.
+            for j, tap in enumerate(phase.kernel):
                 assert stride * (phase.offset + j * phase.step) + dilation * tap - padding == phase.first
 
 

@@ -129,9 +129,8 @@ def test_buffers_of_a_recording_live_as_long_as_it(device: vkq.Device) -> None:
     with device.record() as recording:
         y = one.layer(x)
     del x
-    others = [
-        vkq.Tensor.from_numpy(np.full_like(one.x, 77), device) for _ in range(4)
-    ]  # allocations that would reuse the memory of x
+    # These allocations would reuse the memory of x if it were free.
+    others = [vkq.Tensor.from_numpy(np.full_like(one.x, 77), device) for _ in range(4)]
     recording.run()
     np.testing.assert_array_equal(y.numpy(), one.want)
     assert len(others) == 4

@@ -171,10 +171,10 @@ def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None
     constants = matrices.shape_constants | ({way: True} if way in (ALIKE, PAIRED) else {})
     w = np.ldexp(w, -24) if way == SMALL else w
     program = device.program(variant, constants, matrices.subgroup)
-    halves = [
+    halves = [  # their elements are 8-bit integers, which are exact in both forms
         v.astype("<f2") if half else (v.astype("<f4").view("<u4") >> 16).astype("<u2")
         for v, half in ((x, matrices.form == HALF), (w, matrices.form == HALF or way == SMALL))
-    ]  # 8-bit integers, which are exact in both forms
+    ]
     tensors = [Tensor.from_numpy(v.view(np.int32).reshape(-1), device) for v in halves]
     out = Tensor(device, (cases, rows, w.shape[2]), "float32")
     with device.operation() as recording:

@@ -43,9 +43,8 @@ class Tables:
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def visit(self, sweep: Sweep, node: Node) -> bool:
-        if (
-            node.op == "Identity" or len(node.outputs) != 1
-        ):  # in this pass, every Identity names a graph result
+        # In this pass, every Identity names a graph result.
+        if node.op == "Identity" or len(node.outputs) != 1:
             return False
         node = _with_scalars(sweep, node) if node.op in FORMULAS else node
         found = [self._of(sweep, name) for name in node.inputs if name]
