@@ -21,7 +21,7 @@ from .weights import PARAMETER_BYTES, Int8, Int32, ceil4
 
 
 class Depthwise(Direct):
-    """A depthwise convolution; see conv_depthwise_q8.comp."""
+    """A depthwise convolution; see conv_direct_q8.comp."""
 
     _word_bytes = 1
 
