@@ -17,7 +17,7 @@ CONV_LANES = "conv2d_q8csw__lanes"
 
 
 class FloatLanes:
-    """A direct convolution; see conv_lanes_q8csw.comp. *gemm* has the weight (G, N, K) with k = (kh, kw,
+    """A direct convolution; see conv_lanes.comp. *gemm* has the weight (G, N, K) with k = (kh, kw,
     channel) and whole blocks of four channels in each group."""
 
     def __init__(self, gemm: FloatGemm):

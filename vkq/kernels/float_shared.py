@@ -27,7 +27,7 @@ MOST_READS = 4  # most values or texels of a row that a lane loads in advance
 
 
 class FloatShared:
-    """A direct convolution with the summation order of `FloatDirect`; see conv_lanes_f32.comp. *weight* is
+    """A direct convolution with the summation order of `FloatDirect`; see conv_lanes.comp. *weight* is
     float (OC, IC/groups, KH, KW)."""
 
     def __init__(self, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int):

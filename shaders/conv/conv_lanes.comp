@@ -1,0 +1,91 @@
+// Direct convolution of float images, y = sum * scale + bias; the lanes of a subgroup share the pixels that
+// they read (float_lanes.glslh). Any kernel, stride, dilation and padding; int8 weights, or (FLOAT_WEIGHTS,
+// scheme f32) float32 weights, with sums over (channel, kh, kw) in this order, each product and sum rounded.
+// A group has whole blocks of four channels out, and for int8 weights also in.
+//
+// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: texels, see the lines of taps;
+//           channels: float_output.glslh.
+// Threads   a workgroup is a subgroup of LANES invocations, for ROWS pixels of a line x LANES blocks of
+//           channels of one group.
+// Needs     shuffles; no shared memory and no barrier.
+//
+//   int8 weights:  c -->   0 | 1 | 2 | .. LANES-1 |    channels in: which lane reads them, of ROWS pixels
+//   float weights: w -->   0 | 1 | 2 | .. LANES-1 |    columns of a line of x: which lane reads them
+//                        +---+---+---+------------+
+//                  y     | 0 | 1 | 2 | .. LANES-1 |    blocks of four channels: which lane has their ROWS x
+//                        +---+---+---+------------+    4 sums; shuffles give what a lane read to all lanes
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LANES = 8;  // for int8 weights, a multiple of four
+layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: columns from a texel's first to the window's
+layout(constant_id = 9) const uint ROWS = 8;
+
+#include "float_numbers.glslh"
+#if X_TEXELS
+layout(set = 0, binding = 0) uniform isamplerBuffer x;
+#else
+layout(set = 0, binding = 0) readonly buffer X { Number x[]; };
+#endif
+layout(set = 0, binding = 1) uniform isamplerBuffer w;
+layout(set = 0, binding = 2) uniform isamplerBuffer channels;
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#define NO_STORE_ROW
+#include "float_lanes.glslh"
+
+uint image, group, n4, oh, ow;  // position of the first pixel, and the lane's channels
+#define own_n4 min(n4, p.n4 - 1u)
+
+// Lines of taps are multiplied by
+//   AT_ONCE                        the input channels of a line of taps
+//   void begin_lines()             the first line of the group's first channels
+//   void multiply_line(uint kh, uint h)   line kh of the taps of AT_ONCE channels, which reads line h of x
+//   void next_line(bool last)      the next line; last: the first line of the next AT_ONCE channels
+// Push constants are read before the loop over lines, and there is a single loop: in a loop, lavapipe reads
+// push constants for each lane, and in nested loops it blends all sums twice in every iteration of each.
+#if FLOAT_WEIGHTS
+#include "lanes_of_columns.glslh"
+#else
+#include "lanes_of_channels.glslh"
+#endif
+
+void begin() {
+  uint tiles = ceil_div(p.n4, LANES), blocks = ceil_div(p.ow, ROWS), index = workgroup_index();
+  uint across = index / tiles, line = across / blocks;
+  n4 = (index - across * tiles) * LANES + lane();
+  ow = (across - line * blocks) * ROWS;
+  uint of_group = line / p.oh;
+  oh = line - of_group * p.oh;
+  group = of_group / p.images;
+  image = of_group - group * p.images;
+  clear_sums(group * p.n4 + own_n4);
+  begin_lines();
+}
+
+void store(uint pixel, uint block) {
+  vec4 values = output_values(sums[pixel], block);
+  uint at = ((image * p.channels + 4u * block) * p.oh + oh) * p.ow + ow + pixel;
+  [[unroll]] for (uint c = 0u; c < 4u; c++)
+    if (ow + pixel < p.ow && n4 < p.n4 && 4u * block + c < p.channels)
+      store_number(y, at + c * p.plane, values[c]);
+}
+
+void main() {
+  begin();
+  uint first_h = oh * p.stride_h - p.pad_t, lines = p.kh, dilation = p.dilation_h, kh = 0u;
+  for (uint left = ceil_div(p.group_channels, AT_ONCE) * lines; left > 0u; left--) {
+    multiply_line(kh, first_h + kh * dilation);
+    kh++;
+    next_line(kh == lines);
+    kh = kh == lines ? 0u : kh;
+  }
+  [[unroll]] for (uint i = 0u; i < ROWS; i++) store(i, group * p.n4 + own_n4);
+}
