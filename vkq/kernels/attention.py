@@ -11,7 +11,7 @@ from ..numerics.attention import LANES, Seen, Tile
 from ..runtime.builder import Builder, Value
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
-from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places
+from .attention_form import CODES, PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places
 from .attention_tiles import AttentionKernel
 
 
@@ -58,16 +58,16 @@ def attended(
     bias: tuple[Value, Strides] | None = None,
     guarded: bool = False,
 ) -> Value:
-    """Add attention to a plan; q, k and v are float32 or float16. *strides*: of q, k, v and y. *bias*:
-    float32, added to the scores."""
+    """Add attention to a plan; q, k and v are float32 or float16, or k and v are the int32 words of an int8
+    cache. *strides*: of q, k, v and y, those of words in words. *bias*: float32, added to the scores."""
     result = b.new(y)
     if not y.size:
         return result
     lines = sizes.heads // sizes.groups * sizes.queries
-    q, k, v = operands
+    q, k, v = (CODES if x.spec.dtype == "int32" else x.spec.dtype for x in operands)
     form = AttentionForm(
-        sizes.depth, sizes.width, Tile.of(lines, sizes.width), (q.spec.dtype, k.spec.dtype, v.spec.dtype),
-        seen.causal, bias is not None, guarded, b.device.soft_float,
+        sizes.depth, sizes.width, Tile.of(lines, sizes.width), (q, k, v), seen.causal, bias is not None,
+        guarded, b.device.soft_float,
     )  # fmt: skip
     push: dict[str, int | float] = {
         "matrices": sizes.batch * sizes.groups, "groups": sizes.groups, "lines": lines,

@@ -9,6 +9,7 @@ from ..numerics.steps import Number
 
 PART = 16  # elements of each query and key that shared memory holds at a time
 UNROLLED = 4
+CODES = "int8"
 STRIDES = ("batch", "head", "row")
 WORDS = (
     "first_group", "matrices", "groups", "lines", "queries", "keys", "scale", "start", "window",
@@ -23,7 +24,7 @@ class AttentionForm:
     depth: int
     width: int
     tile: Tile
-    types: tuple[str, str, str]  # dtypes of q, k and v
+    types: tuple[str, str, str]  # dtypes of q, k and v; CODES for an int8 cache (`numerics.attention_cache`)
     causal: bool
     biased: bool
     guarded: bool

@@ -11,11 +11,12 @@ import contextlib
 from collections.abc import Callable
 
 from ..numerics.attention import HIDDEN, LANES, base, score, weighed, weight
+from ..numerics.attention_cache import number, words_of
 from ..numerics.elementary import maximum
 from ..numerics.rational import add, divide, multiply
-from ..numerics.steps import Number
+from ..numerics.steps import Number, flushed
 from ..shader.assembler import KernelWriter
-from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, Split
+from .attention_form import CODES, PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, Split
 from .chain_shader import element
 
 Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
@@ -92,10 +93,25 @@ class AttentionKernel:
                     k.store(3 + f.biased, first + column, value)
         return k.finish()
 
-    def number(self, buffer: int, place: Number) -> Number:
-        """Load an element of q, k or v."""
-        half = self.form.types[buffer] == "float16"
-        return element(self.k, buffer, "float16", place) if half else self.k.load(buffer, place).f
+    def number(self, buffer: int, start: Number, column: Number) -> Number:
+        """Load an element of q, k or v from the row at *start*; of codes, without its scale."""
+        kind = self.form.types[buffer]
+        if kind == CODES:
+            return number(self.k.load(buffer, start + (column >> 2)), column)
+        place = start + column
+        return element(self.k, buffer, kind, place) if kind == "float16" else self.k.load(buffer, place).f
+
+    def scaled(self, buffer: int, key: Number, value: Number) -> Number:
+        """Multiply a value by the scale of a key (buffer 1) or of its value (buffer 2); without codes, return
+        it unchanged. A key beyond the end counts as the last one."""
+        if self.form.types[buffer] != CODES:
+            return value
+        matrix, name, width = self.key_matrix, "k_row", self.form.depth
+        if buffer == 2:
+            matrix, name, width = self.value_matrix, "v_row", self.form.width
+        near = (key < self.keys).where(key, self.keys - 1)
+        place = matrix + near * self.word(name) + (words_of(width) - 1)
+        return multiply(value, flushed(self.k.load(buffer, place).f))
 
     @staticmethod
     def loads(rows: int) -> int:
@@ -136,7 +152,7 @@ class AttentionKernel:
 
         def add_weight(column: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
             part = weight(k.exchange(own + column), subtracted)
-            k.keep(own + column, part)
+            k.keep(own + column, self.scaled(2, c + column, part))
             return (add(sums[0], part),)
 
         (total,) = self.over_own((multiply(state[1], shrunk),), add_weight)
@@ -167,7 +183,7 @@ class AttentionKernel:
         width = self.form.width
         whole = width % results.across == 0
         columns = [x if whole else (x < width).where(x, width - 1) for x in results.columns]
-        values = [self.number(2, first + column) for column in columns]
+        values = [self.number(2, first, column) for column in columns]
         one = results.row * self.tile.keys + i + self.at.weights
         weights = [k.exchange(one + n * self.tile.keys) for n in results.below]
         products = (w * value for w in weights for value in values)
@@ -195,7 +211,8 @@ class AttentionKernel:
         if self.form.causal:
             window = self.word("window")
             seen = seen & (key <= self.place) & (window.equals(0) | (key + window > self.place))
-        return seen.where(score(total, self.word("scale").f, bias), HIDDEN)
+        found = score(self.scaled(1, key, total), self.word("scale").f, bias)
+        return seen.where(found, HIDDEN)
 
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
@@ -218,8 +235,8 @@ class AttentionKernel:
         k, depth, column = self.k, self.form.depth, d + (self.lane & (PART - 1))
         for i, start in enumerate(starts):
             near = column if depth % PART == 0 else (column < depth).where(column, depth - 1)
-            place = start + (near * self.word("k_column") if buffer else near)
-            value = self.number(buffer, place)
+            strided = buffer and self.form.types[buffer] != CODES
+            value = self.number(buffer, start, near * self.word("k_column") if strided else near)
             value = value if depth % PART == 0 else (column < depth).where(value, 0.0)
             target = (self.lane & (PART - 1)) * rows + ((self.lane + LANES * i) >> 4) + to
             with k.when(self.lane < rows * PART) if rows * PART < LANES else contextlib.nullcontext():

@@ -1,0 +1,38 @@
+"""Tests of the quantization of an int8 cache: its steps give a plain formula's numbers, within the bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vkq.numerics.attention_cache import packed, unpacked, words_of
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 130])
+def test_the_plain_formula(width: int) -> None:
+    """Codes and scales are those of float32 arithmetic in NumPy, and every number is within its bound."""
+    r = np.random.default_rng(width)
+    x = (r.normal(0, 1, (3000, width)) * np.exp(r.normal(0, 8, (3000, 1)))).astype(np.float32)
+    x[0] = 0
+    x[1], x[1, 0] = np.resize(np.arange(-254, 255, 2) / 4, width), 127 / 2  # ties, by the scale 1/2
+    words = packed(x)
+    assert (words.dtype, words.shape) == (np.int32, (3000, words_of(width)))
+    codes, scale = unpacked(words, width)
+    want = np.abs(x).max(-1) / np.float32(127)
+    np.testing.assert_array_equal(scale, want)
+    with np.errstate(invalid="ignore"):
+        quotients = np.nan_to_num(x / want[:, None])
+    np.testing.assert_array_equal(codes, np.rint(quotients))
+    assert (words[:, :-1].view(np.int8)[:, width:] == 0).all()
+    back = codes * scale[:, None]
+    bound = (0.5 + 2.0**-16) * scale.astype(np.float64)[:, None]
+    assert (np.abs(back.astype(np.float64) - x) <= bound).all()
+
+
+def test_vectors_without_a_scale() -> None:
+    """A NaN or an infinity makes the scale NaN; numbers too small for a normal scale become 0."""
+    x = np.float32([[1, np.nan, 2], [np.inf, 0, 0], [0, -np.inf, 1], [1e-40, 0, 0], [2.0**-120, 0, 0]])
+    assert (packed(x)[:, 0] == 0).all()
+    assert packed(x)[:3, -1].tolist() == [0x7FC00000] * 3
+    assert packed(x)[3:, -1].tolist() == [0] * 2
+    assert packed(np.float32([[2.0**-119, 0]]))[0, -1] == np.float32(2.0**-119 / 127).view(np.int32)

@@ -1,0 +1,144 @@
+"""An int8 cache of keys or values (`vkq.numerics.attention_cache`): one dispatch quantizes a run's tokens and
+writes them behind those of the past."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from ..layout.extent import Spec
+from ..numerics.attention_cache import PER_WORD, code, scale_of, words_of
+from ..numerics.elementary import maximum
+from ..numerics.rows import MOST_LANES, lanes_of
+from ..numerics.steps import Number, flushed, magnitude
+from ..runtime.builder import Builder, Value
+from ..shader.assembler import KernelWriter
+from ..shader.expression import Expression
+from ..shader.spec import Binding, PushConstant, Written
+from .row_lanes import RowLanes
+
+WORDS = ("first_group", "rows", "groups", "tokens", "total", "held")
+
+
+@dataclasses.dataclass(frozen=True)
+class AppendForm:
+    """The properties for which a kernel is compiled. starts, follows: there is a buffer of starts, and one of
+    past tokens."""
+
+    width: int
+    starts: bool
+    follows: bool
+    soft: bool
+
+    @property
+    def lanes(self) -> int:
+        return lanes_of(self.width)
+
+
+def appended(b: Builder, x: Value, start: Value | None, past: Value | None, total: int) -> Value:
+    """Add the appending of x to a plan and return the cache (batch, groups, *total*, words). x: float32
+    (batch, tokens, groups, width). Token i is written at ``start[batch] + i`` (start: int32; None: 0); tokens
+    at *total* or later are dropped. Other places contain those of *past*, or 0."""
+    batch, tokens, groups, width = x.spec.shape
+    y = b.new(Spec((batch, groups, total, words_of(width)), "int32"))
+    if not y.spec.size:
+        return y
+    form = AppendForm(width, start is not None, past is not None, b.device.soft_float)
+    push = {
+        "rows": batch * groups * total, "groups": groups, "tokens": tokens, "total": total,
+        "held": 0 if past is None else past.spec.shape[2],
+    }  # fmt: skip
+    slots = [x, *([] if start is None else [start]), *([] if past is None else [past]), y]
+    b.dispatch(b.device.program(written(form)), slots, push, macs=batch * groups * total * width)
+    return y
+
+
+@functools.lru_cache(64)
+def written(form: AppendForm) -> Written:
+    """Return the shader of a form."""
+    names = ["x", *["start"] * form.starts, *["past"] * form.follows]
+    bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
+    bindings.append(Binding(len(names), "y", "write", "uint"))
+    push = tuple(PushConstant(name, "uint", 4 * i) for i, name in enumerate(WORDS))
+    about = f"{form.width}" + ".start" * form.starts + ".past" * form.follows
+    return Written(
+        "attention_cache__append", f"attention_cache__append:{about}", "tokens quantized into a cache",
+        tuple(bindings), push, MOST_LANES,
+        Expression(f"(rows * {form.lanes} + {MOST_LANES - 1}) // {MOST_LANES}"), 2 * 4 * MOST_LANES,
+        lambda: _AppendKernel(form).module(), "0",
+    )  # fmt: skip
+
+
+class _AppendKernel:
+    """The writer of the kernel: several invocations share a vector of the cache, which is number ``at``."""
+
+    def __init__(self, form: AppendForm):
+        buffers = (*[False] * (1 + form.starts + form.follows), True)
+        self.form = form
+        self.k = k = KernelWriter(buffers, len(WORDS), MOST_LANES, form.soft, 2 * MOST_LANES)
+        self.lanes = RowLanes(k, form.lanes, 1)
+        row, rows = k.workgroup() * self.lanes.rows + self.lanes.row, self.word("rows")
+        self.inside = row < rows
+        self.at = self.inside.where(row, rows - 1)
+        self.matrix = self.at.divided(self.word("total"))
+        self.token = self.at - self.matrix * self.word("total")
+        self.batch = self.matrix.divided(self.word("groups"))
+
+    def word(self, name: str) -> Number:
+        return self.k.word(WORDS.index(name))
+
+    def module(self) -> bytes:
+        k, count = self.k, words_of(self.form.width)
+        start = k.load(1, self.batch) if self.form.starts else k.constant(0, "u")
+        place = self.token - start  # below 0, it wraps to more than any number of tokens
+        new = place < self.word("tokens")
+        runs = self.numbers(new.where(place, 0))
+        largest = functools.reduce(maximum, [magnitude(x) for _, run in runs for x in run])
+        scale, first, y = self.lanes.joined("max", largest, scale_of), self.at * count, len(self.buffers)
+        with k.when(self.inside & new):
+            for index, run in runs:
+                codes = [code(x, scale) for x in run]
+                with k.when(index < count - 1):
+                    low = [(one.u & 0xFF) << 8 * i for i, one in enumerate(codes)]
+                    k.store(y, first + index, functools.reduce(lambda a, b: a | b, low))
+            with k.when(self.lanes.own.equals(0)):
+                k.store(y, first + (count - 1), scale)
+        with k.when(self.inside & ~new):
+            for index in self.indices(count):
+                with k.when(index < count):
+                    k.store(y, first + index, self.before(index, count))
+        return k.finish()
+
+    @property
+    def buffers(self) -> list[str]:
+        """The names of the buffers that the kernel reads."""
+        return ["x", *["start"] * self.form.starts, *["past"] * self.form.follows]
+
+    def indices(self, count: int) -> list[Number]:
+        """Return which of *count* words this invocation writes; some may be beyond the end."""
+        return [self.lanes.own + first for first in range(0, count, self.form.lanes)]
+
+    def numbers(self, place: Number) -> list[tuple[Number, list[Number]]]:
+        """Return the index of each of the invocation's words, and the word's numbers of the token *place*; 0
+        beyond the width."""
+        width, group = self.form.width, self.matrix - self.batch * self.word("groups")
+        token = self.batch * self.word("tokens") + place
+        first, runs = (token * self.word("groups") + group) * width, []
+        for index in self.indices(words_of(width) - 1):
+            run = []
+            for j in range(PER_WORD):
+                column = index * PER_WORD + j
+                there = column < width
+                loaded = flushed(self.k.load(0, first + there.where(column, 0)).f)
+                run.append(there.where(loaded, 0.0))
+            runs.append((index, run))
+        return runs
+
+    def before(self, index: Number, count: int) -> Number:
+        """Return a word of the past's token at the same position; 0 if there is none."""
+        if not self.form.follows:
+            return index.of(0)
+        held = self.word("held")
+        there = self.token < held
+        at = (self.matrix * held + there.where(self.token, 0)) * count + index
+        return there.where(self.k.load(len(self.buffers) - 1, at), 0)

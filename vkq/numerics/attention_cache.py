@@ -1,0 +1,73 @@
+"""An int8 cache of keys and values: the quantization of a token's vector, in steps that have the same bits on
+every device (`vkq.numerics.steps`).
+
+A vector of d float32 numbers (a token's key or value, of one head) is stored as ``words_of(d)`` int32 words:
+four codes in each word, the first in the lowest byte, then the bits of the float32 scale. Codes after the
+last number are 0.
+
+    scale = max|x| / 127                     a float32 division; 0 if the quotient is below 2^-126
+    code  = round_half_even(x / scale)       -127 to 127; 0 if the scale is 0 or NaN
+    x'    = code * scale
+
+The scale of a vector with a NaN or an infinity is NaN, and so are the results of attention to it.
+**Bound.** |x - x'| <= scale (1/2 + 2^-16), or 2^-119 if the scale is 0: the rounding to an integer moves
+x / scale by at most 1/2, and the roundings of the quotient and of the product by at most 127 * 2^-24 each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .bytes import MIDDLE, MIDDLE_BITS
+from .rational import divide
+from .steps import INFINITY, Array, Number, computed, flushed, is_nan
+
+LARGEST_CODE = 127.0
+PER_WORD = 4
+
+
+def words_of(width: int) -> int:
+    """Return the number of words that store a vector of *width* numbers.
+
+    >>> words_of(64), words_of(5)
+    (17, 3)
+    """
+    return -(-width // PER_WORD) + 1
+
+
+def scale_of(largest: Number) -> Number:
+    """Return the scale of a vector from the largest magnitude of its numbers (NaN if one of them is NaN)."""
+    return (largest.u >= INFINITY).where(np.nan, divide(largest, largest.of(LARGEST_CODE)))
+
+
+def code(x: Number, scale: Number) -> Number:
+    """Return the code of a flushed x, as int32."""
+    empty = scale.u.equals(0) | is_nan(scale)
+    return empty.where(0, (divide(x, scale) + MIDDLE).i - MIDDLE_BITS)
+
+
+def number(word: Number, column: Number) -> Number:
+    """Return the code of the number with this index, as float32, from the word that contains it."""
+    return ((word.i << (24 - ((column & (PER_WORD - 1)) << 3)).i) >> 24).as_float()
+
+
+def packed(x: Array) -> Array:
+    """Return vectors (..., d) of float32 as words (..., `words_of` (d)).
+
+    >>> packed(np.array([[127, -1, 2, 0.5]], np.float32)).view(np.int8)[0, :4].tolist()
+    [127, -1, 2, 0]
+    """
+    given = computed(flushed, x)
+    width = x.shape[-1]
+    scale = computed(scale_of, np.abs(given).max(-1, keepdims=True, initial=0))
+    codes = np.zeros((*x.shape[:-1], PER_WORD * (words_of(width) - 1)), np.int8)
+    codes[..., :width] = computed(code, given, scale)
+    bits = np.ascontiguousarray(scale).view("<i4")
+    return np.concatenate([codes.view("<i4"), bits], -1)
+
+
+def unpacked(words: Array, width: int) -> tuple[Array, Array]:
+    """Return the codes (..., width) as float32, and the scales (...), flushed, of vectors stored as words."""
+    whole = np.ascontiguousarray(words)
+    codes = whole.view(np.int8)[..., :width].astype(np.float32)
+    return codes, computed(flushed, whole[..., -1].view("<f4"))
