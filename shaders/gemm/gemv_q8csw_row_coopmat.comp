@@ -1,5 +1,5 @@
 // Y[N] = (X[K] W[N,K]^T) * scale[n] + bias[n] for a single row on float16 matrix units with float32 sums:
-// gemv_q8csw_words_coopmat.comp for few outputs, all of whose weights are requested at once. Each subgroup
+// gemv_words_coopmat.comp for few outputs, all of whose weights are requested at once. Each subgroup
 // copies its x to shared memory. There is no loop, because entering a loop waits for all outstanding loads.
 //
 // Memory    x: k, whole chunks, of float16 in uvec4; w, and the parameters as vec4, as

@@ -1,5 +1,5 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for 17 to 64 rows on float16 matrix units with float32
-// sums: gemv_q8csw_words_coopmat.comp for more rows. Invocations load 16 bytes (a run) of x and of weights at
+// sums: gemv_words_coopmat.comp for more rows. Invocations load 16 bytes (a run) of x and of weights at
 // a time. Two neighbouring words of a run are an invocation's words of one matrix, so x is not copied.
 //
 // Memory    x: rows of k, whole chunks, of float16 in uvec4; w: blocks of 16 outputs x CHUNK k, each in the

@@ -8,10 +8,10 @@
 //           gemv_q4gsw_coopmat.comp).
 // PAIRED    the fragments are assembled in registers. First, a matrix whose elements are their own positions
 //           is loaded; it shows which words (two elements each) an invocation holds. Then these words are
-//           loaded from memory: for x in pairs that are 8 k apart (gemv_q8csw_words_coopmat.comp,
+//           loaded from memory: for x in pairs that are 8 k apart (gemv_words_coopmat.comp,
 //           gemv_q8csw_runs_coopmat.comp); for matrices of 16 k and 8 rows, each second word of w is the word
 //           four words after the first (gemv_q4gsw_words_coopmat.comp); for bfloat16, two words of an
-//           invocation hold rows of x that are 8 apart (gemv_q8csw_words_parts_coopmat.comp).
+//           invocation hold rows of x that are 8 apart (gemv_words_coopmat.comp).
 // SMALL     w is float16 and is converted to bfloat16.
 // Threads   a workgroup is one subgroup and computes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.

@@ -1,7 +1,6 @@
-"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. Shaders for
-float16 tensors: gemv_q8csw_words_coopmat.comp; for more rows gemv_q8csw_runs_coopmat.comp; for one row and
-few outputs gemv_q8csw_row_coopmat.comp; where none of these can run, gemv_q8csw_coopmat.comp. For float32
-tensors: gemv_q8csw_words_parts_coopmat.comp."""
+"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. Shaders:
+gemv_words_coopmat.comp; for more rows of float16 gemv_q8csw_runs_coopmat.comp; for one row of float16 and few
+outputs gemv_q8csw_row_coopmat.comp; where none of these can run, gemv_q8csw_coopmat.comp."""
 
 from __future__ import annotations
 

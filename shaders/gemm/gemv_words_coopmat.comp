@@ -1,0 +1,103 @@
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on matrix units with float32 sums: float16
+// rows on float16 matrix units, or (BRAIN) float32 rows on bfloat16 matrix units. As in
+// gemv_q8csw_coopmat.comp, each subgroup has a part of k, but shared memory holds only the sums. Invocations
+// load weights and x of a whole chunk (CHUNK k) at once, 16 bytes at a time, and assemble the matrices in
+// registers.
+//
+// Memory    x: rows of k, whole chunks, in uvec4; w, and the parameters as vec4, as
+//           gemm_q8csw_straight_coopmat.comp; y: rows of the type of x.
+// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
+//           compute the ROW_TILES tiles of rows of the same outputs. The subgroups' sums are added in the
+//           same order every time.
+// Needs     matrices of 16 outputs x 16 k and at most BM rows (BRAIN: 16 rows), in which an invocation holds
+//           elements in pairs along k; LOCAL_X is whole subgroups.
+//
+//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w, and x beneath it: a subgroup has matrices
+//   BN outputs  |            |            |            |       of MN rows x MM outputs, with the sums of its
+//               +------------+------------+------------+       part of k
+//   BM rows     |            |            |            |
+//                 sums: shared memory, added from subgroup 0 on --> y, BM rows x BN outputs
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#ifdef BRAIN
+#extension GL_EXT_bfloat16 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
+#define Row vec4
+#else
+#define Row uvec2
+#endif
+#extension GL_EXT_control_flow_attributes : require
+
+#include "lane.glslh"
+#include "sizes.glslh"
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 128;
+layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Numbers { float numbers[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Row y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "activation.glslh"
+
+// A block of weights in memory is BLOCK k of MM outputs, two uvec4 for each output. In a chunk of four
+// blocks, words 0 to 3 of a uvec4 belong to four matrices of pairs; a column of these matrices corresponds
+// to a block and one of its uvec4, and to a run of x, whose words belong to the same four matrices. `place`
+// (of row r and of columns c and c + 1) is the offset of their words in a chunk.
+#define BLOCK 32u
+#define CHUNK 128u
+#define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of a chunk
+#define place_row(place) ((place) / 2u % 16u)
+#define lane own_lane
+#define me gl_LocalInvocationIndex
+uint n, chunks, first_chunk, biased;  // biased: 1024 twice, in a register
+
+float number(uint c, uint what);  // of channel c
+
+// The matrices are assembled and multiplied by
+//   void begin_rows()                     set the first row, of ROW_TILES tiles of rows
+//   void find_places()                    find the offsets of this invocation's words in a chunk
+//   void load(uint t), multiply(uint t)   chunk t of the subgroup
+//   void load_zeros()                     make matrices of the zero points `zero`, through shared memory
+//   void clear_sums(), share_sums()       the subgroup's sums; share: store them to shared memory
+//   void store_results()                  add the sums of all subgroups, scale and store them
+// They use the subgroup's part of `tile`, which begins at `mine`: places and zero points, later sums.
+#ifdef BRAIN
+#include "words_parts.glslh"
+#else
+#include "words_halves.glslh"
+#endif
+
+float number(uint c, uint what) { return numbers[c / 4u * 12u + 4u * what + c % 4u]; }
+
+void main() {
+  chunks = p.k / CHUNK;
+  uint steps = ceil_div(chunks, SUBGROUPS), last = 4u * p.n4 - 1u;
+  n = workgroup_index() / ROW_TILES * BN;
+  begin_rows();
+  first_chunk = gl_SubgroupID * steps;
+  biased = 0x64006400u + (p.m >> 31);
+  if (!SIGNED)
+    [[unroll]] for (uint i = 0u; i < OWN; i++) zero[i] = number(min(n + lane + i * SUBGROUP, last), 2u);
+  float parameter = numbers[min(3u * n + me % PARAMETERS, 3u * last + 2u)];
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) w_first[i] = min(n / MM + i, last / MM) * chunks * LINES;
+  find_places();
+  load(0u);
+  clear_sums();
+  if (!SIGNED) load_zeros();
+  [[dont_unroll]] for (uint t = 1u; t < steps; t++) {
+    multiply(t - 1u);
+    load(t);
+  }
+  multiply(steps - 1u);
+  subgroupBarrier();
+  share_sums();
+  parameters[me % PARAMETERS / 4u][me % 4u] = parameter;  // by all: in a branch, the load would be delayed
+  barrier();
+  store_results();
+}
