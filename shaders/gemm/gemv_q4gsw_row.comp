@@ -1,9 +1,9 @@
-// Y[M,N] = X[M,K] W[N,K]^T + bias[N], like gemv_q4gsw_split.comp, for a single row (several rows one by one)
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N], like gemv_split.comp, for a single row (several rows one by one)
 // on devices bound by instructions and memory latency. x is in shared memory, a slice of k at a time. The
 // next words are loaded while the current ones are multiplied. Codes are converted two at a time
 // (common/grouped_pairs.glslh).
 //
-// Memory    as gemv_q4gsw_split.comp.
+// Memory    as gemv_split.comp.
 // Threads   a workgroup is LOCAL_X parts of k x LOCAL_Y blocks of COLUMNS columns, powers of two. Chunks of k
 //           are assigned to the parts round-robin.
 // Needs     16 bytes of shared memory for each 4 codes of 128 chunks, 16 of padding for each chunk, and 4 for

@@ -1,8 +1,8 @@
-// Y[M,N] = X[M,K] W[N,K]^T + bias[N], like gemv_q4gsw_split.comp, for devices bound by instructions and not
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N], like gemv_split.comp, for devices bound by instructions and not
 // by memory: the workgroup loads x to shared memory, each invocation uses it for eight columns, and codes are
 // converted two at a time (common/grouped_pairs.glslh).
 //
-// Memory    as gemv_q4gsw_split.comp.
+// Memory    as gemv_split.comp.
 // Threads   a workgroup is LOCAL_Y parts of k, a power of two from 8 on, and computes TILE_M rows of eight
 //           columns. Chunks of k are assigned to the parts round-robin.
 // Needs     shared memory for each invocation and row: 16 bytes for each 4 codes of a chunk, and 48 more.

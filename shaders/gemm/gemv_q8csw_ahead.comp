@@ -1,10 +1,10 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n], like gemv_q8csw_split.comp, for devices bound by memory
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n], like gemv_split.comp, for devices bound by memory
 // latency: the next blocks of weights are prefetched while the current ones are multiplied, and x is in
 // shared memory, a slice of k at a time. A few invocations load x, so that the others request weights at
 // once: an invocation that requests both waits for both, and x that is requested after weights arrives after
 // them.
 //
-// Memory    as gemv_q8csw_split.comp; y: rows of channels.
+// Memory    as gemv_split.comp; y: rows of channels.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows. A part
 //           multiplies every LOCAL_Y-th block of a slice (SLICE blocks of k), UNROLL at a time.
 // Needs     16 bytes of shared memory for each block and row of a slice, or for each invocation and SUMMED

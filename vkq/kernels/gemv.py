@@ -1,8 +1,7 @@
 """The choice of a GEMV kernel for products with so few rows that reading the weights takes most of the time,
 and the division of its sum over k between invocations.
 
-The kernels are gemv_q8ta_q8csw_split.comp, its variant for activations quantized by rows,
-gemv_q8csw_split.comp and gemv_q8csw_ahead.comp.
+The kernels are gemv_split.comp, for int8 rows and for float rows, and gemv_q8csw_ahead.comp.
 """
 
 from __future__ import annotations
