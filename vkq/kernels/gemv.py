@@ -1,7 +1,7 @@
 """The choice of a GEMV kernel for products with so few rows that reading the weights takes most of the time,
 and the division of its sum over k between invocations.
 
-The kernels are gemv_split.comp, for int8 rows and for float rows, and gemv_q8csw_ahead.comp.
+The kernels are gemv_split.comp, for int8 rows and for float rows, and gemv_shared.comp.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def split(
 
 
 def ahead(capabilities: Capabilities, n4: int) -> dict[str, Value]:
-    """Return the workgroup size (see `split`) of gemv_q8csw_ahead.comp."""
+    """Return the workgroup size (see `split`) of gemv_shared.comp with int8 weights."""
     columns = next(width for least, width in AHEAD_COLUMNS if n4 >= least)
     most = int(capabilities.properties["maxComputeWorkGroupInvocations"])
     return {"LOCAL_X": columns, "LOCAL_Y": min(AHEAD_PARTS, most // columns)}
