@@ -73,8 +73,8 @@ class Depthwise(Direct):
 
 class Dots:
     """A depthwise convolution with a square kernel on packed dot products. A dot product multiplies the taps
-    of a kernel row (conv_depthwise_lines.comp) if dot products are signed and the device's profile prefers
-    rows. Otherwise it multiplies the taps of a column (conv_depthwise_columns.comp), which needs
+    of a kernel row (depthwise_lines.glslh) if dot products are signed and the device's profile prefers
+    rows. Otherwise it multiplies the taps of a column (depthwise_columns.glslh), which needs
     kPackedInt8_16C."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
@@ -144,7 +144,7 @@ class Dots:
 
 
 def lines_of(known: Profile, p: Conv2dProblem) -> int:
-    """Return how many output rows an invocation of conv_depthwise_lines.comp computes. More rows read fewer
+    """Return how many output rows an invocation of depthwise_lines.glslh computes. More rows read fewer
     pixels twice; fewer rows let an invocation finish sooner."""
     share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
     lines = next((lines for lines, most in known.depthwise_shares if share <= most), 4)
