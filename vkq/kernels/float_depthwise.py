@@ -22,7 +22,7 @@ MOST_TAPS = 25  # most taps of an unrolled kernel
 
 
 class FloatDepthwise:
-    """A depthwise convolution; see conv_depthwise_q8csw.comp. *weight* (OC, 1, KH, KW) is int8 with
+    """A depthwise convolution; see conv_depthwise_floats.comp. *weight* (OC, 1, KH, KW) is int8 with
     *zero_points* (OC,) in int8's range, or float (converted to float32) without zero points."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine):

@@ -22,8 +22,8 @@ INVOCATIONS, LONGEST = 128, 32  # most invocations of a workgroup: in all, and a
 
 
 class FloatVectors:
-    """A depthwise convolution; see conv_vectors_q8csw.comp. *direct* computes the problems that this kernel
-    does not support (`takes`)."""
+    """A depthwise convolution; see conv_depthwise_floats.comp. *direct* computes the problems that this
+    kernel does not support (`takes`)."""
 
     def __init__(self, direct: FloatDirect, weight: Int8, zero_points: Int32):
         self.direct, self.device = direct, direct.device
