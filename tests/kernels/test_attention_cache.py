@@ -98,6 +98,8 @@ def test_words_in_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
 ATTENTION = {
     "one query, shared keys": (AttentionSizes(2, 8, 2, 1, 150, 64, 64), Seen(), (2, 1, 1, 150)),
     "a prompt": (AttentionSizes(1, 4, 2, 19, 37, 16, 16), Seen(True, 18), None),
+    "whole words of columns": (AttentionSizes(1, 4, 2, 19, 37, 64, 64), Seen(True, 18), None),
+    "halves of words": (AttentionSizes(1, 1, 1, 7, 40, 20, 128), Seen(), None),
     "odd widths": (AttentionSizes(2, 3, 3, 5, 7, 5, 3), Seen(), (2, 1, 5, 7)),
     "several tiles, ragged": (AttentionSizes(1, 2, 2, 35, 71, 33, 40), Seen(), None),
     "one query, wide": (AttentionSizes(1, 2, 2, 1, 260, 128, 128), Seen(True, 200, 90), None),

@@ -12,6 +12,7 @@ from ..runtime.builder import Builder, Value
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
 from .attention_form import CODES, PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places
+from .attention_int8 import Int8AttentionKernel
 from .attention_tiles import AttentionKernel
 
 
@@ -95,13 +96,13 @@ def written(form: AttentionForm) -> Written:
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
     bindings.append(Binding(len(names), "y", "write", "uint"))
     push = tuple(PushConstant(n, "float" if n == "scale" else "uint", 4 * i) for i, n in enumerate(WORDS))
-    each = _each(form.depth, tile)
+    each, kernel = _each(form.depth, tile), Int8AttentionKernel if CODES in form.types else AttentionKernel
     about = f"{form.depth}.{form.width}.{tile.rows}x{tile.keys}.{'-'.join(form.types)}"
     about += ".causal" * form.causal + ".bias" * form.biased + ".guarded" * form.guarded
     return Written(
         "attention__tiles", f"attention__tiles:{about}", "attention in tiles of keys", tuple(bindings), push,
         LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
-        4 * Places.of(tile).end, lambda: AttentionKernel(form).module(),
+        4 * Places.of(tile).end, lambda: kernel(form).module(),
         f"{each} * ((keys + {tile.keys - 1}) // {tile.keys})",
     )  # fmt: skip
 

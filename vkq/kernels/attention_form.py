@@ -52,13 +52,13 @@ class Places:
 
 class Split:
     """The distribution of a matrix (rows, columns) over invocations: each invocation computes every *down*-th
-    row and *across*-th column. Positions are computed at each use; stored positions would occupy registers
-    that the sums need."""
+    row and every *across*-th run of *run* neighbouring columns. Positions are computed at each use; stored
+    positions would occupy registers that the sums need."""
 
-    def __init__(self, lane: Number, down: int, rows: int, columns: int):
-        self.across = LANES // down
-        self.below, self.beside = range(0, rows, down), range(0, columns, self.across)
-        self.count, self._lane = len(self.below) * len(self.beside), lane
+    def __init__(self, lane: Number, down: int, rows: int, columns: int, run: int = 1):
+        self.across, self.run = LANES // down, run
+        self.below, self.beside = range(0, rows, down), range(0, -(-columns // run), self.across)
+        self.count, self._lane = len(self.below) * len(self.beside) * run, lane
 
     @property
     def row(self) -> Number:
@@ -74,4 +74,4 @@ class Split:
 
     @property
     def columns(self) -> list[Number]:
-        return [self.column + n for n in self.beside]
+        return [(self.column + n) * self.run + j for n in self.beside for j in range(self.run)]

@@ -33,7 +33,7 @@ class AttentionKernel:
         lane, rows, keys = k.lane(), self.tile.rows, self.tile.keys
         self.lane = lane
         self.scores = Split(lane, max(rows // 4, 1) if rows > 8 else max(rows // 2, 1), rows, keys)
-        self.results = Split(lane, max(rows // 4, 1), rows, form.width)
+        self.results = Split(lane, max(rows // 4, 1), rows, form.width, self.run())
         # The row for which this invocation computes weights.
         self.own = lane >> (self.tile.lanes.bit_length() - 1)
         self.sub = lane & (self.tile.lanes - 1)
@@ -50,6 +50,10 @@ class AttentionKernel:
         if form.biased:
             self.bias_row = self.start("b", self.own)
         self.key_matrix, self.value_matrix = (self._matrix(x) for x in "kv")
+
+    def run(self) -> int:
+        """Return how many neighbouring columns of the results an invocation computes."""
+        return 1
 
     def word(self, name: str) -> Number:
         return self.k.word(WORDS.index(name))
@@ -189,6 +193,13 @@ class AttentionKernel:
         products = (w * value for w in weights for value in values)
         return tuple(one + product for one, product in zip(sums, products, strict=True))
 
+    def values(self, first: Number) -> list[Number]:
+        """Load this invocation's columns of the value at *first*."""
+        width, across = self.form.width, self.results.across
+        whole = width % across == 0
+        columns = [x if whole else (x < width).where(x, width - 1) for x in self.results.columns]
+        return [self.number(2, first + column) for column in columns]
+
     def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
         """Store the products of the queries and a tile's keys in shared memory, where the weights will
         replace them."""
@@ -221,14 +232,19 @@ class AttentionKernel:
         k = self.k
         k.barrier()
         self.bring(0, self.tile.rows, 0, d, q_rows)
-        rows = []
-        for i in range(self.loads(self.tile.keys)):
-            key = c + ((self.lane + LANES * i) >> 4)
-            rows.append(self.key_matrix + (key < self.keys).where(key, self.keys - 1) * self.word("k_row"))
-        self.bring(1, self.tile.keys, self.at.k, d, rows)
+        self.bring_keys(c, d)
         k.barrier()
         zero, step = k.constant(0, "u"), k.constant(UNROLLED, "u")
         return k.loop(zero, k.constant(PART, "u"), step, sums, self.add_products, rolled=True)
+
+    def bring_keys(self, c: Number, d: Number) -> None:
+        """Load the part from element d on of the tile's keys into shared memory."""
+        keys = [c + ((self.lane + LANES * i) >> 4) for i in range(self.loads(self.tile.keys))]
+        self.bring(1, self.tile.keys, self.at.k, d, [self.key_row(key) for key in keys])
+
+    def key_row(self, key: Number) -> Number:
+        """Return the offset of a key; a key beyond the end counts as the last one."""
+        return self.key_matrix + (key < self.keys).where(key, self.keys - 1) * self.word("k_row")
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
         """Load the part from element d on of every query row or key row into shared memory, transposed."""
