@@ -18,6 +18,7 @@ import vkq
 import vkq.onnx
 from tests.conftest import ROOT
 from tests.onnx.language import Sizes, config, folder
+from vkq.onnx.language import _Cache
 
 PROMPT = [5, 9, 100, 0, 7, 7, 1]
 SIZES = Sizes()
@@ -74,6 +75,35 @@ def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) ->
     (tmp_path / "genai_config.json").write_text(json.dumps(told))
     model = vkq.onnx.LanguageModel(tmp_path, any_device)
     assert list(model.generate(PROMPT, 20)) == want[:5]
+
+
+def test_int8_caches(device: vkq.Device, path: Path) -> None:
+    """With an int8 cache, this model generates the same 64 tokens from 5 bytes for every 16 of a float32
+    cache; only the first token needs preparation."""
+    want, _ = by_onnx_runtime(path, PROMPT, 64)
+    with vkq.onnx.LanguageModel(path, device, kv_cache="int8") as model:
+        caches = _Cache(model, 71).past
+        assert {x.nbytes for x in caches} == {SIZES.kv_heads * 128 * (SIZES.width + 4)}
+        found, prepared = [], set()
+        for token in model.generate(PROMPT, 64, stop=[]):
+            found.append(token)
+            prepared.add(len(model.session._executables.kept))
+        assert found == want
+        assert len(prepared) == 1
+
+
+def test_int8_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:
+    """Caches of int8 may also grow with each token; a text in a buffer has the same tokens."""
+    for name in ("model.onnx", "model.onnx.data"):
+        (tmp_path / name).write_bytes((path / name).read_bytes())
+    told = config(SIZES)
+    told["search"]["past_present_share_buffer"] = False
+    (tmp_path / "genai_config.json").write_text(json.dumps(told))
+    found = [
+        list(vkq.onnx.LanguageModel(folder, any_device, kv_cache="int8").generate(PROMPT, 6, stop=[]))
+        for folder in (path, tmp_path)
+    ]
+    assert found[0] == found[1]
 
 
 def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:

@@ -42,11 +42,13 @@ from .options import (
 )
 from .pytorch import as_torch
 from .reader import Model, read
-from .session import InferenceSession, load
+from .session import InferenceSession
 from .values import OrtValue
 
 SessionIOBinding = IOBinding
 OrtValueVector = list
+
+load = InferenceSession  # a second name of the class
 
 __all__ = [
     "ExecutionMode",

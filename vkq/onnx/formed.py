@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..errors import ModelError
 from ..graph.graph import Array, Node, Spec
 from .attention import multi_head_attention
 from .functions import Body
@@ -31,7 +32,10 @@ def written(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | N
     operator or its form. Raises OpenShape if run-time values decide the shapes of the results."""
     a = node.attributes
     rule = RULES.get((a["domain"], a["op"]))
-    w = Rewriting(Node(a["op"], node.inputs, node.outputs, a["attributes"], node.source), specs, arrays)
+    plain = Node(a["op"], node.inputs, node.outputs, a["attributes"], node.source)
+    w = Rewriting(plain, specs, arrays, a.get("int8_cache", False))
     if rule is None or not rule(w):
+        if w.int8_cache:
+            raise ModelError(f"{node}: kv_cache='int8' does not support this form; leave kv_cache out")
         return None
     return w.reading.nodes, w.reading.constants

@@ -6,9 +6,11 @@ from __future__ import annotations
 import math
 
 from ..errors import ModelError
+from ..numerics.attention import MOST_WIDTH
+from ..numerics.attention_cache import words_of
 from .rewriting import Rewriting
 from .rotary import angles_at, turned
-from .scores import Scores, append, attend, joined, places
+from .scores import Scores, append, append_int8, attend, attend_int8, joined, places
 
 ATTRIBUTES = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
          "sliding_window_cache", "smooth_softmax", "softcap"}  # fmt: skip
@@ -52,7 +54,13 @@ def group_query_attention(w: Rewriting) -> bool:
         angles = angles_at(w, (7, 8), place, tokens)
         half, mixed = w.given[7].shape[1], bool(a.get("rotary_interleaved", 0))
         q = turned(w, q, (batch, tokens, heads, width), angles, half, mixed)
-        k = w.cast(turned(w, k, (batch, tokens, kv_heads, width), angles, half, mixed), dtype)
+        k = turned(w, k, (batch, tokens, kv_heads, width), angles, half, mixed)
+        k = k if w.int8_cache else w.cast(k, dtype)
+    if w.int8_cache:
+        _check_int8(w, at, width)
+        k, v = (append_int8(w, w.name(3 + i), held, x, at, w.result(1 + i)) for i, x in enumerate((k, v)))
+        w.cast(w.reshape(attend_int8(w, at, q, k, v, width), (0, 0, -1)), dtype, w.result(0))
+        return True
     q, k, v = (w.transpose(x, 0, 2, 1, 3) for x in (q, k, v))
     k, v = (append(w, w.name(3 + i), held, x, at, w.result(1 + i)) for i, x in enumerate((k, v)))
     joined(w, attend(w, at, q, k, v), dtype, w.result(0))
@@ -65,7 +73,8 @@ def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
     if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= ATTRIBUTES:
         return None
     heads, kv_heads = a.get("num_heads", 0), a.get("kv_num_heads", 0)
-    floats = {given[i].dtype for i in (0, 1, 2, 3, 4, 10, 11) if i in given}
+    caches = () if w.int8_cache else (3, 4)
+    floats = {given[i].dtype for i in (0, 1, 2, *caches, 10, 11) if i in given}
     if not {0, 5, 6} <= set(given) or max(given) > 11 or w.result(3):
         return None
     if floats not in ({"float32"}, {"float16"}) or len(given[0].shape) != 3 or 0 in given[0].shape:
@@ -79,6 +88,25 @@ def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
         return None
     batch, tokens, width = given[0].shape
     return batch, tokens, heads, kv_heads, width // (heads + (2 * kv_heads if packed else 0))
+
+
+def _check_int8(w: Rewriting, at: Scores, width: int) -> None:
+    """Raise ModelError if int8 caches do not fit the node, or if it has a form that cannot use them."""
+    if at.softcap or at.sink or width > MOST_WIDTH:
+        form = "softcap" if at.softcap else "a sink" if at.sink else f"heads of {width} numbers"
+        raise ModelError(
+            f"{w.node}: it has {form}; kv_cache='int8' takes heads of up to {MOST_WIDTH} numbers without"
+            " softcap and sinks; leave kv_cache out"
+        )
+    words = words_of(width)
+    for i in (3, 4):
+        spec = w.spec(i)
+        if spec is not None and (spec.shape[:2], *spec.shape[3:]) != ((at.batch, at.kv_heads), words):
+            raise ModelError(
+                f"{w.node}: the cache {w.name(i)!r} has shape {spec.shape}; with kv_cache='int8' it must be"
+                f" ({at.batch}, {at.kv_heads}, keys, {words}): {words - 1} words for the codes of {width}"
+                " numbers and one for their scale, as earlier runs of such a session return it, or zeros"
+            )
 
 
 def _lengths(w: Rewriting, batch: int, limits: tuple[int, int]) -> str:

@@ -71,7 +71,8 @@ def checked_feed(
             continue
         array = array_of(argument.name, given)
         if array.dtype.newbyteorder("=").name != argument.dtype:
-            raise DTypeError(f"input {argument.name!r} is {array.dtype}; it must be {argument.dtype}")
+            must = f"it must be {argument.dtype}{argument.hint}"
+            raise DTypeError(f"input {argument.name!r} is {array.dtype}; {must}")
         check_shape(argument, array.shape, sizes)
         arrays[argument.name] = array if argument.name in constant else held(argument.name, array)
     return arrays
@@ -89,6 +90,7 @@ def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
         held_as = f", which a tensor holds as {dtype}" if dtype != argument.dtype else ""
         raise DTypeError(
             f"input {argument.name!r} is a {value.dtype} tensor; it must be {argument.dtype}{held_as}"
+            f"{argument.hint}"
         )
     if argument.dtype == "bool" and value.size and (most := value.numpy().max()) > 1:
         raise ArgumentError(
@@ -147,6 +149,7 @@ def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int
         raise ArgumentError(
             f"input {argument.name!r} has shape {shape}; it must be {list(argument.shape)}"
             + (f" with {sizes}" if sizes else "")
+            + argument.hint
         )
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..errors import ArgumentError, ModelError
+from ..numerics.attention_cache import words_of
 from ..runtime.device import Device
 from .genai import read_genai
 from .session import InferenceSession
@@ -25,8 +26,8 @@ class LanguageModel:
     model that it names, and ``tokenizer.json``, which is read by the package ``tokenizers`` when text is
     needed.
 
-    device, fallback: as in `InferenceSession`. Raises ModelError for another folder, or a model with inputs
-    that vkq does not know.
+    device, fallback, kv_cache: as in `InferenceSession`. kv_cache="int8" takes about a quarter of the memory
+    of float32 caches. Raises ModelError for another folder, or a model with inputs that vkq does not know.
     """
 
     @checked
@@ -35,10 +36,13 @@ class LanguageModel:
         folder: str | os.PathLike[str],
         device: Device | int | str | None = None,
         fallback: str | None = None,
+        *,
+        kv_cache: str | None = None,
     ):
         self.folder = Path(folder)
         self.config = read_genai(self.folder)
-        self.session = InferenceSession(self.config.model, device, fallback)
+        self.session = InferenceSession(self.config.model, device, fallback, kv_cache=kv_cache)
+        self._cache_width = words_of(self.config.width) if kv_cache else self.config.width
         c, self._inputs = self.config, {a.name: a for a in self.session.model.inputs}
         needed = {c.ids, c.mask, *c.past}
         if not needed <= set(self._inputs) or set(self._inputs) - needed - {c.places}:
@@ -140,7 +144,7 @@ class _Cache:
         self.model, self.config, self.done = model, model.config, 0
         room = max(LEAST, 1 << (length - 1).bit_length())
         self.room = min(room, self.config.context) if self.config.shares else 0
-        shape, inputs = (1, self.config.heads, self.room, self.config.width), model._inputs
+        shape, inputs = (1, self.config.heads, self.room, model._cache_width), model._inputs
         self.past: list[Any] = [np.zeros(shape, inputs[name].dtype) for name in self.config.past]
 
     def read(self, tokens: Sequence[int]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import threading
@@ -42,6 +41,7 @@ class Manners:
     device: Device
     _state: Executables | None
     _fallback: str | None
+    _kv_cache: str | None
     _initials: Initials[Manners]
     _which: int | str | None
     _progress: Progress | None
@@ -252,13 +252,28 @@ class Manners:
     # ---------------------------------------------------------------------------------------------------- end
 
     @property
+    def _spare(self) -> bool:
+        """True if the CPU may run the whole model. It may not with int8 caches, which it does not know."""
+        return bool(self._fallback) and self._kv_cache is None
+
+    @property
     def _executables(self) -> Executables:
         if self._state is None:
             raise DeviceError("the session is closed; open another one")
         return self._state
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = "_fallback", "_sizes", "_given", "_which", "_constant", "_source", "_unread", "_compute"
+        kept = (
+            "_fallback",
+            "_sizes",
+            "_given",
+            "_which",
+            "_constant",
+            "_source",
+            "_unread",
+            "_compute",
+            "_kv_cache",
+        )
         return {name: getattr(self, name) for name in ("model", *kept)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -281,17 +296,3 @@ class Manners:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def resized(model: Model, sizes: Mapping[str, int]) -> Model:
-    """Return the model with the open sizes of these names fixed."""
-
-    def of(arguments: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(dataclasses.replace(a, shape=tuple(sizes.get(d, d) for d in a.shape)) for a in arguments)
-
-    if not sizes:
-        return model
-    known = {dim for argument in model.inputs for dim in argument.shape if isinstance(dim, str)}
-    if unknown := sorted(set(sizes) - known):
-        raise ArgumentError(f"free dimensions {unknown} are fixed; the model's are {sorted(known)}")
-    return dataclasses.replace(model, inputs=of(model.inputs), outputs=of(model.outputs))

@@ -18,11 +18,13 @@ from .tensors import NEWEST
 @dataclasses.dataclass
 class Rewriting:
     """A rule's access to a node and its replacement. An element of ``specs`` is None for an omitted input, an
-    element of ``arrays`` for an input that is not a constant."""
+    element of ``arrays`` for an input that is not a constant. int8_cache: past and present are int8 caches
+    (`adapted`)."""
 
     node: Node
     specs: Sequence[Spec | None]
     arrays: Sequence[Array | None]
+    int8_cache: bool = False
 
     def __post_init__(self) -> None:
         names = {*self.node.inputs, *self.node.outputs}

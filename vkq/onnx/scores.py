@@ -1,5 +1,5 @@
 """Scaled dot-product attention: `attend` computes it for every attention operator of a model, and `append`
-extends its cache."""
+extends its cache; `attend_int8` and `append_int8` do so for int8 caches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import dataclasses
 
 import numpy as np
 
+from ..graph.passes.ranges import INT32
+from ..numerics.attention import Seen
 from .rewriting import Rewriting
 
 
@@ -58,6 +60,32 @@ def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
             scores = w.emit("Where", [shown, scores, w.constant(np.finfo(np.float32).min)])
     weights = w.reshape(_weights(w, at, scores), (at.batch, at.kv_heads, lines, at.keys))
     return w.reshape(w.emit("MatMul", [weights, v]), (at.batch, at.heads, at.queries, -1))
+
+
+def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) -> str:
+    """Emit `attend` for keys and values that are int8 caches of vectors of *width* numbers. q and the result:
+    (batch, queries, heads, width), float32. There may be no softcap and no sink."""
+    bias, low = "", w.constant(np.finfo(np.float32).min)
+    for one in at.bias:
+        wide = w.cast(one, "float32")
+        bias = w.emit("Add", [bias, wide]) if bias else wide
+    for shown in (at.shown, _seen(w, at)):
+        if shown:
+            bias = w.emit("Where", [shown, bias or w.constant(0), low])
+    tokens_first, plain = (0, 2, 1, 3), (0, 1, 2, 3)
+    return w.emit(
+        "attention", [w.cast(q, "float32"), k, v, *([bias] if bias else [])],
+        axes=(tokens_first, plain, plain, tokens_first), scale=float(np.float32(at.scale)), seen=Seen(),
+        guarded=False, width=width, fused="one kernel, which reads the int8 cache",
+    )  # fmt: skip
+
+
+def append_int8(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str) -> str:
+    """Return an int8 cache: *past* with *held* keys, and x (batch, tokens, kv_heads, d) from position
+    ``start`` on."""
+    start = at.start if isinstance(at.start, str) else ""
+    inputs = [w.cast(x, "float32"), start, past if held else ""]
+    return w.emit("append_cache", inputs, output, total=at.keys, range=INT32)
 
 
 def _weights(w: Rewriting, at: Scores, scores: str) -> str:

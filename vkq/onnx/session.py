@@ -25,11 +25,12 @@ from ..runtime.tensor import Tensor
 from ..schemes.base import COMPUTE
 from ..shader.catalog import catalog
 from . import crossing
+from .adapted import adapted, check_kv_cache
 from .counters import host_bytes
 from .cpu_model import CpuModel
 from .initial import Initials
 from .inputs import array_of, checked_feed, checked_shapes, trial_shapes
-from .manners import Manners, resized
+from .manners import Manners
 from .mapped import Mapped
 from .options import SessionOptions, asked_of
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
@@ -51,6 +52,8 @@ class InferenceSession(Manners):
             value prepares the model again. So do inputs whose values decide a shape and, without a fallback,
             int64, int32, bool and float16 inputs of nodes that the device cannot run.
         compute: "float16" computes products of float activations in float16 (`vkq.Linear`).
+        kv_cache: "int8" stores the keys and values of GroupQueryAttention as int32 words: four int8 codes a
+            word, then the float32 scale of each token and head (docs/models.md has the layout and the error).
 
     Token ids, masks and positions are data: int64 becomes int32 on the device. Values outside int32, and
     indices outside the rows that the model reads with them, are refused.
@@ -82,6 +85,7 @@ class InferenceSession(Manners):
         progress: Progress | None = None,
         *,
         compute: str = COMPUTE[0],
+        kv_cache: str | None = None,
         sess_options: Any = None,
         providers: Any = None,
         provider_options: Any = None,
@@ -89,7 +93,8 @@ class InferenceSession(Manners):
     ):
         asked = asked_of(device, fallback, sess_options, providers, provider_options, self.FALLBACK, more)
         self._fallback, self._sizes, self._compute = asked.fallback, asked.sizes, compute
-        self._progress, self._given = progress, tuple(constant_inputs)
+        self._kv_cache, self._progress = check_kv_cache(kv_cache), progress
+        self._given = tuple(constant_inputs)
         self._which = asked.device.name if isinstance(asked.device, Device) else asked.device
         reading = self._begin, lambda: self._read(asked.given(model), constant_inputs), self._try
         with overlapped(profiles, *reading, self._prepare):
@@ -102,19 +107,17 @@ class InferenceSession(Manners):
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
         self._unread: CpuModel | None = None
         try:
-            self.model = resized(self._parse(model), self._sizes)
+            self.model = adapted(self._parse(model), self._sizes, self._kv_cache)
         except ModelError as error:
-            if not self._fallback:
+            if not self._spare:
                 raise
             self._unread = self._whole(model, error)
             self.model = self._unread.model()
         self._source = model if self._fallback or self.model.overridable else None
-        known = [argument.name for argument in self.model.inputs]
-        if unknown := [name for name in constant_inputs if name not in known]:
-            raise ArgumentError(f"constant_inputs are {unknown}; the model's inputs are {known}")
-        self._constant = {
-            a.name for a in self.model.inputs if a.dtype not in ON_DEVICE or a.name in constant_inputs
-        }
+        types = {argument.name: argument.dtype for argument in self.model.inputs}
+        if unknown := [name for name in constant_inputs if name not in types]:
+            raise ArgumentError(f"constant_inputs are {unknown}; the model's inputs are {list(types)}")
+        self._constant = {x for x, d in types.items() if d not in ON_DEVICE or x in constant_inputs}
 
     def _try(self) -> None:
         """Refuse a model now instead of at the first run; keep its graph for that run. A model with open
@@ -133,7 +136,7 @@ class InferenceSession(Manners):
             raise
         except ModelError as error:
             if all(isinstance(dim, int) for a in self.model.inputs for dim in a.shape):
-                if not self._fallback:
+                if not self._spare:
                     raise
                 self._unread = self._whole(self._source, error)
 
@@ -148,7 +151,7 @@ class InferenceSession(Manners):
         self.device = device
         self._initials = Initials[Manners](self.model.overridable)
         source, unread, made = self._source, self._unread, self._whole  # a lambda with self would be a cycle
-        whole = (lambda why: unread or made(source, why).told()) if self._fallback else None
+        whole = (lambda why: unread or made(source, why).told()) if self._spare else None
         self.model, layers = shared(self.model, device, self._compute)
         self._state = Executables(
             self.model, device, bool(self._fallback), self._constant, self._progress, whole, layers
@@ -157,9 +160,9 @@ class InferenceSession(Manners):
     def _reread(self, parse: Callable[[Any], Model], names: Sequence[str]) -> InferenceSession:
         """Return a session of the same model, read by *parse*; the inputs *names* also count as constants."""
         other, sizes = object.__new__(type(self)), self._sizes
-        other._parse = lambda model: resized(parse(model), sizes)
+        other._parse = lambda model: adapted(parse(model), sizes)
         more = self.device, self._fallback, [*self._given, *names]
-        InferenceSession.__init__(other, self._source, *more, compute=self._compute)
+        InferenceSession.__init__(other, self._source, *more, compute=self._compute, kv_cache=self._kv_cache)
         other._executables.counters = self._executables.counters
         return other
 
@@ -295,6 +298,3 @@ class InferenceSession(Manners):
         shapes = {name: array.shape for name, array in arrays.items()}
         executables, trial, self._trial = self._executables, self._trial, None
         return self._unread or executables.of(arrays, trial[1] if trial and trial[0] == shapes else None)
-
-
-load = InferenceSession  # a second name of the class

@@ -34,11 +34,13 @@ Shape = tuple[int | str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An input or output of a model. A text in its shape is the name of an open size."""
+    """An input or output of a model. A text in its shape is the name of an open size. hint: a text that
+    follows errors about its type or shape."""
 
     name: str
     dtype: str
     shape: Shape
+    hint: str = ""
 
 
 def dtype_of(number: int, what: str) -> str:

@@ -9,8 +9,8 @@ from ..errors import ModelError
 from ..graph.executable import listed, refusals
 from ..graph.passes import lower
 from ..onnx import session
+from ..onnx.adapted import adapted
 from ..onnx.fallback import alone
-from ..onnx.manners import resized
 from ..onnx.reader import Model
 from .litert import LitertCpuModel
 from .reader import read
@@ -54,4 +54,4 @@ class InferenceSession(session.InferenceSession):
                 self._unread = LitertCpuModel(model, ModelError(listed(graph, refused)))
             else:
                 apart |= known
-                self.model = resized(read(model, apart=apart), self._sizes)
+                self.model = adapted(read(model, apart=apart), self._sizes)

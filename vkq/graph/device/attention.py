@@ -1,10 +1,11 @@
-"""Attention on a device, in one dispatch."""
+"""Attention on a device, in one dispatch, and its int8 cache."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...kernels.attention import AttentionSizes, Strides, attended
+from ...kernels.attention_cache import appended
 from ...kernels.strided import contiguous
 from ...layout.extent import Spec
 from ...ops.attention_q8 import attended as attended_q8
@@ -33,6 +34,7 @@ def _attention(context: Context, node: Node) -> Value:
     (batch, heads, queries, depth), (_, groups, keys, _), (*_, width) = (
         moved(x.spec.shape, axes) for x, axes in zip(operands, a["axes"], strict=False)
     )
+    width = a.get("width", width)
     shapes = [*(x.spec.shape for x in operands), context.graph.specs[node.outputs[0]].shape]
     strides = [_strides(shape, axes) for shape, axes in zip(shapes, a["axes"], strict=True)]
     sizes = AttentionSizes(batch, heads, groups, queries, keys, depth, width)
@@ -42,6 +44,12 @@ def _attention(context: Context, node: Node) -> Value:
         sizes, Spec(shapes[3], "float32"), a["scale"], a["seen"],
         None if bias is None else (bias, _broadcast(bias.spec.shape)), a["guarded"],
     )  # fmt: skip
+
+
+def _append_cache(context: Context, node: Node) -> Value:
+    x, start, past = (context.value(node.input(i)) if node.input(i) else None for i in range(3))
+    assert x is not None
+    return appended(context.builder, x, start, past, node.attributes["total"])
 
 
 def _attention_q8(context: Context, node: Node) -> Value:
@@ -57,5 +65,6 @@ def _attention_q8(context: Context, node: Node) -> Value:
 
 ROWS = {
     "attention": DeviceOperator(anything, _attention, ("float32", "float16")),
+    "append_cache": DeviceOperator(anything, _append_cache, ("float32", "int32")),
     "attention_q8": DeviceOperator(anything, _attention_q8, BYTES),
 }

@@ -1,9 +1,15 @@
-"""Attention as one operator (`vkq.numerics.attention`).
+"""Attention as one operator (`vkq.numerics.attention`), and its int8 cache.
 
 attention: inputs q, k, v and an optional bias, which is added to scores; attributes ``scale``, ``seen``,
 ``guarded`` (`vkq.numerics.attention.attention`). ``axes`` has four permutations. ``axes[0]`` to ``axes[2]``
 bring the axes of q, k and v into the order (batch, heads, tokens, features). ``axes[3]`` is the order of the
-result's axes; the result is float32. ``fused``: why this node was fused, as a text for reports."""
+result's axes; the result is float32. ``fused``: why this node was fused, as a text for reports. ``width``:
+the elements of a key and of a value; only if k and v are the int32 words of an int8 cache
+(`vkq.numerics.attention_cache`).
+
+append_cache: inputs x (batch, tokens, heads, elements) in float32, an optional int32 start (batch,), and an
+optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys: the past's,
+or 0, and x from position start (0) on. ``range``: of the words, any int32."""
 
 from __future__ import annotations
 
@@ -12,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...numerics.attention import attention
+from ...numerics.attention_cache import packed, unpacked, words_of
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator, one, there
 
@@ -26,7 +33,7 @@ def moved(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
 def result_shape(node: Node, q: Sequence[int], v: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of the result for these shapes of q and v."""
     axes = node.attributes["axes"]
-    first = (*moved(q, axes[0])[:3], moved(v, axes[2])[3])
+    first = (*moved(q, axes[0])[:3], node.attributes.get("width") or moved(v, axes[2])[3])
     return tuple(first[axes[3].index(a)] for a in range(4))
 
 
@@ -35,10 +42,36 @@ def _infer(x: Inputs) -> list[Spec]:
 
 
 def _compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    a = node.attributes
-    q, k, v = (there(x[i]).astype(np.float32).transpose(a["axes"][i]) for i in range(3))
-    y = attention(q, k, v, a["scale"], a["seen"], x[3] if len(x) > 3 else None, a["guarded"])
+    a, scales = node.attributes, None
+    q, k, v = (there(x[i]).transpose(a["axes"][i]) for i in range(3))
+    if "width" in a:
+        (k, k_scale), (v, v_scale) = unpacked(k, a["width"]), unpacked(v, a["width"])
+        scales = k_scale, v_scale
+    q, k, v = (one.astype(np.float32) for one in (q, k, v))
+    y = attention(q, k, v, a["scale"], a["seen"], x[3] if len(x) > 3 else None, a["guarded"], scales)
     return one(y.transpose([a["axes"][3].index(i) for i in range(4)]))
 
 
-OPERATORS: dict[str, Operator] = {"attention": Operator("number", _infer, _compute)}
+def _infer_append(x: Inputs) -> list[Spec]:
+    batch, _, heads, width = x.spec(0).shape
+    return [Spec("int32", (batch, heads, x.node.attributes["total"], words_of(width)))]
+
+
+def _append(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given, total = there(x[0]), node.attributes["total"]
+    start, past = (x[i] if i < len(x) else None for i in (1, 2))
+    batch, tokens, heads, width = given.shape
+    y = np.zeros((batch, heads, total, words_of(width)), np.int32)
+    if past is not None:
+        y[:, :, : past.shape[2]] = past
+    words = packed(given).swapaxes(1, 2)
+    for i, first in enumerate([0] * batch if start is None else start):
+        count = max(0, min(tokens, total - first))
+        y[i, :, first : first + count] = words[i, :, :count]
+    return one(y)
+
+
+OPERATORS: dict[str, Operator] = {
+    "attention": Operator("number", _infer, _compute),
+    "append_cache": Operator("number", _infer_append, _append),
+}

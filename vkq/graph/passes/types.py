@@ -63,6 +63,8 @@ class _Types:
             return False
         if "range" in node.attributes:  # the range of the node's last result, which is int32
             self.sweep.keep(node)
+            if node.op == "append_cache":
+                self.bounds.pop(node.input(2), None)  # words of any content, which need no check
             self.ranges[node.outputs[-1]] = node.attributes["range"]
             return True
         if node.op == "Concat" and sweep.old.specs[node.outputs[0]].dtype in HELD:
