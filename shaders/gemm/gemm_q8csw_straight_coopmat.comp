@@ -1,7 +1,7 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on float16 matrix units with float32 sums, like
-// gemm_q8csw_coopmat.comp, except that weights are loaded directly from memory into matrices, two in each
+// gemm_coopmat.comp, except that weights are loaded directly from memory into matrices, two in each
 // element, and become float16 there. A subgroup computes all rows of a tile, so no other subgroup needs its
-// weights. Only x goes through shared memory, whose bandwidth limits gemm_q8csw_coopmat.comp.
+// weights. Only x goes through shared memory, whose bandwidth limits gemm_coopmat.comp.
 //
 // Memory    x: runs_q8csw.comp; X_ROWS: half_rows.glslh. w: weights + 128 in kPackedInt8_32K, with k and k +
 //           16 of each 32 k side by side, so that 32 bytes are a row of a matrix with two k in each element

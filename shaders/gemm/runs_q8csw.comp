@@ -1,4 +1,4 @@
-// Pack x for the matrix-unit kernels of the scheme q8csw (gemm_q8csw_coopmat.comp): runs of 8 channels of a
+// Pack x for the matrix-unit kernels of the scheme q8csw (gemm_coopmat.comp): runs of 8 channels of a
 // pixel, or (ROWS) of 8 k of a row, with neighbouring pixels or rows contiguous. A number becomes float16, or
 // (BRAIN) three bfloat16 parts of 8 bits, the smallest first, whose sum it is exactly. The largest part of an
 // infinity or NaN is that value; the others are zero.

@@ -1,0 +1,64 @@
+// Y[M,N] = X[M,K] W[N,K]^T on matrix units (VK_KHR_cooperative_matrix, subgroup scope), for matrices and
+// (CONV) as an implicit GEMM on images: floats with int8 weights and float32 sums, or (INT8) int8 with exact
+// int32 accumulation.
+//
+// Memory    the buffers are those of the tiles below. In shared memory a row or an output is a run of BK
+//           numbers and 16 bytes of padding, which keep neighbours in different banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh); SPLIT: for
+//           one part of k.
+// Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
+//
+//           <------ BN outputs ------>
+//         ^ +------------+------------+          subgroup 1: FRAGMENTS_M x FRAGMENTS_N matrices of
+//         | | subgroup 0 | subgroup 1 | ------>  MN rows x MM outputs, in registers
+//    BM   | +------------+------------+          +---------+---------+---------+
+//   rows  | | subgroup 2 | subgroup 3 |          | MN x MM | MN x MM | MN x MM |
+//         v +------------+------------+          +---------+---------+---------+
+//             WGM x WGN = 2 x 2                  | MN x MM | MN x MM | MN x MM |
+//                                                +---------+---------+---------+
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#if INT8
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+#elif defined(BRAIN)
+#extension GL_EXT_bfloat16 : require
+#else
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
+#extension GL_EXT_control_flow_attributes : require
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
+
+#include "sizes.glslh"
+#include "push.glslh"
+#include "workgroup.glslh"
+uint group, n, first_row;  // the workgroup's group, first output and first row
+
+// The tiles of x and w declare the buffers and shared memory, include coopmat_split.glslh and
+// coopmat_pipeline.glslh, for which they define the steps, and define
+//   ROWS, OUTPUTS, STEPS       of a group's product
+//   count_of(steps)            the steps to multiply, for so many steps of a part of k
+//   void begin_loads()         set the places of this invocation's row and output
+//   void store_tile()          convert and store the sums
+#if INT8
+#include "coopmat_int8.glslh"
+#else
+#include "coopmat_floats.glslh"
+#endif
+
+void main() {
+  uint tiles_n = ceil_div(OUTPUTS, BN), tiles_m = ceil_div(ROWS, BM);
+  uint index = workgroup_index(), steps = STEPS;
+  TAKE_PART;
+  group = index / (tiles_n * tiles_m);
+  n = index % tiles_n * BN;
+  first_row = index / tiles_n % tiles_m * BM;
+  begin_loads();
+  clear_acc();
+  multiply_steps(count_of(steps));
+  ONCE_ALL_SUMS store_tile();
+}
