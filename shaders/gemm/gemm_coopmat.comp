@@ -40,7 +40,7 @@ uint group, n, first_row;  // the workgroup's group, first output and first row
 
 // The tiles of x and w declare the buffers and shared memory, include coopmat_split.glslh and
 // coopmat_pipeline.glslh, for which they define the steps, and define
-//   ROWS, OUTPUTS, STEPS       of a group's product
+//   ROWS, ALL_OUTPUTS, ALL_STEPS   rows, outputs and steps of a group's product
 //   count_of(steps)            the steps to multiply, for so many steps of a part of k
 //   void begin_loads()         set the places of this invocation's row and output
 //   void store_tile()          convert and store the sums
@@ -51,8 +51,8 @@ uint group, n, first_row;  // the workgroup's group, first output and first row
 #endif
 
 void main() {
-  uint tiles_n = ceil_div(OUTPUTS, BN), tiles_m = ceil_div(ROWS, BM);
-  uint index = workgroup_index(), steps = STEPS;
+  uint tiles_n = ceil_div(ALL_OUTPUTS, BN), tiles_m = ceil_div(ROWS, BM);
+  uint index = workgroup_index(), steps = ALL_STEPS;
   TAKE_PART;
   group = index / (tiles_n * tiles_m);
   n = index % tiles_n * BN;

@@ -1,9 +1,9 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on float16 matrix units with float32 sums:
-// gemm_q8csw_straight_coopmat.comp without a barrier of the workgroup in its loop. Each subgroup has its own
+// gemm_straight_coopmat.comp without a barrier of the workgroup in its loop. Each subgroup has its own
 // part of k and its own part of shared memory for x: while some subgroups wait for memory, others multiply.
 //
 // Memory    x: rows of k, a multiple of 8, of float16 in uvec4; w and channels as
-//           gemm_q8csw_straight_coopmat.comp; y: rows of float16. In shared memory a row of x is a run of BK
+//           straight_pairs.glslh; y: rows of float16. In shared memory a row of x is a run of BK
 //           halves, a row of sums BN floats; 16 bytes of padding keep neighbours in different banks.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
 //           compute the ROW_TILES tiles of rows of the same outputs. The subgroups' sums are added in the

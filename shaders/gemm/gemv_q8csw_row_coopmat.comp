@@ -3,7 +3,7 @@
 // copies its x to shared memory. There is no loop, because entering a loop waits for all outstanding loads.
 //
 // Memory    x: k, whole chunks, of float16 in uvec4; w, and the parameters as vec4, as
-//           gemm_q8csw_straight_coopmat.comp; y: float16.
+//           straight_pairs.glslh; y: float16.
 // Threads   a workgroup of LOCAL_X invocations computes MM outputs, each subgroup CHUNKS chunks of k. The
 //           subgroups' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and 8 rows, in which an invocation holds elements in pairs along k;

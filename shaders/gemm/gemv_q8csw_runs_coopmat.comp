@@ -4,7 +4,7 @@
 //
 // Memory    x: rows of k, whole chunks, of float16 in uvec4; w: blocks of 16 outputs x CHUNK k, each in the
 //           order of the invocations' words (half_weights.in_runs); the parameters as vec4, as
-//           gemm_q8csw_straight_coopmat.comp; y: rows of float16.
+//           straight_pairs.glslh; y: rows of float16.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
 //           compute the ROW_TILES tiles of rows of the same outputs. WGN subgroups share a part of k, each
 //           with its own outputs. The parts' sums are added in the same order every time.

@@ -5,7 +5,7 @@
 // registers.
 //
 // Memory    x: rows of k, whole chunks, in uvec4; w, and the parameters as vec4, as
-//           gemm_q8csw_straight_coopmat.comp; y: rows of the type of x.
+//           straight_pairs.glslh; y: rows of the type of x.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
 //           compute the ROW_TILES tiles of rows of the same outputs. The subgroups' sums are added in the
 //           same order every time.

@@ -27,7 +27,7 @@ class Prepacked:
 
     def words(self, matrices: Matrices) -> Resident:
         """Return the weights for WORDS: WORDS_OUTPUTS outputs are neighbours, and words 1 and 2 of every
-        group of 4 are swapped (shaders/gemm/gemm_q8csw_words_coopmat.comp)."""
+        group of 4 are swapped (shaders/common/straight_words.glslh)."""
         found, beside = words.order(self.device, matrices), WORDS_OUTPUTS // matrices.m
         found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
         high = -(-self.n // WORDS_OUTPUTS) * beside

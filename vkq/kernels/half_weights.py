@@ -26,7 +26,7 @@ def packed_halves(w: Int8) -> Int32:
 
 def packed_pairs(w: Int8) -> Int32:
     """Pack weights (G, N, K), plus 128, for direct loads into matrices: elements k and k + 16 of every 32 are
-    next to each other (shaders/gemm/gemm_q8csw_straight_coopmat.comp)."""
+    next to each other (shaders/common/straight_pairs.glslh)."""
     moved: Int32 = (_paired(w).view(np.uint32) ^ np.uint32(0x80808080)).view(np.int32)
     return moved
 
