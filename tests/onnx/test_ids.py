@@ -66,6 +66,22 @@ def test_ids_beyond_the_rows_are_refused(any_device: vkq.Device, bert: bytes) ->
     np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(bert, feed)[0])
 
 
+def test_int32_ids_are_checked(any_device: vkq.Device) -> None:
+    """A model whose only integers are int32 ids refuses ids beyond the rows; its caches of words are not
+    checked, nor are numbers that no operator reads as ids."""
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    fed = {"ids": np.int32([0, 3, -1]), "numbers": np.int32([-(2**31), 2**31 - 1, 5])}
+    nodes = [node("Gather", "table ids", "rows", axis=0), node("Max", "numbers numbers", "most")]
+    nodes += [node("Cast", "most", "reals", to=1), node("Add", "rows reals")]
+    data = model(nodes, fed, {"table": table}, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    (y,) = session.run(None, fed)
+    np.testing.assert_array_equal(y, table[fed["ids"]] + np.maximum(*[fed["numbers"]] * 2).astype(np.float32))
+    assert session.lowered({x: a.shape for x, a in fed.items()}).bounds == {"ids": (-4, 3)}
+    with pytest.raises(vkq.ArgumentError, match=r"'ids' holds 0 to 4; this model takes -4 to 3"):
+        session.run(None, fed | {"ids": np.int32([0, 4, 1])})
+
+
 @pytest.mark.parametrize("ids", ["int32", "int64"])
 @pytest.mark.parametrize("dtype", ["float32", "int32", "int8", "uint8"])
 @pytest.mark.parametrize(

@@ -29,14 +29,21 @@ def hold_types(graph: Graph) -> Graph:
     """Replace types by types that a device stores. Results of operators unknown to vkq have such types
     already."""
     made = (name for node in graph.nodes if node.op != "foreign" for name in node.outputs if name)
-    if not any(graph.specs[name].dtype in (*HELD, "int64") for name in (*graph.inputs, *made)):
+    found = {graph.specs[name].dtype for name in (*graph.inputs, *made)}
+    replaces = not found.isdisjoint((*HELD, "int64"))
+    if not replaces and all(graph.specs[name].dtype != "int32" for name in graph.inputs):
         return graph
     for half in WIDEST:
         types = _Types(graph, half)
         held = types.sweep.run(types.visit)
         if not types.wide or half == WIDEST[-1]:
             break
+    if types.wide and not replaces:
+        return graph  # int32 arithmetic wraps, and no range follows from it
     bounds = {name: types.bounds[name] for name in graph.inputs if name in types.bounds}
+    any_int32 = [x for x, bound in bounds.items() if bound == INT32 and graph.specs[x].dtype == "int32"]
+    for name in any_int32:  # nothing to check
+        del bounds[name]
     return dataclasses.replace(held, bounds=bounds)
 
 
