@@ -1,5 +1,4 @@
-"""Tests of the int8 cache: its words have the bits of the NumPy steps, and attention to it has the bits of
-its steps, within the bound of the quantization."""
+"""Tests of the int8 cache: its words have the bits of the NumPy steps."""
 
 from __future__ import annotations
 
@@ -9,15 +8,9 @@ import numpy as np
 import pytest
 
 import vkq
-from tests.kernels.test_attention import operands, same
-from vkq.kernels.attention import AttentionSizes, Strides, attended
 from vkq.kernels.attention_cache import appended
-from vkq.layout.extent import Spec
-from vkq.numerics.attention import Seen, attention
-from vkq.numerics.attention_cache import packed, unpacked, words_of
+from vkq.numerics.attention_cache import packed, words_of
 from vkq.ops import operand
-
-ERROR = 0.5 + 2.0**-16  # most error of a number, in scales
 
 
 def vectors(*shape: int, seed: int = 0) -> np.ndarray:
@@ -93,46 +86,3 @@ def test_words_in_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(any_device, "_soft_float", True)
     x = special(12)
     np.testing.assert_array_equal(append(any_device, x, None, None, 12)[:, 0], packed(x)[:, :, 0])
-
-
-ATTENTION = {
-    "one query, shared keys": (AttentionSizes(2, 8, 2, 1, 150, 64, 64), Seen(), (2, 1, 1, 150)),
-    "a prompt": (AttentionSizes(1, 4, 2, 19, 37, 16, 16), Seen(True, 18), None),
-    "whole words of columns": (AttentionSizes(1, 4, 2, 19, 37, 64, 64), Seen(True, 18), None),
-    "halves of words": (AttentionSizes(1, 1, 1, 7, 40, 20, 128), Seen(), None),
-    "odd widths": (AttentionSizes(2, 3, 3, 5, 7, 5, 3), Seen(), (2, 1, 5, 7)),
-    "several tiles, ragged": (AttentionSizes(1, 2, 2, 35, 71, 33, 40), Seen(), None),
-    "one query, wide": (AttentionSizes(1, 2, 2, 1, 260, 128, 128), Seen(True, 200, 90), None),
-    "widest": (AttentionSizes(1, 2, 2, 9, 40, 256, 512), Seen(), (1, 2, 1, 1)),
-}
-
-
-@pytest.mark.parametrize("name", ATTENTION)
-def test_attention(device: vkq.Device, name: str) -> None:
-    """Attention to words has the bits of its steps; its distance from attention to floats is within the bound
-    of docs/models.md."""
-    s, seen, shape = ATTENTION[name]
-    bias = None if shape is None else np.random.default_rng(1).normal(0, 3, shape).astype(np.float32)
-    q, k, v = operands(s)
-    words, scale = [packed(k), packed(v)], float(np.float32(s.depth**-0.5))
-    (k_codes, k_scale), (v_codes, v_scale) = (
-        unpacked(x, n) for x, n in zip(words, (s.depth, s.width), strict=True)
-    )
-    steps = [Strides.of(x.shape) for x in (q, *words, np.empty((s.batch, s.heads, s.queries, s.width)))]
-
-    def build(b: Any, q: Any, k: Any, v: Any, more: Any = None) -> Any:
-        added = (more, Strides.of(bias.shape)) if bias is not None else None
-        y = Spec((s.batch, s.heads, s.queries, s.width), "float32")
-        return attended(b, (q, k, v), tuple(steps), s, y, scale, seen, added)  # type: ignore[arg-type]
-
-    named = dict(zip("qkvb", [q, *words, *([bias] if bias is not None else [])], strict=False))
-    got = operand.apply("attention", build, named, (), device, None, ("float32", "int32"))
-    same(got, attention(q, k_codes, v_codes, scale, seen, bias, scales=(k_scale, v_scale)))
-    of_head = np.repeat(k_scale, s.heads // s.groups, 1)[:, :, None]
-    moved = np.abs(q.astype(np.float64)).sum(-1)[..., None] * of_head * (ERROR * scale)
-    delta = moved.max(-1, keepdims=True)
-    most = np.repeat(np.abs(v).max((2, 3)), s.heads // s.groups, 1)[:, :, None, None]
-    bound = v_scale.max() * ERROR + np.expm1(2 * delta) * most + 1e-5 * (1 + most)
-    apart = np.abs(got - attention(q, k, v, scale, seen, bias))
-    assert (apart <= bound).all()
-    assert apart.max() > 1e-4  # the codes were read

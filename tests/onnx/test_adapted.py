@@ -80,6 +80,12 @@ CASES: dict[str, tuple[tuple[int, int, list[int]], Arrays]] = {
     "a window": ((3, 9, [8]), {"local_window_size": 3}),
     "a scale": ((2, 4, [6]), {"scale": 0.3}),
     "float16": ((1, 12, [6, 4]), {"dtype": np.float16, "do_rotary": 1}),
+    "a softcap": ((3, 9, [8, 5]), {"softcap": 2.0}),
+    "a softcap and a window": ((1, 9, [9]), {"softcap": 0.7, "local_window_size": 2, "do_rotary": 1}),
+    "a smooth softmax": ((7, 0, [7]), {"smooth_softmax": 1}),
+    "sinks": ((1, 12, [6, 4]), {"more": {"sink": normal(HEADS, seed=8)}}),
+    "a long cache": ((1, 300, [290, 20]), {"do_rotary": 0}),
+    "a long window": ((2, 400, [383]), {"more": {"sink": normal(HEADS, seed=8)}, "local_window_size": 200}),
     "a bias": ((3, 5, [8]), {"more": {"bias": normal(1, HEADS, 3, 8, seed=9)}}),
 }
 
@@ -98,7 +104,7 @@ def test_words_and_results(device: vkq.Device, name: str) -> None:
     want = oracle.run(graph, packed)
     for x, y in zip(("y", "nk", "nv"), got, strict=True):
         np.testing.assert_array_equal(y.view(np.uint8), want[x].astype(y.dtype).view(np.uint8))
-    assert {node.op for node in graph.nodes} >= {"append_cache", "attention"}
+    assert {node.op for node in graph.nodes} >= {"append_cache", "attention_int8"}
     assert not set(graph.bounds) & {"pk", "pv"}  # caches are not read back for a check
     tokens, held, lengths = sizes
     scales = []
@@ -291,11 +297,6 @@ def test_words_of_other_shapes(any_device: vkq.Device, shape: tuple[int, ...]) -
 @pytest.mark.parametrize(
     ("more", "match"),
     [
-        (
-            {"softcap": 2.0},
-            "it has softcap; kv_cache='int8' takes heads of up to 512 numbers without softcap",
-        ),
-        ({"smooth_softmax": 1}, "it has a sink"),
         ({"qk_output": 1}, "kv_cache='int8' does not support this form; leave kv_cache out"),
     ],
 )

@@ -11,8 +11,7 @@ from ..numerics.attention import LANES, Seen, Tile
 from ..runtime.builder import Builder, Value
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
-from .attention_form import CODES, PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places
-from .attention_int8 import Int8AttentionKernel
+from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places
 from .attention_tiles import AttentionKernel
 
 
@@ -59,16 +58,16 @@ def attended(
     bias: tuple[Value, Strides] | None = None,
     guarded: bool = False,
 ) -> Value:
-    """Add attention to a plan; q, k and v are float32 or float16, or k and v are the int32 words of an int8
-    cache. *strides*: of q, k, v and y, those of words in words. *bias*: float32, added to the scores."""
+    """Add attention to a plan; q, k and v are float32 or float16. *strides*: of q, k, v and y. *bias*:
+    float32, added to the scores."""
     result = b.new(y)
     if not y.size:
         return result
     lines = sizes.heads // sizes.groups * sizes.queries
-    q, k, v = (CODES if x.spec.dtype == "int32" else x.spec.dtype for x in operands)
+    q, k, v = operands
     form = AttentionForm(
-        sizes.depth, sizes.width, Tile.of(lines, sizes.width), (q, k, v), seen.causal, bias is not None,
-        guarded, b.device.soft_float,
+        sizes.depth, sizes.width, Tile.of(lines, sizes.width), (q.spec.dtype, k.spec.dtype, v.spec.dtype),
+        seen.causal, bias is not None, guarded, b.device.soft_float,
     )  # fmt: skip
     push: dict[str, int | float] = {
         "matrices": sizes.batch * sizes.groups, "groups": sizes.groups, "lines": lines,
@@ -96,13 +95,13 @@ def written(form: AttentionForm) -> Written:
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
     bindings.append(Binding(len(names), "y", "write", "uint"))
     push = tuple(PushConstant(n, "float" if n == "scale" else "uint", 4 * i) for i, n in enumerate(WORDS))
-    each, kernel = _each(form.depth, tile), Int8AttentionKernel if CODES in form.types else AttentionKernel
+    each = rounds_of(form.depth, tile)
     about = f"{form.depth}.{form.width}.{tile.rows}x{tile.keys}.{'-'.join(form.types)}"
     about += ".causal" * form.causal + ".bias" * form.biased + ".guarded" * form.guarded
     return Written(
         "attention__tiles", f"attention__tiles:{about}", "attention in tiles of keys", tuple(bindings), push,
         LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
-        4 * Places.of(tile).end, lambda: kernel(form).module(),
+        4 * Places.of(tile).end, lambda: AttentionKernel(form).module(),
         f"{each} * ((keys + {tile.keys - 1}) // {tile.keys})",
     )  # fmt: skip
 
@@ -111,10 +110,10 @@ def turns(sizes: AttentionSizes) -> int:
     """Return how many loop iterations an invocation runs."""
     lines = sizes.heads // sizes.groups * sizes.queries
     tile = Tile.of(lines, sizes.width)
-    return _each(sizes.depth, tile) * -(-sizes.keys // tile.keys)
+    return rounds_of(sizes.depth, tile) * -(-sizes.keys // tile.keys)
 
 
-def _each(depth: int, tile: Tile) -> int:
+def rounds_of(depth: int, tile: Tile) -> int:
     """Return how many loop iterations an invocation runs for a tile of keys."""
     own = 2 * (tile.keys // tile.lanes)  # an invocation loops over its scores twice
     return -(-depth // PART) * (PART // UNROLLED + 1) + own + tile.keys + 1

@@ -9,7 +9,6 @@ from ..numerics.steps import Number
 
 PART = 16  # elements of each query and key that shared memory holds at a time
 UNROLLED = 4
-CODES = "int8"
 STRIDES = ("batch", "head", "row")
 WORDS = (
     "first_group", "matrices", "groups", "lines", "queries", "keys", "scale", "start", "window",
@@ -24,7 +23,7 @@ class AttentionForm:
     depth: int
     width: int
     tile: Tile
-    types: tuple[str, str, str]  # dtypes of q, k and v; CODES for an int8 cache (`numerics.attention_cache`)
+    types: tuple[str, str, str]  # dtypes of q, k and v
     causal: bool
     biased: bool
     guarded: bool

@@ -1,58 +1,102 @@
-"""The kernel of attention to an int8 cache (`vkq.numerics.attention_cache`): it loads words of four codes,
-and multiplies sums and weights by the scales of tokens."""
+"""Attention to an int8 cache (`vkq.numerics.attention_int8`): one dispatch, or one for parts of the keys and
+one that joins them."""
 
 from __future__ import annotations
 
-import math
+import dataclasses
+import functools
 
-from ..numerics.attention import LANES
-from ..numerics.attention_cache import PER_WORD, number, words_of
-from ..numerics.rational import multiply
-from ..numerics.steps import Number, flushed
-from .attention_form import PART
-from .attention_tiles import AttentionKernel
+from ..layout.extent import Spec
+from ..numerics.attention import LANES, Tile
+from ..numerics.attention_int8 import SPAN, Int8Rules, spans
+from ..runtime.builder import Builder, Value
+from ..shader.expression import Expression
+from ..shader.spec import Binding, PushConstant, Written
+from .attention import AttentionSizes, Strides, rounds, rounds_of
+from .attention_form import STRIDES, WORDS, Places
+from .attention_int8_tiles import Int8AttentionKernel, Int8Form
+from .attention_join import JOIN_WORDS, JoinForm, join_module
 
 
-class Int8AttentionKernel(AttentionKernel):
-    """The writer of an attention kernel whose keys and values are words."""
+@dataclasses.dataclass(frozen=True)
+class Int8Operands:
+    """The operands of attention to an int8 cache: q (batch, queries, heads, width) in float32; keys and
+    values (batch, groups, keys, words); int32 lengths (batch,); an optional bias that broadcasts to (batch,
+    heads, queries, keys) with its strides; an optional sink (heads,)."""
 
-    def run(self) -> int:
-        """Return how many neighbouring columns of the results an invocation computes: those of one word, as
-        far as every invocation has equally many columns."""
-        across = LANES // max(self.tile.rows // 4, 1)
-        whole, rest = divmod(self.form.width, across)
-        return 1 if rest else math.gcd(whole, PER_WORD)
+    q: Value
+    k: Value
+    v: Value
+    lengths: Value
+    bias: tuple[Value, Strides] | None = None
+    sink: Value | None = None
 
-    def scaled(self, buffer: int, key: Number, value: Number) -> Number:
-        matrix, name, width = self.key_matrix, "k_row", self.form.depth
-        if buffer == 2:
-            matrix, name, width = self.value_matrix, "v_row", self.form.width
-        near = (key < self.keys).where(key, self.keys - 1)
-        place = matrix + near * self.word(name) + (words_of(width) - 1)
-        return multiply(value, flushed(self.k.load(buffer, place).f))
 
-    def values(self, first: Number) -> list[Number]:
-        """Load this invocation's columns of the value at *first*, each word once."""
-        width, run, columns = self.form.width, self.results.run, self.results.columns
-        if width % (self.results.across * run):
-            columns = [(column < width).where(column, width - 1) for column in columns]
-        found = []
-        for i in range(0, len(columns), run):
-            word = self.k.load(2, first + (columns[i] >> 2))
-            inside = [columns[i + j] if run < PER_WORD else word.of(j) for j in range(run)]
-            found += [number(word, column) for column in inside]
-        return found
+def attended_int8(b: Builder, x: Int8Operands, rules: Int8Rules) -> Value:
+    """Add attention to an int8 cache to a plan, and return the result (batch, queries, heads, width)."""
+    batch, queries, heads, width = x.q.spec.shape
+    groups, keys = x.k.spec.shape[1:3]
+    sizes = AttentionSizes(batch, heads, groups, queries, keys, width, width)
+    lines = heads // groups * queries
+    parts = spans(lines, keys, width)
+    apart, y = parts > 1 or x.sink is not None, b.new(Spec(x.q.spec.shape, "float32"))
+    if not y.spec.size:
+        return y
+    form = Int8Form(
+        width, width, Tile.of(lines, width), ("float32", "int8", "int8"), True, x.bias is not None, False,
+        b.device.soft_float, rules.follows, rules.softcap, SPAN if parts > 1 else 0, apart,
+    )  # fmt: skip
+    rows = Strides(queries * heads * width, width, heads * width)
+    push: dict[str, int | float] = {
+        "matrices": batch * groups * parts, "groups": groups, "lines": lines, "queries": queries,
+        "keys": keys, "scale": rules.scale, "start": 0, "window": rules.window, "k_column": 1,
+        "b_column": x.bias[1].column if x.bias else 0,
+    }  # fmt: skip
+    caches = (Strides.of(one.spec.shape) for one in (x.k, x.v))
+    for name, one in zip(
+        "qkvyb", (rows, *caches, rows, x.bias[1] if x.bias else Strides(0, 0, 0)), strict=True
+    ):
+        push |= {f"{name}_{stride}": getattr(one, stride) for stride in STRIDES}
+    sums = b.words(batch * groups * parts * lines * (width + 2)) if apart else y
+    slots = [x.q, x.k, x.v, *([x.bias[0]] if x.bias else []), x.lengths, sums]
+    b.dispatch(b.device.program(written(form)), slots, push, macs=rounds(sizes))
+    if apart:
+        numbers = {
+            "count": y.spec.size, "queries": queries, "groups": groups, "lines": lines, "parts": parts,
+        }  # fmt: skip
+        joined = JoinForm(width, x.sink is not None, b.device.soft_float)
+        inputs = [sums, *([x.sink] if x.sink else []), y]
+        b.dispatch(b.device.program(written_join(joined)), inputs, numbers, macs=y.spec.size * parts * 32)
+    return y
 
-    def bring_keys(self, c: Number, d: Number) -> None:
-        """Load the part from element d on of the tile's keys into shared memory, transposed. Elements beyond
-        the depth may be any codes: those of the queries are 0."""
-        k, keys, count = self.k, self.tile.keys, words_of(self.form.depth) - 1
-        part = PART // PER_WORD
-        for i in range(keys * part // LANES):
-            place = self.lane + LANES * i
-            key, own = place >> (part.bit_length() - 1), place & (part - 1)
-            index = (d >> 2) + own
-            near = index if self.form.depth % PART == 0 else (index < count).where(index, count - 1)
-            word = k.load(1, self.key_row(c + key) + near)
-            for j in range(PER_WORD):
-                k.keep((own * PER_WORD + j) * keys + key + self.at.k, number(word, word.of(j)))
+
+@functools.lru_cache(256)
+def written(form: Int8Form) -> Written:
+    """Return the shader of a form."""
+    tile = form.tile
+    names = ["q", "k", "v", *["bias"] * form.biased, "lengths"]
+    bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
+    bindings.append(Binding(len(names), "y", "write", "uint"))
+    push = tuple(PushConstant(n, "float" if n == "scale" else "uint", 4 * i) for i, n in enumerate(WORDS))
+    about = f"{form.width}.{tile.rows}x{tile.keys}" + ".follows" * form.follows + ".bias" * form.biased
+    about += ".softcap" * bool(form.softcap) + ".parts" * form.apart
+    each = rounds_of(form.depth, tile)
+    return Written(
+        "attention_int8__tiles", f"attention_int8__tiles:{about}", "attention to an int8 cache",
+        tuple(bindings), push, LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
+        4 * Places.of(tile).end, lambda: Int8AttentionKernel(form).module(),
+        f"{each} * (({form.span or 'keys'} + {tile.keys - 1}) // {tile.keys})",
+    )  # fmt: skip
+
+
+@functools.lru_cache(64)
+def written_join(form: JoinForm) -> Written:
+    """Return the shader that joins parts of the keys."""
+    bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(["sums", *["sink"] * form.sunk])]
+    bindings.append(Binding(len(bindings), "y", "write", "uint"))
+    push = tuple(PushConstant(name, "uint", 4 * i) for i, name in enumerate(JOIN_WORDS))
+    return Written(
+        "attention_int8__join", f"attention_int8__join:{form.width}" + ".sink" * form.sunk,
+        "parts of attention joined", tuple(bindings), push, LANES,
+        Expression(f"(count + {LANES - 1}) // {LANES}"), 0, lambda: join_module(form), "2 * parts",
+    )  # fmt: skip

@@ -11,12 +11,11 @@ import contextlib
 from collections.abc import Callable
 
 from ..numerics.attention import HIDDEN, LANES, base, score, weighed, weight
-from ..numerics.attention_cache import number, words_of
 from ..numerics.elementary import maximum
 from ..numerics.rational import add, divide, multiply
-from ..numerics.steps import Number, flushed
+from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
-from .attention_form import CODES, PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, Split
+from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, Split
 from .chain_shader import element
 
 Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
@@ -27,9 +26,8 @@ class AttentionKernel:
 
     def __init__(self, form: AttentionForm):
         self.form, self.tile, self.at = form, form.tile, Places.of(form.tile)
-        self.k = k = KernelWriter(
-            (*[False] * (3 + form.biased), True), len(WORDS), LANES, form.soft, self.at.end
-        )
+        self.y = self.reads()  # the index of the buffer of results
+        self.k = k = KernelWriter((*[False] * self.y, True), len(WORDS), LANES, form.soft, self.at.end)
         lane, rows, keys = k.lane(), self.tile.rows, self.tile.keys
         self.lane = lane
         self.scores = Split(lane, max(rows // 4, 1) if rows > 8 else max(rows // 2, 1), rows, keys)
@@ -40,20 +38,34 @@ class AttentionKernel:
         self.lines, self.queries, self.keys = (self.word(n) for n in ("lines", "queries", "keys"))
         tiles = (self.lines + (rows - 1)) >> (rows.bit_length() - 1)
         group = k.workgroup()
-        matrix = group.divided(tiles)
-        self.first = (group - matrix * tiles) << (rows.bit_length() - 1)
+        number = group.divided(tiles)
+        self.first = (group - number * tiles) << (rows.bit_length() - 1)
+        matrix = self.matrix_of(number)
         self.batch = matrix.divided(self.word("groups"))
         self.head = matrix - self.batch * self.word("groups")
         self.shared_heads = self.lines.divided(self.queries)
         if form.causal:
-            self.place = self.query(self.own)[1] + self.word("start")
+            self.place = self.position(self.query(self.own)[1])
         if form.biased:
             self.bias_row = self.start("b", self.own)
         self.key_matrix, self.value_matrix = (self._matrix(x) for x in "kv")
 
+    def reads(self) -> int:
+        """Return how many buffers the kernel reads."""
+        return 3 + self.form.biased
+
     def run(self) -> int:
         """Return how many neighbouring columns of the results an invocation computes."""
         return 1
+
+    def matrix_of(self, number: Number) -> Number:
+        """Return which matrix (batch element and head of the keys) a workgroup computes; *number* is that of
+        its tiles."""
+        return number
+
+    def position(self, query: Number) -> Number:
+        """Return the position of a query among the keys."""
+        return query + self.word("start")
 
     def word(self, name: str) -> Number:
         return self.k.word(WORDS.index(name))
@@ -77,13 +89,19 @@ class AttentionKernel:
         return self.batch * self.word(f"{name}_batch") + self.head * self.word(f"{name}_head")
 
     def module(self) -> bytes:
-        k, f = self.k, self.form
+        k = self.k
         q_rows = [self.start("q", (self.lane + LANES * i) >> 4) for i in range(self.loads(self.tile.rows))]
         zero, low = k.constant(0.0, "f"), k.constant(HIDDEN, "f")
         state: tuple[Number, ...] = (low, zero, *[zero] * self.results.count)
         begin, end = self.bounds()
         step = k.constant(self.tile.keys, "u")
         state = k.loop(begin, end, step, state, lambda c, s: self.turn(c, s, end, q_rows))
+        self.finish(state)
+        return k.finish()
+
+    def finish(self, state: tuple[Number, ...]) -> None:
+        """Divide the sums of the final state by the sums of their weights, and store them."""
+        k, f = self.k, self.form
         total = self.joined(state[1], add)
         with k.when(self.sub.equals(0)):
             k.keep(self.own + self.at.rows, divide(total.of(1.0), total))
@@ -94,28 +112,12 @@ class AttentionKernel:
             for j, column in enumerate(columns):
                 with k.when((self.first + row < self.lines) & (column < f.width)):
                     value = weighed(state[2 + i * len(columns) + j], inverse, f.guarded)
-                    k.store(3 + f.biased, first + column, value)
-        return k.finish()
+                    k.store(self.y, first + column, value)
 
-    def number(self, buffer: int, start: Number, column: Number) -> Number:
-        """Load an element of q, k or v from the row at *start*; of codes, without its scale."""
-        kind = self.form.types[buffer]
-        if kind == CODES:
-            return number(self.k.load(buffer, start + (column >> 2)), column)
-        place = start + column
-        return element(self.k, buffer, kind, place) if kind == "float16" else self.k.load(buffer, place).f
-
-    def scaled(self, buffer: int, key: Number, value: Number) -> Number:
-        """Multiply a value by the scale of a key (buffer 1) or of its value (buffer 2); without codes, return
-        it unchanged. A key beyond the end counts as the last one."""
-        if self.form.types[buffer] != CODES:
-            return value
-        matrix, name, width = self.key_matrix, "k_row", self.form.depth
-        if buffer == 2:
-            matrix, name, width = self.value_matrix, "v_row", self.form.width
-        near = (key < self.keys).where(key, self.keys - 1)
-        place = matrix + near * self.word(name) + (words_of(width) - 1)
-        return multiply(value, flushed(self.k.load(buffer, place).f))
+    def number(self, buffer: int, place: Number) -> Number:
+        """Load an element of q, k or v."""
+        half = self.form.types[buffer] == "float16"
+        return element(self.k, buffer, "float16", place) if half else self.k.load(buffer, place).f
 
     @staticmethod
     def loads(rows: int) -> int:
@@ -131,8 +133,8 @@ class AttentionKernel:
         last = self.first + (self.tile.rows - 1)
         (head, first), (end_head, end) = self.query(k.constant(0, "u")), self.query(last - self.first)
         one = head.equals(end_head)  # if a tile's rows span several heads, any query may be among them
-        end = self.word("start") + one.where(end, self.queries - 1) + 1
-        begin = (self.word("start") + one.where(first, 0) + 1).i - self.word("window").i
+        end = self.position(one.where(end, self.queries - 1)) + 1
+        begin = (self.position(one.where(first, 0)) + 1).i - self.word("window").i
         begin = ((begin < 0) | self.word("window").equals(0)).where(0, begin).u & (2**32 - self.tile.keys)
         return begin, (end < keys).where(end, keys)
 
@@ -156,7 +158,7 @@ class AttentionKernel:
 
         def add_weight(column: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
             part = weight(k.exchange(own + column), subtracted)
-            k.keep(own + column, self.scaled(2, c + column, part))
+            k.keep(own + column, self.factor(c + column, part))
             return (add(sums[0], part),)
 
         (total,) = self.over_own((multiply(state[1], shrunk),), add_weight)
@@ -166,12 +168,17 @@ class AttentionKernel:
         results = self.results
         factors = [k.exchange(row + at.rows) for row in results.rows for _ in results.columns]
         sums = tuple(multiply(one, factor) for one, factor in zip(state[2:], factors, strict=True))
-        left = self.keys - c
-        count = (left < tile.keys).where(left, tile.keys)
-        sums = k.loop(
-            k.constant(0, "u"), count, k.constant(1, "u"), sums, lambda i, s: self.add_value(c, i, s)
-        )
-        return (largest, total, *sums)
+        return (largest, total, *self.add_values(c, end, sums))
+
+    def factor(self, key: Number, weight: Number) -> Number:
+        """Return the factor of a key's value."""
+        return weight
+
+    def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
+        """Add the values of the tile of keys that starts at key c. No row attends to keys from *end* on."""
+        left, zero, one = self.keys - c, *(self.k.constant(n, "u") for n in (0, 1))
+        count = (left < self.tile.keys).where(left, self.tile.keys)
+        return self.k.loop(zero, count, one, sums, lambda i, s: self.add_value(c, i, s))
 
     def over_own(self, state: tuple[Number, ...], turn: Turn) -> tuple[Number, ...]:
         """Run *turn* for each key of a tile whose weight this invocation computes. The loop is not unrolled,
@@ -183,11 +190,7 @@ class AttentionKernel:
     def add_value(self, c: Number, i: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
         """Add the weight of key c + i times its value to the sums of this invocation's rows and columns."""
         k, results = self.k, self.results
-        first = self.value_matrix + (c + i) * self.word("v_row")
-        width = self.form.width
-        whole = width % results.across == 0
-        columns = [x if whole else (x < width).where(x, width - 1) for x in results.columns]
-        values = [self.number(2, first, column) for column in columns]
+        values = self.values(self.value_matrix + (c + i) * self.word("v_row"))
         one = results.row * self.tile.keys + i + self.at.weights
         weights = [k.exchange(one + n * self.tile.keys) for n in results.below]
         products = (w * value for w in weights for value in values)
@@ -195,8 +198,8 @@ class AttentionKernel:
 
     def values(self, first: Number) -> list[Number]:
         """Load this invocation's columns of the value at *first*."""
-        width, across = self.form.width, self.results.across
-        whole = width % across == 0
+        width = self.form.width
+        whole = width % self.results.across == 0
         columns = [x if whole else (x < width).where(x, width - 1) for x in self.results.columns]
         return [self.number(2, first + column) for column in columns]
 
@@ -222,8 +225,11 @@ class AttentionKernel:
         if self.form.causal:
             window = self.word("window")
             seen = seen & (key <= self.place) & (window.equals(0) | (key + window > self.place))
-        found = score(self.scaled(1, key, total), self.word("scale").f, bias)
-        return seen.where(found, HIDDEN)
+        return seen.where(self.scored(key, total, bias), HIDDEN)
+
+    def scored(self, key: Number, total: Number, bias: Number | None) -> Number:
+        """Return a score from the sum of the products of a query and a key."""
+        return score(total, self.word("scale").f, bias)
 
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
@@ -240,19 +246,20 @@ class AttentionKernel:
     def bring_keys(self, c: Number, d: Number) -> None:
         """Load the part from element d on of the tile's keys into shared memory."""
         keys = [c + ((self.lane + LANES * i) >> 4) for i in range(self.loads(self.tile.keys))]
-        self.bring(1, self.tile.keys, self.at.k, d, [self.key_row(key) for key in keys])
+        starts = [self.key_matrix + self.near(key) * self.word("k_row") for key in keys]
+        self.bring(1, self.tile.keys, self.at.k, d, starts)
 
-    def key_row(self, key: Number) -> Number:
-        """Return the offset of a key; a key beyond the end counts as the last one."""
-        return self.key_matrix + (key < self.keys).where(key, self.keys - 1) * self.word("k_row")
+    def near(self, key: Number) -> Number:
+        """Return a key, or the last one in place of a key beyond the end."""
+        return (key < self.keys).where(key, self.keys - 1)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
         """Load the part from element d on of every query row or key row into shared memory, transposed."""
         k, depth, column = self.k, self.form.depth, d + (self.lane & (PART - 1))
         for i, start in enumerate(starts):
             near = column if depth % PART == 0 else (column < depth).where(column, depth - 1)
-            strided = buffer and self.form.types[buffer] != CODES
-            value = self.number(buffer, start, near * self.word("k_column") if strided else near)
+            place = start + (near * self.word("k_column") if buffer else near)
+            value = self.number(buffer, place)
             value = value if depth % PART == 0 else (column < depth).where(value, 0.0)
             target = (self.lane & (PART - 1)) * rows + ((self.lane + LANES * i) >> 4) + to
             with k.when(self.lane < rows * PART) if rows * PART < LANES else contextlib.nullcontext():

@@ -12,7 +12,7 @@ score minus the smallest (at most 104, because smaller weights are zero). Subnor
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -92,13 +92,11 @@ def weighed(total: Number, inverse: Number, guarded: bool) -> Number:
 
 def attention(
     q: Array, k: Array, v: Array, scale: float, seen: Seen | None = None, bias: Array | None = None,
-    guarded: bool = False, scales: tuple[Array, Array] | None = None,
+    guarded: bool = False,
 ) -> Array:  # fmt: skip
     """Return softmax(q k^T * scale + bias) v, in the steps of devices. q (B, H, S, d), k (B, G, T, d) and v
     (B, G, T, e) are float32, H is a multiple of G, and bias is broadcast to (B, H, S, T); the result is (B,
-    H, S, e). guarded: NaN weights, as of a query that attends to no key, are 0. scales: the scales (B, G, T)
-    of keys and of values whose codes k and v are (`attention_cache`). A sum q k^T is multiplied by its key's
-    scale, and a weight by its value's."""
+    H, S, e). guarded: NaN weights, as of a query that attends to no key, are 0."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     flags = (seen or Seen()).flags(queries, keys)
@@ -106,32 +104,41 @@ def attention(
     own = None
     if bias is not None:
         own = np.broadcast_to(bias, (batch, heads, queries, keys)).reshape(count, lines, keys)
-    of_token = None if scales is None else [one.reshape(count, 1, keys) for one in scales]
     with np.errstate(all="ignore"):
         y = _rows(
             q.reshape(count, lines, d), k.reshape(count, keys, d), v.reshape(count, keys, -1),
-            np.float32(scale), shown, own, guarded, of_token,
+            np.float32(scale), shown, own, guarded,
         )  # fmt: skip
     return y.reshape(batch, heads, queries, -1)
 
 
 def _rows(
-    q: Array, k: Array, v: Array, scale: np.float32, shown: Array, bias: Array | None, guarded: bool,
-    scales: Sequence[Array] | None,
-) -> Array:  # fmt: skip
-    (count, lines, _), (_, keys, width) = q.shape, v.shape
-    tile = Tile.of(lines, width)
+    q: Array, k: Array, v: Array, scale: np.float32, shown: Array, bias: Array | None, guarded: bool
+) -> Array:
+    def scores_of(part: slice) -> Array:
+        own = None if bias is None else bias[:, :, part]
+        return np.where(shown[:, part], _scores(q, k[:, part], scale, own), HIDDEN)
+
+    tile = Tile.of(q.shape[1], v.shape[2])
+    _, sums, found = accumulated(v, q.shape[1], tile, range(v.shape[1]), scores_of)
+    inverse = computed(divide, np.ones_like(sums), sums)
+    return computed(lambda x, other: weighed(x, other, guarded), found, inverse)
+
+
+def accumulated(
+    v: Array, lines: int, tile: Tile, span: range, scores_of: Callable[[slice], Array],
+    kept: Callable[[Array, slice], Array] = lambda weights, part: weights,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Return, for *lines* rows, the largest score of the keys in *span*, the sum of their weights, and the
+    sum of factor * value. *scores_of*: the scores (count, lines, keys) of a part of the keys; *kept*: the
+    factors of these keys' values for their weights. v: (count, keys, width)."""
+    count, _, width = v.shape
     largest = np.full((count, lines, 1), HIDDEN, np.float32)
     sums, found = (np.zeros((count, lines, n), np.float32) for n in (tile.lanes, width))
-    for first in range(0, keys, tile.keys):
-        part = slice(first, min(first + tile.keys, keys))
+    for first in range(span.start, span.stop, tile.keys):
+        part = slice(first, min(first + tile.keys, span.stop))
         scores = np.full((count, lines, tile.keys), HIDDEN, np.float32)
-        own = None if bias is None else bias[:, :, part]
-        scores[:, :, : part.stop - first] = np.where(
-            shown[:, part],
-            _scores(q, k[:, part], scale, own, None if scales is None else scales[0][:, :, part]),
-            HIDDEN,
-        )
+        scores[:, :, : part.stop - first] = scores_of(part)
         before = largest
         for key in range(tile.keys):
             largest = computed(maximum, largest, scores[:, :, key, None])
@@ -140,23 +147,19 @@ def _rows(
         sums, found = computed(multiply, sums, shrunk), computed(multiply, found, shrunk)
         for key in range(0, tile.keys, tile.lanes):
             sums = computed(add, sums, weights[:, :, key : key + tile.lanes])
-        if scales is not None:
-            weights = computed(multiply, weights[:, :, : part.stop - first], scales[1][:, :, part])
+        factors = kept(weights[:, :, : part.stop - first], part)
         for key in range(part.stop - first):
-            found = found + weights[:, :, key, None] * v[:, None, first + key]
+            found = found + factors[:, :, key, None] * v[:, None, first + key]
     while sums.shape[2] > 1:
         half = sums.shape[2] // 2
         sums = computed(add, sums[:, :, :half], sums[:, :, half:])
-    inverse = computed(divide, np.ones_like(sums), sums)
-    return computed(lambda x, other: weighed(x, other, guarded), found, inverse)
+    return largest, sums, found
 
 
-def _scores(q: Array, k: Array, scale: np.float32, bias: Array | None, key_scale: Array | None) -> Array:
+def _scores(q: Array, k: Array, scale: np.float32, bias: Array | None) -> Array:
     total = np.zeros((*q.shape[:2], k.shape[1]), np.float32)
     for c in range(q.shape[2]):
         total = total + q[:, :, c, None] * k[:, None, :, c]
-    if key_scale is not None:
-        total = computed(multiply, total, key_scale)
     if bias is None:
         return computed(lambda x: score(x, x.of(float(scale)), None), total)
     return computed(lambda x, more: score(x, x.of(float(scale)), more), total, bias)

@@ -91,12 +91,11 @@ def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
 
 
 def _check_int8(w: Rewriting, at: Scores, width: int) -> None:
-    """Raise ModelError if int8 caches do not fit the node, or if it has a form that cannot use them."""
-    if at.softcap or at.sink or width > MOST_WIDTH:
-        form = "softcap" if at.softcap else "a sink" if at.sink else f"heads of {width} numbers"
+    """Raise ModelError if int8 caches do not fit the node."""
+    if width > MOST_WIDTH:
         raise ModelError(
-            f"{w.node}: it has {form}; kv_cache='int8' takes heads of up to {MOST_WIDTH} numbers without"
-            " softcap and sinks; leave kv_cache out"
+            f"{w.node}: its heads have {width} numbers; kv_cache='int8' takes up to {MOST_WIDTH}; leave"
+            " kv_cache out"
         )
     words = words_of(width)
     for i in (3, 4):

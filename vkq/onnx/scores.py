@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from ..graph.passes.ranges import INT32
-from ..numerics.attention import Seen
+from ..numerics.attention_int8 import Int8Rules
 from .rewriting import Rewriting
 
 
@@ -63,21 +63,17 @@ def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
 
 
 def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) -> str:
-    """Emit `attend` for keys and values that are int8 caches of vectors of *width* numbers. q and the result:
-    (batch, queries, heads, width), float32. There may be no softcap and no sink."""
-    bias, low = "", w.constant(np.finfo(np.float32).min)
+    """Emit `attend` for keys and values that are int8 caches of vectors of *width* numbers, with causal
+    queries and lengths. q and the result: (batch, queries, heads, width), float32."""
+    bias = ""
     for one in at.bias:
         wide = w.cast(one, "float32")
         bias = w.emit("Add", [bias, wide]) if bias else wide
-    for shown in (at.shown, _seen(w, at)):
-        if shown:
-            bias = w.emit("Where", [shown, bias or w.constant(0), low])
-    tokens_first, plain = (0, 2, 1, 3), (0, 1, 2, 3)
-    return w.emit(
-        "attention", [w.cast(q, "float32"), k, v, *([bias] if bias else [])],
-        axes=(tokens_first, plain, plain, tokens_first), scale=float(np.float32(at.scale)), seen=Seen(),
-        guarded=False, width=width, fused="one kernel, which reads the int8 cache",
-    )  # fmt: skip
+    scale, softcap = (float(np.float32(x)) for x in (at.scale, at.softcap))
+    rules = Int8Rules(width, scale, isinstance(at.start, str), at.window, softcap)
+    sink = w.cast(at.sink, "float32") if at.sink else ""
+    inputs = [w.cast(q, "float32"), k, v, at.lengths, bias, sink]
+    return w.emit("attention_int8", inputs, rules=rules, fused="one kernel, which reads the int8 cache")
 
 
 def append_int8(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str) -> str:

@@ -1,4 +1,4 @@
-"""Attention on a device, in one dispatch, and its int8 cache."""
+"""Attention on a device, in one dispatch; attention to an int8 cache, and the cache."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...kernels.attention import AttentionSizes, Strides, attended
 from ...kernels.attention_cache import appended
+from ...kernels.attention_int8 import Int8Operands, attended_int8
 from ...kernels.strided import contiguous
 from ...layout.extent import Spec
 from ...ops.attention_q8 import attended as attended_q8
@@ -34,7 +35,6 @@ def _attention(context: Context, node: Node) -> Value:
     (batch, heads, queries, depth), (_, groups, keys, _), (*_, width) = (
         moved(x.spec.shape, axes) for x, axes in zip(operands, a["axes"], strict=False)
     )
-    width = a.get("width", width)
     shapes = [*(x.spec.shape for x in operands), context.graph.specs[node.outputs[0]].shape]
     strides = [_strides(shape, axes) for shape, axes in zip(shapes, a["axes"], strict=True)]
     sizes = AttentionSizes(batch, heads, groups, queries, keys, depth, width)
@@ -52,6 +52,14 @@ def _append_cache(context: Context, node: Node) -> Value:
     return appended(context.builder, x, start, past, node.attributes["total"])
 
 
+def _attention_int8(context: Context, node: Node) -> Value:
+    q, k, v, lengths = (context.value(name) for name in node.inputs[:4])
+    bias, sink = (context.value(node.input(i)) if node.input(i) else None for i in (4, 5))
+    added = None if bias is None else (bias, _broadcast(bias.spec.shape))
+    operands = Int8Operands(q, k, v, lengths, added, sink)
+    return attended_int8(context.builder, operands, node.attributes["rules"])
+
+
 def _attention_q8(context: Context, node: Node) -> Value:
     a, heads = node.attributes, node.attributes["heads"]
     q, k, v, *mask = (context.value(name) for name in node.inputs)
@@ -66,5 +74,6 @@ def _attention_q8(context: Context, node: Node) -> Value:
 ROWS = {
     "attention": DeviceOperator(anything, _attention, ("float32", "float16")),
     "append_cache": DeviceOperator(anything, _append_cache, ("float32", "int32")),
+    "attention_int8": DeviceOperator(anything, _attention_int8, ("float32",)),
     "attention_q8": DeviceOperator(anything, _attention_q8, BYTES),
 }

@@ -1,15 +1,16 @@
-"""Attention as one operator (`vkq.numerics.attention`), and its int8 cache.
+"""Attention as one operator (`vkq.numerics.attention`), and attention to an int8 cache.
 
 attention: inputs q, k, v and an optional bias, which is added to scores; attributes ``scale``, ``seen``,
 ``guarded`` (`vkq.numerics.attention.attention`). ``axes`` has four permutations. ``axes[0]`` to ``axes[2]``
 bring the axes of q, k and v into the order (batch, heads, tokens, features). ``axes[3]`` is the order of the
-result's axes; the result is float32. ``fused``: why this node was fused, as a text for reports. ``width``:
-the elements of a key and of a value; only if k and v are the int32 words of an int8 cache
-(`vkq.numerics.attention_cache`).
+result's axes; the result is float32. ``fused``: why this node was fused, as a text for reports.
 
 append_cache: inputs x (batch, tokens, heads, elements) in float32, an optional int32 start (batch,), and an
 optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys: the past's,
-or 0, and x from position start (0) on. ``range``: of the words, any int32."""
+or 0, and x from position start (0) on. ``range``: of the words, any int32.
+
+attention_int8: inputs q (batch, queries, heads, elements) in float32, two int8 caches, int32 lengths
+(batch,), an optional bias, an optional sink (heads,); ``rules`` (`vkq.numerics.attention_int8`)."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...numerics.attention import attention
-from ...numerics.attention_cache import packed, unpacked, words_of
+from ...numerics.attention_cache import packed, words_of
+from ...numerics.attention_int8 import attention_int8
 from ..graph import Array, Node, Spec
-from .operator import Inputs, Operator, one, there
+from .operator import Inputs, Operator, one, same, there
 
 Axes = tuple[int, ...]
 
@@ -33,7 +35,7 @@ def moved(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
 def result_shape(node: Node, q: Sequence[int], v: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of the result for these shapes of q and v."""
     axes = node.attributes["axes"]
-    first = (*moved(q, axes[0])[:3], node.attributes.get("width") or moved(v, axes[2])[3])
+    first = (*moved(q, axes[0])[:3], moved(v, axes[2])[3])
     return tuple(first[axes[3].index(a)] for a in range(4))
 
 
@@ -42,13 +44,9 @@ def _infer(x: Inputs) -> list[Spec]:
 
 
 def _compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    a, scales = node.attributes, None
-    q, k, v = (there(x[i]).transpose(a["axes"][i]) for i in range(3))
-    if "width" in a:
-        (k, k_scale), (v, v_scale) = unpacked(k, a["width"]), unpacked(v, a["width"])
-        scales = k_scale, v_scale
-    q, k, v = (one.astype(np.float32) for one in (q, k, v))
-    y = attention(q, k, v, a["scale"], a["seen"], x[3] if len(x) > 3 else None, a["guarded"], scales)
+    a = node.attributes
+    q, k, v = (there(x[i]).astype(np.float32).transpose(a["axes"][i]) for i in range(3))
+    y = attention(q, k, v, a["scale"], a["seen"], x[3] if len(x) > 3 else None, a["guarded"])
     return one(y.transpose([a["axes"][3].index(i) for i in range(4)]))
 
 
@@ -71,7 +69,14 @@ def _append(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(y)
 
 
+def _int8(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    q, k, v, lengths = map(there, x[:4])
+    bias, sink = (x[i] if i < len(x) else None for i in (4, 5))
+    return one(attention_int8(q, k, v, lengths, node.attributes["rules"], bias, sink))
+
+
 OPERATORS: dict[str, Operator] = {
     "attention": Operator("number", _infer, _compute),
     "append_cache": Operator("number", _infer_append, _append),
+    "attention_int8": Operator("number", same, _int8),
 }

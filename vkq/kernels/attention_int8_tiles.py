@@ -1,0 +1,141 @@
+"""The kernel of attention to an int8 cache: it loads words of four codes, multiplies sums and weights by the
+scales of tokens, and reads the positions of the queries from a buffer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ..numerics.attention import LANES
+from ..numerics.attention_cache import PER_WORD, number, words_of
+from ..numerics.attention_int8 import factor_of, score_of
+from ..numerics.rational import add
+from ..numerics.steps import Number, flushed
+from .attention_form import PART, UNROLLED, AttentionForm
+from .attention_tiles import AttentionKernel
+
+
+@dataclasses.dataclass(frozen=True)
+class Int8Form(AttentionForm):
+    """The properties for which a kernel is compiled. follows, softcap: as in `Int8Rules`. span: the number of
+    keys that a workgroup reads (0: all). apart: the kernel stores sums, largest scores and sums of weights,
+    which another kernel joins."""
+
+    follows: bool
+    softcap: float
+    span: int
+    apart: bool
+
+
+class Int8AttentionKernel(AttentionKernel):
+    """The writer of an attention kernel whose keys and values are words."""
+
+    form: Int8Form
+
+    def reads(self) -> int:
+        return 4 + self.form.biased
+
+    def run(self) -> int:
+        """Return how many neighbouring columns of the results an invocation computes: those of one word, as
+        far as every invocation has equally many columns."""
+        across = LANES // max(self.tile.rows // 4, 1)
+        whole, rest = divmod(self.form.width, across)
+        return 1 if rest else math.gcd(whole, PER_WORD)
+
+    def matrix_of(self, number: Number) -> Number:
+        """Return the matrix, and set the number of the part of its keys."""
+        self.sums, self.part = number, number.of(0)
+        if not self.form.span:
+            return number
+        parts = (self.keys + (self.form.span - 1)) >> (self.form.span.bit_length() - 1)
+        matrix = number.divided(parts)
+        self.part = number - matrix * parts
+        return matrix
+
+    def position(self, query: Number) -> Number:
+        length = self.k.load(self.y - 1, self.batch)
+        place = query + (length - self.queries) if self.form.follows else query
+        return (place < length).where(place, length - 1)
+
+    def bounds(self) -> tuple[Number, Number]:
+        begin, end = super().bounds()
+        if not self.form.span:
+            return begin, end
+        low = self.part * self.form.span
+        high = low + self.form.span
+        return (begin < low).where(low, begin), (end < high).where(end, high)
+
+    def scale(self, buffer: int, key: Number) -> Number:
+        """Load the scale of a key (buffer 1) or of its value (buffer 2)."""
+        matrix, name = ((self.key_matrix, "k_row"), (self.value_matrix, "v_row"))[buffer - 1]
+        place = matrix + self.near(key) * self.word(name) + (words_of(self.form.width) - 1)
+        return flushed(self.k.load(buffer, place).f)
+
+    def scored(self, key: Number, total: Number, bias: Number | None) -> Number:
+        return score_of(total, self.scale(1, key), self.word("scale").f, self.form.softcap, bias)
+
+    def factor(self, key: Number, weight: Number) -> Number:
+        return factor_of(weight, self.scale(2, key))
+
+    def values(self, first: Number) -> list[Number]:
+        """Load this invocation's columns of the value at *first*, each word once."""
+        width, run, columns = self.form.width, self.results.run, self.results.columns
+        if width % (self.results.across * run):
+            columns = [(column < width).where(column, width - 1) for column in columns]
+        found = []
+        for i in range(0, len(columns), run):
+            word = self.k.load(2, first + (columns[i] >> 2))
+            inside = [columns[i + j] if run < PER_WORD else word.of(j) for j in range(run)]
+            found += [number(word, column) for column in inside]
+        return found
+
+    def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
+        """Add the values of the tile of keys from key c on, UNROLLED keys at a time, so that their loads
+        overlap. Keys from *end* on have the weight 0, and codes are finite."""
+        left, zero, step = end - c, *(self.k.constant(n, "u") for n in (0, UNROLLED))
+        count = (left < self.tile.keys).where(left, self.tile.keys)
+
+        def turn(i: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
+            keys = [self.near(c + (i + j)) for j in range(UNROLLED)]
+            loaded = [self.values(self.value_matrix + key * self.word("v_row")) for key in keys]
+            for j, values in enumerate(loaded):
+                place = self.results.row * self.tile.keys + (i + j) + self.at.weights
+                weights = [self.k.exchange(place + n * self.tile.keys) for n in self.results.below]
+                products = [w * value for w in weights for value in values]
+                sums = tuple(one + product for one, product in zip(sums, products, strict=True))
+            return sums
+
+        return self.k.loop(zero, count, step, sums, turn)
+
+    def bring_keys(self, c: Number, d: Number) -> None:
+        """Load the part from element d on of the tile's keys into shared memory, transposed. Elements beyond
+        the depth may be any codes: those of the queries are 0."""
+        k, keys, count = self.k, self.tile.keys, words_of(self.form.depth) - 1
+        part = PART // PER_WORD
+        for i in range(keys * part // LANES):
+            place = self.lane + LANES * i
+            key, own = place >> (part.bit_length() - 1), place & (part - 1)
+            index = (d >> 2) + own
+            near = index if self.form.depth % PART == 0 else (index < count).where(index, count - 1)
+            word = k.load(1, self.key_matrix + self.near(c + key) * self.word("k_row") + near)
+            for j in range(PER_WORD):
+                k.keep((own * PER_WORD + j) * keys + key + self.at.k, number(word, word.of(j)))
+
+    def finish(self, state: tuple[Number, ...]) -> None:
+        """Store the results; or, of a part of the keys, the sums for each row, its largest score and the sum
+        of its weights."""
+        if not self.form.apart:
+            return super().finish(state)
+        k, width = self.k, self.form.width
+        total, first = self.joined(state[1], add), self.sums * self.lines + self.first
+        with k.when(self.sub.equals(0) & (self.first + self.own < self.lines)):
+            place = (first + self.own) * (width + 2) + width
+            k.store(self.y, place, state[0])
+            k.store(self.y, place + 1, total)
+        columns = self.results.columns
+        for i, row in enumerate(self.results.rows):
+            for j, column in enumerate(columns):
+                with k.when((self.first + row < self.lines) & (column < width)):
+                    place = (first + row) * (width + 2) + column
+                    k.store(self.y, place, state[2 + i * len(columns) + j])
+        return None

@@ -1,0 +1,64 @@
+"""The kernel that joins parts of the keys of attention to an int8 cache (`vkq.numerics.attention_int8`)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..numerics.attention import HIDDEN, LANES, base, weighed, weight
+from ..numerics.elementary import maximum
+from ..numerics.rational import add, divide, multiply
+from ..numerics.steps import Number
+from ..shader.assembler import KernelWriter
+
+JOIN_WORDS = ("first_group", "count", "queries", "groups", "lines", "parts")
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinForm:
+    """The properties for which a kernel is compiled. sunk: there is a buffer of sinks."""
+
+    width: int
+    sunk: bool
+    soft: bool
+
+
+def join_module(form: JoinForm) -> bytes:
+    """Write a kernel whose invocations compute one number of the result (batch, queries, heads, width). It
+    reads (batch, groups, parts, lines, width + 2): sums, the largest score and the sum of weights."""
+    k = KernelWriter((False, *[False] * form.sunk, True), len(JOIN_WORDS), LANES, form.soft)
+    count, queries, groups, lines, parts = (k.word(i) for i in range(1, len(JOIN_WORDS)))
+    at, width = k.workgroup() * LANES + k.lane(), form.width
+    here = (at < count).where(at, count - 1)  # beyond the end: compute the last, store nothing
+    row = here.divided(width)
+    column, matrix = here - row * width, row.divided(lines)
+    line, batch = row - matrix * lines, matrix.divided(groups)
+    shared = line.divided(queries)
+    head = (matrix - batch * groups) * lines.divided(queries) + shared
+    zero, one = k.constant(0, "u"), k.constant(1, "u")
+    low, nothing = k.constant(HIDDEN, "f"), k.constant(0.0, "f")
+
+    def place(part: Number) -> Number:
+        return ((matrix * parts + part) * lines + line) * (width + 2)
+
+    def find(part: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
+        return (maximum(state[0], k.load(0, place(part) + width).f),)
+
+    sink = k.load(1, head).f if form.sunk else low
+    (largest,) = k.loop(zero, parts, one, (sink,), find)
+    subtracted = base(largest)
+
+    def join(part: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
+        first = place(part)
+        factor = weight(k.load(0, first + width).f, subtracted)
+        total = add(state[0], multiply(k.load(0, first + (width + 1)).f, factor))
+        return total, state[1] + k.load(0, first + column).f * factor
+
+    total, found = k.loop(
+        zero, parts, one, (weight(sink, subtracted) if form.sunk else nothing, nothing), join
+    )
+    token = batch * queries + (line - shared * queries)
+    heads = groups * lines.divided(queries)
+    with k.when(at < count):
+        y = weighed(found, divide(total.of(1.0), total), False)
+        k.store(1 + form.sunk, (token * heads + head) * width + column, y)
+    return k.finish()
