@@ -98,11 +98,11 @@ def attention_int8(
     with np.errstate(all="ignore"):
         ranges = [range(first, min(first + size, keys)) for first in range(0, keys, size)]
         states = [accumulated(values, lines, tile, span, scores_of, kept) for span in ranges]
-        of_row = (
-            None if sink is None else np.repeat(np.tile(sink.reshape(groups, -1), (batch, 1)), queries, 1)
-        )
-        y = _joined(states, None if of_row is None else of_row[..., None].astype(np.float32))
-    return y.reshape(batch, heads, queries, d).transpose(0, 2, 1, 3)
+        of_row = None
+        if sink is not None:  # (count, lines, 1), as the largest scores
+            of_row = np.repeat(np.tile(sink.reshape(groups, -1), (batch, 1)), queries, 1)[..., None]
+        y: Array = _joined(states, of_row).reshape(batch, heads, queries, d)
+    return y.transpose(0, 2, 1, 3)
 
 
 def _joined(states: list[tuple[Array, Array, Array]], sink: Array | None) -> Array:

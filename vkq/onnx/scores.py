@@ -73,7 +73,7 @@ def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) ->
     rules = Int8Rules(width, scale, isinstance(at.start, str), at.window, softcap)
     sink = w.cast(at.sink, "float32") if at.sink else ""
     inputs = [w.cast(q, "float32"), k, v, at.lengths, bias, sink]
-    return w.emit("attention_int8", inputs, rules=rules, fused="one kernel, which reads the int8 cache")
+    return w.emit("attention_int8", inputs, rules=rules, fused="reads the int8 cache up to its length")
 
 
 def append_int8(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str) -> str:
