@@ -1,5 +1,5 @@
 // Y[N] = X[K] W[N,K]^T + bias[N] for a single row of float16 and weights of 4 bits in groups of whole UNITs
-// along K, on float16 matrix units with float32 sums. Like gemv_q4gsw_coopmat.comp, but all codes are
+// along K, on float16 matrix units with float32 sums. Like gemv_coopmat.comp, but all codes are
 // requested at once. Shared memory holds only x and scales, later the sums: invocations load 16 bytes of
 // codes at a time and assemble the matrices in registers. There is no loop, because entering a loop waits for
 // all outstanding loads.

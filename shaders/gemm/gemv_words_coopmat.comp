@@ -1,6 +1,6 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on matrix units with float32 sums: float16
 // rows on float16 matrix units, or (BRAIN) float32 rows on bfloat16 matrix units. As in
-// gemv_q8csw_coopmat.comp, each subgroup has a part of k, but shared memory holds only the sums. Invocations
+// gemv_coopmat.comp, each subgroup has a part of k, but shared memory holds only the sums. Invocations
 // load weights and x of a whole chunk (CHUNK k) at once, 16 bytes at a time, and assemble the matrices in
 // registers.
 //

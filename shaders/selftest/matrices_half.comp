@@ -5,7 +5,7 @@
 //           [case][row][output] float32.
 // ALIKE     x is loaded with a stride of 0, so every row is the case's first row; then output n is multiplied
 //           by 2^n, with scales that are also loaded with a stride of 0 (coopmat_half_types.glslh,
-//           gemv_q4gsw_coopmat.comp).
+//           gemv_coopmat.comp).
 // PAIRED    the fragments are assembled in registers. First, a matrix whose elements are their own positions
 //           is loaded; it shows which words (two elements each) an invocation holds. Then these words are
 //           loaded from memory: for x in pairs that are 8 k apart (gemv_words_coopmat.comp,

@@ -1,0 +1,56 @@
+// Y[M,N] = X[M,K] W[N,K]^T for few rows of float16 on float16 matrix units with float32 sums, with int8
+// weights or (GROUPED) weights in groups along K: gemm_straight_coopmat.comp without a barrier of the
+// workgroup in its loop. Each subgroup has its own part of k and its own part of shared memory: while some
+// subgroups wait for memory, others multiply.
+//
+// Memory    the buffers are those of the weights below. In shared memory a row of x is a run of k, a row of
+//           sums a run of outputs; 16 bytes of padding keep neighbours in different banks.
+// Threads   a workgroup computes a tile of rows, in matrices of BM rows, of BN outputs. The subgroups' sums
+//           are added in the same order every time.
+// Needs     matrices of 16 outputs x 16 k, of at most BM rows, and a required subgroup size.
+//
+//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w, and x beneath it: a subgroup has matrices
+//   BN outputs  |            |            |            |       of MN rows x MM outputs, FRAGMENTS_M x
+//               +------------+------------+------------+       FRAGMENTS_N of them, with the sums of its k
+//   BM rows     |            |            |            |
+//                 sums: shared memory, added from subgroup 0 on --> y, BM rows x BN outputs
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#if GROUPED
+#extension GL_EXT_shader_16bit_storage : require
+#endif
+#extension GL_EXT_control_flow_attributes : require
+
+#include "lane.glslh"
+#include "sizes.glslh"
+#include "float16.glslh"
+layout(local_size_x_id = 0) in;
+#include "push.glslh"
+#include "workgroup.glslh"
+#define lane own_lane
+#define me gl_LocalInvocationIndex
+// Position of the workgroup; the first step of the subgroup's part of k, and its steps.
+uint n, first_row, first_step, steps;
+
+// The weights declare the buffers and shared memory, and define
+//   DEPTH               steps of a turn
+//   void begin()        set the position, load the first turn, and clear the sums
+//   TURN(t, more)       multiply the steps from t on, of the subgroup's part. more: issue the loads of the
+//                       steps after them; a constant, because loads in a branch wait for each other
+//   void add_subgroups()   add the sums of all subgroups, convert and store them
+#if GROUPED
+#include "gemv_groups.glslh"
+#else
+#include "gemv_pairs.glslh"
+#endif
+
+void main() {
+  begin();
+  [[dont_unroll]] for (uint t = DEPTH; t < steps; t += DEPTH) { TURN(t - DEPTH, true) }
+  TURN(steps - DEPTH, false)
+  add_subgroups();
+}
