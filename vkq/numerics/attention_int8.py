@@ -101,8 +101,9 @@ def attention_int8(
         of_row = None
         if sink is not None:  # (count, lines, 1), as the largest scores
             of_row = np.repeat(np.tile(sink.reshape(groups, -1), (batch, 1)), queries, 1)[..., None]
-        y: Array = _joined(states, of_row).reshape(batch, heads, queries, d)
-    return y.transpose(0, 2, 1, 3)
+        y = _joined(states, of_row).reshape(batch, heads, queries, d)
+    found: Array = y.transpose(0, 2, 1, 3)
+    return found
 
 
 def _joined(states: list[tuple[Array, Array, Array]], sink: Array | None) -> Array:
