@@ -10,7 +10,7 @@
 //           is loaded; it shows which words (two elements each) an invocation holds. Then these words are
 //           loaded from memory: for x in pairs that are 8 k apart (gemv_words_coopmat.comp,
 //           gemv_q8csw_runs_coopmat.comp); for matrices of 16 k and 8 rows, each second word of w is the word
-//           four words after the first (gemv_q4gsw_words_coopmat.comp); for bfloat16, two words of an
+//           four words after the first (gemv_row_coopmat.comp); for bfloat16, two words of an
 //           invocation hold rows of x that are 8 apart (gemv_words_coopmat.comp).
 // SMALL     w is float16 and is converted to bfloat16.
 // Threads   a workgroup is one subgroup and computes one case.

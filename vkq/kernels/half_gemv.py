@@ -1,6 +1,6 @@
 """Products of few rows on matrix units, with k split between the subgroups of a workgroup. Shaders:
 gemv_words_coopmat.comp; for more rows of float16 gemv_q8csw_runs_coopmat.comp; for one row of float16 and few
-outputs gemv_q8csw_row_coopmat.comp; where none of these can run, gemv_coopmat.comp."""
+outputs gemv_row_coopmat.comp; where none of these can run, gemv_coopmat.comp."""
 
 from __future__ import annotations
 

@@ -1,0 +1,61 @@
+// Y[N] = X[K] W[N,K]^T for a single row of float16 on float16 matrix units with float32 sums, with few
+// outputs of int8 weights or (GROUPED) with weights of 4 bits in groups along K. All weights are requested
+// at once: invocations load 16 bytes of them at a time and assemble the matrices in registers. Shared memory
+// holds only x and what scales the sums, later the sums. There is no loop, because entering a loop waits for
+// all outstanding loads.
+//
+// Memory    x: k of float16 in uvec4; y: float16; w and the scales: see the weights.
+// Threads   a workgroup computes MM outputs, each subgroup its own chunks of k. The subgroups' sums are
+//           added in the same order every time.
+// Needs     matrices of 16 outputs x 16 k and 8 rows, in which an invocation holds elements in pairs along
+//           k; whole subgroups.
+//
+//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w: a matrix of MM outputs x 16 k after the
+//   MM outputs  |            |            |            |       other, into one matrix of sums a subgroup;
+//               +------------+------------+------------+       x: a whole matrix; only its first row
+//   x, one row  |            |            |            |       counts
+//                 sums: shared memory, added from subgroup 0 on --> y, MM outputs
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#if GROUPED
+#extension GL_EXT_shader_16bit_storage : require
+#endif
+#extension GL_EXT_control_flow_attributes : require
+
+#include "lane.glslh"
+#include "sizes.glslh"
+#include "float16.glslh"
+layout(local_size_x_id = 0) in;
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "activation.glslh"
+#define lane own_lane
+#define me gl_LocalInvocationIndex
+
+// The weights declare the buffers and the subgroup's memory, which begins at `mine` of `tile`, and define
+//   void begin()         find which words this invocation holds, and request all weights and x
+//   void share()         store x and what scales the sums to the subgroup's memory
+//   void multiply()      set the matrix SUMS_OF_PART to the products of the subgroup's part of k
+//   bool stores_nothing()   true if this invocation has no results
+//   void store_results() add the sums of all subgroups, convert and store them
+#if GROUPED
+#include "row_groups.glslh"
+#else
+#include "row_pairs.glslh"
+#endif
+
+void main() {
+  begin();
+  share();
+  subgroupBarrier();
+  multiply();
+  subgroupBarrier();
+  coopMatStore(SUMS_OF_PART, tile, mine, SUM_ROW, gl_CooperativeMatrixLayoutColumnMajor);
+  barrier();
+  if (stores_nothing()) return;
+  store_results();
+}
