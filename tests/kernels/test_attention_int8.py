@@ -15,7 +15,7 @@ from vkq.kernels.attention import Strides
 from vkq.kernels.attention_int8 import Int8Operands, attended_int8
 from vkq.numerics.attention import Tile
 from vkq.numerics.attention_cache import packed, unpacked
-from vkq.numerics.attention_int8 import SPAN, Int8Rules, attention_int8, spans
+from vkq.numerics.attention_int8 import SPAN, Int8Rules, attention_int8, span_of
 from vkq.ops import operand
 
 ERROR = 0.5 + 2.0**-16  # most error of a number, in scales
@@ -67,6 +67,7 @@ CASES = {
     "a prompt": Case((1, 19, 4, 2, 37, 64), (19,), follows=False),
     "prompts of two lengths": Case((2, 9, 2, 2, 9, 16), (9, 4), follows=False, window=3),
     "a prompt after a prompt": Case((1, 33, 4, 2, 140, 33), (100,), bias=(1, 1, 33, 140)),
+    "rows and parts": Case((1, 7, 8, 2, 300, 128), (270,), sunk=True, window=200),
     "halves of words": Case((1, 7, 1, 1, 40, 128), (30,)),
     "softcap": Case((2, 3, 3, 3, 17, 5), (17, 11), softcap=1.5, bias=(2, 1, 3, 17)),
     "a sink, a prompt": Case((2, 40, 2, 1, 50, 24), (45, 40), sunk=True),
@@ -138,8 +139,10 @@ def test_bits(device: vkq.Device, name: str) -> None:
 
 def test_cases_have_parts() -> None:
     """The cases cover one part and several parts of the keys, and most numbers of rows of a tile."""
-    parts = {spans(one.lines, one.sizes[4], one.sizes[5]) for one in CASES.values()}
+    spans = {name: span_of(one.lines, one.sizes[5]) for name, one in CASES.items()}
+    parts = {-(-one.sizes[4] // spans[name]) for name, one in CASES.items()}
     assert parts >= {1, 2, 3, 4, 5}
+    assert {spans["a token"], spans["rows and parts"], spans["a prompt after a prompt"]} == {128, 256, 512}
     assert {Tile.of(one.lines, one.sizes[5]).rows for one in CASES.values()} >= {1, 2, 4, 8, 32}
     assert all(SPAN % Tile.of(lines, width).keys == 0 for lines in range(1, 64) for width in (64, 128, 512))
 

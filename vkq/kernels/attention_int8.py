@@ -8,7 +8,7 @@ import functools
 
 from ..layout.extent import Spec
 from ..numerics.attention import LANES, Tile
-from ..numerics.attention_int8 import SPAN, Int8Rules, spans
+from ..numerics.attention_int8 import Int8Rules, span_of
 from ..runtime.builder import Builder, Value
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
@@ -36,38 +36,42 @@ def attended_int8(b: Builder, x: Int8Operands, rules: Int8Rules) -> Value:
     """Add attention to an int8 cache to a plan, and return the result (batch, queries, heads, width)."""
     batch, queries, heads, width = x.q.spec.shape
     groups, keys = x.k.spec.shape[1:3]
-    sizes = AttentionSizes(batch, heads, groups, queries, keys, width, width)
-    lines = heads // groups * queries
-    parts = spans(lines, keys, width)
-    apart, y = parts > 1 or x.sink is not None, b.new(Spec(x.q.spec.shape, "float32"))
+    y = b.new(Spec(x.q.spec.shape, "float32"))
     if not y.spec.size:
         return y
+    sizes = AttentionSizes(batch, heads, groups, queries, keys, width, width)
+    lines = heads // groups * queries
+    span = span_of(lines, width)
+    parts = -(-keys // span)
+    apart = parts > 1 or x.sink is not None
     form = Int8Form(
         width, width, Tile.of(lines, width), ("float32", "int8", "int8"), True, x.bias is not None, False,
-        b.device.soft_float, rules.follows, rules.softcap, SPAN if parts > 1 else 0, apart,
+        b.device.soft_float, rules.follows, rules.softcap, span if parts > 1 else 0, apart,
     )  # fmt: skip
-    rows = Strides(queries * heads * width, width, heads * width)
-    push: dict[str, int | float] = {
-        "matrices": batch * groups * parts, "groups": groups, "lines": lines, "queries": queries,
-        "keys": keys, "scale": rules.scale, "start": 0, "window": rules.window, "k_column": 1,
-        "b_column": x.bias[1].column if x.bias else 0,
-    }  # fmt: skip
-    caches = (Strides.of(one.spec.shape) for one in (x.k, x.v))
-    for name, one in zip(
-        "qkvyb", (rows, *caches, rows, x.bias[1] if x.bias else Strides(0, 0, 0)), strict=True
-    ):
-        push |= {f"{name}_{stride}": getattr(one, stride) for stride in STRIDES}
     sums = b.words(batch * groups * parts * lines * (width + 2)) if apart else y
     slots = [x.q, x.k, x.v, *([x.bias[0]] if x.bias else []), x.lengths, sums]
-    b.dispatch(b.device.program(written(form)), slots, push, macs=rounds(sizes))
+    b.dispatch(b.device.program(written(form)), slots, _numbers(x, sizes, rules, parts), macs=rounds(sizes))
     if apart:
-        numbers = {
-            "count": y.spec.size, "queries": queries, "groups": groups, "lines": lines, "parts": parts,
-        }  # fmt: skip
         joined = JoinForm(width, x.sink is not None, b.device.soft_float)
         inputs = [sums, *([x.sink] if x.sink else []), y]
-        b.dispatch(b.device.program(written_join(joined)), inputs, numbers, macs=y.spec.size * parts * 32)
+        push = {"count": y.spec.size, "queries": queries, "groups": groups, "lines": lines, "parts": parts}
+        b.dispatch(b.device.program(written_join(joined)), inputs, push, macs=y.spec.size * parts * 32)
     return y
+
+
+def _numbers(x: Int8Operands, s: AttentionSizes, rules: Int8Rules, parts: int) -> dict[str, int | float]:
+    """Return the push constants."""
+    push: dict[str, int | float] = {
+        "matrices": s.batch * s.groups * parts, "groups": s.groups, "lines": s.heads // s.groups * s.queries,
+        "queries": s.queries, "keys": s.keys, "scale": rules.scale, "start": 0, "window": rules.window,
+        "k_column": 1, "b_column": x.bias[1].column if x.bias else 0,
+    }  # fmt: skip
+    rows = Strides(s.queries * s.heads * s.width, s.width, s.heads * s.width)
+    bias = x.bias[1] if x.bias else Strides(0, 0, 0)
+    caches = (Strides.of(one.spec.shape) for one in (x.k, x.v))
+    for name, one in zip("qkvyb", (rows, *caches, rows, bias), strict=True):
+        push |= {f"{name}_{stride}": getattr(one, stride) for stride in STRIDES}
+    return push
 
 
 @functools.lru_cache(256)
@@ -79,7 +83,7 @@ def written(form: Int8Form) -> Written:
     bindings.append(Binding(len(names), "y", "write", "uint"))
     push = tuple(PushConstant(n, "float" if n == "scale" else "uint", 4 * i) for i, n in enumerate(WORDS))
     about = f"{form.width}.{tile.rows}x{tile.keys}" + ".follows" * form.follows + ".bias" * form.biased
-    about += ".softcap" * bool(form.softcap) + ".parts" * form.apart
+    about += ".softcap" * bool(form.softcap) + f".by{form.span}" * bool(form.span) + ".apart" * form.apart
     each = rounds_of(form.depth, tile)
     return Written(
         "attention_int8__tiles", f"attention_int8__tiles:{about}", "attention to an int8 cache",

@@ -2,9 +2,9 @@
 devices compute the same steps in the same order.
 
 A score is ``(sum of query * code) * key scale * scale``, then the softcap and a bias. A weight is multiplied
-by its value's scale, then by the codes. If one tile has all rows (as for a single token), each `SPAN` keys
-are accumulated apart (`vkq.numerics.attention`), so that more workgroups share the keys. Their largest scores
-and sums are then joined in order, after the sink: the score of a further key, whose value is 0.
+by its value's scale, then by the codes. The fewer tiles of rows there are, the fewer keys are accumulated
+together (`span_of`), so that many workgroups share even the keys of a single token. The largest scores and
+sums of these parts are then joined in order, after the sink: the score of a further key, whose value is 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .exponential import tanh
 from .rational import add, divide, multiply
 from .steps import Array, Number, computed
 
-SPAN = 128  # a multiple of every tile's keys
+SPAN = 128  # least keys of a part, a multiple of every tile's keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +45,11 @@ class Int8Rules:
         return found
 
 
-def spans(lines: int, keys: int, width: int) -> int:
-    """Return how many parts of the keys are accumulated apart."""
-    return -(-keys // SPAN) if Tile.of(lines, width).rows >= lines and keys else 1
+def span_of(lines: int, width: int) -> int:
+    """Return how many keys are accumulated together, a power of two: `SPAN` for one tile of rows, and in
+    proportion for more tiles."""
+    tiles = -(-lines // Tile.of(lines, width).rows)
+    return SPAN << (tiles - 1).bit_length()
 
 
 def score_of(total: Number, key_scale: Number, scale: Number, softcap: float, bias: Number | None) -> Number:
@@ -93,8 +95,7 @@ def attention_int8(
     def kept(weights: Array, part: slice) -> Array:
         return computed(factor_of, weights, v_scale[:, None, part])
 
-    parts = spans(lines, keys, d)
-    size, tile = SPAN if parts > 1 else keys, Tile.of(lines, d)
+    size, tile = span_of(lines, d), Tile.of(lines, d)
     with np.errstate(all="ignore"):
         ranges = [range(first, min(first + size, keys)) for first in range(0, keys, size)]
         states = [accumulated(values, lines, tile, span, scores_of, kept) for span in ranges]
