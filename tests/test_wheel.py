@@ -87,7 +87,7 @@ def test_it_carries_shaders_layouts_and_spirv(wheel: Path) -> None:
     assert len(spirv) == len(modules(catalog().variants.values()))
     described = {Path(n).stem for n in names if n.startswith("vkq/_spirv/") and n.endswith(".json")}
     assert described == set(catalog().shaders)
-    assert "vkq/shaders/gemm/gemm_q8ta_q8csw_tiled.comp" in names
+    assert "vkq/shaders/gemm/gemm_tiled.comp" in names
     assert "vkq/layouts/4W4C.yaml" in names
     assert "vkq/py.typed" in names
     assert f"vkq-{vkq.__version__}-" in wheel.name

@@ -1,4 +1,4 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] like gemm_q8csw_tiled.comp, except that the lanes of a
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] like gemm_tiled.comp, except that the lanes of a
 // subgroup share their loads of rows (common/float_lanes.glslh) and there is one group.
 //
 // Memory    x: float32 rows [m][k], texels (WHOLE_VECTORS) or numbers; w: kPackedInt8_4N4K blocks [k4][n4];

@@ -1,5 +1,5 @@
 // Convert int8 weights less their zero points to float16 for products in float16 arithmetic
-// (gemm_f16_tiled.comp). Weights are scaled by 2^-5, so that sums of 16 products are finite for activations
+// (tiled_halves.glslh). Weights are scaled by 2^-5, so that sums of 16 products are finite for activations
 // up to 500.
 //
 // Memory    w: kPackedInt8_4N4K blocks [group][k4][n4], k = (tap, channel); y: [group][tap][k][n4] uvec2, k

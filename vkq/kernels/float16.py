@@ -1,5 +1,5 @@
 """Products and convolutions of float activations in float16 arithmetic (compute="float16") on devices without
-matrix units: 16 products are summed in float16, and these sums in float32; see gemm_f16_tiled.comp."""
+matrix units: 16 products are summed in float16, and these sums in float32; see tiled_halves.glslh."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Float16Convolution:
 
 
 def packed(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[np.float16]:
-    """Pack a float weight (OC, channels, KH, KW) for gemm_f16_tiled.comp."""
+    """Pack a float weight (OC, channels, KH, KW) for tiled_halves.glslh."""
     oc, channels = weight.shape[:2]
     w = weight.astype(np.float16).reshape(groups, oc // groups, channels, -1).transpose(0, 3, 2, 1)
     more = ((0, 0), (0, 0), (0, -channels % K_TOGETHER), (0, -(oc // groups) % 4))

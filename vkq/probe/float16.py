@@ -1,4 +1,4 @@
-"""Test of float16 arithmetic without matrix units (shaders/gemm/gemm_f16_tiled.comp)."""
+"""Test of float16 arithmetic without matrix units (shaders/common/tiled_halves.glslh)."""
 
 from __future__ import annotations
 

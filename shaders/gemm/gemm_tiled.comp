@@ -1,0 +1,54 @@
+// Y[M,N] = X[M,K] W[N,K]^T, whose sums are in registers: float rows with int8 weights, float32 or float16
+// matrices with the same bits on every device (F32), products and convolutions in float16 arithmetic
+// (HALVES), or int8 with exact int32 accumulation (INT8). Operands are read straight from memory. Every
+// device runs it, but for HALVES.
+//
+// Memory    the buffers are those of the products below.
+// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations (x SLICES parts of k, F32); each computes a tile of
+//           blocks of results, LOCAL_X and LOCAL_Y apart, so that neighbours load neighbouring blocks.
+//
+//   y of a workgroup, two blocks of an invocation each way: a cell is a block of
+//   results, its number that of their invocation
+//       LOCAL_X       LOCAL_X
+//     +---+---+-   +---+---+-
+//     | 0 | 1 |..  | 0 | 1 |..     LOCAL_Y     an invocation: sums of all its cells in registers, k after k;
+//     +---+---+-   +---+---+-                  operands straight from memory
+//     | 0 | 1 |..  | 0 | 1 |..     LOCAL_Y
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
+#if HALVES
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
+#if HALVES && !WORDS
+#extension GL_EXT_shader_16bit_storage : require
+#endif
+#if INT8 && !defined(FLOAT_LANES)
+#extension GL_EXT_integer_dot_product : require
+#endif
+
+#include "sizes.glslh"
+layout(constant_id = 0) const uint LOCAL_X = 8;
+layout(constant_id = 1) const uint LOCAL_Y = 8;
+#include "push.glslh"
+#include "workgroup.glslh"
+
+// The products declare the local size, the buffers and
+//   void begin()          set the position and clear the sums
+//   void sum_products()   add all products of this invocation
+//   void finish()         convert and store the sums
+#if INT8
+#include "tiled_int8.glslh"
+#elif HALVES
+#include "tiled_halves.glslh"
+#elif F32
+#include "tiled_f32.glslh"
+#else
+#include "tiled_floats.glslh"
+#endif
+
+void main() {
+  begin();
+  sum_products();
+  finish();
+}
