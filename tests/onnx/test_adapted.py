@@ -222,12 +222,12 @@ def test_replays(device: vkq.Device) -> None:
     assert session.counters["shapes_prepared"] == 1
 
 
-def test_one_buffer(any_device: vkq.Device) -> None:
-    """With IOBinding, present caches may be written over the past ones, which are read first."""
-    data, fed = case(1, 12, [6, 4])
-    session = vkq.onnx.InferenceSession(data, any_device, kv_cache="int8")
+def test_one_buffer(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With IOBinding, present caches may be written over the past ones, without memory for a copy."""
+    data, fed = case(1, 300, [6, 4])
+    session = vkq.onnx.InferenceSession(data, device, kv_cache="int8")
     want = session.run(None, fed | {x: words(fed[x]) for x in ("pk", "pv")})
-    held = {x: vkq.Tensor.from_numpy(words(fed[x]), any_device) for x in ("pk", "pv")}
+    held = {x: vkq.Tensor.from_numpy(words(fed[x]), device) for x in ("pk", "pv")}
     binding = session.io_binding()
     for x in fed:
         if x in held:
@@ -237,10 +237,26 @@ def test_one_buffer(any_device: vkq.Device) -> None:
     binding.bind_output("y")
     for x, y in (("pk", "nk"), ("pv", "nv")):
         binding.bind_ortvalue_output(y, held[x])
+    sizes, allocate = [], device.allocate
+    monkeypatch.setattr(device, "allocate", lambda size: sizes.append(size) or allocate(size))
     session.run_with_iobinding(binding)
+    assert sizes
+    assert max(sizes) < held["pk"].nbytes
     np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), want[0])
     for x, expected in zip(held.values(), want[1:], strict=True):
         np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_a_cache_in_two_inputs(any_device: vkq.Device) -> None:
+    """A tensor that is both past keys and past values is not overwritten while it is read."""
+    data, fed = case(1, 12, [6, 4])
+    session = vkq.onnx.InferenceSession(data, any_device, kv_cache="int8")
+    want = session.run(None, fed | dict.fromkeys(("pk", "pv"), words(fed["pk"])))
+    both = vkq.Tensor.from_numpy(words(fed["pk"]), any_device)
+    got = session._call(None, fed | {"pk": both, "pv": both}, None, None, {"nk": both})()  # type: ignore[arg-type]
+    for x, expected in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x.numpy(), expected)
+    assert got[1] is both
 
 
 def test_options_are_kept(any_device: vkq.Device, llama_bytes: bytes) -> None:

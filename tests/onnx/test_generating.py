@@ -77,19 +77,24 @@ def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) ->
     assert list(model.generate(PROMPT, 20)) == want[:5]
 
 
-def test_int8_caches(device: vkq.Device, path: Path) -> None:
-    """With an int8 cache, this model generates the same 64 tokens from 5 bytes for every 16 of a float32
-    cache; only the first token needs preparation."""
+def test_int8_caches(device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With int8 caches, this model generates the same 64 tokens. They take 5 bytes for 16 of float32 caches
+    and stay in place; only the first token needs preparation."""
     want, _ = by_onnx_runtime(path, PROMPT, 64)
     with vkq.onnx.LanguageModel(path, device, kv_cache="int8") as model:
         caches = _Cache(model, 71).past
         assert {x.nbytes for x in caches} == {SIZES.kv_heads * 128 * (SIZES.width + 4)}
-        found, prepared = [], set()
-        for token in model.generate(PROMPT, 64, stop=[]):
-            found.append(token)
-            prepared.add(len(model.session._executables.kept))
+        sizes, allocate = [], device.allocate
+        monkeypatch.setattr(device, "allocate", lambda size: sizes.append(size) or allocate(size))
+        tokens = model.generate(PROMPT, 64, stop=[])
+        found, prepared = [next(tokens)], len(model.session._executables.kept)
+        assert sum(size == caches[0].nbytes for size in sizes) == len(caches)
+        sizes.clear()
+        found += tokens
+        assert sizes
+        assert max(sizes) < caches[0].nbytes
         assert found == want
-        assert len(prepared) == 1
+        assert len(model.session._executables.kept) == prepared
 
 
 def test_int8_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:

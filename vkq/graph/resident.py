@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ..errors import ArgumentError, DTypeError
@@ -43,13 +44,15 @@ def run(
     """Return the plan's results. Each has new memory, or is written to its *target*, which may be an input.
 
     The work is submitted, not waited for."""
-    taken = {x.buffer for x in inputs}
+    taken = Counter(x.buffer for x in inputs)
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
     shared: list[bool] = []  # True if the result shares memory with an input or an earlier result
     for slot, spec, target in zip(plan.outputs, plan.results, targets, strict=True):
         shared.append(slot in slots)
         if slot not in slots:
-            fits = target is not None and target.layout == spec.layout and target.buffer not in taken
+            over = plan.over.get(slot)  # the input that the result may overwrite
+            most = 1 if over is not None and target and inputs[over].buffer is target.buffer else 0
+            fits = target is not None and target.layout == spec.layout and taken[target.buffer] <= most
             slots[slot] = target.buffer if target is not None and fits else device.allocate(spec.nbytes)
     if plan.steps:
         device.add(plan, [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs])

@@ -50,6 +50,8 @@ def appended(b: Builder, x: Value, start: Value | None, past: Value | None, tota
     }  # fmt: skip
     slots = [x, *([] if start is None else [start]), *([] if past is None else [past]), y]
     b.dispatch(b.device.program(written(form)), slots, push, macs=batch * groups * total * width)
+    if past is not None and past.spec.shape == y.spec.shape:
+        b.may_overwrite(y, past)  # each word is read by the invocation that writes the same word
     return y
 
 

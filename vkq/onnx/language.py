@@ -14,6 +14,7 @@ from ..arguments import checked
 from ..errors import ArgumentError, ModelError
 from ..numerics.attention_cache import words_of
 from ..runtime.device import Device
+from ..runtime.tensor import Tensor
 from .genai import read_genai
 from .session import InferenceSession
 
@@ -145,7 +146,11 @@ class _Cache:
         room = max(LEAST, 1 << (length - 1).bit_length())
         self.room = min(room, self.config.context) if self.config.shares else 0
         shape, inputs = (1, self.config.heads, self.room, model._cache_width), model._inputs
+        # True if each run writes the present keys and values over the past ones.
+        self.in_place = bool(self.room and model.session._kv_cache)
         self.past: list[Any] = [np.zeros(shape, inputs[name].dtype) for name in self.config.past]
+        if self.in_place:
+            self.past = [Tensor.from_numpy(x, model.session.device) for x in self.past]
 
     def read(self, tokens: Sequence[int]) -> Any:
         """Append *tokens*, and return the scores after each of them, a Tensor (1, tokens, vocabulary)."""
@@ -157,7 +162,9 @@ class _Cache:
         feed |= dict(zip(c.past, self.past, strict=True))
         if c.places in self.model._inputs:
             feed[c.places] = np.arange(start, self.done)[None]
-        scores, *self.past = self.model.session.run([c.logits, *c.present], feed, outputs="device")
+        session, names = self.model.session, [c.logits, *c.present]
+        targets = dict(zip(c.present, self.past, strict=True)) if self.in_place else {}
+        scores, *self.past = session._call(names, feed, None, None, targets)()
         return scores
 
 

@@ -53,6 +53,7 @@ class Builder:
         ] = {}  # for joined arrays: slot -> (slot of the whole array, offset in it)
         self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
+        self._over: dict[int, int] = {}
 
     def input(self, spec: Spec) -> Value:
         """Add the next input of the plan and return its value."""
@@ -133,6 +134,10 @@ class Builder:
         sizes, numbers = [value.bytes for value in slots], [value.slot for value in slots]
         self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
 
+    def may_overwrite(self, y: Value, x: Value) -> None:
+        """State that the step that writes y and reads x computes the same if both have the same memory."""
+        self._over[y.slot] = x.slot
+
     def fill(self, value: Value, word: int) -> None:
         """Add a step that sets every word of a value."""
         self._add(Step((value.slot,), (), (value.slot,), value=word))
@@ -162,10 +167,13 @@ class Builder:
         places = dict(zip(between, offsets, strict=True))
         places |= {part: places[whole] + at for part, (whole, at) in self._parts.items() if whole in used}
         sizes = {s: (at, self._bytes[s]) for s, at in places.items()}
+        reads = Counter(slot for step in self._steps for slot in step.slots)
+        given = self._given - {v.slot for v in results}
+        over = {y: x for y, x in self._over.items() if y in taken and x in given and reads[x] == 1}
         return Plan(
             tuple(v.spec for v in self._inputs), tuple(v.spec for v in results),
             tuple(v.slot for v in results), tuple(self._steps), self._residents, sizes, total,
-            len(self._bytes), self.reasons,
+            len(self._bytes), self.reasons, over,
         )  # fmt: skip
 
     def lifetimes(self, slots: Sequence[int]) -> list[Lifetime]:

@@ -153,7 +153,7 @@ class Plan:
     input's slot if the result is the input with another spec). ``constants``: slot -> content; a step that
     overwrites a constant restores it. ``scratch``: slot -> (offset, bytes) in a range of ``scratch_bytes``
     that nothing else uses during the run. ``reasons``: why these steps were chosen, by topic ("path",
-    "method", ...).
+    "method", ...). ``over``: output slot -> slot of an input whose memory the result may overwrite.
     """
 
     inputs: tuple[Spec, ...]
@@ -165,6 +165,7 @@ class Plan:
     scratch_bytes: int
     slots: int
     reasons: Mapping[str, str] = field(default_factory=dict)
+    over: Mapping[int, int] = field(default_factory=dict)
 
     @functools.cached_property
     def native(self) -> Any:
