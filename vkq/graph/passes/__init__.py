@@ -12,6 +12,7 @@ from .branches import side_by_side
 from .chains import chain_elements
 from .columns import take_columns
 from .constants import fold_weights
+from .expands import move_expands
 from .floats import to_float_layers
 from .guards import without_guards
 from .halves import widen_dequantized
@@ -34,6 +35,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     hold_types,
     find_normalizations,
     simplify,
+    move_expands,
     without_guards,
     fuse_attention,
     plain_products,
@@ -48,6 +50,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     take_columns,
     join_transposes,
     simplify,
+    move_expands,
     to_tables,  # again: the passes since then removed readers of intermediate values
     quantize_in_convolutions,
     side_by_side,

@@ -6,6 +6,8 @@
 | Flatten, Squeeze, Unsqueeze | Reshape |
 | Split | Slices |
 | Gather of neighbours | Slice |
+| Gather of everything in order | Reshape |
+| Expand, Where, And, Or that copy an input | the input, or Expand |
 | GlobalMaxPool, means, maxima | pools |
 | pools of float16 | pools of float32 |
 | Sum | Add |
@@ -22,6 +24,7 @@ from ...numerics.qparams import QDType, QParams, are_scales
 from ..graph import Graph, Node
 from ..operators.movement import parts
 from ..operators.operator import Inputs, axis_of
+from .identities import COPIES, copied, reshape
 from .reductions import POOLS, as_pool
 from .sweep import Sweep, scalar, swept
 
@@ -29,7 +32,7 @@ WINDOWS = ("MaxPool", "AveragePool")
 RESHAPES = ("Flatten", "Squeeze", "Unsqueeze")
 REWRITTEN = (
     "Identity", "Dropout", "Cast", *RESHAPES, "Reshape", "QuantizeLinear", "DequantizeLinear", "Split",
-    "Gather", "Sum", "GlobalMaxPool", *POOLS, *WINDOWS,
+    "Gather", "Sum", "GlobalMaxPool", *POOLS, *WINDOWS, *COPIES,
 )  # fmt: skip
 
 
@@ -52,6 +55,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
         return _split(sweep, node)
     if node.op == "Gather":
         return _gather(sweep, node)
+    if node.op in COPIES:
+        return copied(sweep, node)
     if node.op == "Sum" and len(node.inputs) == 2:
         sweep.emit("Add", node.inputs, node.outputs[0], node.source)
         return True
@@ -79,19 +84,12 @@ def _keeps_its_type(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """Replace successive Reshapes by one with constant sizes; remove a Reshape that keeps the shape."""
-    given = sweep.specs[node.inputs[0]].shape
+    """Replace a Flatten, Squeeze, Unsqueeze or Reshape by one Reshape to constant sizes, or by none."""
     sweep.keep(node)
     shape = sweep.specs[node.outputs[0]].shape
     sweep.nodes.pop()
-    before, source = sweep.producer(node.inputs[0], "Reshape"), node.inputs[0]
-    if before is not None:
-        source, given = before.inputs[0], sweep.specs[before.inputs[0]].shape
-    if shape == given:
-        del sweep.made[node.outputs[0]]
-        sweep.alias(node.outputs[0], source)
-        return True
-    sweep.reshape(source, shape, node.outputs[0], node.source)
+    del sweep.made[node.outputs[0]]
+    reshape(sweep, node.inputs[0], shape, node.outputs[0], node.source)
     return True
 
 
@@ -139,9 +137,10 @@ def slice_of(sweep: Sweep, node: Node, x: str, y: str, axis: int, first: int, en
 
 
 def _gather(sweep: Sweep, node: Node) -> bool:
-    """Replace a Gather of one slice, or of neighbouring slices, by a Slice."""
+    """Replace a Gather of one slice or of neighbouring slices by a Slice, and a Gather of all slices in their
+    order by a Reshape."""
     index, shape = sweep.array(node.inputs[1]), sweep.specs[node.inputs[0]].shape
-    if index is None or index.ndim > 1 or not index.size:
+    if index is None or not index.size:
         return False
     axis = axis_of(node, len(shape), 0)
     given = index.reshape(-1).astype(np.int64)
@@ -149,9 +148,12 @@ def _gather(sweep: Sweep, node: Node) -> bool:
     first, end = int(wanted[0]), int(wanted[0]) + len(wanted)
     if (np.diff(wanted) != 1).any() or first < 0 or end > shape[axis]:
         return False
-    if index.ndim:
-        slice_of(sweep, node, node.inputs[0], node.outputs[0], axis, first, end)
+    part, whole = node.inputs[0], end - first == shape[axis]
+    if index.ndim > 1 and not whole:
+        return False
+    if index.ndim == 1 and not whole:
+        slice_of(sweep, node, part, node.outputs[0], axis, first, end)
         return True
-    part = slice_of(sweep, node, node.inputs[0], "", axis, first, end)
-    sweep.reshape(part, (*shape[:axis], *shape[axis + 1 :]), node.outputs[0], node.source)
+    part = part if whole else slice_of(sweep, node, part, "", axis, first, end)
+    reshape(sweep, part, (*shape[:axis], *index.shape, *shape[axis + 1 :]), node.outputs[0], node.source)
     return True
