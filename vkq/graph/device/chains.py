@@ -10,6 +10,7 @@ from ...numerics.qparams import QParams
 from ...runtime.builder import Value
 from ..graph import Node
 from .context import BYTES, Context, DeviceOperator, anything, unnamed
+from .layouts import wanted
 
 
 def _as_numbers(dtype: str) -> QParams:
@@ -29,8 +30,10 @@ def _chain(context: Context, node: Node) -> tuple[Value, ...]:
         inputs.append(value)
     found = chained(b, chain, inputs, node.attributes["shape"])
     return tuple(
-        unnamed(context, quantized(b, value, _as_numbers(dtype))) if dtype in BYTES else value
-        for value, dtype in zip(found, node.attributes["gives"], strict=True)
+        unnamed(context, quantized(b, value, _as_numbers(dtype), wanted(context, name)))
+        if dtype in BYTES
+        else value
+        for value, dtype, name in zip(found, node.attributes["gives"], node.outputs, strict=True)
     )
 
 

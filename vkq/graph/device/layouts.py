@@ -17,7 +17,7 @@ from .layers import conv_of, linear_of
 KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat", "Transpose")
 KEEP_WHOLE = ("add", "sub", "mul")
 # The number of data operands of each operator; all other operators have one.
-OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 3}
+OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 4}
 
 
 def wanted(context: Context, name: str) -> str | None:

@@ -15,6 +15,7 @@ import numpy as np
 from ...kernels.chain import MOST_BUFFERS, fits
 from ...numerics.described import takes
 from ..graph import Array, Graph, Node, Spec
+from ..operators import elementwise
 from ..operators.elementwise import normalization
 from .joined import join
 from .links import BYTES, Element, Writer, element_of
@@ -28,12 +29,14 @@ MORE = 2
 
 def chain_elements(graph: Graph) -> Graph:
     """Replace element-wise operators by chains."""
-    return _Chains(swept(graph, _plainer, *VARIADIC, "Mean", "Pow", "BatchNormalization")).run()
+    return _Chains(swept(graph, _plainer, *VARIADIC, "Mean", "Pow", "BatchNormalization", "where")).run()
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
     """Rewrite operators with several operands as binary operators, BatchNormalization as a product and a sum,
-    and common powers as products."""
+    common powers as products, and selections from two 8-bit numbers as selections from integers."""
+    if node.op == "where":
+        return _selection(sweep, node)
     dtype = sweep.specs[node.inputs[0]].dtype if node.input(0) else ""
     if node.op in (*VARIADIC, "Mean") and len(node.inputs) > 2 and takes(node.op, dtype):
         total = node.inputs[0]
@@ -56,6 +59,20 @@ def _plainer(sweep: Sweep, node: Node) -> bool:
     factor, addend = (value.astype(dtype).reshape(shape) for value in normalization(node, known))
     product = sweep.emit("Mul", [node.inputs[0], sweep.constant(factor, "factor")], source=node.source)
     sweep.emit("Add", [product, sweep.constant(addend, "addend")], node.outputs[0], node.source)
+    return True
+
+
+def _selection(sweep: Sweep, node: Node) -> bool:
+    """Let the chain that computes flags also select one of two 8-bit numbers."""
+    flags, result = sweep.specs[node.inputs[0]], sweep.specs[node.outputs[0]]
+    numbers = [scalar(sweep.array(name)) for name in node.inputs[1:]]
+    computed = flags.dtype == "bool" and sweep.producer(node.inputs[0], *elementwise.OPERATORS) is not None
+    plain = node.attributes["a"] == node.attributes["b"] == node.attributes["y"]
+    if not (computed and plain) or None in numbers or flags.shape != result.shape:
+        return False
+    names = [sweep.constant(np.array(number, np.int32), "number") for number in numbers]
+    whole = sweep.emit("Where", [node.inputs[0], *names], source=node.source)
+    sweep.emit("Cast", [whole], node.outputs[0], node.source, to=result.dtype)
     return True
 
 
