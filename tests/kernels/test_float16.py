@@ -72,7 +72,7 @@ def in_float32(source: str) -> str:
         step, "parts[i][j] = half_rounded4(parts[i][j] + half_rounded4(values[i][k] * weights));"
     )
     source = source.replace("f16vec4", "vec4").replace("writeonly buffer Y", "buffer Y")
-    before, found, after = source.partition("layout(local_size")
+    before, found, after = source.partition("layout(constant_id = 0)")
     words = sixteen_bits.words() if "#define FLOAT16_IMAGES 1" in source else ""
     return before + words + ROUNDED + found + after
 
