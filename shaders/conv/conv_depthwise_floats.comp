@@ -17,11 +17,12 @@
 #extension GL_EXT_shader_16bit_storage : require
 #endif
 
+layout(local_size_x_id = 0) in;
 #include "float_numbers.glslh"
 #include "push.glslh"
 #include "workgroup.glslh"
 
-// The taps declare the workgroup, the buffers and
+// The taps declare LOCAL_X (and LOCAL_Y), the buffers and
 //   LINES                        input lines that the output lines read
 //   void begin()                 set the position, and load the weights
 //   void multiply_line(uint k)   multiply input line k (counted from the first) by the taps that read it

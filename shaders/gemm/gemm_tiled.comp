@@ -28,12 +28,13 @@
 #endif
 
 #include "sizes.glslh"
+layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
 #include "push.glslh"
 #include "workgroup.glslh"
 
-// The products declare the local size, the buffers and
+// The products declare the buffers and
 //   void begin()          set the position and clear the sums
 //   void sum_products()   add all products of this invocation
 //   void finish()         convert and store the sums

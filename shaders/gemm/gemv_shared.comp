@@ -26,11 +26,12 @@
 #endif
 
 #include "sizes.glslh"
+layout(local_size_y_id = 1) in;
 #include "float_numbers.glslh"
 #include "push.glslh"
 #include "workgroup.glslh"
 
-// The products declare the workgroup, the buffers and
+// The products declare LOCAL_X and LOCAL_Y, the buffers and
 //   SLICE, along              chunks or blocks of k in a slice, and in all
 //   void begin()              set the position, and request the first weights
 //   void bring(uint slice)    load a slice of x to shared memory; its first chunk is `slice`
