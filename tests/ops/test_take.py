@@ -5,7 +5,7 @@ import pytest
 
 import vkq
 from vkq.layout.extent import BLOCKED, IMAGE, MATRIX
-from vkq.ops.take import concatenated_words
+from vkq.ops.take import concatenated_words, gathered
 from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 from vkq.runtime.tensor import Tensor
@@ -86,6 +86,38 @@ def test_concat_words(device: vkq.Device, axis: int, dtype: str) -> None:
     tensors, b = [Tensor.from_numpy(a, device) for a in arrays], Builder(device)
     plan = b.plan(concatenated_words(b, [b.input(tensor.spec) for tensor in tensors], axis))
     np.testing.assert_array_equal(run(plan, tensors).numpy(), np.concatenate(arrays, axis))
+
+
+# Shapes of x and of ids, and the axis; the variants for 8-bit, float16 and 32-bit elements.
+ROWS = [
+    ((9, 12), (7,), 0, ("bytes", "words", "vectors")),
+    ((5, 7), (2, 3), 0, ("bytes", "", "words")),
+    ((3, 6, 10), (5,), 1, ("bytes", "words", "words")),
+    ((6, 5, 8), (3,), 0, ("bytes", "vectors", "vectors")),
+    ((2, 3, 2, 4), (5,), 1, ("", "vectors", "vectors")),
+    ((4, 9), (2,), 1, ("", "", "words")),
+    ((11,), (3, 4), 0, ("", "", "words")),
+    ((2, 9), (1, 2, 3), 0, ("", "", "words")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "count", "axis", "variants"), ROWS, ids=str)
+def test_gathered_rows(
+    device: vkq.Device, dtype: str, shape: tuple[int, ...], count: tuple[int, ...], axis: int,
+    variants: tuple[str, str, str],
+) -> None:  # fmt: skip
+    """Rows are copied in one dispatch if they are whole words in both layouts. Ids count from the end, and
+    those beyond the axis read the nearest row."""
+    size = shape[axis]
+    ids = np.random.default_rng(3).integers(-size - 3, size + 3, count).astype(np.int32)
+    tensors, b = [Tensor.from_numpy(a, device) for a in (numbers(shape, dtype), ids)], Builder(device)
+    x, places = (b.input(tensor.spec) for tensor in tensors)
+    plan = b.plan(gathered(b, x, places, axis))
+    variant = variants[0] if dtype in ("int8", "uint8") else variants[1 if dtype == "float16" else 2]
+    assert (f"gather_rows__element:{variant}" in plan.variants) == (len(plan.steps) == 1) == bool(variant)
+    nearest = np.clip(np.where(ids < 0, ids + size, ids), 0, size - 1)
+    np.testing.assert_array_equal(run(plan, tensors).numpy(), np.take(numbers(shape, dtype), nearest, axis))
 
 
 def test_every_fill_of_a_type(any_device: vkq.Device) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..arguments import checked, integer
 from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted
+from ..kernels.gather import gathered_rows
 from ..kernels.move import Moved, move, strides
 from ..kernels.repack import repacked
 from ..kernels.strided import contiguous, gathered_halves, strided
@@ -83,6 +84,9 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
         )
     if not math.prod(whole):
         return b.new(Spec(whole, x.spec.dtype, None, x.spec.qparams))
+    rows = gathered_rows(b, x, ids, axis, whole)
+    if rows is not None:
+        return rows
     index = b.new(Spec(whole, "int32"))
     push: dict[str, int | float] = {
         "elements": index.spec.size, "ids": at.size, "axis": shape[axis],

@@ -1,0 +1,59 @@
+// y = take(x, id, axis): parts of x, chosen by ids on the device. A negative id counts from the end of the
+// axis; an id outside the axis reads the nearest element.
+//
+// BYTES   x, y: kPackedInt8_4H4W, whose rows are the last axis. One invocation copies four columns of four
+//         rows of y; its neighbours copy the next columns.
+// else    x, y: row-major rows of ELEMENT (32-bit words, or vectors of four). One invocation copies one.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 1) const bool ALONE = false;  // the axis is the first one, and each id chooses one row
+
+#if BYTES
+#define ELEMENT ivec4
+layout(set = 0, binding = 0) readonly buffer X { int x[]; };
+#else
+layout(set = 0, binding = 0) readonly buffer X { ELEMENT x[]; };
+#endif
+layout(set = 0, binding = 1) readonly buffer Id { int id[]; };
+layout(set = 0, binding = 2) writeonly buffer Y { ELEMENT y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint elements;  // elements of y
+  uint width;     // elements of a row
+  uint rows;      // rows of y
+  uint inner;     // rows that an id chooses
+  uint ids;
+  int axis;       // length of the axis
+} p;
+
+#include "workgroup.glslh"
+
+// Return the row of x from which a row of y is copied.
+uint source_of(uint row) {
+  uint whole = ALONE ? row : row / p.inner, part = row - whole * p.inner;
+  uint outer = ALONE ? 0u : whole / p.ids;
+  int at = id[whole - outer * p.ids];
+  at = clamp(at < 0 ? at + p.axis : at, 0, p.axis - 1);
+  return ALONE ? uint(at) : (outer * uint(p.axis) + uint(at)) * p.inner + part;
+}
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  if (i < p.elements) {
+    uint row = i / p.width, column = i - row * p.width;
+#if BYTES
+    ivec4 words;
+    [[unroll]] for (uint k = 0u; k < 4u; k++) {
+      uint from = source_of(min(4u * row + k, p.rows - 1u));  // rows of padding repeat the last one
+      words[k] = x[4u * ((from >> 2) * p.width + column) + (from & 3u)];
+    }
+    y[i] = words;
+#else
+    y[i] = x[source_of(row) * p.width + column];
+#endif
+  }
+}

@@ -1,0 +1,54 @@
+"""Rows of an array, chosen by ids on the device: one dispatch that copies words or vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from ..layout.extent import CONTIGUOUS, MATRIX, NUMBERS, Spec
+from ..runtime.builder import Builder, Value
+from ..shader.catalog import catalog
+from .weights import ceil4
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """A variant of gather_rows.comp with its sizes: elements of a row, and rows that an id chooses."""
+
+    variant: str
+    width: int
+    inner: int = 1
+
+
+def _form(x: Spec, y: Spec, axis: int) -> _Form | None:
+    """Return how the rows are copied; None if they are not whole elements of a variant."""
+    if x.layout == y.layout == MATRIX:
+        last = len(x.shape) - 1
+        return _Form("bytes", ceil4(x.shape[-1]), math.prod(x.shape[axis + 1 : -1])) if axis < last else None
+    if x.layout != CONTIGUOUS:
+        return None
+    size = math.prod(x.shape[axis + 1 :]) * NUMBERS[x.dtype].itemsize  # bytes that an id chooses
+    if size % 16 == 0:
+        return _Form("vectors", size // 16)
+    return _Form("words", size // 4) if size % 4 == 0 else None
+
+
+def gathered_rows(b: Builder, x: Value, ids: Value, axis: int, shape: Sequence[int]) -> Value | None:
+    """Add ``np.take(x, ids, axis)`` of this *shape* to a plan (`vkq.ops.take.gathered`). Return None if the
+    layouts of x and the result do not have whole rows."""
+    y = Spec(shape, x.spec.dtype, None, x.spec.qparams)
+    form = _form(x.spec, y, axis)
+    if form is None:
+        return None
+    outer, count, length = math.prod(x.spec.shape[:axis]), ids.spec.size, x.spec.shape[axis]
+    rows = outer * count * form.inner
+    push: dict[str, int | float] = {
+        "elements": form.width * (ceil4(rows) if form.variant == "bytes" else rows), "width": form.width,
+        "rows": rows, "inner": form.inner, "ids": count, "axis": length,
+    }  # fmt: skip
+    variant = catalog().find("gather_rows__element", of=form.variant)
+    program = b.device.program(variant, {"ALONE": outer == form.inner == 1})
+    made = b.new(y)
+    b.dispatch(program, [x, ids, made], push)
+    return made
