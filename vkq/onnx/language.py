@@ -28,7 +28,9 @@ class LanguageModel:
     needed.
 
     device, fallback, kv_cache: as in `InferenceSession`. kv_cache="int8" takes about a quarter of the memory
-    of float32 caches. Raises ModelError for another folder, or a model with inputs that vkq does not know.
+    of float32 caches, or half of float16's; docs/models.md bounds the error of each attention.
+
+    Raises ModelError for another folder, or a model with inputs that vkq does not know.
     """
 
     @checked
