@@ -24,6 +24,11 @@ SUFFIXES = (".comp", ".glslh", ".glsl", ".cpp", ".hpp", ".yaml", ".yml")
 # Most lines of a file. A test module may have any length.
 MODULE_LINES = {"vkq/**/*.py": 300, "vkq/**/*.?pp": 300, "shaders/**/*.comp": 200, "shaders/**/*.glslh": 200}
 LONG_MODULES: dict[str, str] = {}  # path: the reason why the file is not split
+# Most sources of GEMM, GEMV and convolution: a new kind of operands is an include of one of them
+# (shaders/README.md). The other sources of their folders pack operands.
+PRODUCTS, PACKING = 18, {"halves_weights", "runs_q8csw"}
+SHADER_FILE = re.compile(r"\b[a-z0-9_]+\.(?:comp|glslh)\b")
+GENERATED = {"push.glslh", "sizes.glslh", "any.glslh"}  # includes without files, except layouts
 PYTHON = ("vkq", "tests", "benchmarks", "examples")
 LONG_FUNCTIONS = {
     "tests/graph/graphs.py models": "one draw, with a branch of two lines for each kind of node",
@@ -122,6 +127,26 @@ def test_files_fit() -> None:
             if len(path.read_text(encoding="utf-8").splitlines()) > most
         }
     assert long == LONG_MODULES.keys()
+
+
+def test_products_share_their_sources() -> None:
+    """Few sources compute products, and shaders/README.md lists each of them."""
+    products = {path.stem for path in sources("shaders/gemm/*.comp", "shaders/conv/*.comp")} - PACKING
+    listed = re.findall(r"^\| `(\w+)` \|.*\|.*\|$", (ROOT / "shaders/README.md").read_text(), re.MULTILINE)
+    assert len(products) <= PRODUCTS
+    assert products <= set(listed)
+
+
+def test_shader_files_are_named_as_they_are() -> None:
+    """A shader file that a comment, an include or a docstring names exists."""
+    present = {path.name for path in sources("shaders/**/*.comp", "shaders/**/*.glslh")} | GENERATED
+    named = [
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in sources("shaders/**/*.*", "layouts/*.md", "vkq/kernels/*.py", "vkq/probe/*.py")
+        for name in SHADER_FILE.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert named
+    assert [(where, name) for where, name in named if name not in present] == []
 
 
 def test_a_name_means_one_thing() -> None:
