@@ -5,9 +5,12 @@ import pytest
 
 import vkq
 from vkq.device.profiles import preferred
-from vkq.layout.extent import PIXELS
+from vkq.kernels.quantize import dequantized
+from vkq.layout.extent import BLOCKED, MATRIX, PIXELS
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.quantize import dequantize, quantize
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
 
 from .run import assert_same_bits
 
@@ -80,6 +83,25 @@ def test_dequantize_every_value(dtype: str, device: vkq.Device) -> None:
         q = vkq.QParams(scale, 9, dtype)  # type: ignore[arg-type]
         with np.errstate(over="ignore"):
             assert_same_bits(vkq.dequantize(values, q, device=device), dequantize(values, q))
+
+
+ROWS = [
+    ((5, 12), MATRIX, "rows:4h4w"), ((2, 3, 2, 8), MATRIX, "rows:4h4w"), ((9, 4), MATRIX, "rows:4h4w"),
+    ((7, 20), BLOCKED, "rows:16c"), ((3, 1, 36), BLOCKED, "rows:16c"), ((6, 8, 1, 1), BLOCKED, "rows:16c"),
+    ((5, 7), MATRIX, "element"), ((5, 18), BLOCKED, "pixels:16c"), ((2, 8, 3, 1), BLOCKED, "pixels:16c"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "layout", "name"), ROWS, ids=str)
+def test_rows_of_whole_words_become_vectors(
+    shape: tuple[int, ...], layout: str, name: str, device: vkq.Device
+) -> None:
+    x = np.random.default_rng(6).integers(0, 256, shape).astype(np.uint8)
+    q = vkq.QParams(0.0371, 117, "uint8")
+    tensor, b = vkq.Tensor.from_numpy(x, device, layout, q), Builder(device)
+    plan = b.plan(dequantized(b, b.input(tensor.spec), q))
+    assert plan.variants == (f"dequantize_q8ta__{name}",)
+    assert_same_bits(run(plan, [tensor]).numpy(), dequantize(x, q))
 
 
 def test_empty_and_scalar(device: vkq.Device) -> None:

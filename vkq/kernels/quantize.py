@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..errors import DTypeError
-from ..layout.extent import BLOCKED, PIXELS, Spec, extent_of, layout_number
+from ..layout.extent import BLOCKED, MATRIX, PIXELS, Spec, extent_of, layout_number
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed_zero_point
 from ..runtime.builder import Builder, Value
@@ -16,6 +16,8 @@ from .weights import ceil4
 # For scales in this range, the reciprocal is a normal float, as is its product with the scale.
 INVERSES = (2.0**-100, 2.0**100)
 SAFE = 0.5 - 2.0**-20
+# Layouts of rows -> the layouts' names in variants.
+VECTORS = {MATRIX: "4h4w", BLOCKED: "16c"}
 
 
 def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Value:
@@ -60,19 +62,30 @@ def steps_of(scale: float, zero: int) -> dict[str, int | float]:
 
 def dequantized(b: Builder, x: Value, q: QParams) -> Value:
     """Dequantize 8-bit values to float32."""
-    y = b.new(Spec(x.spec.shape, "float32"))
+    y, s = b.new(Spec(x.spec.shape, "float32")), x.spec
     if y.spec.size:
-        n, c, h, w = x.spec.extent
-        push: dict[str, int | float] = {
-            "n": n, "c": c, "h": h, "w": w, "scale": q.scale, "zero_point": signed_zero_point(q),
-        }  # fmt: skip
-        if x.spec.layout in PIXELS:
-            variant = catalog().find("dequantize_q8ta__pixels", layout=PIXELS[x.spec.layout])
-            program = b.device.program(variant)
-            push["threads"] = -(-c // 16) * n * h * w
+        n, c, h, w = s.extent
+        push: dict[str, int | float] = {"scale": q.scale, "zero_point": signed_zero_point(q)}
+        constants: dict[str, Constant] = {}
+        if rows := _rows(s):
+            variant = catalog().find("dequantize_q8ta__rows", layout=VECTORS[s.layout])
+            push |= rows
+        elif s.layout in PIXELS:
+            variant = catalog().find("dequantize_q8ta__pixels", layout=PIXELS[s.layout])
+            push |= {"n": n, "c": c, "h": h, "w": w, "threads": -(-c // 16) * n * h * w}
         else:
-            constants = {"LAYOUT": layout_number(x.spec.layout)}
-            program = b.device.program(catalog().find("dequantize_q8ta__element"), constants)
-            push["elements"] = x.spec.size
-        b.dispatch(program, [x, y], push)
+            variant = catalog().find("dequantize_q8ta__element")
+            constants["LAYOUT"] = layout_number(s.layout)
+            push |= {"n": n, "c": c, "h": h, "w": w, "elements": s.size}
+        b.dispatch(b.device.program(variant, constants), [x, y], push)
     return y
+
+
+def _rows(x: Spec) -> dict[str, int | float]:
+    """Return the push constants of dequantize_rows.comp, or nothing if x has no rows of whole words."""
+    n, c, h, w = x.extent
+    rows, columns = (n, c) if x.layout == BLOCKED else (h, w)
+    if x.layout not in VECTORS or columns % 4 or (x.layout == BLOCKED and (h, w) != (1, 1)):
+        return {}
+    lines = rows if x.layout == BLOCKED else ceil4(rows)
+    return {"rows": rows, "width": columns // 4, "threads": lines * (columns // 4)}
