@@ -157,7 +157,8 @@ def test_text(
     (path / "tokenizer.json").write_text("{}")
     assert list(model.write("AB", 5)) == ["é", "é", "\ufffd"]
     monkeypatch.setattr("vkq.runtime.opened._default", any_device)
-    monkeypatch.setattr(sys, "argv", ["07_generate.py", str(path), "AB", "--count", "5", "--top-k", "3"])
+    options = ["--count", "5", "--top-k", "3", "--kv-cache", "int8"]
+    monkeypatch.setattr(sys, "argv", ["07_generate.py", str(path), "AB", *options])
     runpy.run_path(str(ROOT / "examples" / "07_generate.py"), run_name="__main__")
     assert capsys.readouterr().out.startswith("ABéé\ufffd\n3 pieces of text in ")
 
