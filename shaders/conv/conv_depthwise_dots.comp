@@ -48,7 +48,7 @@ layout(set = 0, binding = 3) buffer Y { Element y[]; };
 // The strips define
 //   STRIPS                       the input columns or lines that the output pixels read
 //   bool locate(uint i)          find the pixels and channels of invocation i; false if there are none
-//   void begin()                 the places of the inputs, the weights and parameters
+//   void begin()                 find the inputs, and load what all strips need
 //   void multiply_strip(int k)   add the products of input column or line k
 //   void store_results()         requantize and store the results
 #if TALL

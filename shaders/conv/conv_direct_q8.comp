@@ -44,9 +44,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "workgroup.glslh"
 #define INVOCATIONS (LOCAL_X * LOCAL_Y)
 // The taps are multiplied by
-//   void begin_taps(Block b)                the block's inputs and its first weights
-//   void multiply_line(Line line, Block b)  the next line of taps, for all channels that the block reads
-//   void finish(Block b, out ivec4 acc[4])  the accumulators of four pixels, with offsets
+//   void begin_taps(Block b)                find the block's inputs and its first weights
+//   void multiply_line(Line line, Block b)  multiply the next line of taps, for all channels of the block
+//   void finish(Block b, out ivec4 acc[4])  return the accumulators of four pixels, with offsets
 #if DEPTHWISE
 #include "conv_taps_depthwise.glslh"
 #else

@@ -9,11 +9,10 @@
 //           channels of one group.
 // Needs     shuffles; no shared memory and no barrier.
 //
-//   int8 weights:  c -->   0 | 1 | 2 | .. LANES-1 |    channels in: which lane reads them, of ROWS pixels
-//   float weights: w -->   0 | 1 | 2 | .. LANES-1 |    columns of a line of x: which lane reads them
-//                        +---+---+---+------------+
-//                  y     | 0 | 1 | 2 | .. LANES-1 |    blocks of four channels: which lane has their ROWS x
-//                        +---+---+---+------------+    4 sums; shuffles give what a lane read to all lanes
+//   channels -->  0 | 1 | 2 | .. LANES-1 |    int8 weights: which lane reads channels in, of all ROWS pixels
+//   columns  -->  0 | 1 | 2 | .. LANES-1 |    FLOAT_WEIGHTS: which lane reads columns of a line of x
+//               +---+---+---+------------+    a subgroup: shuffles give what a lane has read to all lanes
+//         y     | 0 | 1 | 2 | .. LANES-1 |    blocks of four channels: which lane has their ROWS x 4 sums
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -45,10 +44,10 @@ uint image, group, n4, oh, ow;  // position of the first pixel, and the lane's c
 #define own_n4 min(n4, p.n4 - 1u)
 
 // Lines of taps are multiplied by
-//   AT_ONCE                        the input channels of a line of taps
-//   void begin_lines()             the first line of the group's first channels
-//   void multiply_line(uint kh, uint h)   line kh of the taps of AT_ONCE channels, which reads line h of x
-//   void next_line(bool last)      the next line; last: the first line of the next AT_ONCE channels
+//   AT_ONCE                    the input channels of a line of taps
+//   void begin_lines()         go to the first line of the group's first channels
+//   void multiply_line(uint kh, uint h)   multiply line h of x by line kh of the taps of AT_ONCE channels
+//   void next_line(bool last)  go to the next line; last: to the first line of the next AT_ONCE channels
 // Push constants are read before the loop over lines, and there is a single loop: in a loop, lavapipe reads
 // push constants for each lane, and in nested loops it blends all sums twice in every iteration of each.
 #if FLOAT_WEIGHTS

@@ -1,6 +1,7 @@
 // Y[M,N] = X[M,K] W[N,K]^T for few rows of floats like gemv_split.comp, with x in shared memory, a slice of
 // k at a time: int8 weights, a single row with weights in groups (GROUPED, ROW), or several rows with such
-// weights (GROUPED). It is for devices bound by memory latency or by instructions, and not by memory.
+// weights (GROUPED). It is for devices bound by memory latency or by
+// instructions.
 //
 // Memory    as gemv_split.comp.
 // Threads   a workgroup is blocks of columns x parts of k. Chunks or blocks of k are assigned to the parts
@@ -32,11 +33,11 @@ layout(local_size_y_id = 1) in;
 #include "workgroup.glslh"
 
 // The products declare LOCAL_X and LOCAL_Y, the buffers and
-//   SLICE, along              chunks or blocks of k in a slice, and in all
-//   void begin()              set the position, and request the first weights
-//   void bring(uint slice)    load a slice of x to shared memory; its first chunk is `slice`
-//   void multiply_slice(uint slice)   add its products to this invocation's sums
-//   void store_results()      add the parts' sums, convert and store them
+//   SLICE, along             chunks or blocks of k in a slice, and in all
+//   void begin()             set the position, and request the first weights
+//   void bring(uint slice)   load the slice of x whose first chunk is `slice` to shared memory
+//   void multiply_slice(uint slice)   add the slice's products to this invocation's sums
+//   void store_results()     add the parts' sums, convert and store them
 #if !GROUPED
 #include "shared_floats.glslh"
 #elif ROW

@@ -29,9 +29,9 @@ layout(local_size_x_id = 0, local_size_y_id = 1) in;
 #include "push.glslh"
 #include "workgroup.glslh"
 
-// The products declare the buffers, LOCAL_X, LOCAL_Y and
-//   PART, MOST_ROWS        the type of the sums of four columns; most rows
-//   void multiply()        set `sums` of ROWS rows to the products of this invocation's part of k
+// The products declare the buffers, LOCAL_X, LOCAL_Y and `sums` of ROWS rows, include split_sum.glslh for the
+// type of these sums, and define
+//   void multiply()        set `sums` to the products of this invocation's part of k
 //   void store_results()   convert and store the sums; called by all invocations
 #define part gl_LocalInvocationID.y
 #if INT8

@@ -62,9 +62,9 @@ float number(uint c, uint what);  // of channel c
 // The matrices are assembled and multiplied by
 //   void begin_rows()                     set the first row, of ROW_TILES tiles of rows
 //   void find_places()                    find the offsets of this invocation's words in a chunk
-//   void load(uint t), multiply(uint t)   chunk t of the subgroup
+//   void load(uint t), multiply(uint t)   load and multiply chunk t of the subgroup
 //   void load_zeros()                     make matrices of the zero points `zero`, through shared memory
-//   void clear_sums(), share_sums()       the subgroup's sums; share: store them to shared memory
+//   void clear_sums(), share_sums()       clear the subgroup's sums, and store them to shared memory
 //   void store_results()                  add the sums of all subgroups, scale and store them
 // They use the subgroup's part of `tile`, which begins at `mine`: places and zero points, later sums.
 #ifdef BRAIN
