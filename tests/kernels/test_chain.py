@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.kernels.chain import Chain, Link, chained, collapsed, fits
+from vkq.kernels.chain import Chain, Link, chained, collapsed, fits, packs
 from vkq.layout.extent import Spec
 from vkq.numerics.described import LOGIC, REAL, TESTS, WHOLE, WHOLE_TESTS, takes
 from vkq.numerics.fixed import coded
@@ -24,17 +24,17 @@ EDGES = np.float32([0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 8388607.5, 65504, 65520
                     88.72, -87.4, 3.4e38, np.inf, -np.inf, np.nan])  # fmt: skip
 
 
-def run(device: vkq.Device, chain: Chain, *arrays: np.ndarray) -> list[np.ndarray]:
+def run(device: vkq.Device, chain: Chain, *arrays: np.ndarray, held: Any = ()) -> list[np.ndarray]:
     b = Builder(device)
     stored = [array.astype(np.int32) if array.dtype == bool else array for array in arrays]
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    results = chained(b, chain, [b.input(Spec(a.shape, a.dtype.name)) for a in stored], shape)
+    results = chained(b, chain, [b.input(Spec(a.shape, a.dtype.name)) for a in stored], shape, held)
     plan = b.plan(*results)
     assert len(plan.steps) == 1
     outputs = [Tensor.of(device, spec) for spec in plan.results]
     inputs = [Tensor.from_numpy(a, device=device) for a in stored]
     device.add(plan, [x.buffer for x in inputs], [y.buffer for y in outputs])
-    types = [chain.types[i] for i in chain.results]
+    types = [own or chain.types[i] for own, i in zip(held or ("",) * 4, chain.results, strict=False)]
     return [y.numpy().astype(bool if t == "bool" else t) for y, t in zip(outputs, types, strict=True)]
 
 
@@ -157,6 +157,33 @@ def test_many(device: vkq.Device) -> None:
     r = np.random.default_rng(5)
     for shape in ((5, 131071), (1 << 19,)):
         compared(device, chain, r.normal(0, 1, shape).astype(f), r.normal(0, 1, shape[-1:]).astype(f))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 8), (1, 6, 20), (2, 3, 5, 12), (130, 9000)], ids=str)
+def test_bytes(device: vkq.Device, shape: tuple[int, ...]) -> None:
+    """A chain stores integers as bytes, saturated, beside a float32 result; rows are padded to a multiple of
+    four, and an operand is broadcast."""
+    f = "float32"
+    whole = Link("Cast", (2,), f, "int32", (("to", "int32"),))
+    steps = (Link("Add", (0, 1), f, f), whole, Link("Cast", (3,), "int32", f, (("to", f),)))
+    chain, r = Chain((f, f), (), steps, (4, 2, 4)), np.random.default_rng(7)
+    arrays = [r.normal(60, 150, shape).astype(f), r.normal(0, 20, shape[-1:]).astype(f)]
+    arrays[0].reshape(-1)[:2] = 3e9, -3e9
+    assert packs(chain, [a.shape for a in arrays], shape)
+    signed, real, unsigned = run(device, chain, *arrays, held=("int8", "", "uint8"))
+    want, sums, _ = chain.computed(*arrays)
+    same(real, sums)
+    same(signed, np.clip(want, -128, 127).astype(np.int8))
+    same(unsigned, np.clip(want, 0, 255).astype(np.uint8))
+
+
+def test_chains_that_store_no_bytes() -> None:
+    to = (Link("Cast", (0,), "float32", "float16", (("to", "float16"),)),)
+    half, real = Chain(("float32",), (), to, (1,)), one("Exp", "float32", "float32")
+    assert packs(real, [(3, 8)], (3, 8))
+    assert not packs(half, [(3, 8)], (3, 8))
+    assert not packs(real, [(3, 6)], (3, 6))
+    assert not packs(real, [()], ())
 
 
 def test_empty(any_device: vkq.Device) -> None:

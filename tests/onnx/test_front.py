@@ -3,6 +3,7 @@ give ONNX Runtime's bytes in few dispatches."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,9 @@ class Written:
         return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
-def masked(batch: int) -> bytes:
-    """Return a model that adds a mask (batch, 1, tokens, tokens) of 0 and -10 to scores, from the tokens to
-    be seen (batch, tokens)."""
-    w, places = Written(), np.arange(batch * TOKENS).reshape(batch, 1, 1, TOKENS)
+def mask_of(w: Written, batch: int) -> str:
+    """Return a mask (batch, 1, tokens, tokens) of 0 and -10 from the tokens to be seen, (batch, tokens)."""
+    places = np.arange(batch * TOKENS).reshape(batch, 1, 1, TOKENS)
     flags = w.op("Flatten", w.op("Cast", "mask", to=BOOL), axis=2)
     seen = w.op("Reshape", flags, w.constant([-1, 1]))
     seen = w.op("Gather", seen, w.constant(places), axis=0)
@@ -61,24 +61,46 @@ def masked(batch: int) -> bytes:
     seen = w.op("And", w.constant(np.ones((1, 1, TOKENS, 1), bool)), seen)
     seen = w.op("Expand", seen, w.constant([batch, 1, TOKENS, TOKENS]))
     hidden = w.op("Where", seen, w.constant(np.float32(0)), w.constant(np.float32(-10)))
-    w.held(w.op("Add", w.held("scores"), w.held(hidden, 0.0392, 255)), 0.07, 200, "y")
-    shapes = {"mask": (INT64, (batch, TOKENS)), "scores": (FLOAT, (batch, HEADS, TOKENS, TOKENS))}
+    return w.held(hidden, 0.0392, 255)
+
+
+def masked_scores(batch: int) -> bytes:
+    w = Written()
+    w.held(w.op("Add", w.held("x"), mask_of(w, batch)), 0.07, 200, "y")
+    shapes = {"mask": (INT64, (batch, TOKENS)), "x": (FLOAT, (batch, HEADS, TOKENS, TOKENS))}
+    return w.model(shapes, {"y": FLOAT})
+
+
+def masked_attention(batch: int) -> bytes:
+    """Return a model of self-attention to x (batch, heads, tokens, 16)."""
+    w = Written()
+    x = w.held("x")
+    scores = w.held(w.op("MatMul", x, w.op("Transpose", x, perm=[0, 1, 3, 2])), 0.4, 100)
+    weights = w.op("Softmax", w.held(w.op("Add", scores, mask_of(w, batch)), 0.4, 110), axis=-1)
+    w.held(w.op("MatMul", w.held(weights, 1 / 255, 0), x), y="y")
+    shapes = {"mask": (INT64, (batch, TOKENS)), "x": (FLOAT, (batch, HEADS, TOKENS, 16))}
     return w.model(shapes, {"y": FLOAT})
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_mask_is_one_chain(device: vkq.Device, batch: int) -> None:
-    """The mask is computed for (batch, 1, 1, tokens), and the sum with the scores broadcasts it."""
+@pytest.mark.parametrize(
+    ("data", "last", "steps"),
+    [
+        (masked_scores, TOKENS, {"add": 1, "chain": 2, "dequantize": 1, "quantize": 1}),
+        (masked_attention, 16, {"attention_q8": 5, "chain": 1, "dequantize": 1, "quantize": 1}),
+    ],
+)
+def test_a_mask_is_one_chain(
+    device: vkq.Device, data: Callable[[int], bytes], last: int, steps: dict[str, int], batch: int
+) -> None:
+    """The mask is computed for (batch, 1, 1, tokens), in the layout that attention reads; the sum with the
+    scores broadcasts it."""
     random = np.random.default_rng(batch)
-    feed = {
-        "mask": random.integers(0, 2, (batch, TOKENS)),
-        "scores": random.normal(0, 3, (batch, HEADS, TOKENS, TOKENS)).astype(np.float32),
-    }
-    session = vkq.onnx.InferenceSession(masked(batch), device)
-    rows = session.explain().rows
-    found = sorted((row.operator, len(row.shaders)) for row in rows if row.shaders)
-    assert found == [("add", 1), ("chain", 2), ("dequantize", 1), ("quantize", 1)]
-    np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(masked(batch), feed)[0])
+    x = random.normal(0, 3, (batch, HEADS, TOKENS, last)).astype(np.float32)
+    feed = {"mask": random.integers(0, 2, (batch, TOKENS)), "x": x}
+    session = vkq.onnx.InferenceSession(data(batch), device)
+    assert {row.operator: len(row.shaders) for row in session.explain().rows if row.shaders} == steps
+    np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data(batch), feed)[0])
 
 
 @pytest.mark.parametrize(("shape", "ops"), [((4, 1), {"Expand"}), ((1, 8), set())])

@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..layout.extent import Spec
+from ..layout.extent import BYTES, MATRIX, Spec
 from ..runtime.builder import Builder, Value
 from ..shader.interface import MAX_BYTES
 from .chain_form import Chain, Form, Link, per_turn, per_word
 from .chain_shader import written
 
-__all__ = ["MOST_BUFFERS", "Chain", "Link", "chained", "collapsed", "fits", "named"]
+__all__ = ["MOST_BUFFERS", "Chain", "Link", "chained", "collapsed", "fits", "named", "packs"]
 
 MOST_BUFFERS = 4
 # In a result of at least MANY words, an invocation computes a vector of four words or TURNS separate words.
@@ -26,10 +26,16 @@ MANY = 1 << 18
 TURNS = 4
 
 
-def chained(b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int]) -> list[Value]:
-    """Add a chain to a plan. Its results have this shape, to which the inputs are broadcast."""
+def chained(
+    b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int], held: tuple[str, ...] = ()
+) -> list[Value]:
+    """Add a chain to a plan. Its results have this shape, to which the inputs are broadcast. *held*: the
+    8-bit type of each float32 result that holds integers and is stored as bytes (if `packs`), "" for other
+    results."""
     stored = [_stored(chain.types[i]) for i in chain.results]
-    results = [b.new(Spec(shape, dtype)) for dtype in stored]
+    if held:
+        stored = [own or dtype for own, dtype in zip(held, stored, strict=True)]
+    results = [b.new(Spec(shape, dtype, MATRIX if dtype in BYTES else None)) for dtype in stored]
     size = math.prod(shape)
     if size:
         sizes, strides = collapsed(tuple(shape), tuple(value.spec.shape for value in inputs))
@@ -39,13 +45,15 @@ def chained(b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[i
             for value, own in zip(inputs, strides, strict=True)
         )
         rank = len(sizes) if "strided" in ways else 0
-        words = -(-size // per_word(chain))
-        fours = words >= MANY and bool(inputs) and not rank and size % per_turn(chain, True) == 0
+        words = -(-size // per_word(chain, held))
+        vectors = bool(inputs) and not rank and not any(held) and size % per_turn(chain, True) == 0
+        fours = words >= MANY and vectors
         turns = TURNS if words >= MANY and not fours else 1
-        form = Form(ways, rank, turns, b.device.soft_float, fours)
+        form = Form(ways, rank, turns, b.device.soft_float, fours, held)
         program = b.device.program(written(chain, form))
         numbers = [*sizes[1:]] if rank else []
         numbers += [s for way, own in zip(ways, strides, strict=True) if way == "strided" for s in own]
+        numbers += [shape[-1] // 4] if any(held) else []
         push: dict[str, int | float] = {"count": size}
         push.update((f"n{i}", n) for i, n in enumerate(numbers))
         b.dispatch(program, [*inputs, *results], push, macs=words * len(chain.links) // 8)
@@ -86,10 +94,16 @@ def collapsed(
     return tuple(d for d, _ in axes), tuple(tuple(s[k] for _, s in axes) for k in range(len(operands)))
 
 
-def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
-    """Return True if the sizes and strides of this broadcast fit the push constants."""
+def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int], more: int = 0) -> bool:
+    """Return True if the sizes and strides of this broadcast, and *more* numbers, fit the push constants."""
     sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
-    return 4 * (2 + len(sizes) + len(sizes) * len(strides)) <= MAX_BYTES
+    return 4 * (2 + len(sizes) + len(sizes) * len(strides) + more) <= MAX_BYTES
+
+
+def packs(chain: Chain, shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
+    """Return True if a chain can store results as bytes: rows must be whole words, and float16 results have
+    words of two elements."""
+    return bool(shape) and shape[-1] % 4 == 0 and per_word(chain) == 1 and fits(shapes, shape, 1)
 
 
 def named(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -74,22 +74,27 @@ class Form:
     """The other properties on which a kernel depends. ways: how each input is indexed ("own": like the
     result, "one": a single element, "strided"). rank: the number of axes. turns: how many words (with
     *fours*: vectors of four words) an invocation computes. soft: the device needs software float
-    arithmetic."""
+    arithmetic. held: the 8-bit type in which each result is packed into rows of words (kPackedInt8_4H4W), ""
+    for results in their own type."""
 
     ways: tuple[str, ...]
     rank: int
     turns: int
     soft: bool
     fours: bool
+    held: tuple[str, ...] = ()
 
 
-def per_word(chain: Chain) -> int:
+def per_word(chain: Chain, held: Sequence[str] = ()) -> int:
+    """Return how many elements of a row an invocation computes for one word of a result."""
+    if any(held):
+        return 4
     return 2 if any(chain.types[i] == "float16" for i in chain.results) else 1
 
 
-def per_turn(chain: Chain, fours: bool) -> int:
+def per_turn(chain: Chain, fours: bool, held: Sequence[str] = ()) -> int:
     """Return how many elements an invocation computes at a time: whole vectors of every buffer, or one
     word."""
     if not fours:
-        return per_word(chain)
+        return per_word(chain, held)
     return 8 if "float16" in (*chain.inputs, *(chain.types[i] for i in chain.results)) else 4

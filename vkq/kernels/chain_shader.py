@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..numerics.elementary import from_half, to_half
+from ..numerics.elementary import from_half, to_half, to_int
 from ..numerics.steps import Number, flushed, is_nan
 from ..shader.assembler import KernelWriter
 from ..shader.expression import Expression
@@ -18,13 +18,13 @@ from .chain_form import LOCAL, Chain, Form, per_turn, per_word
 @functools.lru_cache(4096)
 def written(chain: Chain, form: Form) -> Written:
     """Return the shader of a chain."""
-    count = max(form.rank - 1, 0) + form.rank * form.ways.count("strided")
+    count = _numbers(form)
     names = ["first_group", "count", *(f"n{i}" for i in range(count))]
     results = len(chain.results)
     bindings = [
         Binding(i, f"x{i}", "read", "uint") for i in range(len(chain.inputs))
     ] + [Binding(len(chain.inputs) + i, f"y{i}", "write", "uint") for i in range(results)]  # fmt: skip
-    per = LOCAL * form.turns * per_turn(chain, form.fours)
+    per = LOCAL * form.turns * per_turn(chain, form.fours, form.held)
     ops = ".".join(step.op.lower() for step in chain.links[:6]) + "..." * (len(chain.links) > 6)
     return Written(
         "chain__element", f"chain__element:{ops}", "a chain of element-wise operators",
@@ -36,9 +36,8 @@ def written(chain: Chain, form: Form) -> Written:
 
 def _module(chain: Chain, form: Form) -> bytes:
     buffers = (*(False for _ in chain.inputs), *(True for _ in chain.results))
-    count = max(form.rank - 1, 0) + form.rank * form.ways.count("strided")
-    k = KernelWriter(buffers, 2 + count, LOCAL, form.soft)
-    per, types = per_word(chain), chain.types
+    k = KernelWriter(buffers, 2 + _numbers(form), LOCAL, form.soft)
+    per, types = per_word(chain, form.held), chain.types
     first = k.workgroup() * (LOCAL * form.turns) + k.lane()
     made: list[tuple[Number, list[list[Number]]]] = []
     for turn in range(form.turns):
@@ -59,8 +58,35 @@ def _module(chain: Chain, form: Form) -> bytes:
     for word, elements in made:
         with k.when(word * per < k.word(1)):
             for n, value in enumerate(chain.results):
-                keep(k, len(chain.inputs) + n, types[value], word, [each[n] for each in elements], per)
+                buffer, values = len(chain.inputs) + n, [each[n] for each in elements]
+                if form.held and form.held[n]:
+                    width = k.word(1 + _numbers(form))
+                    k.store(buffer, _place_of(word, width), bytes_word(form.held[n], values))
+                else:
+                    keep(k, buffer, types[value], word, values, per)
     return k.finish()
+
+
+def _numbers(form: Form) -> int:
+    """Return the number of push constants after the count of elements: sizes, strides, and the words of a
+    row."""
+    return max(form.rank - 1, 0) + form.rank * form.ways.count("strided") + any(form.held)
+
+
+def _place_of(word: Number, width: Number) -> Number:
+    """Return the index in kPackedInt8_4H4W of a word of row-major rows of *width* words."""
+    row = word.divided(width)
+    return (((row >> 2) * width + (word - row * width)) << 2) + (row & 3)
+
+
+def bytes_word(dtype: str, values: Sequence[Number]) -> Number:
+    """Return four float32 integers as a word of bytes, saturated."""
+    info, words = np.iinfo(dtype), []
+    for value in values:
+        value = (value < float(info.min)).where(float(info.min), value)
+        words.append(to_int((value > float(info.max)).where(float(info.max), value)).u & 0xFF)
+    word = functools.reduce(lambda low, high: (low << 8) | high, reversed(words))
+    return word if dtype == "int8" else word ^ 0x80808080
 
 
 def _by_fours(chain: Chain, form: Form) -> bytes:

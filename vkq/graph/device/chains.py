@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...kernels.chain import Chain, chained
+from ...kernels.chain import Chain, chained, packs
 from ...kernels.quantize import dequantized, quantized
+from ...layout.extent import MATRIX, default_layout
 from ...numerics.qparams import QParams
 from ...runtime.builder import Value
 from ..graph import Node
@@ -28,13 +29,27 @@ def _chain(context: Context, node: Node) -> tuple[Value, ...]:
             q = _as_numbers(value.spec.dtype)
             value = b.once(value, "numbers", lambda value=value, q=q: dequantized(b, value, q))  # type: ignore[misc]
         inputs.append(value)
-    found = chained(b, chain, inputs, node.attributes["shape"])
+    found = chained(b, chain, inputs, node.attributes["shape"], _held(context, node))
     return tuple(
         unnamed(context, quantized(b, value, _as_numbers(dtype), wanted(context, name)))
-        if dtype in BYTES
+        if dtype in BYTES and value.spec.dtype not in BYTES
         else value
         for value, dtype, name in zip(found, node.attributes["gives"], node.outputs, strict=True)
     )
+
+
+def _held(context: Context, node: Node) -> tuple[str, ...]:
+    """Return the 8-bit types that the chain itself stores; nothing if it stores float32 values, which a
+    second dispatch quantizes."""
+    a, shapes = node.attributes, [context.graph.specs[name].shape for name in node.inputs]
+    layouts = [
+        wanted(context, name) or default_layout(dtype, len(a["shape"]))
+        for name, dtype in zip(node.outputs, a["gives"], strict=True)
+        if dtype in BYTES
+    ]
+    if set(layouts) != {MATRIX} or not packs(a["chain"], shapes, a["shape"]):
+        return ()
+    return tuple(dtype if dtype in BYTES else "" for dtype in a["gives"])
 
 
 ROWS = {"chain": DeviceOperator(anything, _chain, (*BYTES, "float32", "int32", "float16", "bool"))}
