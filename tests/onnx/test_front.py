@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import vkq
 import vkq.onnx
 from tests.onnx.networks import onnxruntime_results
+from vkq.graph.passes.embeddings import _chosen, _kept
 
 TOKENS, WIDTH, WORDS, HEADS = 12, 32, 30, 2
 INT64, FLOAT, BOOL = TensorProto.INT64, TensorProto.FLOAT, TensorProto.BOOL
@@ -101,6 +102,70 @@ def test_a_mask_is_one_chain(
     session = vkq.onnx.InferenceSession(data(batch), device)
     assert {row.operator: len(row.shaders) for row in session.explain().rows if row.shaders} == steps
     np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data(batch), feed)[0])
+
+
+def embeddings(kind: str, other: np.ndarray, first: bool, ids: tuple[int, ...], readers: int) -> bytes:
+    """Return a model of rows of a table, and a constant operand, before positions are added. The scales give
+    many sums near ties, whose rounding depends on the order of the operands."""
+    w, random, part = Written(), np.random.default_rng(8), (2, 4, 4) if other.shape == (2, 4, 1) else (WIDTH,)
+    table = w.real(w.constant(random.integers(0, 256, (WORDS, *part)).astype(np.uint8)), 0.01)
+    rows = w.held(w.op("Gather", table, "ids"), 0.01)
+    pair = [w.held(w.constant(other.astype(np.float32)), 0.03, 90), rows]
+    made = w.held(w.op(kind, *(pair if first else pair[::-1])), 0.06, 131)
+    places = w.held(w.constant(random.normal(0, 2, (TOKENS, *part)).astype(np.float32)))
+    w.held(w.op("Add", made, places), 0.09, 100, "y")
+    for i in range(1, readers):
+        w.op("Identity", rows, y=f"y{i}")
+    return w.model({"ids": (INT64, ids)}, {f"y{i or ''}": FLOAT for i in range(readers)})
+
+
+ROW = np.random.default_rng(9).normal(0, 2, WIDTH)
+EMBEDDINGS: list[tuple[str, str, np.ndarray, bool, tuple[int, ...], int, list[str]]] = [
+    ("sum", "Add", np.tile(ROW, (2, TOKENS, 1)), False, (2, TOKENS), 1, ["Gather", "add"]),
+    ("sum of the other order", "Add", ROW, True, (2, TOKENS), 1, ["Gather", "add"]),
+    ("product", "Mul", ROW[None], False, (TOKENS,), 1, ["Gather", "add"]),
+    ("difference", "Sub", ROW, True, (2, TOKENS), 1, ["Gather", "add"]),
+    ("number", "Max", np.array(0.1), False, (2, TOKENS), 1, ["Gather", "add"]),
+    ("rows that differ", "Mul", np.outer(np.arange(TOKENS), ROW), False, (2, TOKENS), 1,
+     ["Gather", "mul", "add"]),
+    ("rows with two readers", "Add", ROW, False, (2, TOKENS), 2, ["Gather", "lookup", "add"]),
+    ("numbers of each id", "Mul", np.arange(TOKENS)[:, None], False, (TOKENS,), 1,
+     ["Gather", "lookup", "add"]),
+    ("product of whole rows", "Mul", np.tile(ROW, (TOKENS, 1)), True, (TOKENS,), 1, ["Gather", "add"]),
+    ("sum of swapped operands", "Add", ROW[:8].reshape(2, 4, 1), True, (TOKENS,), 1, ["Gather", "add"]),
+    ("sum of broadcast operands", "Add", ROW[:8].reshape(2, 4, 1), False, (TOKENS,), 1, ["Gather", "add"]),
+    ("larger", "Add", np.tile(ROW, (3, 1, 1)), False, (TOKENS,), 1, ["Gather", "add", "add"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "first", "ids", "readers", "ops"),
+    [case[1:] for case in EMBEDDINGS], ids=[case[0] for case in EMBEDDINGS],
+)  # fmt: skip
+def test_embeddings(
+    any_device: vkq.Device, kind: str, other: np.ndarray, first: bool, ids: tuple[int, ...], readers: int,
+    ops: list[str],
+) -> None:  # fmt: skip
+    """A function of rows with an operand that is equal for all ids is computed for the table."""
+    data = embeddings(kind, other, first, ids, readers)
+    session = vkq.onnx.InferenceSession(data, any_device)
+    found = [row.operator for row in session.explain().rows]
+    assert [op for op in found if op not in ("dequantize", "Identity")] == ops
+    feed = {"ids": np.random.default_rng(1).integers(-WORDS, WORDS, ids)}
+    for got, want in zip(session.run(None, feed), onnxruntime_results(data, feed), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_tables_are_kept_with_the_model() -> None:
+    """A model's graphs share a folded table, which is freed with the model's own table."""
+    table, row = np.arange(12).astype(np.int8).reshape(4, 3), np.array([[128, 127, 0]], np.uint8)
+    results = np.random.default_rng(2).integers(0, 256, (256, 256)).astype(np.uint8)
+    found, count = _chosen(results, row, table), len(_kept)
+    np.testing.assert_array_equal(found, results[row, table.astype(int) + 128])
+    assert _chosen(results, row, table) is found
+    assert _chosen(results, row, table.copy()) is not found
+    del table
+    assert len(_kept) == count - 1
 
 
 @pytest.mark.parametrize(("shape", "ops"), [((4, 1), {"Expand"}), ((1, 8), set())])

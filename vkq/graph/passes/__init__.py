@@ -12,6 +12,7 @@ from .branches import side_by_side
 from .chains import chain_elements
 from .columns import take_columns
 from .constants import fold_weights
+from .embeddings import fold_into_tables
 from .expands import move_expands
 from .floats import to_float_layers
 from .guards import without_guards
@@ -52,6 +53,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     simplify,
     move_expands,
     to_tables,  # again: the passes since then removed readers of intermediate values
+    fold_into_tables,
     quantize_in_convolutions,
     side_by_side,
     into_layers,

@@ -1,0 +1,107 @@
+"""Folds element-wise operators into embeddings: a function of rows that ids choose from a constant table is
+computed for all rows of the table, once for a model."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable
+
+import numpy as np
+
+from ...numerics.elementwise import swaps
+from ..graph import Array, Graph, Node
+from ..operators.operator import axis_of
+from ..operators.table import compute
+from .constants import LARGEST_FOLDED_BYTES
+from .sweep import Sweep, swept
+
+PAIRS = ("add", "sub", "mul", "lookup2")
+BYTES = ("int8", "uint8")
+PART = 1 << 16  # elements computed at a time, so that temporary arrays stay in the processor's cache
+# New tables by the identity of the model's table: a model's graphs for other input sizes need the same ones.
+_kept: dict[Hashable, tuple[weakref.ref[Array], Array]] = {}
+
+
+def fold_into_tables(graph: Graph) -> Graph:
+    """Let ids choose rows of results instead of operands, if the other operand is equal for all ids."""
+    return swept(graph, _visit, *PAIRS, "lookup") if "Gather" in graph.kinds else graph
+
+
+def _visit(sweep: Sweep, node: Node) -> bool:
+    found = [i for i, name in enumerate(node.inputs) if _table(sweep, name) is not None]
+    if len(found) != 1 or sweep.specs[node.outputs[0]].dtype not in BYTES:
+        return False
+    gather, table = sweep.made[node.inputs[found[0]]], _table(sweep, node.inputs[found[0]])
+    lead = len(sweep.specs[gather.inputs[1]].shape)
+    form = (
+        _of_one(node, len(sweep.specs[node.outputs[0]].shape), lead)
+        if node.op == "lookup"
+        else _of_two(sweep, node, found[0], lead)
+    )
+    if table is None or form is None or table.nbytes > min(LARGEST_FOLDED_BYTES, sweep.room_bytes):
+        return False
+    sweep.room_bytes -= table.nbytes
+    name = sweep.constant(_chosen(*form, table), f"{gather.inputs[0]}/{node.op}")
+    inputs = [name, gather.inputs[1]]
+    sweep.emit("Gather", inputs, node.outputs[0], gather.source, **gather.attributes)
+    return True
+
+
+def _table(sweep: Sweep, name: str) -> Array | None:
+    """Return the constant 8-bit table from whose first axis ids on the device choose a value, if no other
+    node reads the value or the table; else None."""
+    made = sweep.producer(name, "Gather")
+    if made is None or sweep.uses.get(name) != 1 or sweep.uses.get(made.inputs[0]) != 1:
+        return None
+    table, ids = sweep.array(made.inputs[0]), made.inputs[1]
+    if table is None or not table.size or table.dtype.name not in BYTES or axis_of(made, table.ndim, 0):
+        return None
+    return None if ids in sweep.constants or not sweep.specs[ids].shape else table
+
+
+def _of_one(node: Node, rank: int, lead: int) -> tuple[Array, Array] | None:
+    """Return (results, row) of a lookup, for `_chosen`; None if its tables differ between ids, which have
+    the first *lead* axes of *rank*."""
+    tables: Array = node.attributes["table"]
+    if tables.ndim == 1:
+        return tables[None], np.zeros(1, np.uint8)
+    behind = rank - 1 - node.attributes["axis"]  # axes behind the one of the tables
+    row = np.arange(len(tables)).reshape(-1, *(1,) * behind)
+    return (tables, row) if node.attributes["axis"] >= lead else None
+
+
+def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array] | None:
+    """Return (results, row) of an operator of two operands, for `_chosen`; None if the other operand is no
+    constant, or differs between ids, which have *lead* axes."""
+    array, shapes = sweep.array(node.inputs[1 - at]), [sweep.specs[name].shape for name in node.inputs]
+    if array is None or shapes[at] != sweep.specs[node.outputs[0]].shape:
+        return None
+    padded = array.reshape(*(1,) * (len(shapes[at]) - array.ndim), *array.shape)
+    first = padded[(slice(0, 1),) * lead]
+    if not np.all(padded == first):
+        return None
+    info = np.iinfo(array.dtype)
+    every = np.arange(info.min, info.max + 1).astype(array.dtype)
+    pair = [every[:, None], every[None, :]]
+    if node.op != "add" or not swaps(*shapes):  # in these shapes, a sum swaps its operands
+        pair = [np.broadcast_to(x, (256, 256)) for x in pair]
+    found = compute(node, pair)[0]
+    return found if at == 1 else found.T, _codes(first.reshape(1, *first.shape[lead:]))
+
+
+def _chosen(results: Array, row: Array, table: Array) -> Array:
+    """Return results[row, code] for each element of a table, with its code counted from the type's smallest
+    value; cached by the table."""
+    key = id(table), row.shape, row.tobytes(), results.shape, results.dtype.str, results.tobytes()
+    of, found = _kept.get(key, (None, table))
+    if of is None or of() is not table:
+        found = np.empty_like(table, results.dtype)
+        flat, first, step = results.reshape(-1), row.astype(np.int32) << 8, max(1, PART // table[:1].size)
+        for i in range(0, len(table), step):
+            found[i : i + step] = np.take(flat, first + _codes(table[i : i + step]))
+        _kept[key] = weakref.ref(table, lambda _: _kept.pop(key, None)), found
+    return found
+
+
+def _codes(values: Array) -> Array:
+    return np.asarray(values.view(np.uint8) ^ np.uint8(128 if values.dtype == np.int8 else 0))
