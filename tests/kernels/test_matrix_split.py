@@ -10,11 +10,11 @@ import vkq
 from tests.cases import random_data
 from tests.device.reported import reported
 from vkq.device.profiles import profile
-from vkq.kernels.matrix_implicit import IMPLICIT, by_taps
+from vkq.kernels.matrix_implicit import IMPLICIT, MatrixPatches, by_taps
 from vkq.kernels.matrix_tiles import SPLIT_TILES, Tiling, tilings
 from vkq.kernels.matrix_units import SPLIT, WIDE
 from vkq.kernels.split import MOST_TILES
-from vkq.layout.extent import BLOCKED
+from vkq.layout.extent import BLOCKED, IMAGE
 from vkq.probe.matrices import Matrices
 from vkq.problem.names import parse
 from vkq.shader.catalog import catalog
@@ -53,6 +53,45 @@ def test_exact(matrices: vkq.Device, name: str, zero_points: Any, parts: int) ->
         assert layer.explain(problem.x_shape).variants[-1].startswith((SPLIT, IMPLICIT))
         for _ in range(2):
             np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "zero_points"),
+    [
+        # Two vectors of four pixels a tap; a line of x has a vector with one pixel.
+        ("conv2d[N=2,IC=3,H=37,W=45,OC=24,KH=16,KW=16,stride=16]", "int8", "none"),
+        # One vector a tap; windows overlap, with padding above and below.
+        (
+            "conv2d[N=2,IC=4,H=13,W=28,OC=70,KH=3,KW=12,stride=2x4,padding=1x0x2x0,dilation=2x1]",
+            "uint8",
+            "channel",
+        ),
+        ("conv2d[N=3,IC=1,H=12,W=32,OC=5,KH=4,KW=8,stride=4x8]", "uint8", "tensor"),
+    ],
+)
+def test_vectors_of_pixels(matrices: vkq.Device, name: str, dtype: Any, zero_points: Any) -> None:
+    """A convolution of few channels reads four pixels as 16 channels, and gives an image of channels."""
+    problem = parse(name)
+    assert MatrixPatches.refusal(problem) is None
+    data = random_data(problem, np.random.default_rng(8), dtype, w_zero_points=zero_points)
+    for y in (data.y_q, None):
+        layer = make(data, matrices, y, method="implicit")
+        assert layer.explain(problem.x_shape).variants[-1].startswith(f"{IMPLICIT}:")
+        assert layer.input_layouts(problem.x_shape)[0] == IMAGE
+        np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("conv2d[N=1,IC=5,H=32,W=32,OC=8,KH=16,KW=16,stride=16]", "IC=5"),
+        ("conv2d[N=1,IC=3,H=32,W=32,OC=8,KH=14,KW=14,stride=14]", "KW=14"),
+        ("conv2d[N=1,IC=3,H=32,W=32,OC=8,KH=8,KW=8,stride=8x2]", "stride=2"),
+        ("conv2d[N=1,IC=3,H=32,W=32,OC=8,KH=8,KW=8,stride=8,padding=0x4x0x0]", "padding="),
+    ],
+)
+def test_windows_that_are_no_vectors(name: str, why: str) -> None:
+    assert why in str(MatrixPatches.refusal(parse(name)))
 
 
 @pytest.mark.parametrize(

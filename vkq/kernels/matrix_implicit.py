@@ -14,6 +14,7 @@ from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8, Int32
 
 IMPLICIT = "conv2d_q8ta_q8csw__implicit_coopmat"
+CHANNELS = 4  # of a pixel in kPackedInt8_4W4C
 STEP = 32  # elements along k: the channels of a tap are padded to a multiple of it
 
 
@@ -36,6 +37,51 @@ class MatrixImplicit:
             "x_zero_point": self.gemm.packed.arithmetic.x_zero_point,
         }  # fmt: skip
         self.gemm.build(b, x, y, Pixels.of(p), push=push)
+
+
+class MatrixPatches(MatrixImplicit):
+    """A convolution of at most `CHANNELS` channels in which windows begin and end at whole vectors of four
+    pixels, as in the first layer of a vision transformer. A vector of kPackedInt8_4W4C, four pixels of four
+    channels, is read as 16 channels of one pixel of kPackedInt8_16C; a tap has one or two neighbouring
+    vectors."""
+
+    def __init__(self, device: Device, weight: Int8, zero_points: Int32, arithmetic: Arithmetic):
+        self.vectors = 2 if weight.shape[3] % 8 == 0 else 1  # of a tap
+        super().__init__(device, by_vectors(weight, zero_points, self.vectors), zero_points, arithmetic)
+
+    @staticmethod
+    def refusal(p: Conv2dProblem) -> str | None:
+        """Return why the method cannot compute a problem, or None."""
+        if p.ic > CHANNELS or p.groups > 1 or p.dilation[1] > 1:
+            sizes = f"IC={p.ic}, groups={p.groups}, dilation={p.dilation[1]} along a row"
+            return f"{sizes}; it needs one group of at most {CHANNELS} channels, and adjacent taps"
+        if p.kw % 4 or p.stride[1] % 4 or p.padding[1] or p.padding[3]:
+            sizes = f"KW={p.kw}, stride={p.stride[1]} along a row, padding={p.padding}"
+            return f"{sizes}; windows must be whole vectors of four pixels, without padding along a row"
+        return None
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        across = -(-p.w // 4)
+        pixels = Pixels(
+            p.gemm_m, 1, p.oh * p.ow, p.ow, p.h * across, across, (p.stride[0], p.stride[1] // 4)
+        )  # fmt: skip
+        push = {
+            "k16": self.vectors, "h": p.h, "kw": p.kw // (4 * self.vectors), "pad_t": p.padding[0],
+            "pad_l": 0, "dilation_h": p.dilation[0], "dilation_w": self.vectors,
+            "x_zero_point": self.gemm.packed.arithmetic.x_zero_point,
+        }  # fmt: skip
+        self.gemm.build(b, x, y, pixels, push=push)
+
+
+def by_vectors(weight: Int8, zero_points: Int32, vectors: int) -> Int8:
+    """Return a weight (OC, IC, KH, KW) with so many vectors of four pixels and four channels as the channels
+    of a tap: (OC, 16 * vectors, KH, KW / (4 * vectors)). Missing channels are zero points."""
+    oc, ic, kh, kw = weight.shape
+    pixels = np.empty((oc, kh, kw, CHANNELS), np.int8)
+    pixels[:] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)
+    pixels[..., :ic] = weight.transpose(0, 2, 3, 1)
+    taps: Int8 = pixels.reshape(oc, kh, -1, 16 * vectors).transpose(0, 3, 1, 2)
+    return taps
 
 
 def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:

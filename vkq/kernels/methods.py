@@ -22,7 +22,7 @@ from .float_methods import FLOAT_METHODS
 from .im2col import Im2col
 from .implicit import Implicit
 from .matrix_conv import MatrixConv, conv_cycles, conv_shader
-from .matrix_implicit import MatrixImplicit, implicit_cycles
+from .matrix_implicit import MatrixImplicit, MatrixPatches, implicit_cycles
 from .matrix_stem import CHANNELS, TAPS, MatrixStem, stem_shader
 from .matrix_units import MatrixGemm, whole_blocks
 from .method import Convolution, Kernel, Method, not_depthwise
@@ -178,6 +178,14 @@ METHODS = [
         BLOCKED,
         x_layout=IMAGE,
         quantizes=True,
+    ),
+    Method(
+        "implicit",
+        lambda c, p: MatrixPatches.refusal(p) or _not_matrix(c, p),
+        lambda c, p: "matrix units, with vectors of four pixels" if MatrixGemm.worth(p.gemm_m) else None,
+        lambda c, p: MatrixPatches(c.device, c.weight, c.zero_points, c.scheme),
+        BLOCKED,
+        x_layout=IMAGE,
     ),
     Method(
         "implicit",
