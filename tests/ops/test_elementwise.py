@@ -11,6 +11,7 @@ import pytest
 import vkq
 from vkq import QParams, Tensor
 from vkq.kernels.binary import BinaryFormula, arithmetic, stored_table
+from vkq.layout.extent import BLOCKED
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.elementwise import Array, BinaryOp, binary, fused_multiply_add
 from vkq.numerics.qparams import QDType
@@ -288,3 +289,16 @@ def test_refusals(device: vkq.Device) -> None:
             b_qparams=q,
             device=device,
         )
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 35), (3, 1, 35), (1, 1, 35)])
+def test_rows_of_channels_stay_in_their_layout(device: vkq.Device, shape: tuple[int, ...]) -> None:
+    """Rows in kPackedInt8_16C are combined as pixels with an operand that is broadcast to them."""
+    rng = np.random.default_rng(9)
+    a, b = (rng.integers(-128, 128, size).astype(np.int8) for size in ((3, 5, 35), shape))
+    q, other, y = QParams(0.1, 3), QParams(0.2, -4), QParams(0.3, 5)
+    for op in OPS:
+        given = [Tensor.from_numpy(x, device, BLOCKED, qparams=one) for x, one in ((a, q), (b, other))]
+        got = getattr(vkq, op)(*given, y)
+        assert got.layout == BLOCKED
+        np.testing.assert_array_equal(got.numpy(), binary(op, a, b, q, other, y))

@@ -11,6 +11,7 @@ import pytest
 
 import vkq
 from vkq import QParams, Tensor, reference
+from vkq.layout.extent import BLOCKED
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.tables import table_of
 
@@ -97,6 +98,20 @@ def test_concat(device: vkq.Device, name: str | None) -> None:
                 np.testing.assert_array_equal(
                     got, np.concatenate(arrays, axis), err_msg=f"{shape} {axis} {sizes}"
                 )
+
+
+def test_concat_of_rows_of_channels(device: vkq.Device) -> None:
+    """Rows in kPackedInt8_16C stay in this layout along every axis, also if blocks of channels are not
+    whole."""
+    for shape in ((5, 48), (2, 7, 32), (3, 4, 21)):
+        for axis, sizes in itertools.product(range(len(shape)), ((16, 32), (3, 5, 1), (4, 0, 6))):
+            shapes = [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
+            arrays = [random_bytes(one, 50 + i) for i, one in enumerate(shapes)]
+            got = vkq.concat([Tensor.from_numpy(x, device, BLOCKED) for x in arrays], axis, device=device)
+            assert got.layout == BLOCKED
+            np.testing.assert_array_equal(
+                got.numpy(), np.concatenate(arrays, axis), err_msg=f"{shape} {axis}"
+            )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -56,6 +56,17 @@ def move(
     _move(b, x, y, axes, fill, along, whole_words)
 
 
+def pixels_as_rows(
+    image: Sequence[int], shape: Sequence[int], order: Sequence[int], to: Sequence[int]
+) -> bool:  # fmt: skip
+    """Return True if the movement of `permuted` makes rows of channels of an image's pixels: (N, C, H, W)
+    becomes (N, H * W, C). In kPackedInt8_16C both have the same bytes."""
+    if len(image) != 4:
+        return False
+    n, c, h, w = image
+    return (tuple(shape), tuple(order), tuple(to)) == ((n, c, h * w), (0, 2, 1), (n, h * w, c))
+
+
 def permuted(
     b: Builder, x: Value, shape: Sequence[int], order: Sequence[int], to: Sequence[int], name: str | None
 ) -> Value:

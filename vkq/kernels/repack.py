@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from ..layout.extent import CONTIGUOUS, PIXELS, Spec, layout_number
+from ..layout.extent import BLOCKED, CONTIGUOUS, PIXELS, Spec, layout_number
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 
@@ -46,3 +47,11 @@ def repacked(b: Builder, x: Value, layout: str) -> Value:
     if x.spec.layout == layout:
         return x
     return b.once(x, layout, lambda: reshaped(b, x, x.spec.shape, layout))
+
+
+def rows_as_image(b: Builder, x: Value, axis: int) -> Value:
+    """Return rows in kPackedInt8_16C as an image with the same bytes: its height are the axes from *axis* on,
+    its images those before, and its channels the last axis."""
+    s = x.spec
+    image = math.prod(s.shape[:axis]), s.shape[-1], math.prod(s.shape[axis:-1]), 1
+    return b.view(x, Spec(image, s.dtype, BLOCKED, s.qparams))

@@ -13,7 +13,7 @@ from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..kernels.binary import BY_TABLE, BinaryFormula, arithmetic, stored_table
 from ..kernels.divisor import divisors, of_pixels
-from ..kernels.repack import repacked, reshaped
+from ..kernels.repack import repacked, reshaped, rows_as_image
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec, default_layout, layout_number
 from ..layout.pack import layout
@@ -127,6 +127,10 @@ def combined(
     shape = _broadcast_shape(op, x.spec.shape, z.spec.shape)
     if op != "sub" and swaps(x.spec.shape, z.spec.shape):
         x, z, xq, zq = z, x, zq, xq
+    if _are_rows(x.spec, z.spec, shape):
+        one, two = (rows_as_image(b, repacked(b, value, BLOCKED), 1) for value in (x, z))
+        y = combined(b, one, two, op, xq, zq, yq, activation, form)
+        return b.view(y, Spec(shape, yq.dtype, BLOCKED, yq))
     x, z = _alike(b, x, z, shape)
     y = b.new(Spec(shape, yq.dtype, x.spec.layout, yq))
     if y.spec.size:
@@ -213,6 +217,13 @@ def _gates(x: Spec, z: Spec) -> bool:
     kPackedInt8_16C, which the kernel reads without a copy."""
     gate = z.shape[:1] in (x.shape[:1], (1,)) and z.shape[1:] == (*x.shape[1:2], 1, 1)
     return gate and x.shape != z.shape and (x.layout, z.layout) == (BLOCKED, IMAGE)
+
+
+def _are_rows(x: Spec, z: Spec, shape: Sequence[int]) -> bool:
+    """Return True if z is broadcast to x's images of rows (images, rows, channels) in kPackedInt8_16C, which
+    can be combined as images of pixels."""
+    same = len(x.shape) == len(z.shape) == 3 and x.shape[-1] == z.shape[-1]
+    return same and x.shape == tuple(shape) != z.shape and x.layout == BLOCKED
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
-from ..kernels.move import Moved, move, permuted, strides
-from ..kernels.repack import repacked, reshaped
-from ..layout.extent import PIXELS, Spec
+from ..kernels.move import Moved, move, permuted, pixels_as_rows, strides
+from ..kernels.repack import repacked, reshaped, rows_as_image
+from ..layout.extent import BLOCKED, PIXELS, Spec
 from ..numerics.qparams import QParams
 from ..numerics.stored import shift
 from ..runtime.builder import Builder, Value
@@ -64,13 +64,18 @@ def concatenated(
     y_qparams: QParams | None = None,
     x_qparams: Sequence[QParams | None] | None = None,
 ) -> Value:
-    """Add `concat` to a plan."""
+    """Add `concat` to a plan. If all inputs are rows in kPackedInt8_16C, so is the result."""
     axis = operand.normal_axis("concat", axis, len(xs[0].spec.shape))
     _check_concat([x.spec for x in xs], axis)
     xs = _common_parameters(b, list(xs), y_qparams, x_qparams)
     first = xs[0].spec
     shape = list(first.shape)
     shape[axis] = sum(x.spec.shape[axis] for x in xs)
+    if len(shape) in (2, 3) and all(x.spec.layout == BLOCKED for x in xs):
+        channels = axis == len(shape) - 1
+        images = [rows_as_image(b, x, 0 if channels else axis) for x in xs]
+        whole = concatenated(b, images, 1 if channels else 2)
+        return b.view(whole, Spec(shape, first.dtype, BLOCKED, first.qparams))
     y = b.new(Spec(shape, first.dtype, operand.axes_layout(first.layout, len(shape)), first.qparams))
     offset = 0
     for x in xs:
@@ -172,7 +177,11 @@ def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
     """Add to a plan, in one copy: the reshape of x to *shape*, the transpose with *axes*, and the reshape to
-    the shape *to*. *layout*: of the result; by default the usual layout for its shape."""
+    the shape *to*. *layout*: of the result; by default the usual layout for its shape. Pixels in
+    kPackedInt8_16C that become rows of channels are not copied; without *layout*, they stay in it."""
+    if x.spec.layout == BLOCKED and pixels_as_rows(x.spec.shape, shape, axes, to):
+        rows = b.view(x, Spec(to, x.spec.dtype, BLOCKED, x.spec.qparams))
+        return repacked(b, rows, layout or BLOCKED)
     if x.spec.layout in PIXELS and not x.spec.folded:  # images have special kernels
         return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
     return permuted(b, x, shape, axes, to, layout)

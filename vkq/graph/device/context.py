@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...layout.extent import Spec
+from ...layout.extent import BLOCKED, Spec
 from ...numerics.qparams import QParams
 from ...runtime.builder import Builder, Value
 from ...runtime.plan import Resident
@@ -97,18 +97,31 @@ class Context:
             found = self._take(name, self._constant(name))
         return found
 
-    def _constant(self, name: str) -> Value:
+    def alike(self, names: Sequence[str]) -> list[Value]:
+        """Return values without quantization parameters. If one has rows of channels in kPackedInt8_16C,
+        8-bit constants of the same rank are packed in this layout, too."""
+        constants = self.graph.constants
+        found = {name: self.value(name) for name in names if name not in constants}
+        ranks = {len(x.spec.shape) for x in found.values() if x.spec.layout == BLOCKED and x.spec.folded}
+        for name in names:
+            if name in constants:
+                array = constants[name]
+                rows = array.ndim in ranks and array.dtype.name in BYTES
+                found[name] = self._constant(name, BLOCKED) if rows else self.value(name)
+        return [found[name] for name in names]
+
+    def _constant(self, name: str, layout: str | None = None) -> Value:
         array, b = self.graph.constants[name], self.builder
-        spec = Spec(array.shape, array.dtype.name)
+        spec = Spec(array.shape, array.dtype.name, layout)
 
         def words() -> Array:
             """Return the data as 32-bit words. If a float16 array has an odd number of elements, a zero is
             appended."""
-            data = np.ascontiguousarray(stored(array)).reshape(-1).view(np.uint8)
+            data = np.ascontiguousarray(stored(array, spec)).reshape(-1).view(np.uint8)
             return np.pad(data, (0, spec.nbytes - data.nbytes))
 
         make = functools.partial(Resident, b.device, spec.nbytes, words)
-        resident = self.keep(("constant", name), make, array)
+        resident = self.keep(("constant", name, spec.layout), make, array)
         return b.view(b.constant(resident), spec)
 
     def read_later(self, node: Node, value: Value) -> bool:

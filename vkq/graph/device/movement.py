@@ -127,7 +127,7 @@ def _read_as_it_is(context: Context, name: str) -> bool:
 
 
 def _concat(context: Context, node: Node) -> Value:
-    xs = [context.value(name) for name in node.inputs]
+    xs = context.alike(node.inputs)
     if len(xs) == 1:
         return xs[0]
     if xs[0].spec.dtype in BYTES:

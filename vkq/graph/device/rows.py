@@ -101,7 +101,7 @@ def _matmul(context: Context, node: Node) -> Value:
 
 def _binary(context: Context, node: Node) -> Value:
     a = node.attributes
-    x, z = (context.value(name) for name in node.inputs)
+    x, z = context.alike(node.inputs)
     op: Any = node.op
     y = elementwise.combined(context.builder, x, z, op, a["a"], a["b"], a["y"], a.get("activation"))
     return unnamed(context, y)

@@ -8,6 +8,7 @@ side."""
 from __future__ import annotations
 
 from ...kernels.chain import MOST_BUFFERS
+from ...kernels.move import pixels_as_rows
 from ...kernels.row_form import LIKE, ONE, PLACES, RESULT
 from ...problem.heads import ONE_EACH, SWAPPED, together
 from ..graph import Graph, Node
@@ -46,19 +47,20 @@ class _Joined:
         return made if made is not None and "y" not in made.attributes and by_last_axis(sweep, made) else None
 
     def _moved(self, sweep: Sweep, node: Node) -> bool:
-        """Fuse a Transpose and a Reshape that split or merge attention heads. Transposes of images stay,
-        because images have their own kernels."""
+        """Fuse a Transpose and a Reshape that split or merge attention heads, or make rows of pixels. Other
+        Transposes of images stay, because images have their own kernels."""
         source = node.inputs[0]
         made = sweep.producer(source, "Reshape" if node.op == "Transpose" else "Transpose")
         spec = sweep.specs[source]
         if made is None or self.uses[source] > 1 or spec.dtype not in BYTES or len(spec.shape) > 4:
             return False
         given, to = sweep.specs[made.inputs[0]].shape, sweep.specs[node.outputs[0]].shape
-        if len(given if node.op == "Transpose" else to) == 4:
-            return False
         turned = made if node.op == "Reshape" else node
         shape = given if node.op == "Reshape" else spec.shape
         perm = tuple(permutation(turned, len(shape)))
+        image = len(given if node.op == "Transpose" else to) == 4
+        if image and not (node.op == "Transpose" and pixels_as_rows(given, shape, perm, to)):
+            return False
         if node.op == "Reshape" and self._put_together(sweep, node, made.inputs[0], perm):
             return True
         sweep.emit("permute", made.inputs[:1], node.outputs[0], node.source, shape=shape, perm=perm, to=to)
