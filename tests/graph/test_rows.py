@@ -80,3 +80,19 @@ def test_normalizations(device: vkq.Device) -> None:
     nodes = [op("LayerNormalization", "x w", "y", axis=2)]
     compared(device, model(nodes, {"x": x}, {"y": FLOAT}, w=normal(9, 5, 3)), {"x": x})
     assert TensorProto.FLOAT == FLOAT
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_quantized_results_are_dequantized_at_once(any_device: vkq.Device, readers: int) -> None:
+    """Rows whose quantized results no other node reads are stored as float32 by the same dispatch."""
+    nodes = [
+        op("LayerNormalization", "x scale bias", "n", axis=-1, epsilon=1e-5),
+        op("QuantizeLinear", "n s z", "q"), op("DequantizeLinear", "q s z", "y"), op("Identity", "q", "w"),
+    ][: 2 + readers]  # fmt: skip
+    x, constants = normal(12, 3, 5, 24), {"scale": normal(13, 24), "bias": normal(14, 24)}
+    constants |= {"s": np.float32(0.037), "z": np.uint8(121)}
+    outputs = {"y": FLOAT, "w": TensorProto.UINT8} if readers > 1 else {"y": FLOAT}
+    data = model(nodes, {"x": x}, outputs, **constants)
+    found = [ops for ops in chains(data, {"x": x}) if ops != ("Identity",)]
+    assert found == [("rows",), ("dequantize",)][:readers]
+    compared(any_device, data, {"x": x})

@@ -110,9 +110,10 @@ def scaled() -> tuple[Chain, tuple[int, ...]]:
 
 
 def check_bytes(
-    device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int, int] = (0, 0), length: int = 0
-) -> None:
-    """Check that normalized rows with a chain after them equal NumPy's."""
+    device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int, int] = (0, 0), length: int = 0,
+    real: bool = False,
+) -> None:  # fmt: skip
+    """Check that normalized rows with a chain after them equal NumPy's; *real*: they are dequantized."""
     read, write = (LAYOUTS[i] for i in layouts)
     rng, shape = np.random.default_rng(5), (3, 5, length or (48 if BLOCKED in (read, write) else 36))
     chain, ways = scaled()
@@ -120,18 +121,18 @@ def check_bytes(
     others = [np.float32([1.3]), values(1, shape[-1]), values(2, *shape)]
 
     def build(b: Any, x: Any, *others: Any) -> Any:
-        ends = Ends(xq, chain, ways, yq)
+        ends = Ends(xq, chain, ways, yq, real)
         return rows_of(b, "normalize", x, 2, 1, {"epsilon": 1e-5}, ends, others, write)
 
     tensor = vkq.Tensor.from_numpy(x, device, read)
     named = {"x": tensor, **{f"x{i}": vkq.Tensor.from_numpy(a, device) for i, a in enumerate(others)}}
     got = operand.apply(
-        f"{layouts}{xq}{yq}{length}", build, named, (), device, None, (xq.dtype, *("float32",) * 3)
+        f"{layouts}{xq}{yq}{length}{real}", build, named, (), device, None, (xq.dtype, *("float32",) * 3)
     )
-    assert got.layout == write
+    assert got.layout == ("contiguous" if real else write)
     normal = expected("normalize", dequantize(x, xq), 2, 1, epsilon=1e-5)
     want = quantize(chain.computed(normal, *others)[0], yq)
-    np.testing.assert_array_equal(got.numpy(), want, strict=True)
+    np.testing.assert_array_equal(got.numpy(), dequantize(want, yq) if real else want, strict=True)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -148,6 +149,17 @@ def test_many_bytes(device: vkq.Device, layouts: tuple[int, int], length: int) -
     """Quantized rows with a chain after them are also right if many lanes share a row, which is loaded once
     or in each pass."""
     check_bytes(device, QParams(0.05, 3), QParams(0.031, 9), layouts, length)
+
+
+@pytest.mark.parametrize("length", [36, 784, 4112])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_bytes_that_are_dequantized(
+    device: vkq.Device, dtype: Literal["int8", "uint8"], length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are quantized and dequantized again are stored as float32, with software arithmetic too."""
+    for soft in (False, True):
+        monkeypatch.setattr(device, "_soft_float", soft)
+        check_bytes(device, QParams(0.05, 3, dtype), QParams(0.031, 9, dtype), (0, 0), length, True)
 
 
 @pytest.mark.parametrize("layouts", [(0, 0), (1, 1)], ids=str)

@@ -17,9 +17,9 @@ class RowForm:
     """The properties on which a kernel depends; scales and zero points are push constants. *lanes*: how many
     invocations share a row. *ahead*: how many runs each invocation loads once (0: it loads its runs in each
     pass); the first *whole* of these are inside the row. *strided*: the elements of a row are not contiguous.
-    *fours*: they are contiguous, and fill whole runs. *x_bytes*, *y_bytes*: x, y are 8-bit. *divides*: see
-    `Quantizer`. *normal*: `always_normal` holds, and y's scale is not small. *soft*: the device needs
-    software float arithmetic."""
+    *fours*: they are contiguous, and fill whole runs. *x_bytes*, *y_bytes*: x, y are 8-bit. *y_real*: y is
+    dequantized again. *divides*: see `Quantizer`. *normal*: `always_normal` holds, and y's scale is not
+    small. *soft*: the device needs software float arithmetic."""
 
     name: str
     lanes: int
@@ -32,6 +32,7 @@ class RowForm:
     operands: tuple[int, ...]
     x_bytes: bool
     y_bytes: bool
+    y_real: bool
     divides: bool
     normal: bool
     x: str
@@ -62,5 +63,5 @@ class RowForm:
         """The buffers of float32 numbers that the kernel reads and writes as vectors of four."""
         ways = zip(self.operands, self.chain.inputs if self.chain else (), strict=True)
         others = [way != ONE and dtype == "float32" for way, dtype in ways if way != RESULT]
-        y = not self.y_bytes and FUNCTIONS[self.name].each is not None
+        y = (self.y_real or not self.y_bytes) and FUNCTIONS[self.name].each is not None
         return frozenset(i for i, four in enumerate((not self.x_bytes, *others, y)) if four and self.fours)

@@ -42,7 +42,7 @@ def written(form: RowForm) -> Written:
     each = FUNCTIONS[name].each is not None
     loops = int(form.y_bytes) if form.ahead else len(FUNCTIONS[name].passes) + each
     ops = [name.lower(), *(link.op.lower() for link in (form.chain.links if form.chain else ())[:6])]
-    ops = ["q8"] * form.x_bytes + ops + ["q8"] * form.y_bytes
+    ops = ["q8"] * form.x_bytes + ops + ["q8"] * form.y_bytes + ["dequantize"] * form.y_real
     size = f"{lanes}x{form.ahead}" if form.ahead else f"{lanes}"
     return Written(
         "rows__group", f"rows__group:{'.'.join(ops)}.{size}", "a function of rows", bindings, push,
@@ -233,8 +233,12 @@ class _Row:
         self.each_run((), again, wrong.equals(0).where(0, self.runs) if right else self.runs)
 
     def _store_word(self, run: _Run, stores: Number, values: Callable[[], list[Number]]) -> None:
-        """If *stores* is true, store four int32 values in [-128, 127] as a word."""
+        """If *stores* is true, store four int32 values in [-128, 127] as a word, or dequantized."""
         with self.k.when(stores):
+            if self.form.y_real:
+                scale, zero = self.word("y_scale").f, self.word("y_zero").i
+                found = [dequantized(value, scale, zero) for value in values()]
+                return self.k.store_four(self.form.y_buffer, (self.first >> 2) + run.index, found)
             word = functools.reduce(lambda word, value: (word << 8) + value, reversed(values()))
             word = (word.u + SIGNS) ^ SIGNS  # undo the borrows of negative bytes
             self.k.store(self.form.y_buffer, self._at_word(self.form.y, run), word)

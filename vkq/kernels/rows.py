@@ -29,12 +29,13 @@ LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 class Ends:
     """The conversions before and after a function of rows. x: the parameters of 8-bit inputs. chain: a chain
     applied to the results; operands: the kind of each of its inputs (see `row_form`). y: the parameters of
-    8-bit results."""
+    8-bit results; real: these are dequantized again."""
 
     x: QParams | None = None
     chain: Chain | None = None
     operands: tuple[int, ...] = ()
     y: QParams | None = None
+    real: bool = False
 
 
 PLAIN = Ends()
@@ -51,7 +52,9 @@ def rows_of(
     length, inner = math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :])
     each = FUNCTIONS[name].each is not None
     kept = shape if each else (*shape[:axis], *shape[axis + count :])
-    y = b.new(Spec(kept, "float32") if ends.y is None else Spec(kept, ends.y.dtype, layout, ends.y))
+    y = b.new(
+        Spec(kept, "float32") if ends.y is None or ends.real else Spec(kept, ends.y.dtype, layout, ends.y)
+    )
     if y.spec.size:
         lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
         whole, turns = length // (lanes * RUN), -(-length // (lanes * RUN))
@@ -59,7 +62,7 @@ def rows_of(
         ahead = 0 if known.rows_in_turn or turns > LANE_RUNS else turns
         form = RowForm(
             name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
-            ends.chain, ends.operands, ends.x is not None, ends.y is not None,
+            ends.chain, ends.operands, ends.x is not None, ends.y is not None, ends.real,
             ends.y is not None and divides(ends.y), _normal(name, length, epsilon, ends), x.spec.layout,
             y.spec.layout, b.device.soft_float,
         )  # fmt: skip

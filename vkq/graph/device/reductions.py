@@ -20,7 +20,7 @@ def _rows(context: Context, node: Node) -> Value:
         x = repacked(b, x, MATRIX)
     if "y" in a and x.spec.shape[-1] % 16 == 0 and wanted(context, node.outputs[0]) == BLOCKED:
         layout = BLOCKED
-    ends = Ends(a.get("x"), a.get("chain"), a.get("operands", ()), a.get("y"))
+    ends = Ends(a.get("x"), a.get("chain"), a.get("operands", ()), a.get("y"), a.get("real", False))
     y = rows_of(b, a["function"], x, a["axis"], a["count"], attributes, ends, operands, layout)
     return unnamed(context, y)
 

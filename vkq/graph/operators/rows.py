@@ -2,10 +2,10 @@
 
 rows: applies ``function`` to rows, which span ``count`` axes from ``axis`` on; a reduction removes these
 axes. The input may be quantized (``x``: its QParams). The node may apply a ``chain`` of element-wise
-operators to the results, and quantize them (``y``: their QParams). Further operands of the chain are the
-node's other inputs (``operands``: `vkq.kernels.rows`). Normalization: applies ``function`` (normalize,
-normalize_root) to all axes from ``axis`` on, as LayerNormalization and similar operators do, without scale
-and bias."""
+operators to the results, quantize them (``y``: their QParams), and dequantize them again (``real``). Further
+operands of the chain are the node's other inputs (``operands``: `vkq.kernels.rows`). Normalization: applies
+``function`` (normalize, normalize_root) to all axes from ``axis`` on, as LayerNormalization and similar
+operators do, without scale and bias."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _rows(x: Inputs) -> list[Spec]:
     a, spec = x.node.attributes, x.spec(0)
     kept = (*spec.shape[: a["axis"]], *spec.shape[a["axis"] + a["count"] :])
     shape = spec.shape if FUNCTIONS[a["function"]].each else kept
-    return [Spec(a["y"].dtype if "y" in a else "float32", shape)]
+    return [Spec(a["y"].dtype if "y" in a and not a.get("real") else "float32", shape)]
 
 
 def _rows_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
@@ -51,7 +51,8 @@ def _rows_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         others = iter(x[1:])
         operands = [found if way == RESULT else there(next(others)) for way in a["operands"]]
         found = np.broadcast_to(a["chain"].computed(*operands)[0], found.shape)
-    return one(quantize(found, a["y"]) if "y" in a else found)
+    found = quantize(found, a["y"]) if "y" in a else found
+    return one(dequantize(found, a["y"]) if a.get("real") else found)
 
 
 def _normalization(node: Node, x: Sequence[Array | None]) -> list[Array]:

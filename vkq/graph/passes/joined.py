@@ -1,9 +1,9 @@
 """Fuses chains and functions of rows with their neighbours.
 
-The kernel of a function of rows (reduction, softmax or normalization) also computes the chain and the
-QuantizeLinear after it. A Transpose of 8-bit rows and a neighbouring Reshape become one movement (permute). A
-permute that merges the heads of a product is removed, because the product can write its heads side by
-side."""
+The kernel of a function of rows (reduction, softmax or normalization) also computes the chain, the
+QuantizeLinear and the DequantizeLinear after it. A Transpose of 8-bit rows and a neighbouring Reshape become
+one movement (permute). A permute that merges the heads of a product is removed, because the product can write
+its heads side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHERS = MOST_BUFFERS - 1  # most operands of a chain, without the row function'
 
 def join(graph: Graph) -> Graph:
     """Fuse such neighbours if no other node reads the value between them."""
-    ops = {"chain", "quantize"} if "rows" in graph.kinds else set()
+    ops = {"chain", "quantize", "dequantize"} if "rows" in graph.kinds else set()
     if any(spec.dtype in BYTES for spec in graph.specs.values()):
         ops |= {"Transpose", "Reshape"}
     return Sweep(graph).run(_Joined(graph.uses()).visit, ops)
@@ -35,6 +35,8 @@ class _Joined:
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op in ("Transpose", "Reshape"):
             return self._moved(sweep, node)
+        if node.op == "dequantize":
+            return self._real(sweep, node)
         made = next((found for name in node.inputs if (found := self._rows(sweep, name)) is not None), None)
         if made is None:
             return False
@@ -45,6 +47,15 @@ class _Joined:
         does not quantize its results yet."""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
         return made if made is not None and "y" not in made.attributes and by_last_axis(sweep, made) else None
+
+    def _real(self, sweep: Sweep, node: Node) -> bool:
+        """Let a function of rows dequantize the results that it quantized, if no other node reads them."""
+        made = sweep.producer(node.inputs[0], "rows") if self.uses[node.inputs[0]] == 1 else None
+        if made is None or made.attributes.get("y") != node.attributes["x"]:
+            return False
+        attributes = {**made.attributes, "real": True}
+        sweep.emit("rows", made.inputs, node.outputs[0], made.source, **attributes)
+        return True
 
     def _moved(self, sweep: Sweep, node: Node) -> bool:
         """Fuse a Transpose and a Reshape that split or merge attention heads, or make rows of pixels. Other
