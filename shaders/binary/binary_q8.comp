@@ -10,7 +10,8 @@
 //   OP_TABLE  only the table
 //
 // Memory    a, b, y: Int8x4 words in one layout; table: byte 256 * (b + 128) + (a + 128), four to a word.
-//   SAME      equal shapes: vectors of four words, any layout.
+//   SAME      equal shapes, any layout: vectors of four words. With REPEATED, those of a smaller operand
+//             repeat.
 //   PIXELS    broadcast images in a layout of vectors of pixels (pixels.glslh).
 //   otherwise broadcast tensors: a word of y holds four elements along the axis LANE_AXIS; it is computed
 //             from one word of a and one of b.
@@ -31,6 +32,7 @@ layout(constant_id = 3) const uint LANE_AXIS = 1;
 layout(constant_id = 4) const bool GATE = false;  // b: images of one pixel in kPackedInt8_4W4C; y: 16C
 layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: b has images of one pixel, a the shape of y
 layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
+layout(constant_id = 7) const bool REPEATED = false;  // SAME: a and b have a_n and b_n vectors
 
 #if SAME || PIXELS
 #define Element ivec4
@@ -122,7 +124,7 @@ void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.count) {
 #if SAME
-    ivec4 words_a = a[i], words_b = b[i], result;
+    ivec4 words_a = a[REPEATED ? i % p.a_n : i], words_b = b[REPEATED ? i % p.b_n : i], result;
 #else
     uvec4 y_size = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), a_size = uvec4(p.a_n, p.a_c, p.a_h, p.a_w);
     uvec4 b_size = uvec4(p.b_n, p.b_c, p.b_h, p.b_w);

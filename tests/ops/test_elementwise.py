@@ -11,11 +11,12 @@ import pytest
 import vkq
 from vkq import QParams, Tensor
 from vkq.kernels.binary import BinaryFormula, arithmetic, stored_table
-from vkq.layout.extent import BLOCKED
+from vkq.layout.extent import BLOCKED, IMAGE, MATRIX
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.elementwise import Array, BinaryOp, binary, fused_multiply_add
 from vkq.numerics.qparams import QDType
 from vkq.ops import elementwise, operand
+from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 
 from ..referees import ort_ops
@@ -302,3 +303,33 @@ def test_rows_of_channels_stay_in_their_layout(device: vkq.Device, shape: tuple[
         got = getattr(vkq, op)(*given, y)
         assert got.layout == BLOCKED
         np.testing.assert_array_equal(got.numpy(), binary(op, a, b, q, other, y))
+
+
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape", "layout", "variant"),
+    [
+        ((3, 8, 20), (8, 20), MATRIX, "same"),
+        ((1, 4, 7), (5, 4, 7), MATRIX, "same"),
+        ((2, 3, 4, 5), (1, 1, 4, 5), MATRIX, "same"),
+        ((3, 6, 20), (6, 20), MATRIX, "broadcast"),
+        ((2, 3, 4, 5), (2, 1, 4, 5), MATRIX, "broadcast"),
+        ((2, 8, 4), (2, 1, 4), MATRIX, "broadcast"),
+        ((3, 8, 20), (1, 8, 1), MATRIX, "broadcast"),
+        ((2, 4, 4, 5), (1, 4, 4, 5), IMAGE, "4w4c"),
+    ],
+    ids=str,
+)
+def test_repeated_blocks_of_rows(
+    device: vkq.Device, a_shape: tuple[int, ...], b_shape: tuple[int, ...], layout: str, variant: str
+) -> None:
+    """An operand that is broadcast along leading axes alone is read as vectors if it has whole blocks of
+    rows."""
+    rng, (q, other, y) = np.random.default_rng(10), (QParams(0.1, 3), QParams(0.2, -4), QParams(0.3, 5))
+    a, b = (rng.integers(-128, 128, size).astype(np.int8) for size in (a_shape, b_shape))
+    tensors = [Tensor.from_numpy(x, device, layout, qparams=one) for x, one in ((a, q), (b, other))]
+    for op, name in (("add", "add"), ("sub", "add"), ("mul", "mul")):
+        builder = Builder(device)
+        made = elementwise.combined(builder, *(builder.input(one.spec) for one in tensors), op, q, other, y)
+        plan = builder.plan(made)
+        assert f"binary_q8__word:{name}.{variant}" in plan.variants
+        np.testing.assert_array_equal(run(plan, tensors).numpy(), binary(op, a, b, q, other, y))

@@ -3,6 +3,7 @@ QLinearAdd and QLinearMul."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -169,6 +170,8 @@ def _combine(
     """Add the dispatch for operands of one layout and one rank."""
     x, z, y = operands
     shape = "same" if x.spec.shape == z.spec.shape else PIXELS.get(y.spec.layout, "broadcast")
+    repeated = shape == "broadcast" and all(_repeats(one.spec, y.spec) for one in (x, z))
+    shape = "same" if repeated else shape
     words = y.spec.nbytes // 4
     push |= {
         "count": words if shape == "broadcast" else ceil4(words), "ra": numbers.ra, "rb": numbers.rb,
@@ -177,12 +180,14 @@ def _combine(
     }  # fmt: skip
     for name, dims in zip("yab", _logical_dims(op, y.spec.shape, x.spec, z.spec), strict=True):
         push |= operand.named(name, dims)
+    push |= {"a_n": x.spec.nbytes // 16, "b_n": z.spec.nbytes // 16} if repeated else {}
     one_pixel = x.spec.shape == y.spec.shape and z.spec.shape[2:] == (1, 1)
     push |= of_pixels(y.spec, one_pixel) if shape in PIXELS.values() else divisors()
     constants: dict[str, Constant] = {
         "LAYOUT": layout_number(y.spec.layout), "FOLDED": y.spec.folded,
         "LANE_AXIS": layout(y.spec.layout).lane.dim, "GATE": _gates(x.spec, z.spec),
         "ONE_PIXEL": one_pixel, "SURE": numbers.sure(b.device.soft_float),
+        "REPEATED": repeated,
     }  # fmt: skip
     variant = catalog().find("binary_q8__word", op=numbers.variant, shape=shape)
     b.dispatch(b.device.program(variant, constants), [x, z, b.constant(table), y], push)
@@ -224,6 +229,14 @@ def _are_rows(x: Spec, z: Spec, shape: Sequence[int]) -> bool:
     can be combined as images of pixels."""
     same = len(x.shape) == len(z.shape) == 3 and x.shape[-1] == z.shape[-1]
     return same and x.shape == tuple(shape) != z.shape and x.layout == BLOCKED
+
+
+def _repeats(x: Spec, y: Spec) -> bool:
+    """Return True if the vectors of y are those of x, repeated: x is broadcast along leading axes only, and
+    has whole blocks of rows."""
+    lead = next((i for i, d in enumerate(x.shape) if d != 1), len(x.shape))
+    rows = math.prod(x.shape[:-1])
+    return x.shape == y.shape or (rows % 4 == 0 and bool(x.shape) and x.shape[lead:] == y.shape[lead:])
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
