@@ -24,8 +24,8 @@ SUFFIXES = (".comp", ".glslh", ".glsl", ".cpp", ".hpp", ".yaml", ".yml")
 # Most lines of a file. A test module may have any length.
 MODULE_LINES = {"vkq/**/*.py": 300, "vkq/**/*.?pp": 300, "shaders/**/*.comp": 200, "shaders/**/*.glslh": 200}
 LONG_MODULES: dict[str, str] = {}  # path: the reason why the file is not split
-# Most sources of GEMM, GEMV and convolution: a new kind of operands is an include of one of them
-# (shaders/README.md). The other sources of their folders pack operands.
+# The most sources that GEMM, GEMV and convolution may have: for a new kind of operands, add an include to one
+# of them (shaders/README.md). The other sources in their folders pack operands.
 PRODUCTS, PACKING = 18, {"halves_weights", "runs_q8csw"}
 SHADER_FILE = re.compile(r"\b[a-z0-9_]+\.(?:comp|glslh)\b")
 GENERATED = {"push.glslh", "sizes.glslh", "any.glslh"}  # includes without files, except layouts
@@ -130,7 +130,7 @@ def test_files_fit() -> None:
 
 
 def test_products_share_their_sources() -> None:
-    """Few sources compute products, and shaders/README.md lists each of them."""
+    """At most so many sources compute products, and shaders/README.md lists all of them."""
     products = {path.stem for path in sources("shaders/gemm/*.comp", "shaders/conv/*.comp")} - PACKING
     listed = re.findall(r"^\| `(\w+)` \|.*\|.*\|$", (ROOT / "shaders/README.md").read_text(), re.MULTILINE)
     assert len(products) <= PRODUCTS

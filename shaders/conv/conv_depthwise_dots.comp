@@ -1,9 +1,9 @@
 // Depthwise convolution in int8 on packed dot products: OC = IC, kernels of 3x3 or 5x5, stride 1 or 2.
 //
-// A dot product needs four bytes of one channel, but a word holds four channels of a pixel. So four words,
-// of four neighbours on an input line or (TALL) of four input lines in one column, are transposed: each then
-// holds four input pixels of that line or column for one channel. They serve all output pixels that read
-// them.
+// A dot product needs four bytes of one channel, but a word holds four channels of a pixel. So an invocation
+// transposes four words: those of four neighbours on an input line, or (TALL) of four input lines in one
+// column. Each word then holds four input pixels of one channel, and serves all output pixels that read
+// these.
 //
 // Memory    x, y: words of kPackedInt8_16C (BLOCKED 1) or vectors of kPackedInt8_4W4C; w: see the strips;
 //           channels: gemm_output.glslh.

@@ -1,6 +1,6 @@
-// Depthwise convolution of float images with int8 weights, or with each product and sum rounded (scheme
-// f32): every output channel reads one input channel. y = sum * scale + bias, with the sum over (kh, kw) in
-// order. Kernel and stride along w are constants.
+// Depthwise convolution of float images: every output channel reads one input channel. The weights are int8,
+// or float32 with each product and sum rounded (scheme f32). y = sum * scale + bias, with the sum over (kh,
+// kw) in order. Kernel and stride along w are constants.
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); (WHOLE_LINES) lines of whole vectors of
 //           4 numbers; w and the parameters of channels: see the taps.

@@ -1,7 +1,7 @@
 // Direct convolution of float images, y = sum * scale + bias; the lanes of a subgroup share the pixels that
 // they read (float_lanes.glslh). Any kernel, stride, dilation and padding; int8 weights, or (FLOAT_WEIGHTS,
 // scheme f32) float32 weights, with sums over (channel, kh, kw) in this order, each product and sum rounded.
-// A group has whole blocks of four channels out, and for int8 weights also in.
+// In each group, the output channels are whole blocks of four, and with int8 weights also the input channels.
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: texels, see the lines of taps;
 //           channels: float_output.glslh.
@@ -48,8 +48,8 @@ uint image, group, n4, oh, ow;  // position of the first pixel, and the lane's c
 //   void begin_lines()         go to the first line of the group's first channels
 //   void multiply_line(uint kh, uint h)   multiply line h of x by line kh of the taps of AT_ONCE channels
 //   void next_line(bool last)  go to the next line; last: to the first line of the next AT_ONCE channels
-// Push constants are read before the loop over lines, and there is a single loop: in a loop, lavapipe reads
-// push constants for each lane, and in nested loops it blends all sums twice in every iteration of each.
+// Read push constants before the loop over lines, and use a single loop: in a loop, lavapipe reads push
+// constants for each lane, and in nested loops it blends all sums twice in every iteration of each loop.
 #if FLOAT_WEIGHTS
 #include "lanes_of_columns.glslh"
 #else

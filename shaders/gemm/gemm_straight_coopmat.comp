@@ -1,8 +1,8 @@
 // Y[M,N] = X[M,K] W[N,K]^T on float16 matrix units with float32 sums, like gemm_coopmat.comp, except that
-// weights are loaded directly from memory into matrices, and become float16 there: int8 weights as whole
-// matrices or (WORDS) assembled in registers, or weights in groups along K (GROUPED). A subgroup computes
-// all rows of a tile, so no other subgroup needs its weights. Only x goes through shared memory, whose
-// bandwidth limits gemm_coopmat.comp.
+// weights are loaded directly from memory into matrices, where they become float16: int8 weights as whole
+// matrices or (WORDS) assembled in registers, or weights in groups along K (GROUPED). A subgroup computes all
+// rows of a tile, so no other subgroup needs its weights. Only x goes through shared memory: the bandwidth of
+// shared memory limits gemm_coopmat.comp.
 //
 // Memory    the buffers are those of the weights below. In shared memory a row is a run of BK halves and 16
 //           bytes of padding, which keep neighbours in different banks.

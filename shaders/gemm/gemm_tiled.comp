@@ -1,7 +1,7 @@
-// Y[M,N] = X[M,K] W[N,K]^T, whose sums are in registers: float rows with int8 weights, float32 or float16
+// Y[M,N] = X[M,K] W[N,K]^T, with sums in registers: float rows with int8 weights, float32 or float16
 // matrices with the same bits on every device (F32), products and convolutions in float16 arithmetic
-// (HALVES), or int8 with exact int32 accumulation (INT8). Operands are read straight from memory. Every
-// device runs it, but for HALVES.
+// (HALVES), or int8 with exact int32 accumulation (INT8). Operands are read straight from memory. All forms
+// but HALVES run on every device.
 //
 // Memory    the buffers are those of the products below.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations (x SLICES parts of k, F32); each computes a tile of

@@ -55,7 +55,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Row y[]; };
 #define place_row(place) ((place) / 2u % 16u)
 #define lane own_lane
 #define me gl_LocalInvocationIndex
-uint n, chunks, first_chunk, biased;  // biased: 1024 twice, in a register
+uint n, chunks, first_chunk, biased;  // biased: 1024 in both halves, in a register
 
 float number(uint c, uint what);  // of channel c
 

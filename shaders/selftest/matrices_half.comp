@@ -4,7 +4,7 @@
 // Memory    x: [case][step][row][k] and w: [case][step][output][k], 16-bit floats, 8 along k in a uvec4; y:
 //           [case][row][output] float32.
 // ALIKE     x is loaded with a stride of 0, so every row is the case's first row; then output n is multiplied
-//           by 2^n, with scales that are also loaded with a stride of 0 (coopmat_half_types.glslh,
+//           by 2^n. These scales are also loaded with a stride of 0 (coopmat_half_types.glslh,
 //           gemv_coopmat.comp).
 // PAIRED    the fragments are assembled in registers. First, a matrix whose elements are their own positions
 //           is loaded; it shows which words (two elements each) an invocation holds. Then these words are

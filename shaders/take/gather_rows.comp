@@ -1,4 +1,4 @@
-// y = take(x, id, axis): parts of x, chosen by ids on the device. A negative id counts from the end of the
+// y = take(x, id, axis): slices of x, chosen by ids on the device. A negative id counts from the end of the
 // axis; an id outside the axis reads the nearest element.
 //
 // BYTES   x, y: kPackedInt8_4H4W, whose rows are the last axis. One invocation copies four columns of four
@@ -48,7 +48,7 @@ void main() {
 #if BYTES
     ivec4 words;
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
-      uint from = source_of(min(4u * row + k, p.rows - 1u));  // rows of padding repeat the last one
+      uint from = source_of(min(4u * row + k, p.rows - 1u));  // rows of padding repeat the last row
       words[k] = x[4u * ((from >> 2) * p.width + column) + (from & 3u)];
     }
     y[i] = words;

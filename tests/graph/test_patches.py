@@ -23,7 +23,7 @@ ROWS = (SIDE // PATCH) ** 2
 
 
 class Front(Nodes):
-    """Patches by a strided convolution, a row before them for the class, and positions."""
+    """Patches by a strided convolution, a class token before them, and position embeddings."""
 
     def __init__(self) -> None:
         super().__init__(5)
@@ -58,7 +58,7 @@ def test_patches_become_rows_without_a_copy(
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
     executable = Executable(graph, strict_device, {})
     ran = executable.plan.variants
-    # The class's row and the patches are copied into one array; nothing else moves, and nothing is repacked.
+    # The class token's row and the patches are copied into one array; nothing else is moved or repacked.
     moves = [name for name in ran if name.startswith(("move", "repack", "transpose", "im2col"))]
     assert moves == ["move_q8__pixels:16c"] * 2
     assert sum("coopmat" in name for name in ran) == 2

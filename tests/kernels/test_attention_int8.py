@@ -1,5 +1,5 @@
-"""Tests of attention to an int8 cache: the device gives the bits of NumPy's steps, which are within the bound
-of the quantization of a softmax of all scores at once."""
+"""Tests of attention to an int8 cache. The device gives the bits of NumPy's steps. These are within the
+quantization bound of a softmax of all scores at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkq.numerics.attention_cache import packed, unpacked
 from vkq.numerics.attention_int8 import SPAN, Int8Rules, attention_int8, span_of
 from vkq.ops import operand
 
-ERROR = 0.5 + 2.0**-16  # most error of a number, in scales
+ERROR = 0.5 + 2.0**-16  # greatest error of a number, in units of the scale
 Arrays = dict[str, np.ndarray]
 
 
@@ -122,8 +122,8 @@ def plain(case: Case, x: Arrays) -> np.ndarray:
 
 @pytest.mark.parametrize("name", CASES)
 def test_bits(device: vkq.Device, name: str) -> None:
-    """The device gives the bits of the steps. They are near a softmax of the dequantized numbers, and within
-    the bound of docs/models.md of one of the floats."""
+    """The device gives the bits of the steps. The results are near a softmax of the dequantized numbers;
+    their distance from a softmax of the floats is within the bound of docs/models.md."""
     case = CASES[name]
     x, width = case.operands(), case.sizes[5]
     words, most = in_words(x), float(np.abs(x["v"]).max())
@@ -138,7 +138,7 @@ def test_bits(device: vkq.Device, name: str) -> None:
 
 
 def test_cases_have_parts() -> None:
-    """The cases cover one part and several parts of the keys, and most numbers of rows of a tile."""
+    """The cases cover one part and several parts of the keys, and most tile heights."""
     spans = {name: span_of(one.lines, one.sizes[5]) for name, one in CASES.items()}
     parts = {-(-one.sizes[4] // spans[name]) for name, one in CASES.items()}
     assert parts >= {1, 2, 3, 4, 5}
@@ -148,8 +148,8 @@ def test_cases_have_parts() -> None:
 
 
 def test_hidden_words(device: vkq.Device) -> None:
-    """Words beyond a length may be anything: they change no bit, even if their scales are NaN. A NaN that a
-    query sees makes its result NaN."""
+    """Words beyond a length may have any content: they change no bit of the result, even if their scales are
+    NaN. If a query attends to a NaN, its result is NaN."""
     case = CASES["a token, parts of the keys"]
     words = in_words(case.operands())
     want = run(device, case, words)
@@ -164,7 +164,7 @@ def test_hidden_words(device: vkq.Device) -> None:
 
 
 def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that rounds differently computes the steps with integers, to the same bits."""
+    """A device that rounds differently computes the steps with integers, and gives the same bits."""
     monkeypatch.setattr(any_device, "_soft_float", True)
     case = Case((1, 1, 2, 1, 140, 8), (135,), sunk=True, softcap=2.0)
     words = in_words(case.operands())

@@ -161,7 +161,7 @@ def test_many(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (3, 8), (1, 6, 20), (2, 3, 5, 12), (130, 9000)], ids=str)
 def test_bytes(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """A chain stores integers as bytes, saturated, beside a float32 result; rows are padded to a multiple of
+    """A chain stores one result as saturated bytes, and another as float32. Rows are padded to a multiple of
     four, and an operand is broadcast."""
     f = "float32"
     whole = Link("Cast", (2,), f, "int32", (("to", "int32"),))

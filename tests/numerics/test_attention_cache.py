@@ -1,4 +1,5 @@
-"""Tests of the quantization of an int8 cache: its steps give a plain formula's numbers, within the bound."""
+"""Tests of the quantization of an int8 cache: the steps give the numbers of a plain formula, within the
+bound."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from vkq.numerics.attention_cache import packed, unpacked, words_of
 
 @pytest.mark.parametrize("width", [1, 5, 64, 130])
 def test_the_plain_formula(width: int) -> None:
-    """Codes and scales are those of float32 arithmetic in NumPy, and every number is within its bound."""
+    """Codes and scales equal those of float32 arithmetic in NumPy, and every number is within its bound."""
     r = np.random.default_rng(width)
     x = (r.normal(0, 1, (3000, width)) * np.exp(r.normal(0, 8, (3000, 1)))).astype(np.float32)
     x[0] = 0
-    x[1], x[1, 0] = np.resize(np.arange(-254, 255, 2) / 4, width), 127 / 2  # ties, by the scale 1/2
+    x[1], x[1, 0] = np.resize(np.arange(-254, 255, 2) / 4, width), 127 / 2  # ties, with scale 1/2
     words = packed(x)
     assert (words.dtype, words.shape) == (np.int32, (3000, words_of(width)))
     codes, scale = unpacked(words, width)

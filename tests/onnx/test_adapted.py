@@ -1,5 +1,5 @@
-"""Tests of ``kv_cache="int8"``: the words of a cache have the oracle's bits on every driver, attention to
-them is within the stated bound, and misuse is an error with a remedy."""
+"""Tests of ``kv_cache="int8"``: the words of a cache have the reference's bits on every driver, the error of
+attention is within the stated bound, and misuse raises an error with a remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vkq.numerics.attention_cache import unpacked, words_of
 
 Arrays = dict[str, Any]
 HEADS, KV_HEADS, WIDTH = 6, 2, 16
-ERROR = 0.5 + 2.0**-16  # most error of a cached number, in scales
+ERROR = 0.5 + 2.0**-16  # greatest error of a cached number, in units of the scale
 NAMES = ["q", "k", "v", "pk", "pv", "last", "total", "cos", "sin", "place", "bias", "sink"]
 
 
@@ -47,8 +47,8 @@ def model(fed: Arrays, constants: Arrays, dtype: Any = np.float32, **a: Any) -> 
 def case(
     tokens: int, held: int, lengths: list[int], dtype: Any = np.float32, more: Arrays | None = None, **a: Any
 ) -> tuple[bytes, Arrays]:
-    """Return a model, and its inputs with caches of floats: *tokens* new tokens after a cache with room for
-    *held*; *lengths*: of each batch element afterwards."""
+    """Return a model, and its inputs with caches of floats: *tokens* new tokens, and a cache with room for
+    *held* tokens. *lengths*: the length of each batch element after the run."""
     batch = len(lengths)
     widths = zip("qkv", (HEADS, KV_HEADS, KV_HEADS), strict=True)
     fed = {x: normal(batch, tokens, n * WIDTH, seed=i).astype(dtype) for i, (x, n) in enumerate(widths)}
@@ -61,7 +61,7 @@ def case(
 
 
 def words(x: np.ndarray) -> np.ndarray:
-    """Return vectors of floats as an int8 cache, by the plain formula."""
+    """Quantize vectors of floats to an int8 cache, by the plain formula."""
     wide = x.astype(np.float32)
     scale = np.abs(wide).max(-1, keepdims=True) / np.float32(127)
     codes = np.rint(wide / scale).astype(np.int8)
@@ -92,8 +92,8 @@ CASES: dict[str, tuple[tuple[int, int, list[int]], Arrays]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_words_and_results(device: vkq.Device, name: str) -> None:
-    """Results and caches have the bits of the graph's NumPy steps. The past's words are unchanged, the new
-    ones are within half a step of the float caches, and results are within the bound of docs/models.md."""
+    """Results and caches have the bits of the graph's NumPy steps. The past's words do not change. New words
+    are within half a step of the float caches, and results within the bound of docs/models.md."""
     sizes, a = CASES[name]
     data, fed = case(*sizes, **a)
     plain = vkq.onnx.InferenceSession(data, device).run(None, fed)
@@ -105,7 +105,7 @@ def test_words_and_results(device: vkq.Device, name: str) -> None:
     for x, y in zip(("y", "nk", "nv"), got, strict=True):
         np.testing.assert_array_equal(y.view(np.uint8), want[x].astype(y.dtype).view(np.uint8))
     assert {node.op for node in graph.nodes} >= {"append_cache", "attention_int8"}
-    assert not set(graph.bounds) & {"pk", "pv"}  # caches are not read back for a check
+    assert not set(graph.bounds) & {"pk", "pv"}  # a check would read the caches back
     tokens, held, lengths = sizes
     scales = []
     for new, old, before in zip(got[1:], plain[1:], ("pk", "pv"), strict=True):
@@ -128,17 +128,17 @@ def within(
     y: np.ndarray, want: np.ndarray, fed: Arrays, scales: list[np.ndarray], most: Any, a: Arrays
 ) -> None:
     """Check the bound: max(value scale) / 2 + (exp(2 delta) - 1) max|v|, where no score moves by more than
-    delta = scale * sum|q| * max(key scale) / 2. A rotation changes sum|q| by at most the root of 2."""
+    delta = scale * sum|q| * max(key scale) / 2. A rotation multiplies sum|q| by at most sqrt(2)."""
     q = np.abs(fed["q"].astype(np.float32)).reshape(*fed["q"].shape[:2], HEADS, WIDTH).sum(-1).max()
     delta = a.get("scale", WIDTH**-0.5) * q * 2**0.5 * scales[0].max() * ERROR
     bound = scales[1].max() * ERROR + np.expm1(2 * delta) * most
     error = np.abs(y.astype(np.float32) - want.astype(np.float32)).max()
     assert 0 < error <= bound
-    assert error <= 0.03 * most  # what these cases measure; the bound is of the worst case
+    assert error <= 0.03 * most  # measured for these cases; the bound covers the worst case
 
 
 def test_an_odd_width(any_device: vkq.Device) -> None:
-    """Heads of 6 numbers take two words of codes, of which the last two bytes are 0."""
+    """Heads of 6 numbers take two words of codes, whose last two bytes are 0."""
     r = np.random.default_rng(0)
     fed = {"q": r.normal(size=(1, 2, 18)).astype(np.float32), "last": np.int32([3])}
     fed |= {x: r.normal(size=(1, 1, 2, 6)).astype(np.float32) for x in ("pk", "pv")}
@@ -153,7 +153,7 @@ def test_an_odd_width(any_device: vkq.Device) -> None:
 
 
 def test_a_total_of_the_run(any_device: vkq.Device) -> None:
-    """A number of keys that a run gives prepares the model again, also with int8 caches."""
+    """If the number of keys is an input, each new number prepares the model again, also with int8 caches."""
     data, fed = case(1, 4, [5])
     proto = onnx.load_from_string(data)
     del proto.graph.initializer[:]
@@ -171,8 +171,8 @@ def test_a_total_of_the_run(any_device: vkq.Device) -> None:
 
 
 def decode(session: Any, sizes: Sizes, room: int, tokens: list[int]) -> list[tuple[np.ndarray, list[Any]]]:
-    """Run tokens one by one with caches of *room* keys on the device; return the scores and the caches after
-    each of them."""
+    """Run tokens one by one with caches for *room* keys on the device; return the scores and the caches after
+    each token."""
     names = [f"{i}.{part}" for i in range(sizes.layers) for part in ("key", "value")]
     dtype = next(a.dtype for a in session.model.inputs if a.name == f"past_key_values.{names[0]}")
     width = words_of(sizes.width) if dtype == "int32" else sizes.width
@@ -248,7 +248,7 @@ def test_one_buffer(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_cache_in_two_inputs(any_device: vkq.Device) -> None:
-    """A tensor that is both past keys and past values is not overwritten while it is read."""
+    """A tensor that holds both the past keys and the past values is not overwritten while it is read."""
     data, fed = case(1, 12, [6, 4])
     session = vkq.onnx.InferenceSession(data, any_device, kv_cache="int8")
     want = session.run(None, fed | dict.fromkeys(("pk", "pv"), words(fed["pk"])))
@@ -260,7 +260,7 @@ def test_a_cache_in_two_inputs(any_device: vkq.Device) -> None:
 
 
 def test_options_are_kept(any_device: vkq.Device, llama_bytes: bytes) -> None:
-    """A session that was pickled has the option, and the option changes no session without it."""
+    """Pickling keeps a session's option, and the option does not change other sessions."""
     session = vkq.onnx.InferenceSession(llama_bytes, any_device, kv_cache="int8")
     again, plain = pickle.loads(pickle.dumps(session)), vkq.onnx.InferenceSession(llama_bytes, any_device)
     runs = [decode(one, SIZES, ROOM, TOKENS[:2])[-1] for one in (session, again)]
@@ -289,8 +289,8 @@ def test_caches_of_other_sessions(any_device: vkq.Device, llama_bytes: bytes) ->
 
 @pytest.mark.parametrize("shape", [(2, KV_HEADS, 12, 16), (2, KV_HEADS, 12, 4), (2, 1, 12, 5), (1, 2, 12, 5)])
 def test_words_of_other_shapes(any_device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """A cache of other heads, or of another number of words, is an error with the right shape; so is a length
-    that the cache cannot have."""
+    """A cache with a wrong number of heads or words raises an error that states the right shape. So does a
+    length that the cache cannot have."""
     data, fed = case(1, 12, [6, 4])
     proto = onnx.load_from_string(data)
     for info in proto.graph.input:
@@ -320,7 +320,7 @@ def test_words_of_other_shapes(any_device: vkq.Device, shape: tuple[int, ...]) -
 def test_forms_that_are_refused(
     any_device: vkq.Device, more: Arrays, match: str, fallback: str | None
 ) -> None:
-    """The error names the form, also where a fallback could run it with caches of floats."""
+    """The error names the unsupported form, also if the fallback could run it with caches of floats."""
     data, _ = case(1, 12, [6], **more)
     with pytest.raises(vkq.ModelError, match=match):
         vkq.onnx.InferenceSession(data, any_device, fallback, kv_cache="int8").explain()

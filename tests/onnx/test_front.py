@@ -1,5 +1,5 @@
-"""Tests of the first operators of a quantized text encoder, as PyTorch and quantize_static write them. They
-give ONNX Runtime's bytes in few dispatches."""
+"""Tests of the first operators of a quantized text encoder, as PyTorch and quantize_static write them. The
+device gives ONNX Runtime's bytes in few dispatches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Written:
 
 
 def mask_of(w: Written, batch: int) -> str:
-    """Return a mask (batch, 1, tokens, tokens) of 0 and -10 from the tokens to be seen, (batch, tokens)."""
+    """Return a mask (batch, 1, tokens, tokens) of 0 and -10; the argument (batch, tokens) says which tokens
+    are visible."""
     places = np.arange(batch * TOKENS).reshape(batch, 1, 1, TOKENS)
     flags = w.op("Flatten", w.op("Cast", "mask", to=BOOL), axis=2)
     seen = w.op("Reshape", flags, w.constant([-1, 1]))
@@ -105,8 +106,8 @@ def test_a_mask_is_one_chain(
 
 
 def embeddings(kind: str, other: np.ndarray, first: bool, ids: tuple[int, ...], readers: int) -> bytes:
-    """Return a model of rows of a table, and a constant operand, before positions are added. The scales give
-    many sums near ties, whose rounding depends on the order of the operands."""
+    """Return a model that combines rows of a table with a constant operand, and then adds positions. With its
+    scales, many sums are near ties, and their rounding depends on the order of the operands."""
     w, random, part = Written(), np.random.default_rng(8), (2, 4, 4) if other.shape == (2, 4, 1) else (WIDTH,)
     table = w.real(w.constant(random.integers(0, 256, (WORDS, *part)).astype(np.uint8)), 0.01)
     rows = w.held(w.op("Gather", table, "ids"), 0.01)
@@ -146,7 +147,7 @@ def test_embeddings(
     any_device: vkq.Device, kind: str, other: np.ndarray, first: bool, ids: tuple[int, ...], readers: int,
     ops: list[str],
 ) -> None:  # fmt: skip
-    """A function of rows with an operand that is equal for all ids is computed for the table."""
+    """A function of rows is computed for the whole table if its other operand is equal for all ids."""
     data = embeddings(kind, other, first, ids, readers)
     session = vkq.onnx.InferenceSession(data, any_device)
     found = [row.operator for row in session.explain().rows]
@@ -157,7 +158,7 @@ def test_embeddings(
 
 
 def test_tables_are_kept_with_the_model() -> None:
-    """A model's graphs share a folded table, which is freed with the model's own table."""
+    """The graphs of a model share a folded table. It is freed with the table from which it was computed."""
     table, row = np.arange(12).astype(np.int8).reshape(4, 3), np.array([[128, 127, 0]], np.uint8)
     results = np.random.default_rng(2).integers(0, 256, (256, 256)).astype(np.uint8)
     found, count = _chosen(results, row, table), len(_kept)
@@ -173,7 +174,7 @@ def test_sums_keep_the_order_of_operands(
     any_device: vkq.Device, shape: tuple[int, int], ops: set[str]
 ) -> None:
     """An Expand along the last axis stays before a sum: without it, the sum would swap its operands, and
-    round otherwise."""
+    would round differently."""
     w, random = Written(), np.random.default_rng(4)
     wide = w.op("Expand", w.held("x", 0.031), w.constant([4, 8]))
     w.held(w.op("Add", wide, w.held("z", 0.047)), 0.053, 3, "y")

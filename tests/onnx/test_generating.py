@@ -78,8 +78,8 @@ def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) ->
 
 
 def test_int8_caches(device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With int8 caches, this model generates the same 64 tokens. They take 5 bytes for 16 of float32 caches
-    and stay in place; only the first token needs preparation."""
+    """With int8 caches, this model generates the same 64 tokens. The caches take 5 bytes where float32 caches
+    take 16, and stay in place. Only the first token needs preparation."""
     want, _ = by_onnx_runtime(path, PROMPT, 64)
     with vkq.onnx.LanguageModel(path, device, kv_cache="int8") as model:
         caches = _Cache(model, 71).past
@@ -98,7 +98,7 @@ def test_int8_caches(device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_int8_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:
-    """Caches of int8 may also grow with each token; a text in a buffer has the same tokens."""
+    """Int8 caches may also grow with each token; a cache in one buffer gives the same tokens."""
     for name in ("model.onnx", "model.onnx.data"):
         (tmp_path / name).write_bytes((path / name).read_bytes())
     told = config(SIZES)

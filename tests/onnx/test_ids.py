@@ -67,8 +67,8 @@ def test_ids_beyond_the_rows_are_refused(any_device: vkq.Device, bert: bytes) ->
 
 
 def test_int32_ids_are_checked(any_device: vkq.Device) -> None:
-    """A model whose only integers are int32 ids refuses ids beyond the rows; its caches of words are not
-    checked, nor are numbers that no operator reads as ids."""
+    """A model whose only integers are int32 ids refuses ids beyond the rows. It checks neither the words of
+    caches nor numbers that no operator reads as ids."""
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     fed = {"ids": np.int32([0, 3, -1]), "numbers": np.int32([-(2**31), 2**31 - 1, 5])}
     nodes = [node("Gather", "table ids", "rows", axis=0), node("Max", "numbers numbers", "most")]

@@ -1,5 +1,5 @@
-"""An int8 cache of keys or values (`vkq.numerics.attention_cache`): one dispatch quantizes a run's tokens and
-writes them behind those of the past."""
+"""An int8 cache of keys or values (`vkq.numerics.attention_cache`): one dispatch quantizes the tokens of a
+run and writes them after the past tokens."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WORDS = ("first_group", "rows", "groups", "tokens", "total", "held")
 
 @dataclasses.dataclass(frozen=True)
 class AppendForm:
-    """The properties for which a kernel is compiled. starts, follows: there is a buffer of starts, and one of
-    past tokens."""
+    """The properties for which a kernel is compiled. starts: it has a buffer of start positions. follows: it
+    has a buffer of past tokens."""
 
     width: int
     starts: bool
@@ -36,9 +36,10 @@ class AppendForm:
 
 
 def appended(b: Builder, x: Value, start: Value | None, past: Value | None, total: int) -> Value:
-    """Add the appending of x to a plan and return the cache (batch, groups, *total*, words). x: float32
-    (batch, tokens, groups, width). Token i is written at ``start[batch] + i`` (start: int32; None: 0); tokens
-    at *total* or later are dropped. Other places contain those of *past*, or 0."""
+    """Add the quantization and appending of x to a plan, and return the cache (batch, groups, *total*,
+    words). x: float32 (batch, tokens, groups, width). Token i is written at position ``start[batch] + i``
+    (start: int32; None: 0); positions from *total* on are dropped. At other positions, the cache has the
+    words of *past*, or 0."""
     batch, tokens, groups, width = x.spec.shape
     y = b.new(Spec((batch, groups, total, words_of(width)), "int32"))
     if not y.spec.size:
@@ -72,7 +73,8 @@ def written(form: AppendForm) -> Written:
 
 
 class _AppendKernel:
-    """The writer of the kernel: several invocations share a vector of the cache, which is number ``at``."""
+    """The writer of the kernel. Several invocations share a vector of the cache; ``at`` is the vector's
+    index."""
 
     def __init__(self, form: AppendForm):
         buffers = (*[False] * (1 + form.starts + form.follows), True)
@@ -92,7 +94,7 @@ class _AppendKernel:
     def module(self) -> bytes:
         k, count = self.k, words_of(self.form.width)
         start = k.load(1, self.batch) if self.form.starts else k.constant(0, "u")
-        place = self.token - start  # below 0, it wraps to more than any number of tokens
+        place = self.token - start  # negative values wrap to more than any number of tokens
         new = place < self.word("tokens")
         runs = self.numbers(new.where(place, 0))
         largest = functools.reduce(maximum, [magnitude(x) for _, run in runs for x in run])
@@ -121,8 +123,8 @@ class _AppendKernel:
         return [self.lanes.own + first for first in range(0, count, self.form.lanes)]
 
     def numbers(self, place: Number) -> list[tuple[Number, list[Number]]]:
-        """Return the index of each of the invocation's words, and the word's numbers of the token *place*; 0
-        beyond the width."""
+        """Return, for each word of this invocation, its index and its numbers of new token *place*; numbers
+        beyond the width are 0."""
         width, group = self.form.width, self.matrix - self.batch * self.word("groups")
         token = self.batch * self.word("tokens") + place
         first, runs = (token * self.word("groups") + group) * width, []
@@ -137,7 +139,7 @@ class _AppendKernel:
         return runs
 
     def before(self, index: Number, count: int) -> Number:
-        """Return a word of the past's token at the same position; 0 if there is none."""
+        """Return a word of the past token at the same position; 0 if there is none."""
         if not self.form.follows:
             return index.of(0)
         held = self.word("held")

@@ -1,5 +1,5 @@
-"""Attention to an int8 cache (`vkq.numerics.attention_int8`): one dispatch, or one for parts of the keys and
-one that joins them."""
+"""Attention to an int8 cache (`vkq.numerics.attention_int8`): one dispatch, or two: the first computes parts
+of the keys, the second joins the parts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The kernel of attention to an int8 cache: it loads words of four codes, multiplies sums and weights by the
-scales of tokens, and reads the positions of the queries from a buffer."""
+tokens' scales, and reads the positions of the queries from a buffer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .attention_tiles import AttentionKernel
 @dataclasses.dataclass(frozen=True)
 class Int8Form(AttentionForm):
     """The properties for which a kernel is compiled. follows, softcap: as in `Int8Rules`. span: the number of
-    keys that a workgroup reads (0: all). apart: the kernel stores sums, largest scores and sums of weights,
-    which another kernel joins."""
+    keys that a workgroup reads (0: all). apart: the kernel stores sums, largest scores and sums of weights
+    for another kernel, which joins them."""
 
     follows: bool
     softcap: float
@@ -36,8 +36,8 @@ class Int8AttentionKernel(AttentionKernel):
         return 4 + self.form.biased
 
     def run(self) -> int:
-        """Return how many neighbouring columns of the results an invocation computes: those of one word, as
-        far as every invocation has equally many columns."""
+        """Return how many neighbouring columns of the results an invocation computes: those of one word, or
+        fewer if otherwise invocations would compute different numbers of columns."""
         across = LANES // max(self.tile.rows // 4, 1)
         whole, rest = divmod(self.form.width, across)
         return 1 if rest else math.gcd(whole, PER_WORD)
@@ -78,7 +78,7 @@ class Int8AttentionKernel(AttentionKernel):
         return factor_of(weight, self.scale(2, key))
 
     def values(self, first: Number) -> list[Number]:
-        """Load this invocation's columns of the value at *first*, each word once."""
+        """Load this invocation's columns of the value that begins at *first*; read each word once."""
         width, run, columns = self.form.width, self.results.run, self.results.columns
         if width % (self.results.across * run):
             columns = [(column < width).where(column, width - 1) for column in columns]
@@ -122,8 +122,8 @@ class Int8AttentionKernel(AttentionKernel):
                 k.keep((own * PER_WORD + j) * keys + key + self.at.k, number(word, word.of(j)))
 
     def finish(self, state: tuple[Number, ...]) -> None:
-        """Store the results; or, of a part of the keys, the sums for each row, its largest score and the sum
-        of its weights."""
+        """Store the results. For a part of the keys, store the sums, the largest score and the sum of weights
+        of each row instead."""
         if not self.form.apart:
             return super().finish(state)
         k, width = self.k, self.form.width

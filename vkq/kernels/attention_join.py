@@ -15,7 +15,7 @@ JOIN_WORDS = ("first_group", "count", "queries", "groups", "lines", "parts")
 
 @dataclasses.dataclass(frozen=True)
 class JoinForm:
-    """The properties for which a kernel is compiled. sunk: there is a buffer of sinks."""
+    """The properties for which a kernel is compiled. sunk: it has a buffer of sinks."""
 
     width: int
     sunk: bool

@@ -197,7 +197,7 @@ class AttentionKernel:
         return tuple(one + product for one, product in zip(sums, products, strict=True))
 
     def values(self, first: Number) -> list[Number]:
-        """Load this invocation's columns of the value at *first*."""
+        """Load this invocation's columns of the value that begins at *first*."""
         width = self.form.width
         whole = width % self.results.across == 0
         columns = [x if whole else (x < width).where(x, width - 1) for x in self.results.columns]
@@ -250,7 +250,7 @@ class AttentionKernel:
         self.bring(1, self.tile.keys, self.at.k, d, starts)
 
     def near(self, key: Number) -> Number:
-        """Return a key, or the last one in place of a key beyond the end."""
+        """Return a key's index, or the last key's index for a key beyond the end."""
         return (key < self.keys).where(key, self.keys - 1)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:

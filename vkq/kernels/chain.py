@@ -29,9 +29,9 @@ TURNS = 4
 def chained(
     b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int], held: tuple[str, ...] = ()
 ) -> list[Value]:
-    """Add a chain to a plan. Its results have this shape, to which the inputs are broadcast. *held*: the
-    8-bit type of each float32 result that holds integers and is stored as bytes (if `packs`), "" for other
-    results."""
+    """Add a chain to a plan. Its inputs are broadcast to this shape, which its results have. *held*: for each
+    result, the 8-bit type in which it is stored: a float32 result that holds integers is stored as bytes if
+    `packs`. "" for other results."""
     stored = [_stored(chain.types[i]) for i in chain.results]
     if held:
         stored = [own or dtype for own, dtype in zip(held, stored, strict=True)]
@@ -95,7 +95,8 @@ def collapsed(
 
 
 def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int], more: int = 0) -> bool:
-    """Return True if the sizes and strides of this broadcast, and *more* numbers, fit the push constants."""
+    """Return True if the sizes and strides of this broadcast, and *more* further numbers, fit the push
+    constants."""
     sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
     return 4 * (2 + len(sizes) + len(sizes) * len(strides) + more) <= MAX_BYTES
 

@@ -22,7 +22,8 @@ class _Form:
 
 
 def _form(x: Spec, y: Spec, axis: int) -> _Form | None:
-    """Return how the rows are copied; None if they are not whole elements of a variant."""
+    """Return the variant that copies the rows, and its sizes; None if rows are not whole elements of any
+    variant."""
     if x.layout == y.layout == MATRIX:
         last = len(x.shape) - 1
         return _Form("bytes", ceil4(x.shape[-1]), math.prod(x.shape[axis + 1 : -1])) if axis < last else None

@@ -41,9 +41,9 @@ class MatrixImplicit:
 
 class MatrixPatches(MatrixImplicit):
     """A convolution of at most `CHANNELS` channels in which windows begin and end at whole vectors of four
-    pixels, as in the first layer of a vision transformer. A vector of kPackedInt8_4W4C, four pixels of four
-    channels, is read as 16 channels of one pixel of kPackedInt8_16C; a tap has one or two neighbouring
-    vectors."""
+    pixels, as in the first layer of a vision transformer. A vector of kPackedInt8_4W4C (four pixels of four
+    channels) is read as 16 channels of one pixel of kPackedInt8_16C. A tap is one such vector, or two
+    neighbouring ones."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, arithmetic: Arithmetic):
         self.vectors = 2 if weight.shape[3] % 8 == 0 else 1  # of a tap
@@ -74,8 +74,8 @@ class MatrixPatches(MatrixImplicit):
 
 
 def by_vectors(weight: Int8, zero_points: Int32, vectors: int) -> Int8:
-    """Return a weight (OC, IC, KH, KW) with so many vectors of four pixels and four channels as the channels
-    of a tap: (OC, 16 * vectors, KH, KW / (4 * vectors)). Missing channels are zero points."""
+    """Rearrange a weight (OC, IC, KH, KW) so that a tap's channels are *vectors* vectors of four pixels and
+    four channels: (OC, 16 * vectors, KH, KW / (4 * vectors)). Missing channels are zero points."""
     oc, ic, kh, kw = weight.shape
     pixels = np.empty((oc, kh, kw, CHANNELS), np.int8)
     pixels[:] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

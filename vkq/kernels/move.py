@@ -59,8 +59,8 @@ def move(
 def pixels_as_rows(
     image: Sequence[int], shape: Sequence[int], order: Sequence[int], to: Sequence[int]
 ) -> bool:  # fmt: skip
-    """Return True if the movement of `permuted` makes rows of channels of an image's pixels: (N, C, H, W)
-    becomes (N, H * W, C). In kPackedInt8_16C both have the same bytes."""
+    """Return True if `permuted` turns an image (N, C, H, W) into rows of channels (N, H * W, C). In
+    kPackedInt8_16C both have the same bytes."""
     if len(image) != 4:
         return False
     n, c, h, w = image

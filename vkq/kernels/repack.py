@@ -50,8 +50,8 @@ def repacked(b: Builder, x: Value, layout: str) -> Value:
 
 
 def rows_as_image(b: Builder, x: Value, axis: int) -> Value:
-    """Return rows in kPackedInt8_16C as an image with the same bytes: its height are the axes from *axis* on,
-    its images those before, and its channels the last axis."""
+    """View rows in kPackedInt8_16C as an image with the same bytes. The axes before *axis* become the images,
+    the axes from *axis* on the height, and the last axis the channels."""
     s = x.spec
     image = math.prod(s.shape[:axis]), s.shape[-1], math.prod(s.shape[axis:-1]), 1
     return b.view(x, Spec(image, s.dtype, BLOCKED, s.qparams))

@@ -130,8 +130,8 @@ def accumulated(
     kept: Callable[[Array, slice], Array] = lambda weights, part: weights,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Return, for *lines* rows, the largest score of the keys in *span*, the sum of their weights, and the
-    sum of factor * value. *scores_of*: the scores (count, lines, keys) of a part of the keys; *kept*: the
-    factors of these keys' values for their weights. v: (count, keys, width)."""
+    sum of factor * value. *scores_of*: the scores (count, lines, keys) of a part of the keys; *kept*:
+    computes the factors of these keys' values from their weights. v: (count, keys, width)."""
     count, _, width = v.shape
     largest = np.full((count, lines, 1), HIDDEN, np.float32)
     sums, found = (np.zeros((count, lines, n), np.float32) for n in (tile.lanes, width))

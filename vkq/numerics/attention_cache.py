@@ -41,18 +41,18 @@ def scale_of(largest: Number) -> Number:
 
 
 def code(x: Number, scale: Number) -> Number:
-    """Return the code of a flushed x, as int32."""
+    """Return the code of x as int32; subnormal x must be flushed to 0 before."""
     empty = scale.u.equals(0) | is_nan(scale)
     return empty.where(0, (divide(x, scale) + MIDDLE).i - MIDDLE_BITS)
 
 
 def number(word: Number, column: Number) -> Number:
-    """Return the code of the number with this index, as float32, from the word that contains it."""
+    """Extract the code of the number with this index from the word that contains it, as float32."""
     return ((word.i << (24 - ((column & (PER_WORD - 1)) << 3)).i) >> 24).as_float()
 
 
 def packed(x: Array) -> Array:
-    """Return vectors (..., d) of float32 as words (..., `words_of` (d)).
+    """Quantize float32 vectors (..., d) to words (..., `words_of` (d)).
 
     >>> packed(np.array([[127, -1, 2, 0.5]], np.float32)).view(np.int8)[0, :4].tolist()
     [127, -1, 2, 0]
@@ -67,7 +67,8 @@ def packed(x: Array) -> Array:
 
 
 def unpacked(words: Array, width: int) -> tuple[Array, Array]:
-    """Return the codes (..., width) as float32, and the scales (...), flushed, of vectors stored as words."""
+    """Return, of vectors stored as words, the codes (..., width) as float32 and the scales (...), with
+    subnormal scales flushed to 0."""
     whole = np.ascontiguousarray(words)
     codes = whole.view(np.int8)[..., :width].astype(np.float32)
     return codes, computed(flushed, whole[..., -1].view("<f4"))

@@ -1,10 +1,11 @@
-"""Attention to an int8 cache (`attention_cache`), with queries at positions that a run gives. NumPy and
-devices compute the same steps in the same order.
+"""Attention to an int8 cache (`attention_cache`), whose lengths, and so the positions of the queries, are
+inputs. NumPy and devices compute the same steps in the same order.
 
 A score is ``(sum of query * code) * key scale * scale``, then the softcap and a bias. A weight is multiplied
-by its value's scale, then by the codes. The fewer tiles of rows there are, the fewer keys are accumulated
-together (`span_of`), so that many workgroups share even the keys of a single token. The largest scores and
-sums of these parts are then joined in order, after the sink: the score of a further key, whose value is 0.
+by its value's scale, then by the codes. Keys are accumulated in parts (`span_of`). With fewer tiles of rows
+the parts are smaller, so that many workgroups share the keys even of a single token. The largest scores and
+the sums of the parts are then joined in order, after the sink, which is the score of a further key whose
+value is 0.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from .exponential import tanh
 from .rational import add, divide, multiply
 from .steps import Array, Number, computed
 
-SPAN = 128  # least keys of a part, a multiple of every tile's keys
+SPAN = 128  # fewest keys of a part, a multiple of every tile's keys
 
 
 @dataclasses.dataclass(frozen=True)
 class Int8Rules:
-    """The rules of attention to an int8 cache. width: the numbers of a key and of a value. A query attends to
+    """The rules of attention to an int8 cache. width: the size of a key and of a value. A query attends to
     the keys up to its own position, or to the last *window* of them if window is not 0. follows: the queries
-    are the last tokens of the cache; otherwise they are the first, and those from its length on have the last
-    one's position. softcap: scores become softcap * tanh(score / softcap), unless it is 0."""
+    are the last tokens of the cache; otherwise they are the first tokens, and queries beyond the cache's
+    length have the position of its last token. softcap: scores become softcap * tanh(score / softcap), unless
+    it is 0."""
 
     width: int
     scale: float
@@ -46,8 +48,8 @@ class Int8Rules:
 
 
 def span_of(lines: int, width: int) -> int:
-    """Return how many keys are accumulated together, a power of two: `SPAN` for one tile of rows, and in
-    proportion for more tiles."""
+    """Return how many keys are accumulated together, a power of two: `SPAN` for one tile of rows, and
+    proportionally more for more tiles."""
     tiles = -(-lines // Tile.of(lines, width).rows)
     return SPAN << (tiles - 1).bit_length()
 
@@ -61,7 +63,7 @@ def score_of(total: Number, key_scale: Number, scale: Number, softcap: float, bi
 
 
 def factor_of(weight: Number, value_scale: Number) -> Number:
-    """Return weight * scale; 0 for the weight 0, whatever the scale of a hidden key."""
+    """Return weight * scale. It is 0 for weight 0, even if a hidden key's scale is NaN."""
     return weight.u.equals(0).where(0.0, multiply(weight, value_scale))
 
 

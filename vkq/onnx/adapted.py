@@ -1,4 +1,4 @@
-"""Changes of a model that the options of a session ask for: fixed sizes, and int8 caches."""
+"""Changes to a model that session options ask for: fixed sizes and int8 caches."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def check_kv_cache(kv_cache: str | None) -> str | None:
 
 
 def adapted(model: Model, sizes: Mapping[str, int], kv_cache: str | None = None) -> Model:
-    """Return the model with the open sizes of these names fixed and with caches of this kind. Errors about
-    the type of a cache state which sessions read it."""
+    """Return the model with the named open sizes fixed and with caches of this kind. Errors about the type of
+    a cache state which sessions read such a cache."""
     model = _resized(model, sizes) if sizes else model
     return _hinted(model, FLOAT_HINT) if kv_cache is None else _with_int8_caches(model)
 
@@ -79,7 +79,7 @@ def _with_int8_caches(model: Model) -> Model:
 
 
 def _hinted(model: Model, hint: str) -> Model:
-    """Return the model with this hint for its inputs that are caches."""
+    """Add this hint to the model's inputs that are caches."""
     past = {name for node in model.nodes if _caches(node) for name in map(node.input, PAST)}
     inputs = tuple(dataclasses.replace(a, hint=hint) if a.name in past else a for a in model.inputs)
     return dataclasses.replace(model, inputs=inputs) if past else model
@@ -95,7 +95,8 @@ def _caches(node: Node) -> set[str]:
 
 
 def _words(argument: Argument) -> Argument:
-    """Return a cache's argument as words; an open size of a head stays open."""
+    """Return the argument of a cache as an argument of words; if the size of a head is open, it stays
+    open."""
     shape = argument.shape
     if shape and isinstance(shape[-1], int):
         shape = (*shape[:-1], words_of(shape[-1]))
@@ -103,7 +104,7 @@ def _words(argument: Argument) -> Argument:
 
 
 def _open_specs(x: Inputs) -> list[Spec]:
-    """Raise OpenShape: `formed` gives the specs of this node's results once the number of keys, input 6, is
+    """Raise OpenShape: `formed` gives the specs of this node's results when the number of keys (input 6) is
     known."""
     x.array(6)
     raise ModelError(f"{x.node}: the number of keys is missing")

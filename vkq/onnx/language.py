@@ -148,7 +148,7 @@ class _Cache:
         room = max(LEAST, 1 << (length - 1).bit_length())
         self.room = min(room, self.config.context) if self.config.shares else 0
         shape, inputs = (1, self.config.heads, self.room, model._cache_width), model._inputs
-        # True if each run writes the present keys and values over the past ones.
+        # True if each run overwrites the past keys and values with the present ones.
         self.in_place = bool(self.room and model.session._kv_cache)
         self.past: list[Any] = [np.zeros(shape, inputs[name].dtype) for name in self.config.past]
         if self.in_place:

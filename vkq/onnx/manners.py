@@ -253,7 +253,8 @@ class Manners:
 
     @property
     def _spare(self) -> bool:
-        """True if the CPU may run the whole model. It may not with int8 caches, which it does not know."""
+        """True if the CPU may run the whole model. With int8 caches it may not: ONNX Runtime does not support
+        them."""
         return bool(self._fallback) and self._kv_cache is None
 
     @property

@@ -18,8 +18,8 @@ from .tensors import NEWEST
 @dataclasses.dataclass
 class Rewriting:
     """A rule's access to a node and its replacement. An element of ``specs`` is None for an omitted input, an
-    element of ``arrays`` for an input that is not a constant. int8_cache: past and present are int8 caches
-    (`adapted`)."""
+    element of ``arrays`` for an input that is not a constant. int8_cache: True if past and present are int8
+    caches (`adapted`)."""
 
     node: Node
     specs: Sequence[Spec | None]

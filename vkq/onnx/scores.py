@@ -63,8 +63,8 @@ def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
 
 
 def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) -> str:
-    """Emit `attend` for keys and values that are int8 caches of vectors of *width* numbers, with causal
-    queries and lengths. q and the result: (batch, queries, heads, width), float32."""
+    """Emit attention like `attend`, to keys and values that are int8 caches of vectors of *width* numbers,
+    with causal queries and lengths. q and the result: (batch, queries, heads, width), float32."""
     bias = ""
     for one in at.bias:
         wide = w.cast(one, "float32")
@@ -77,8 +77,8 @@ def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) ->
 
 
 def append_int8(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str) -> str:
-    """Return an int8 cache: *past* with *held* keys, and x (batch, tokens, kv_heads, d) from position
-    ``start`` on."""
+    """Append x (batch, tokens, kv_heads, d), from position ``start`` on, to *past* with *held* keys; return
+    the int8 cache."""
     start = at.start if isinstance(at.start, str) else ""
     inputs = [w.cast(x, "float32"), start, past if held else ""]
     return w.emit("append_cache", inputs, output, total=at.keys, range=INT32)

@@ -177,8 +177,9 @@ def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
     """Add to a plan, in one copy: the reshape of x to *shape*, the transpose with *axes*, and the reshape to
-    the shape *to*. *layout*: of the result; by default the usual layout for its shape. Pixels in
-    kPackedInt8_16C that become rows of channels are not copied; without *layout*, they stay in it."""
+    the shape *to*. *layout*: the layout of the result; by default the usual layout for its shape. Pixels in
+    kPackedInt8_16C that become rows of channels are not copied; without *layout*, they stay in
+    kPackedInt8_16C."""
     if x.spec.layout == BLOCKED and pixels_as_rows(x.spec.shape, shape, axes, to):
         rows = b.view(x, Spec(to, x.spec.dtype, BLOCKED, x.spec.qparams))
         return repacked(b, rows, layout or BLOCKED)

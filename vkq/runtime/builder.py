@@ -135,7 +135,8 @@ class Builder:
         self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
 
     def may_overwrite(self, y: Value, x: Value) -> None:
-        """State that the step that writes y and reads x computes the same if both have the same memory."""
+        """Allow y to overwrite x: the step that reads x and writes y gives the same result if both share
+        memory."""
         self._over[y.slot] = x.slot
 
     def fill(self, value: Value, word: int) -> None:

@@ -1,4 +1,4 @@
-"""Attention on a device, in one dispatch; attention to an int8 cache, and the cache."""
+"""Attention on a device in one dispatch, the appending to an int8 cache, and attention to this cache."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def _chain(context: Context, node: Node) -> tuple[Value, ...]:
 
 
 def _held(context: Context, node: Node) -> tuple[str, ...]:
-    """Return the 8-bit types that the chain itself stores; nothing if it stores float32 values, which a
-    second dispatch quantizes."""
+    """Return the 8-bit types in which the chain stores its results; nothing if it stores float32 values,
+    which a second dispatch quantizes."""
     a, shapes = node.attributes, [context.graph.specs[name].shape for name in node.inputs]
     layouts = [
         wanted(context, name) or default_layout(dtype, len(a["shape"]))

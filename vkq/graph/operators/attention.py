@@ -6,8 +6,9 @@ bring the axes of q, k and v into the order (batch, heads, tokens, features). ``
 result's axes; the result is float32. ``fused``: why this node was fused, as a text for reports.
 
 append_cache: inputs x (batch, tokens, heads, elements) in float32, an optional int32 start (batch,), and an
-optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys: the past's,
-or 0, and x from position start (0) on. ``range``: of the words, any int32.
+optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys: x from
+position start (default 0) on, and elsewhere the past's words, or 0. ``range``: the range of the words, which
+is that of int32.
 
 attention_int8: inputs q (batch, queries, heads, elements) in float32, two int8 caches, int32 lengths
 (batch,), an optional bias, an optional sink (heads,); ``rules`` (`vkq.numerics.attention_int8`)."""

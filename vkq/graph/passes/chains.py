@@ -63,7 +63,7 @@ def _plainer(sweep: Sweep, node: Node) -> bool:
 
 
 def _selection(sweep: Sweep, node: Node) -> bool:
-    """Let the chain that computes flags also select one of two 8-bit numbers."""
+    """Let the chain that computes the flags also compute the selection between two 8-bit numbers."""
     flags, result = sweep.specs[node.inputs[0]], sweep.specs[node.outputs[0]]
     numbers = [scalar(sweep.array(name)) for name in node.inputs[1:]]
     computed = flags.dtype == "bool" and sweep.producer(node.inputs[0], *elementwise.OPERATORS) is not None

@@ -1,5 +1,5 @@
-"""Folds element-wise operators into embeddings: a function of rows that ids choose from a constant table is
-computed for all rows of the table, once for a model."""
+"""Folds element-wise operators into embedding tables: if ids choose rows of a constant table, a function of
+these rows is computed for all rows of the table, once for a model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from .sweep import Sweep, swept
 PAIRS = ("add", "sub", "mul", "lookup2")
 BYTES = ("int8", "uint8")
 PART = 1 << 16  # elements computed at a time, so that temporary arrays stay in the processor's cache
-# New tables by the identity of the model's table: a model's graphs for other input sizes need the same ones.
+# New tables by the identity of the model's table: a model's graphs for other input sizes share them.
 _kept: dict[Hashable, tuple[weakref.ref[Array], Array]] = {}
 
 
 def fold_into_tables(graph: Graph) -> Graph:
-    """Let ids choose rows of results instead of operands, if the other operand is equal for all ids."""
+    """Let ids choose rows of an operator's results instead of rows of its operand, if the other operand is
+    equal for all ids."""
     return swept(graph, _visit, *PAIRS, "lookup") if "Gather" in graph.kinds else graph
 
 
@@ -48,8 +49,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _table(sweep: Sweep, name: str) -> Array | None:
-    """Return the constant 8-bit table from whose first axis ids on the device choose a value, if no other
-    node reads the value or the table; else None."""
+    """Return the constant 8-bit table from which ids on the device gather a value along the first axis.
+    Return None if there is none, or if another node reads the value or the table."""
     made = sweep.producer(name, "Gather")
     if made is None or sweep.uses.get(name) != 1 or sweep.uses.get(made.inputs[0]) != 1:
         return None
@@ -60,19 +61,19 @@ def _table(sweep: Sweep, name: str) -> Array | None:
 
 
 def _of_one(node: Node, rank: int, lead: int) -> tuple[Array, Array] | None:
-    """Return (results, row) of a lookup, for `_chosen`; None if its tables differ between ids, which have
-    the first *lead* axes of *rank*."""
+    """Return (results, row) of a lookup, for `_chosen`; None if its tables differ between ids. Of the *rank*
+    axes of the value, the first *lead* axes are those of the ids."""
     tables: Array = node.attributes["table"]
     if tables.ndim == 1:
         return tables[None], np.zeros(1, np.uint8)
-    behind = rank - 1 - node.attributes["axis"]  # axes behind the one of the tables
+    behind = rank - 1 - node.attributes["axis"]  # axes after the axis of the tables
     row = np.arange(len(tables)).reshape(-1, *(1,) * behind)
     return (tables, row) if node.attributes["axis"] >= lead else None
 
 
 def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array] | None:
     """Return (results, row) of an operator of two operands, for `_chosen`; None if the other operand is no
-    constant, or differs between ids, which have *lead* axes."""
+    constant or differs between ids, whose axes are the first *lead*."""
     array, shapes = sweep.array(node.inputs[1 - at]), [sweep.specs[name].shape for name in node.inputs]
     if array is None or shapes[at] != sweep.specs[node.outputs[0]].shape:
         return None
@@ -90,8 +91,8 @@ def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array]
 
 
 def _chosen(results: Array, row: Array, table: Array) -> Array:
-    """Return results[row, code] for each element of a table, with its code counted from the type's smallest
-    value; cached by the table."""
+    """Return results[row, code] for each element of a table: code is the element minus the smallest value of
+    its type. Results are cached by the table."""
     key = id(table), row.shape, row.tobytes(), results.shape, results.dtype.str, results.tobytes()
     of, found = _kept.get(key, (None, table))
     if of is None or of() is not table:

@@ -1,4 +1,4 @@
-"""Moves Expand behind element-wise operators, which then compute fewer elements. An Expand vanishes before an
+"""Moves Expand after element-wise operators, which then compute fewer elements. An Expand vanishes before an
 operator that broadcasts its operands to the same shape."""
 
 from __future__ import annotations

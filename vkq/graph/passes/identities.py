@@ -18,7 +18,7 @@ COPIES = ("Expand", "Where", *NEUTRAL)
 
 
 def copied(sweep: Sweep, node: Node) -> bool:
-    """Replace a node of COPIES whose result is a copy of one input by this input, or by its Expand."""
+    """Replace a node of COPIES whose result is a copy of one input by this input, or by an Expand of it."""
     name, spec = _copy_of(sweep, node), sweep.specs[node.outputs[0]]
     given = sweep.specs[name] if name else None
     if given is None or given.dtype != spec.dtype or (node.op == "Expand" and given != spec):
@@ -49,9 +49,9 @@ def _flag(sweep: Sweep, name: str) -> bool | None:
 
 
 def reshape(sweep: Sweep, x: str, shape: Sequence[int], output: str, source: str) -> str:
-    """Emit a Reshape, and return the result's name. It replaces a Reshape before it, vanishes if the shape
-    stays, and moves before operators that compute flags: floats and integers are row-major in memory, so
-    that their Reshapes are no dispatch."""
+    """Emit a Reshape, and return the result's name. The Reshape replaces a Reshape before it, and vanishes if
+    the shape stays. It moves before operators that compute flags: these read floats and integers, which are
+    row-major in memory, so that their Reshapes need no dispatch."""
     before = sweep.producer(x, "Reshape")
     x = before.inputs[0] if before is not None else x
     if sweep.specs[x].shape == tuple(shape):

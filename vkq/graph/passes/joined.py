@@ -58,7 +58,7 @@ class _Joined:
         return True
 
     def _moved(self, sweep: Sweep, node: Node) -> bool:
-        """Fuse a Transpose and a Reshape that split or merge attention heads, or make rows of pixels. Other
+        """Fuse a Transpose and a Reshape that split or merge attention heads, or turn pixels into rows. Other
         Transposes of images stay, because images have their own kernels."""
         source = node.inputs[0]
         made = sweep.producer(source, "Reshape" if node.op == "Transpose" else "Transpose")

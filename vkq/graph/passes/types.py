@@ -39,7 +39,7 @@ def hold_types(graph: Graph) -> Graph:
         if not types.wide or half == WIDEST[-1]:
             break
     if types.wide and not replaces:
-        return graph  # int32 arithmetic wraps, and no range follows from it
+        return graph  # int32 arithmetic wraps, so no range follows from its operands
     bounds = {name: types.bounds[name] for name in graph.inputs if name in types.bounds}
     any_int32 = [x for x, bound in bounds.items() if bound == INT32 and graph.specs[x].dtype == "int32"]
     for name in any_int32:  # nothing to check
