@@ -64,6 +64,7 @@ layout(push_constant) uniform Push {
 #include "pixels.glslh"
 #endif
 
+#define VECTORS (SAME || PIXELS)
 #include "combine.glslh"
 
 #if PIXELS
@@ -108,39 +109,23 @@ Int8x4 lanes(Int8x4 word, uint lane, bool one) {
 #endif
 
 #if SAME || PIXELS
-// Look up four words. The code of a lookup is long, so one copy of it serves all words: it rotates the
-// vectors.
-ivec4 vector_from_table(ivec4 words_a, ivec4 words_b) {
-  ivec4 result = ivec4(0);
-  [[dont_unroll]] for (int i = 0; i < 4; i++) {
-    result = ivec4(result.yzw, word_from_table(words_a.x, words_b.x));
-    words_a = words_a.yzwx;
-    words_b = words_b.yzwx;
-  }
-  return result;
-}
-
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.count) {
 #if SAME
-    ivec4 words_a = a[REPEATED ? i % p.a_n : i], words_b = b[REPEATED ? i % p.b_n : i], result;
+    ivec4 words_a = a[REPEATED ? i % p.a_n : i], words_b = b[REPEATED ? i % p.b_n : i];
 #else
     uvec4 y_size = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), a_size = uvec4(p.a_n, p.a_c, p.a_h, p.a_w);
     uvec4 b_size = uvec4(p.b_n, p.b_c, p.b_h, p.b_w);
     Pixels at = ONE_PIXEL ? image_of(i, y_size) : pixels_of(i, y_size);
-    ivec4 words_a = ONE_PIXEL ? a[i] : spread(a[place(at, a_size)], a_size, y_size), result;
+    ivec4 words_a = ONE_PIXEL ? a[i] : spread(a[place(at, a_size)], a_size, y_size);
 #if BLOCKED
     ivec4 words_b = GATE ? gate_at(at, b_size) : spread(b[place(at, b_size)], b_size, y_size);
 #else
     ivec4 words_b = spread(b[place(at, b_size)], b_size, y_size);
 #endif
 #endif
-    vec4 farthest = vec4(0.0);
-    [[unroll]] for (int w = 0; w < 4; w++)
-      result[w] = combine_word(words_a[w], words_b[w], farthest);
-    if (undecided(farthest)) result = vector_from_table(words_a, words_b);
-    y[i] = result;
+    y[i] = combine_vector(words_a, words_b);
   }
 }
 #else

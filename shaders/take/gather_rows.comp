@@ -41,17 +41,17 @@ uint source_of(uint row) {
   return ALONE ? uint(at) : (outer * uint(p.axis) + uint(at)) * p.inner + part;
 }
 
+#if BYTES
+#define TABLE(at) x[at]
+#include "table_rows.glslh"
+#endif
+
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.elements) {
     uint row = i / p.width, column = i - row * p.width;
 #if BYTES
-    ivec4 words;
-    [[unroll]] for (uint k = 0u; k < 4u; k++) {
-      uint from = source_of(min(4u * row + k, p.rows - 1u));  // rows of padding repeat the last row
-      words[k] = x[4u * ((from >> 2) * p.width + column) + (from & 3u)];
-    }
-    y[i] = words;
+    y[i] = table_rows(row, column);
 #else
     y[i] = x[source_of(row) * p.width + column];
 #endif

@@ -157,6 +157,16 @@ def test_embeddings(
         np.testing.assert_array_equal(got, want)
 
 
+def test_embeddings_are_one_dispatch(device: vkq.Device) -> None:
+    """Rows of words, types that are equal for all tokens, and positions are added in one dispatch."""
+    data, ids = embeddings("Add", ROW, False, (3, TOKENS), 1), (3, TOKENS)
+    session = vkq.onnx.InferenceSession(data, device)
+    shaders = [row.shaders for row in session.explain().rows if row.operator in ("Gather", "add")]
+    assert shaders == [("gather_binary_q8__vector:add",), ()]
+    feed = {"ids": np.random.default_rng(2).integers(0, WORDS, ids)}
+    np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data, feed)[0])
+
+
 def test_tables_are_kept_with_the_model() -> None:
     """The graphs of a model share a folded table. It is freed with the table from which it was computed."""
     table, row = np.arange(12).astype(np.int8).reshape(4, 3), np.array([[128, 127, 0]], np.uint8)

@@ -135,15 +135,33 @@ def combined(
     x, z = _alike(b, x, z, shape)
     y = b.new(Spec(shape, yq.dtype, x.spec.layout, yq))
     if y.spec.size:
-        numbers = arithmetic(op, xq, zq, yq) if form == "auto" else BY_TABLE
-        low, high = (bound - shift(yq.dtype) for bound in activation_bounds(activation, yq))
-        key = (op, xq, zq, yq, low, high)
-        table = b.device.constant(key, 1 << 16, lambda: stored_table(op, xq, zq, yq, activation))
-        push: dict[str, int | float] = {
-            "a_zero": signed_zero_point(xq), "b_zero": signed_zero_point(zq), "y_min": low, "y_max": high,
-        }  # fmt: skip
+        numbers, table, push = formula(b, op, xq, zq, yq, activation, form)
         _combine(b, op, numbers, (x, z, y), table, push)
     return y
+
+
+def formula(
+    b: Builder, op: BinaryOp, xq: QParams, zq: QParams, yq: QParams, activation: Activation = None,
+    form: str = "auto",
+) -> tuple[BinaryFormula, Resident, dict[str, int | float]]:  # fmt: skip
+    """Return the float formula of an operator, the table of its results, and push constants of
+    combine.glslh."""
+    numbers = arithmetic(op, xq, zq, yq) if form == "auto" else BY_TABLE
+    low, high = (bound - shift(yq.dtype) for bound in activation_bounds(activation, yq))
+    key = (op, xq, zq, yq, low, high)
+    table = b.device.constant(key, 1 << 16, lambda: stored_table(op, xq, zq, yq, activation))
+    return numbers, table, {
+        "a_zero": signed_zero_point(xq), "b_zero": signed_zero_point(zq), "y_min": low, "y_max": high,
+    }  # fmt: skip
+
+
+def numbers_of(b: Builder, numbers: BinaryFormula, dtype: str) -> dict[str, int | float]:
+    """Return the other push constants of combine.glslh."""
+    return {
+        "ra": numbers.ra, "rb": numbers.rb, "offset": numbers.offset,
+        "safe": numbers.safe if b.device.soft_float else numbers.exact,
+        "y_shift": shift(dtype) if numbers.variant == "mul" else 0,
+    }  # fmt: skip
 
 
 def paired(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:
@@ -170,14 +188,13 @@ def _combine(
     """Add the dispatch for operands of one layout and one rank."""
     x, z, y = operands
     shape = "same" if x.spec.shape == z.spec.shape else PIXELS.get(y.spec.layout, "broadcast")
-    repeated = shape == "broadcast" and all(_repeats(one.spec, y.spec) for one in (x, z))
+    repeated = shape == "broadcast" and all(repeats(one.spec, y.spec) for one in (x, z))
     shape = "same" if repeated else shape
     words = y.spec.nbytes // 4
     push |= {
-        "count": words if shape == "broadcast" else ceil4(words), "ra": numbers.ra, "rb": numbers.rb,
-        "offset": numbers.offset, "safe": numbers.safe if b.device.soft_float else numbers.exact,
-        "y_shift": shift(y.spec.dtype) if numbers.variant == "mul" else 0,
-    }  # fmt: skip
+        "count": words if shape == "broadcast" else ceil4(words),
+        **numbers_of(b, numbers, y.spec.dtype),
+    }
     for name, dims in zip("yab", _logical_dims(op, y.spec.shape, x.spec, z.spec), strict=True):
         push |= operand.named(name, dims)
     push |= {"a_n": x.spec.nbytes // 16, "b_n": z.spec.nbytes // 16} if repeated else {}
@@ -231,7 +248,7 @@ def _are_rows(x: Spec, z: Spec, shape: Sequence[int]) -> bool:
     return same and x.shape == tuple(shape) != z.shape and x.layout == BLOCKED
 
 
-def _repeats(x: Spec, y: Spec) -> bool:
+def repeats(x: Spec, y: Spec) -> bool:
     """Return True if the vectors of y are those of x, repeated: x is broadcast along leading axes only, and
     has whole blocks of rows."""
     lead = next((i for i, d in enumerate(x.shape) if d != 1), len(x.shape))

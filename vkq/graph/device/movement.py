@@ -17,6 +17,7 @@ from ..operators.images import resize_of
 from ..operators.movement import margins, permutation, slices
 from ..operators.operator import axis_of
 from ..operators.table import compute
+from . import pairs
 from .context import (
     BYTES,
     Context,
@@ -191,6 +192,8 @@ def _by_indices(context: Context, node: Node) -> Value:
 def _gather(context: Context, node: Node) -> Value:
     if node.inputs[1] in context.graph.constants:
         return _by_indices(context, node)
+    if (both := pairs.embedded(context, node)) is not None:
+        return both
     x, ids = context.value(node.inputs[0]), context.value(node.inputs[1])
     return unnamed(context, take.gathered(context.builder, x, ids, axis_of(node, len(x.spec.shape), 0)))
 

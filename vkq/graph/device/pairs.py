@@ -1,9 +1,14 @@
-"""A 1x1 convolution and the depthwise convolution that reads its result, in one dispatch."""
+"""Two nodes in one dispatch: a 1x1 convolution and the depthwise convolution that reads its result; rows of
+an embedding, and their sum with a constant."""
 
 from __future__ import annotations
 
+from typing import cast
+
 from ...layout.extent import Spec
+from ...numerics.elementwise import BinaryOp
 from ...ops.expanded import Expansion
+from ...ops.gathered import combined_rows
 from ...runtime.builder import Value
 from ..graph import Node
 from .context import BYTES, Context, unnamed
@@ -27,5 +32,28 @@ def expanded(context: Context, node: Node) -> Value | None:
     y = unnamed(context, found.build(context.builder, x))
     context.ahead[reader.outputs[0]] = y
     context.reasons[node.outputs[0]] = f"with {reader.source!r} in one dispatch: {found.reason}"
+    context.reasons[reader.outputs[0]] = f"in the dispatch of {node.source!r}"
+    return y
+
+
+def embedded(context: Context, node: Node) -> Value | None:
+    """Fuse a Gather of rows of a table with the sum or product of these rows and a constant, if no other node
+    reads the rows. Return the result, and store it as the result of the reader; return None if the two are
+    not fused."""
+    name, graph = node.outputs[0], context.graph
+    readers = context.readers(name)
+    if len(readers) != 1 or context.uses[name] != 1 or readers[0].op not in ("add", "sub", "mul"):
+        return None
+    (reader,) = readers
+    if reader.inputs[0] != name or reader.inputs[1] not in graph.constants or node.attributes.get("axis", 0):
+        return None
+    x, ids, z = (context.value(one) for one in (*node.inputs, reader.inputs[1]))
+    a, op = reader.attributes, cast(BinaryOp, reader.op)
+    made = combined_rows(context.builder, x, ids, z, op, a["a"], a["b"], a["y"], a.get("activation"))
+    if made is None:
+        return None
+    y = unnamed(context, made)
+    context.ahead[reader.outputs[0]] = y
+    context.reasons[name] = f"with {reader.source!r} in one dispatch"
     context.reasons[reader.outputs[0]] = f"in the dispatch of {node.source!r}"
     return y

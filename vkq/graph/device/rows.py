@@ -100,6 +100,8 @@ def _matmul(context: Context, node: Node) -> Value:
 
 
 def _binary(context: Context, node: Node) -> Value:
+    if node.outputs[0] in context.ahead:
+        return context.ahead[node.outputs[0]]
     a = node.attributes
     x, z = context.alike(node.inputs)
     op: Any = node.op

@@ -1,0 +1,42 @@
+"""Rows of a table, chosen by ids on the device, and a sum or product of them and other rows, in one
+dispatch."""
+
+from __future__ import annotations
+
+from ..kernels.weights import ceil4
+from ..layout.extent import MATRIX, Spec
+from ..numerics.elementwise import BinaryOp, swaps
+from ..numerics.qparams import QParams
+from ..numerics.requantize import Activation
+from ..runtime.builder import Builder, Value
+from ..shader.catalog import catalog
+from .elementwise import formula, numbers_of, repeats
+
+
+def combined_rows(
+    b: Builder, x: Value, ids: Value, z: Value, op: BinaryOp, xq: QParams, zq: QParams, yq: QParams,
+    activation: Activation = None,
+) -> Value | None:  # fmt: skip
+    """Add ``op(np.take(x, ids, 0), z)`` to a plan, for a matrix x of 8-bit numbers and int32 *ids* (as
+    `take.gathered`). Return None if z is neither of the result's shape nor broadcast along leading axes, with
+    whole blocks of rows."""
+    shape = (*ids.spec.shape, x.spec.shape[-1])
+    y = Spec(shape, yq.dtype, None, yq)
+    if len(x.spec.shape) != 2 or len(z.spec.shape) > len(shape) or not y.size or not x.spec.size:
+        return None
+    if {x.spec.layout, y.layout, z.spec.layout} != {MATRIX} or not xq.dtype == zq.dtype == yq.dtype:
+        return None
+    rows = Spec((*(1,) * (len(shape) - len(z.spec.shape)), *z.spec.shape), z.spec.dtype, MATRIX)
+    if not repeats(rows, y) or (op != "sub" and swaps(shape, z.spec.shape)):
+        return None
+    numbers, table, push = formula(b, op, xq, zq, yq, activation)
+    width, count = ceil4(shape[-1]), ids.spec.size
+    push |= {
+        **numbers_of(b, numbers, yq.dtype), "count": ceil4(count) * width, "width": width, "rows": count,
+        "period": z.spec.nbytes // 16, "axis": x.spec.shape[0],
+    }  # fmt: skip
+    variant = catalog().find("gather_binary_q8__vector", op=numbers.variant)
+    program = b.device.program(variant, {"SURE": numbers.sure(b.device.soft_float)})
+    made = b.new(y)
+    b.dispatch(program, [x, ids, z, b.constant(table), made], push)
+    return made
