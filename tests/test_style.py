@@ -21,7 +21,7 @@ MARKDOWN = sorted(
 )
 FOLDERS = ("shaders", "layouts", "vkq", "benchmarks", "tests")
 SUFFIXES = (".comp", ".glslh", ".glsl", ".cpp", ".hpp", ".yaml", ".yml")
-# Most lines of a file. A test module may have any length.
+# Maximum number of lines of a file. A test module may have any length.
 MODULE_LINES = {"vkq/**/*.py": 300, "vkq/**/*.?pp": 300, "shaders/**/*.comp": 200, "shaders/**/*.glslh": 200}
 LONG_MODULES: dict[str, str] = {}  # path: the reason why the file is not split
 # The most sources that GEMM, GEMV and convolution may have: for a new kind of operands, add an include to one

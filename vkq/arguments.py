@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Predicate = Callable[[Any], bool]
 LARGEST = 2**63
 LARGEST_OPTION = 2**31  # largest stride, padding and so on; no image needs a larger one
-LONGEST = 10_000  # most numbers in a sequence
+LONGEST = 10_000  # maximum number of numbers in a sequence
 NUMBERS = "biufV"  # kinds of NumPy's dtypes; V is the kind of types of other packages, such as bfloat16
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MAX_DIGITS = 20  # most digits of an integer in JSON; 2**64 has 20
-# Most lists and objects of a JSON text, because each takes far more memory than its text.
+MAX_DIGITS = 20  # maximum number of digits of an integer in JSON; 2**64 has 20
+# Maximum number of lists and objects of a JSON text, because each takes far more memory than its text.
 MAX_CONTAINERS = 200_000
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 

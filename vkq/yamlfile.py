@@ -25,8 +25,8 @@ from vkq.errors import SpecError
 MAX_BYTES = 256 << 10
 MAX_NODES = 20_000
 MAX_DEPTH = 32
-MAX_DIGITS = 20  # most digits of a number; 2**64 has 20
-_SHOWN = 60  # most characters of a value in a message
+MAX_DIGITS = 20  # maximum number of digits of a number; 2**64 has 20
+_SHOWN = 60  # maximum number of characters of a value in a message
 
 # The octal, binary and sexagesimal forms of YAML 1.1 are texts.
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")

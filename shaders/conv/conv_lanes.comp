@@ -21,7 +21,7 @@
 #endif
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint LANES = 8;  // for int8 weights, a multiple of four
+layout(constant_id = 0) const uint LANES = 8;  // a multiple of four for int8 weights
 layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: columns from a texel's first to the window's
 layout(constant_id = 9) const uint ROWS = 8;
 

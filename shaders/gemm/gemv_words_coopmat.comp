@@ -57,7 +57,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Row y[]; };
 #define me gl_LocalInvocationIndex
 uint n, chunks, first_chunk, biased;  // biased: 1024 in both halves, in a register
 
-float number(uint c, uint what);  // of channel c
+float number(uint c, uint what);  // a parameter of channel c
 
 // The matrices are assembled and multiplied by
 //   void begin_rows()                     set the first row, of ROW_TILES tiles of rows
@@ -97,7 +97,7 @@ void main() {
   multiply(steps - 1u);
   subgroupBarrier();
   share_sums();
-  parameters[me % PARAMETERS / 4u][me % 4u] = parameter;  // by all: in a branch, the load would be delayed
+  parameters[me % PARAMETERS / 4u][me % 4u] = parameter;  // all load: a branch would delay it
   barrier();
   store_results();
 }

@@ -17,7 +17,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { uvec2 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint groups, taps;
-  uint group_channels, padded;  // of a tap
+  uint group_channels, padded;  // channels of a tap, and their padded number
   uint n4;
 } p;
 

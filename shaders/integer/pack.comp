@@ -21,7 +21,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint words, digits;
   int least;
-  uint images, channels, h, w;    // of x
+  uint images, channels, h, w;    // sizes of x
   uint first_image;               // the first image to pack
   uint residues_h, residues_w, phases_h, phases_w;
   uint rows, row_words, first_row, first_word;

@@ -21,7 +21,7 @@ layout(set = 0, binding = 1) writeonly buffer Y { uvec2 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint images, channels, h, w;         // of x
+  uint images, channels, h, w;         // sizes of x
   uint first_image, count;             // the images to sum
   uint lines, columns, taps, segments; // size of y; taps of a window along the axis; segments of a line
   int pad_h, pad_w;

@@ -17,7 +17,7 @@ layout(set = 0, binding = 1) writeonly buffer Y { uint y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint images, channels, h, w;  // of x
+  uint images, channels, h, w;  // sizes of x
   uint first_image, count;      // the images to load
   uint size_h, size_w, blocks_h, blocks_w, step_h, step_w;
   int pad_h, pad_w;

@@ -71,7 +71,7 @@ uint total_of(Words row, uint t, uint size, int top) {
       barrier();
     }
     uint end = t == 0u ? min(begin + part, size) : begin;
-    for (uint i = begin; i < end; i += 8u) {  // with more than 8, SwiftShader's optimizer hangs
+    for (uint i = begin; i < end; i += 8u) {  // with a larger step, SwiftShader's optimizer hangs
       uvec4 e[2];
       [[unroll]] for (uint four = 0u; four < 2u; four++) {  // a constant bound, so that drivers unroll
         uint k = i + 4u * four;

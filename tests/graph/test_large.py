@@ -17,7 +17,7 @@ from vkq.onnx.reader import read
 from vkq.runtime.builder import Builder
 
 SHAPE = (2, 16, 3, 3)
-BLOCK = 7  # fewest vkq operators in each block of `Long`
+BLOCK = 7  # minimum number of vkq operators in each block of `Long`
 
 
 class Counted(list[Any]):

@@ -22,7 +22,7 @@ import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-Make = Callable[[], tuple[Any, dict[str, Any]]]  # of a module and its inputs
+Make = Callable[[], tuple[Any, dict[str, Any]]]  # makes a module and its inputs
 TIMM = {  # image size -> names
     64: """convnext_atto convnextv2_atto edgenext_xx_small mobilevit_xxs mobilevitv2_050 mobileone_s0
         repvgg_a0 fastvit_t8 ghostnet_100 ghostnetv2_100 regnety_002 tinynet_e lcnet_035 dla34

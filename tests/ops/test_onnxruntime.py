@@ -11,7 +11,7 @@ from ..cases import random_conv2d, random_data, random_linear
 from ..referees import node_tests, ort
 from .run import PATHS, assert_same_bits, run
 
-CASES = 320  # on lavapipe; each case runs on one path, in turn
+CASES = 320  # on lavapipe; each case runs on one path, and the paths alternate
 
 
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])

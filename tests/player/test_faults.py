@@ -21,8 +21,8 @@ STATUS = {
     -1: MEMORY, -2: MEMORY, -4: LOST, -3: DEVICE, -5: DEVICE, -7: DEVICE, -8: DEVICE, -13: DEVICE, 2: DEVICE
 }  # fmt: skip
 OPENS, RUNS = 6, 3  # Vulkan calls
-LOADS = (57, 46, 45)  # of each file
-CODES = [list(STATUS), list(STATUS), [-2, -4, -3]]  # of each file
+LOADS = (57, 46, 45)  # loads of each file
+CODES = [list(STATUS), list(STATUS), [-2, -4, -3]]  # codes of each file
 MANY = 1 << 20
 Calls = Callable[[], int]
 

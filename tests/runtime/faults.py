@@ -34,7 +34,7 @@ from vkq.runtime.tensor import Tensor
 OUT_OF_HOST_MEMORY = -1
 LIFE = 200  # faults after which a new device is opened
 LOST = 0.02  # share of faults that lose the device
-CHAIN = 3  # most operators that are pending when a fault happens
+CHAIN = 3  # maximum number of operators that are pending when a fault happens
 Units = dict[str, tuple[Make, Any]]
 Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # context that prepares a device for use
 

@@ -12,7 +12,7 @@ from vkq.shader.compile import reflection, spirv, text
 from vkq.shader.reflect import check
 from vkq.shader.spec import Shader
 
-MOST_MODULES, MOST_OF_MATRICES = 30, 8  # most modules of a shader, without and with matrix units
+MOST_MODULES, MOST_OF_MATRICES = 30, 8  # maximum number of modules of a shader, without and with matrix units
 GEMM = "gemm_q8ta_q8csw__coopmat:q8to.s8s8.128x128"
 TILES = (
     ("one: {defines: {TILE: 1}}", "one: {sizes: {TILE: 1, ACROSS: 4}}"),

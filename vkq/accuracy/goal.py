@@ -15,7 +15,7 @@ from ..onnx.protobuf import package
 from .trial import Found
 
 DEFAULT_FRACTION = 0.995  # default target, as a fraction of the float model's score
-SHOWN = 500  # most characters of a failed script's output in an error message
+SHOWN = 500  # maximum number of characters of a failed script's output in an error message
 
 Judge = Callable[[Path], "float | bool"]
 

@@ -11,7 +11,7 @@ from .observe import Observed
 from .place import blocks, elementwise
 from .trial import Found, HeldOut
 
-# Least gain in dB for which element-wise operators become float, which quadruples the bytes that they move.
+# Minimum gain in dB for which element-wise operators become float, which quadruples the bytes that they move.
 ELEMENTWISE_GAIN = 0.5
 
 

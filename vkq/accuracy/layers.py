@@ -62,8 +62,8 @@ class Site:
     """A value of both models, and the layer that computes it. name: its name in both models, before
     quantization. real: the value of the float model to compare with, after an activation that is fused into
     the layer. there: the value of the quantized model, after quantization. nodes: the layer's nodes in the
-    quantized model, in order. reads: by the names of the layer's inputs in the quantized model, their names
-    in the float model. dequantize: the value's DequantizeLinear, or None."""
+    quantized model, in order. reads: maps the name of each input of the layer in the quantized model to its
+    name in the float model. dequantize: the value's DequantizeLinear, or None."""
 
     name: str
     real: str
@@ -94,7 +94,7 @@ class LayerComparison:
         if name not in walk.maker and name not in walk.inputs:
             return None
         real = self._activated(name)
-        if real != name and real in walk.maker:  # the row of the activation has this pair
+        if real != name and real in walk.maker:  # the activation's row compares this value
             return None
         there, dequantize = self._quantized(name)
         nodes, reads, seen, ahead = [], dict[str, str](), set[str](), [there]

@@ -26,7 +26,7 @@ from .place import QuantPlan, tail
 from .ranges import RULES, step
 from .trial import Found, HeldOut, SearchStep
 
-LEAST_GAIN = 0.05  # least gain in dB for which a change is kept
+LEAST_GAIN = 0.05  # minimum gain in dB for which a change is kept
 HELD = 3  # every HELD-th sample is used for the comparison, not for the calibration
 
 

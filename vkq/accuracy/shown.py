@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 SPOILT = 6.0  # scales with a larger loss in dB are reported
-WORST = 5  # most layers that are named under the table
-WIDE = 100  # least width in characters with which the table shows all columns
+WORST = 5  # maximum number of layers that are named under the table
+WIDE = 100  # minimum width in characters with which the table shows all columns
 CLEAN = 60.0  # dB at which a bar of the plot is full
 
 

@@ -14,7 +14,8 @@ from ..onnx.cpu import cpu_session
 from ..onnx.protobuf import package
 
 HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # nodes that run faster with several threads
-# Most elements of a constant that is part of a node's model; larger constants are inputs of each run.
+# Maximum number of elements of a constant that is part of a node's model; larger constants are inputs of each
+# run.
 EMBEDDED = 1024
 
 LARGE = 1 << 20  # least bytes of a dropped value after which freed memory is returned to the system
@@ -40,8 +41,8 @@ class Walk:
         self.constants: dict[str, Array] = {
             name: package().numpy_helper.to_array(tensor) for name, tensor in self.tensors.items()
         }
-        self._sessions: dict[Any, Any] = {}  # by operator, attributes, types and small constants
-        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # by the node's id
+        self._sessions: dict[Any, Any] = {}  # key: operator, attributes, types and small constants
+        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # key: id(node)
         for node in self.nodes:
             if node.op_type == "Constant" or all(name in self.constants for name in read_by(node)):
                 self.constants.update(self.apply(node, self.constants))

@@ -14,10 +14,10 @@ from vkq.runtime.device import Device
 from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import Tensor
 
-HOST_CHAIN = 64  # most calls in a sample of the clock `host`; a longer chain would be submitted
-MAX_PASSES = 20_000  # most passes in one submission, because its command buffer takes memory
-MAX_SETS = 64  # most rotating copies
-SET_BYTES = 1 << 30  # most bytes of all rotating copies together
+HOST_CHAIN = 64  # maximum number of calls in a sample of the clock `host`; a longer chain would be submitted
+MAX_PASSES = 20_000  # maximum number of passes in one submission, because its command buffer takes memory
+MAX_SETS = 64  # maximum number of rotating copies
+SET_BYTES = 1 << 30  # maximum bytes of all rotating copies together
 
 
 class CapturedWork:

@@ -20,9 +20,9 @@ from vkq.problem.mover import TAKES, Mover, mover
 from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
-MAX_CASES = 10_000  # most cases of one sweep, or of a list with its included lists
-MAX_LISTS = 100  # most lists that one list may include
-MAX_DEPTH = 16  # most levels of includes
+MAX_CASES = 10_000  # maximum number of cases of one sweep, or of a list with its included lists
+MAX_LISTS = 100  # maximum number of lists that one list may include
+MAX_DEPTH = 16  # maximum number of levels of includes
 # Lists without a file, for `include`: the shapes that `vkq check` and the tests use.
 CHECKED: Mapping[str, list[Case]] = {
     f"checked_{op}": [case for case in (*CASES, *TRANSPOSED) if case.op == op and case.problem.macs]

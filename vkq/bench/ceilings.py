@@ -24,12 +24,12 @@ OPERATIONS = {
     **dict.fromkeys(DOTS, 2 * 4 * 16),
     "fp32_fma": 2 * 4 * 4,
 }  # operations of an invocation in one step: the sum over its independent chains
-INVOCATIONS = 64  # of a workgroup
+INVOCATIONS = 64  # invocations of a workgroup
 MATRIX_CHAINS = 8  # independent accumulators of a subgroup
-MATRIX_SUBGROUPS = 4  # of a workgroup
+MATRIX_SUBGROUPS = 4  # subgroups of a workgroup
 # Size of the copy in multiples of the last-level cache; halved until a device allows this size.
 COPY_CACHES = 4
-LASTING_US = 4000.0  # fewest microseconds of a kernel's run
+LASTING_US = 4000.0  # minimum duration of a kernel's run in microseconds
 RUNS = 10
 
 

@@ -34,7 +34,7 @@ from vkq.select.path import choose_path
 from vkq.tflite.either import referee, session_of
 from vkq.tflite.file import is_tflite
 
-MOST_DISPATCHES = 4096  # most dispatches of a model that is timed node by node
+MOST_DISPATCHES = 4096  # maximum number of dispatches of a model that is timed node by node
 NODE_RUNS = 20
 SUMS = ("MatMulNBits",)  # operators whose float sums may be added in any order: compared within a bound
 NEAR = 1e-4  # allowed error of a model with these operators, relative to its largest result

@@ -18,7 +18,7 @@ from vkq.check.cases import Case
 from vkq.errors import ArgumentError
 
 SUFFIXES = (".svg", ".png", ".pdf")
-MOST_LABELS = 10  # most names of points in a roofline; more names would overlap
+MOST_LABELS = 10  # maximum number of names of points in a roofline; more names would overlap
 # Colours of each theme: background, text, lines. Readers with colour blindness can tell the colours of the
 # series apart.
 THEMES = {"light": ("#ffffff", "#1f2328", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}

@@ -16,7 +16,7 @@ from vkq.errors import ArgumentError
 SCHEMA = 1
 INTERRUPTED = "interrupted"  # the reason of cases that were not timed because the user ended the run
 MOST_BYTES = 8 << 20  # a larger file is refused
-MOST_SAMPLES = 5000  # most samples of one row
+MOST_SAMPLES = 5000  # maximum number of samples of one row
 
 
 @dataclasses.dataclass

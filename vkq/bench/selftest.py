@@ -14,7 +14,7 @@ from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
 
 TRIALS = 20  # number of trials of each kind
-NEEDED = 19  # fewest right verdicts of each kind
+NEEDED = 19  # minimum number of right verdicts of each kind
 INJECTED = 0.10  # extra work, relative to one submission
 CASE = Case(parse("linear[M=64,K=256,N=256]"))
 # There are many pairs of short submissions. A disturbance then usually slows both submissions of a pair, and

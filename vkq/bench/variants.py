@@ -12,7 +12,7 @@ from vkq.runtime.tensor import Tensor
 from vkq.select.tuner import Choice, legal, says, watched
 from vkq.shader.catalog import catalog
 
-LISTED = 12  # most variants that an error message names
+LISTED = 12  # maximum number of variants that an error message names
 
 
 class Chosen:

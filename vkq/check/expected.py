@@ -33,8 +33,8 @@ class Expected:
 
     @classmethod
     def of_half(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
-        """Return the expected result with x rounded to float16 (bound: `vkq.reference.floats`). *ones* is the
-        size for an x of ones."""
+        """Return the expected result with x rounded to float16 (bound: `vkq.reference.floats`). *ones*:
+        *size* computed with x = 1."""
         sums = (k + 4) * 4 * UNIT_ROUNDOFF
         return cls(y, (sums + HALF_ROUNDOFF) * (1 + sums) * size + HALF_NORMAL * ones)
 

@@ -125,7 +125,7 @@ class _Subject:
         self.x = Tensor.from_numpy(self.given, device)
 
     def made(self) -> Callable[[Tensor], Tensor]:
-        """Return a new layer, the call to time."""
+        """Return a new layer, whose call is timed."""
         return layer(self.device, self.check, self.data, self.path)
 
     def tried(self, says: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,13 +26,13 @@ from .works import INPUTS, Work, works
 TIMES = 200
 SECONDS = 30.0  # total seconds; workloads with many workgroups run as often as time allows
 GARBAGE = (0xA5, 0x5C)  # bytes that are written to results and scratch memory before a run, in turn
-LEAST = 2 * INPUTS  # fewest runs of each workload, however slow it is
+LEAST = 2 * INPUTS  # minimum number of runs of each workload, however slow it is
 POWER_S = 1.0  # seconds of load, and seconds of rest
 POWERED = 2  # number of large workloads that run in each power state
 # Shares of the time: small workloads (some hundred) get the first half; large ones run until three quarters
 # are over; runs after load and after rest get the last quarter.
 SMALL, LARGE = 0.5, 0.75
-SHARE = 1 / 30, 1 / 4  # of the remaining time: for a small, and for a large workload
+SHARE = 1 / 30, 1 / 4  # share of the remaining time for a small workload, and for a large one
 
 
 @dataclasses.dataclass(frozen=True)

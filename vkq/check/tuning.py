@@ -27,8 +27,8 @@ FIRST_ROUNDS, ROUNDS = 3, 15
 FINALISTS = 8
 # This percentile of the samples is compared, because other programs can only make a sample longer.
 PERCENTILE = 10
-CANDIDATES = 6  # most choices that are timed for a problem, including the default
-TRIED = 40  # most plans that are made to find the candidates
+CANDIDATES = 6  # maximum number of choices that are timed for a problem, including the default
+TRIED = 40  # maximum number of plans that are made to find the candidates
 WORTH = 1.03  # factor by which a choice must be faster than the default to replace it
 
 

@@ -24,8 +24,8 @@ Array = npt.NDArray[Any]
 # (description, function that runs on a device, function that computes the reference).
 Case = tuple[str, Callable[[Device], Array], Callable[[], Array]]
 LARGE = 4  # one in LARGE cases is large
-LONGEST = 17.5  # most elements of a row or an area, as a power of two: 185,000
-MOST_TAPS = 15.5  # most taps of a window, as a power of two: the reference loops over the taps
+LONGEST = 17.5  # maximum number of elements of a row or an area, as a power of two: 185,000
+MOST_TAPS = 15.5  # maximum number of taps of a window, as a power of two: the reference loops over the taps
 
 
 def random_case(seed: int) -> Case:

@@ -13,7 +13,7 @@ from ..runtime.plan import Step
 from ..runtime.recording import Recording
 from ..shader.expression import Expression, ceil_div
 
-FEW = 5  # most workgroups that are listed
+FEW = 5  # maximum number of workgroups that are listed
 _BLOCKS = ("4 * TILE_M4 * LOCAL_Y", "4 * TILE_N4 * LOCAL_X")
 _MATRICES = ("BM", "BN")
 # Rows and columns of a workgroup's results, by shader. Consecutive workgroups are adjacent along the columns.

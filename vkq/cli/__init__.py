@@ -110,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _parsed(argv)
             return int(options.run(options))
         finally:
-            # Restore the warnings' format only for a caller in this process. The command keeps vkq's format
-            # until the process exits, because the caches are written then, which may also warn.
+            # Restore the warnings' format only for a caller in this process (argv given). The command itself
+            # keeps vkq's format until it exits: writing the caches at the exit may warn, too.
             if argv is not None:
                 warnings.formatwarning = told
             sys.stdout.flush()  # raises the error of a closed pipe now, not at the exit

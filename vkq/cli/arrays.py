@@ -18,8 +18,8 @@ import numpy as np
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
 
-MOST_BYTES = 1 << 30  # most bytes of one array
-MOST_ARRAYS = 4096  # most arrays of one file
+MOST_BYTES = 1 << 30  # maximum bytes of one array
+MOST_ARRAYS = 4096  # maximum number of arrays of one file
 _ZIP = b"PK"
 # Exceptions of zipfile and numpy for a broken file. A file with a password gives a RuntimeError.
 _BROKEN = (

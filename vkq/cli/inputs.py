@@ -19,7 +19,7 @@ from vkq.onnx.inputs import check_shape, shapes_of
 from vkq.onnx.reader import Model
 from vkq.onnx.tensors import Argument
 
-MOST_RANDOM_BYTES = 1 << 30  # most bytes of one random input
+MOST_RANDOM_BYTES = 1 << 30  # maximum bytes of one random input
 
 
 def input_arguments(parser: argparse.ArgumentParser) -> None:

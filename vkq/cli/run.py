@@ -31,7 +31,7 @@ from vkq.schemes.base import COMPUTE
 
 BEFORE_NAME = 25  # characters of a profile's line before the node's name
 SHOWN = 5  # how many of the largest scores are shown for an output
-NODES = 20  # most nodes in a profile's table
+NODES = 20  # maximum number of nodes in a profile's table
 REFEREES = ("onnxruntime", "litert")  # the reference library for ONNX files, and the one for .tflite files
 COMPARED = {
     "onnxruntime": "ONNX Runtime's CPU provider, session.qdqisint8allowed=1 (int8 activations in integers on"

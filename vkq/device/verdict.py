@@ -101,7 +101,7 @@ class _Outcome:
     value: Any
 
 
-_reports: dict[str, Verdict] = {}  # by the key of the capabilities
+_reports: dict[str, Verdict] = {}  # key: Capabilities.key
 _measured: set[str] = set()  # devices that this process measured once, even if there was no result
 _lock = Turns("asking a device", again=True)
 

@@ -20,7 +20,7 @@ ASSUMED, ASSUMED_COPY = 1e11, 1e10
 
 def macs_in_time(c: Capabilities, own: verdict.Verdict | None = None) -> int | None:
     """Return the multiply-adds that end within `LONGEST_S` at the slowest measured rate; None for devices
-    that do not drive a screen. *own*: the verdict of a device that this machine does not have."""
+    that do not drive a screen. *own*: the verdict to use if this machine does not have the device."""
     if c.device_type not in SHARED:
         return None
     rates = [rate for form, rate in _rates(c, own).items() if form in verdict.FORMS]
@@ -30,8 +30,8 @@ def macs_in_time(c: Capabilities, own: verdict.Verdict | None = None) -> int | N
 def groups_in_time(
     c: Capabilities, total: int, macs: int, size: int = 0, own: verdict.Verdict | None = None
 ) -> int:
-    """Return the most workgroups of one dispatch that end before a watchdog would act. All *total* workgroups
-    together do *macs* multiply-adds on *size* bytes."""
+    """Return the maximum number of workgroups of one dispatch that end before a watchdog would act. All
+    *total* workgroups together do *macs* multiply-adds on *size* bytes."""
     most = _most_macs(c, own)
     fit = total if macs <= most else total * most // macs
     copied = _bytes_in_time(c, own)

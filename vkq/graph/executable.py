@@ -31,7 +31,7 @@ from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
-NAMED = 3  # most further nodes that `listed` names in a line
+NAMED = 3  # maximum number of further nodes that `listed` names in a line
 PACKING_THREADS = 4  # few threads, because packing holds the interpreter lock between copies
 
 

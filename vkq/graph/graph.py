@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..errors import ArgumentError, ModelError
 
 Array = npt.NDArray[Any]
-# Most bytes of one value. Larger values come from broken or malicious models.
+# Maximum bytes of one value. Larger values come from broken or malicious models.
 LARGEST_BYTES = 1 << 36
 
 

@@ -27,7 +27,7 @@ from .work import DigitArithmetic, Place, Range, Sizes
 
 SHADER = "integer_correlate__coopmat"
 RUN = 16  # window columns in one word of a tile; elements of k in a run of templates
-MOST_WORDS = 8  # most words in a row of a chunk
+MOST_WORDS = 8  # maximum number of words in a row of a chunk
 MOST_AT_ONCE = 8  # parts that combine.comp loads before adding
 
 

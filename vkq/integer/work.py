@@ -14,7 +14,7 @@ from .digits import Digits, digits_for
 
 INVOCATIONS = 64
 TILE_WORDS = 2048  # words in shared memory for the image tile, and for the template tile
-LONGEST = 60_000  # most loop iterations of an invocation in one dispatch: drivers may end longer loops
+LONGEST = 60_000  # maximum loop iterations of an invocation in a dispatch: drivers may end longer loops
 STEP_WORDS = 256  # words of a window in one step: at this limit, no sum of a float lane exceeds 2**24
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
@@ -22,7 +22,7 @@ FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     2**32 - 1,
 )  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
 LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # only a few, because each needs its own pipeline
-BAND_BYTES = 60 << 20  # most scratch memory; larger work is done in bands of images and rows
+BAND_BYTES = 60 << 20  # maximum scratch memory; larger work is done in bands of images and rows
 Range = tuple[int, int]
 TEMPLATES = {"one": 1, "four": 4, "eight": 8}
 

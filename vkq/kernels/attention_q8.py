@@ -35,7 +35,7 @@ SHADER, UNITS = "attention_q8__tile", "attention_q8__coopmat"
 TABLE_BYTES = 1024  # the size of a table of one float32 for each byte
 SOFTMAX = 16  # the cost of the softmax of one score, in multiply-adds
 LAYOUTS = {MATRIX: "4h4w", BLOCKED: "16c"}
-LEAST_QUERIES = 16  # with fewer, most of a matrix would be empty
+LEAST_QUERIES = 16  # with fewer queries, most of a matrix would be empty
 HEADS = ("Q_HEADS", "K_HEADS", "V_HEADS", "Y_HEADS")
 
 

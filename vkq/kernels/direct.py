@@ -24,7 +24,7 @@ from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
 LAYOUTS = (IMAGE, BLOCKED)  # layouts that these kernels read and write
 NOTHING: Mapping[str, Constant] = {}
-UNROLLED_TAPS = 7  # most taps in a row of a filter whose loop is unrolled; wider filters are rare
+UNROLLED_TAPS = 7  # maximum taps in a row of a filter for an unrolled loop; wider filters are rare
 
 
 @dataclasses.dataclass(frozen=True)

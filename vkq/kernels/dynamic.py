@@ -9,7 +9,7 @@ from ..runtime.program import Program
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 
-INVOCATIONS = 256  # most invocations for each row
+INVOCATIONS = 256  # maximum number of invocations for each row
 PIECE = 1 << 16  # values of a row that one workgroup quantizes, a multiple of 16
 
 

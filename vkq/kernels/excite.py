@@ -26,7 +26,7 @@ from .weights import ceil4
 EXCITE = "global_avg_pool_q8__excite"
 MOST_C4, MOST_HIDDEN4 = 512, 64  # limits of excite.glslh, in words of 4: channels, hidden units
 MOST_IMAGES = 1024  # each image has a counter
-INVOCATIONS = 128  # fewest invocations of a workgroup: one for each word of hidden units (MOST_HIDDEN4)
+INVOCATIONS = 128  # minimum for a workgroup: one for each word of hidden units (MOST_HIDDEN4)
 
 
 class Excite:

@@ -18,7 +18,7 @@ from .floats import PARAMETERS, Affine
 from .gemm import viewable
 from .weights import Int8, Int32, ceil4
 
-MOST_TAPS = 25  # most taps of an unrolled kernel
+MOST_TAPS = 25  # maximum number of taps of an unrolled kernel
 
 
 class FloatDepthwise:

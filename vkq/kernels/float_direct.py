@@ -20,7 +20,7 @@ from .floats import PARAMETERS, Affine
 from .gemm import INVOCATIONS
 from .weights import Int8, Int32, ceil4
 
-LONGEST = 60_000  # most loop iterations of an invocation in one dispatch: drivers may stop longer loops
+LONGEST = 60_000  # maximum loop iterations of an invocation in a dispatch: drivers may stop longer loops
 TILES = ("8x8", "4x8", "4x4")  # tiles of an invocation, pixels x output channels, the largest first
 
 

@@ -23,7 +23,7 @@ from .pixels import window_constants
 from .weights import ceil4
 
 LANES_F32 = "conv2d_f32__lanes"
-MOST_READS = 4  # most values or texels of a row that a lane loads in advance
+MOST_READS = 4  # maximum number of values or texels of a row that a lane loads in advance
 
 
 class FloatShared:

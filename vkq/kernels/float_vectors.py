@@ -18,7 +18,7 @@ from .weights import Int8, Int32
 
 SHADER = "conv2d_q8csw__vectors"
 VECTOR, PIXELS = 4, 8  # elements of one load or store; results of one invocation
-INVOCATIONS, LONGEST = 128, 32  # most invocations of a workgroup: in all, and along an image row
+INVOCATIONS, LONGEST = 128, 32  # maximum number of invocations of a workgroup: in all, and along an image row
 
 
 class FloatVectors:

@@ -20,7 +20,8 @@ from ..shader.spec import Value as Constant
 from . import gemv
 from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, block_weights, ceil4
 
-# Most words along k that float lanes sum exactly: WORDS_PER_FLUSH in shaders/common/dot4x8.glslh.
+# Maximum number of words along k that float lanes sum exactly: WORDS_PER_FLUSH in
+# shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
 SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # shifts of x and w in each dot form
 INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule 64 well
@@ -82,7 +83,7 @@ class Int8Gemm:
             return block_weights(weight(), zero_point)
 
         self._blocked = blocked
-        self._packed: dict[str, Resident] = {}  # by layout
+        self._packed: dict[str, Resident] = {}  # layout -> packed weights
         self.weights = self.weights_in(WEIGHT_LAYOUT)
         self.parameters = arithmetic.after.before(
             device,

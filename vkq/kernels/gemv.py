@@ -18,7 +18,7 @@ FEW_ROWS = 2  # with at most this many rows, more loads must be in flight
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
 # For a workgroup that prefetches weights: its parts of k, pairs like COLUMNS, and the smallest k (in blocks).
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
-BLOCKS_PER_PART = 4  # fewest blocks of k that an invocation sums
+BLOCKS_PER_PART = 4  # minimum number of blocks of k that an invocation sums
 
 
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:

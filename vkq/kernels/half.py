@@ -42,8 +42,8 @@ from .half_operands import RUN, X_PARTS, halves, parts_of
 from .pixels import window_constants
 from .split import counters
 
-MOST_ROWS = 64  # most rows that the kernel itself converts; more rows are converted in a dispatch before it
-MOST_READ = 1 << 22  # most float32 values that all column tiles together read and convert
+MOST_ROWS = 64  # maximum rows that the kernel itself converts; more rows need a dispatch before it
+MOST_READ = 1 << 22  # maximum number of float32 values that all column tiles together read and convert
 # With fewer multiply-adds, splitting x into parts takes longer than the matrix units save.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}
 BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # bytes of one element of x

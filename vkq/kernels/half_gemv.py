@@ -19,7 +19,7 @@ from .half_operands import RUN
 STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
-ROWS = (8, 16, 32, 48, 64)  # most rows that each variant computes
+ROWS = (8, 16, 32, 48, 64)  # maximum number of rows that each variant computes
 # Invocations of a workgroup: the largest number if a multiprocessor has at most one workgroup, fewer if it
 # runs several workgroups at a time.
 INVOCATIONS = (512, 256, 128)

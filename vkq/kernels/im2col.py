@@ -8,7 +8,7 @@ from .divisor import divisor
 from .gemm import Int8Gemm
 from .pixels import pixel_rows, window_constants
 
-# Most bytes of the im2col matrix: a larger matrix is computed and multiplied in chunks of rows.
+# Maximum bytes of the im2col matrix: a larger matrix is computed and multiplied in chunks of rows.
 SCRATCH_BYTES = 16 << 20
 
 

@@ -22,8 +22,8 @@ from ..shader.spec import Binding, PushConstant, Written
 from .chain_shader import element
 
 LOCAL = 64
-MOST_ROUNDS = 65_000  # most loop iterations that every driver allows
-MOST_WORK = 1 << 33  # most iterations of all invocations of a dispatch together
+MOST_ROUNDS = 65_000  # maximum number of loop iterations that every driver allows
+MOST_WORK = 1 << 33  # maximum number of iterations of all invocations of a dispatch together
 
 
 def beyond(count: int, length: int) -> str | None:

@@ -14,7 +14,7 @@ from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8, Int32
 
 IMPLICIT = "conv2d_q8ta_q8csw__implicit_coopmat"
-CHANNELS = 4  # of a pixel in kPackedInt8_4W4C
+CHANNELS = 4  # channels of a pixel in a vector of kPackedInt8_4W4C
 STEP = 32  # elements along k: the channels of a tap are padded to a multiple of it
 
 
@@ -46,7 +46,7 @@ class MatrixPatches(MatrixImplicit):
     neighbouring ones."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, arithmetic: Arithmetic):
-        self.vectors = 2 if weight.shape[3] % 8 == 0 else 1  # of a tap
+        self.vectors = 2 if weight.shape[3] % 8 == 0 else 1  # vectors of a tap
         super().__init__(device, by_vectors(weight, zero_points, self.vectors), zero_points, arithmetic)
 
     @staticmethod

@@ -8,7 +8,7 @@ from ..numerics.rows import JOIN, MOST_LANES
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
 
-JOINED = 8  # most values that an invocation reduces between two barriers
+JOINED = 8  # maximum number of values that an invocation reduces between two barriers
 
 
 class RowLanes:

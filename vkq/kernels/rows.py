@@ -19,9 +19,9 @@ from .chain_form import Chain
 from .row_form import RowForm
 from .row_shader import written
 
-# Most elements of a row: drivers may stop a loop of more than 65,000 iterations.
+# Maximum number of elements of a row: drivers may stop a loop of more than 65,000 iterations.
 MOST_LENGTH = 65_000 * MOST_LANES
-LEAST = 2.0**-50  # least scale of y with which `RowForm.chain_flushes` may be False
+LEAST = 2.0**-50  # minimum scale of y with which `RowForm.chain_flushes` may be False
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
 

@@ -14,8 +14,8 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 
 SHARERS, LONG = 64, 256
-# Most bytes of shared memory for a workgroup, and at most two thirds of the device's limit: a core then runs
-# several workgroups.
+# Maximum bytes of shared memory for a workgroup, and at most two thirds of the device's limit: a core then
+# runs several workgroups.
 SHARED = 32768
 NEIGHBOURS = 8  # invocations that together load 32 bytes, the smallest memory transaction of a GPU
 

@@ -7,7 +7,7 @@ import numpy as np
 from ..runtime.device import Device
 from ..runtime.plan import Resident
 
-MOST_TILES = 1024  # most tiles of a product with split-K: each tile has a counter
+MOST_TILES = 1024  # maximum number of tiles of a product with split-K: each tile has a counter
 
 
 def counters(device: Device) -> Resident:

@@ -21,7 +21,7 @@ from .exponential import tanh
 from .rational import add, divide, multiply
 from .steps import Array, Number, computed
 
-SPAN = 128  # fewest keys of a part, a multiple of every tile's keys
+SPAN = 128  # minimum number of keys of a part, a multiple of every tile's keys
 
 
 @dataclasses.dataclass(frozen=True)

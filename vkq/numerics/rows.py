@@ -21,11 +21,11 @@ from .rational import add, divide, multiply, square_root, subtract
 from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan, magnitude
 
 MOST_LANES = 128
-# Most runs of a lane, unless the row has MOST_LANES lanes. A kernel repeats its code for each run, so more
-# runs make few rows slow (benchmarks/log.md).
+# Maximum number of runs of a lane, unless the row has MOST_LANES lanes. A kernel repeats its code for each
+# run, so more runs make few rows slow (benchmarks/log.md).
 LANE_RUNS = 3
 RUN = 4  # neighbouring elements that the same lane adds
-MOST_NORMAL = 1 << 23  # most elements of a row for `always_normal`
+MOST_NORMAL = 1 << 23  # maximum number of elements of a row for `always_normal`
 SMALL = 2.0**-100  # rounding errors of smaller sums are dropped, because the errors may be subnormal
 Got = Sequence[Number]  # results of earlier passes: for each pass, one value for each row
 Attributes = Mapping[str, float]

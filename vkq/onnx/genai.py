@@ -9,7 +9,7 @@ from typing import Any
 from .. import files
 from ..errors import ModelError
 
-MOST_BYTES = 1 << 24  # most bytes of a configuration file
+MOST_BYTES = 1 << 24  # maximum bytes of a configuration file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Genai:
     """Names of the model's files, inputs and outputs, and sizes for the generation of tokens."""
 
     model: Path
-    context: int  # most tokens of a prompt and its continuation
+    context: int  # maximum number of tokens of a prompt and its continuation
     ends: frozenset[int]  # tokens that end the text
     shares: bool  # True if past and present share one buffer of length ``context``
     heads: int  # number of heads of keys and values

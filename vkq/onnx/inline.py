@@ -8,10 +8,10 @@ from typing import Any
 from ..errors import ModelError
 from .protobuf import package
 
-# Most nodes of a model after inlining. Without a limit, a few functions that each call the next one ten times
-# would fill the memory.
+# Maximum number of nodes of a model after inlining. Without a limit, a few functions that each call the next
+# one ten times would fill the memory.
 MOST_NODES = 100_000
-DEEPEST = 64  # most levels of functions that call functions
+DEEPEST = 64  # maximum number of levels of functions that call functions
 Key = tuple[str, str]
 
 

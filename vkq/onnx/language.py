@@ -18,8 +18,8 @@ from ..runtime.tensor import Tensor
 from .genai import read_genai
 from .session import InferenceSession
 
-LONGEST = 256  # most tokens of a prompt in one run
-LEAST = 64  # least length of a cache; lengths are powers of two, to prepare few of them
+LONGEST = 256  # maximum number of tokens of a prompt in one run
+LEAST = 64  # minimum length of a cache; lengths are powers of two, so that few lengths are prepared
 
 
 class LanguageModel:

@@ -35,7 +35,7 @@ ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
 # Inputs of these dtypes also count as constants if the device cannot run the nodes that depend on them.
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
 KEPT_SHARE = 8  # cached earlier shapes may use 1 / KEPT_SHARE of the device's memory
-MOST_KEPT = 4096  # most cached shapes, because each one also uses host memory
+MOST_KEPT = 4096  # maximum number of cached shapes, because each one also uses host memory
 
 
 class Executables:
@@ -64,7 +64,7 @@ class Executables:
         self.constant = constant  # names of the inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
-        # Most bytes of earlier shapes. Weights that the newest shape also uses do not count.
+        # Maximum bytes of earlier shapes. Weights that the newest shape also uses do not count.
         self.limit = heap // KEPT_SHARE
         self._lock = Turns("preparing a model")  # always acquired before the lock of the layers
 
@@ -213,7 +213,7 @@ class Staged:
         self._executables, self._model = executables, model
         self._results = [argument.name for argument in model.outputs]
         self._lock = Turns("running a model")
-        self._then: dict[Hashable, Executables] = {}  # by dtypes and ranks of the inputs
+        self._then: dict[Hashable, Executables] = {}  # key: dtypes and ranks of the inputs
         self._whole: CpuModel | None = None
 
     def _on_cpu(self, layers: dict[Hashable, Any], model: Model) -> CpuPart:

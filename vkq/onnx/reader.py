@@ -31,7 +31,7 @@ from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
 from .unknown_operators import unknown
 
-LARGEST_FILE = (1 << 31) - 1  # most bytes of a protobuf message
+LARGEST_FILE = (1 << 31) - 1  # maximum bytes of a protobuf message
 DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # operators that accept 4-bit constants
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 

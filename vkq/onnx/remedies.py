@@ -14,7 +14,7 @@ WIDE = (
 )
 DOUBLE = "float64: export the model in float32 (PyTorch: model.float() before the export)"
 WEIGHTED = "Conv", "ConvTranspose", "Gemm", "MatMul"
-MOST_CUT = 8  # most values at which the message suggests to cut the model
+MOST_CUT = 8  # maximum number of values at which the message suggests to cut the model
 
 
 def remedies(model: Model, graph: Graph, refused: Sequence[tuple[Node, str]]) -> list[str]:

@@ -18,7 +18,7 @@ from .reader import Model
 from .remedies import remedies
 from .shared import Layers
 
-CANNOT = "cannot run"  # in place of a device, for a node that cannot run
+CANNOT = "cannot run"  # replaces the device's name for a node that cannot run
 LAYERS = "conv2d", "conv_transpose2d", "linear"
 ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 

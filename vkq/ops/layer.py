@@ -43,7 +43,7 @@ class Problem(Protocol):
     def y_shape(self) -> tuple[int, ...]: ...
 
 
-NAMED = 8  # most channels that an error message names
+NAMED = 8  # maximum number of channels that an error message names
 P = TypeVar("P", bound=Problem)
 Build = TypeVar("Build", bound=Callable[..., Value])
 

@@ -26,7 +26,7 @@ from .operand import Operand
 from .pool import MOST_PIXELS, globally_averaged
 from .shape import transposed
 
-MOST_TABLE_PIXELS = (1 << 16) - 1  # most pixels of a mean by a table: int32 then holds both halves of the sum
+MOST_TABLE_PIXELS = (1 << 16) - 1  # maximum for a mean by a table: int32 then holds both halves of the sum
 
 
 @checked

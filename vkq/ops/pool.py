@@ -32,7 +32,7 @@ SCALES = (2.0**-100, 2.0**100)
 # For a global average: the fewest (32 bytes) and the most neighbouring blocks of channels of a workgroup;
 # more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
-MANY = 1 << 17  # least number of vectors for which a global average uses the largest workgroup
+MANY = 1 << 17  # minimum number of vectors for which a global average uses the largest workgroup
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
 # The fewest invocations of a global average's workgroup, and the number of loads that an invocation issues at
 # once.

@@ -19,7 +19,7 @@ from .choose import broadcast_to
 SHARED = 128  # several invocations share a sum of at least this many elements
 # A window of LARGEST or more elements is shared by SHARERS_OF_LARGEST invocations.
 LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128
-PART = 4096 * SHARERS  # most elements of a sum that its invocations add up in one dispatch
+PART = 4096 * SHARERS  # maximum number of elements of a sum that its invocations add up in one dispatch
 
 RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 

@@ -30,12 +30,12 @@ LONGEST = 1 << 17  # a row of at least this length is shared by twice as many in
 # For rows of at least this length, results are looked up in a table, which is at most half as long as the
 # row.
 LONG = 512
-THREADS = 32  # most invocations for one row, because kPackedInt8_4H4W stores four rows together
+THREADS = 32  # maximum number of invocations for one row, because kPackedInt8_4H4W stores four rows together
 CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may be packed
 # Layouts and axes for which each vector holds elements of four rows.
 FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))
-KEPT = 8  # most vectors of four rows that one invocation reads
-MOST = 4 * KEPT * INVOCATIONS  # most elements of such a row
+KEPT = 8  # maximum number of vectors of four rows that one invocation reads
+MOST = 4 * KEPT * INVOCATIONS  # maximum number of elements of such a row
 
 
 @checked

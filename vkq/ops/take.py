@@ -114,7 +114,8 @@ def _gathered_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held:
     return y
 
 
-# Most elements that one operation copies: each needs an index of 4 bytes on the host, which is copied once.
+# Maximum number of elements that one operation copies: each needs an index of 4 bytes on the host, which is
+# copied once.
 MOST_PLACES = 1 << 27
 
 

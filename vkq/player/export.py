@@ -28,7 +28,7 @@ from ..shader.spec import TEXEL_BYTES
 from .file import TYPES, Array, FilePlan, FileProgram, FileStep, Shaped, written
 from .kinds import LEAST, PortableDevice, described
 
-REPEATED = 1021  # most different values in a random input
+REPEATED = 1021  # maximum number of different values in a random input
 PORTABLE, THIS = "portable", "this"
 # Limits that libvkq can check on any device. A plan that needs another limit runs only on the device on which
 # it was made.

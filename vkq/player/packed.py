@@ -18,7 +18,7 @@ from ..errors import ModelError
 
 AS_IT_IS, DEFLATED, IN_COLUMNS = 0, 1, 2
 PAYS = 2  # data that shrinks by at most this factor stays uncompressed, to be read in place
-MOST_TIMES = 1032  # most bytes that one byte of deflate can unpack to
+MOST_TIMES = 1032  # maximum bytes that one byte of deflate can unpack to
 HEAD, LAST = 5, 3  # words before the first instruction; index of the last column
 Words = npt.NDArray[np.uint32]
 ONE = np.uint32(1)

@@ -30,8 +30,8 @@ from .file import (
 from .packed import IN_COLUMNS, MOST_TIMES, unpacked
 
 ROLES = SHADERS, WEIGHTS, ANSWER = "shaders", "weights", "known answer"
-MOST_AXES = 5  # most axes of the order in which a constant is read
-# Most unpacked bytes of all parts together, so that a small file cannot fill the memory.
+MOST_AXES = 5  # maximum number of axes of the order in which a constant is read
+# Maximum unpacked bytes of all parts together, so that a small file cannot fill the memory.
 MOST_UNPACKED = 1 << 32
 NAMES = {number: name for name, number in TYPES.items()}
 

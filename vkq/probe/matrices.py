@@ -23,7 +23,7 @@ HALF, BRAIN = "f16", "bf16"  # forms with float operands and float32 sums
 FLOAT_FEATURES = {HALF: "shaderFloat16", BRAIN: "shaderBFloat16CooperativeMatrix"}
 # Dtypes of A, B, C and D. The first combination is preferred.
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
-LEAST_SHARED = 32768  # with so many bytes of shared memory, there is a tile for every shape
+LEAST_SHARED = 32768  # with this many bytes of shared memory, every shape has a tile
 SUBGROUP = 32  # the subgroup size that the shaders' WGM and WGN assume
 
 

@@ -16,7 +16,7 @@ from .matrices import Matrices
 Words = npt.NDArray[np.int32]
 ROWS, COLUMNS = 16, 16  # elements of the matrix; two elements are one word
 WORDS = ROWS * COLUMNS // 2
-_MOST = 64 * ROWS * COLUMNS  # most words of all invocations, each of which may hold the whole matrix
+_MOST = 64 * ROWS * COLUMNS  # maximum for all words: each invocation may hold the whole matrix
 
 _found: weakref.WeakKeyDictionary[Device, dict[Matrices, Words]] = weakref.WeakKeyDictionary()
 

@@ -21,7 +21,7 @@ from vkq.problem.options import (
 from vkq.problem.sizes import ConvSizes
 
 _OP = "conv_transpose2d"
-MOST_PHASES = 1024  # most phases: the phases of a stride are computed one by one
+MOST_PHASES = 1024  # maximum number of phases: the phases of a stride are computed one by one
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Builder:
         self._copies: dict[Hashable, tuple[Value, int]] = {}
         self._parts: dict[
             int, tuple[int, int]
-        ] = {}  # for joined arrays: slot -> (slot of the whole array, offset in it)
+        ] = {}  # joined arrays: slot -> (slot of the whole array, offset in it)
         self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
         self._over: dict[int, int] = {}

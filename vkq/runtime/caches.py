@@ -10,7 +10,7 @@ from ..turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-PLANS_KEPT = 1024  # most cached plans of a layer, and of all operators without weights on a device
+PLANS_KEPT = 1024  # maximum: plans of a layer, or of all operators without weights on a device
 
 
 def keep(values: dict[K, V], key: K, value: V) -> V:

@@ -27,8 +27,8 @@ from .program import Program
 from .programs import Programs
 from .recording import Recording
 
-MOST_MARKS = 1 << 20  # most timestamps of a recording, and most marks of a recording
-CONSTANTS_KEPT = 64  # most tables that operators share; the largest tables have 64 KiB
+MOST_MARKS = 1 << 20  # maximum number of timestamps of a recording, and of its marks
+CONSTANTS_KEPT = 64  # maximum number of tables that operators share; the largest tables have 64 KiB
 
 P = TypeVar("P")
 

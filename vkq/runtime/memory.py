@@ -12,10 +12,10 @@ from ..errors import ArgumentError, DeviceError, OutOfMemoryError
 from .buffer import Arena, Buffer
 
 BLOCK_BYTES = 16 << 20
-STAGING_BYTES = 64 << 20  # most host memory for copies to and from memory that the host cannot access
+STAGING_BYTES = 64 << 20  # maximum host memory for copies to and from memory that the host cannot access
 STAGING_CHUNK = 16 << 20  # bytes of a chunk: the host fills one chunk while the device reads another
-UNUSED_BYTES = 256 << 20  # most unused memory of large blocks that is kept for reuse
-# Most scratch memory that plans share; larger scratch memory is allocated separately.
+UNUSED_BYTES = 256 << 20  # maximum unused memory of large blocks that is kept for reuse
+# Maximum scratch memory that plans share; larger scratch memory is allocated separately.
 SCRATCH_KEPT_BYTES = 64 << 20
 # Memory types that need a feature, or that are not meant for storage buffers.
 _UNUSABLE = frozenset(

@@ -23,7 +23,7 @@ MEANT = {"linear": ("gemm_*", "gemv_*")}  # operator -> shaders, named after the
 _NAME = re.compile(rb"^name: ([a-z0-9_]+)\r?$", re.MULTILINE)
 # The folder with the files that `vkq.shader.build` puts into a wheel.
 PACKAGED = Path(__file__).parent.parent / "_spirv"
-_LISTED = 12  # most names that an error message lists
+_LISTED = 12  # maximum number of names that an error message lists
 
 
 @dataclass(frozen=True)

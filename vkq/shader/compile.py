@@ -27,9 +27,9 @@ from vkq.shader.spec import Variant, Written
 FORMAT = 2  # raise it when the same text must give another file: other SPIR-V, another file format
 DEBUG = "DEBUG"  # the define with which shaders print (debugPrintfEXT)
 DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment variable that sets this define for a whole process
-MOST_BYTES = 1 << 20  # most bytes of a source or an included file
-MOST_LINES = 10_000  # most lines of expanded text: nested includes can grow exponentially
-MOST_DEPTH = 32  # most levels of nested includes
+MOST_BYTES = 1 << 20  # maximum bytes of a source or an included file
+MOST_LINES = 10_000  # maximum number of lines of expanded text: nested includes can grow exponentially
+MOST_DEPTH = 32  # maximum number of levels of nested includes
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
 _ANY_INCLUDE = re.compile(r"\s*#\s*include\b")

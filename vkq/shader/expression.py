@@ -11,7 +11,7 @@ from functools import lru_cache
 from vkq.errors import ArgumentError
 
 MAX_LENGTH = 500
-MOST_KEPT = 4096  # most parsed expressions that are kept; all shaders together have some hundred
+MOST_KEPT = 4096  # maximum number of parsed expressions that are kept; all shaders together have some hundred
 # A number followed by letters, such as 1if, which Python would parse with a warning.
 _GLUED = re.compile(r"\b\d+[^\W\d]")
 

@@ -13,7 +13,7 @@ from vkq.shader.expression import Expression
 from vkq.shader.spec import Value, encode
 from vkq.yamlfile import Node, load
 
-MAX_ENTRIES = 64  # most entries of a list or mapping of a description: bindings, constants, defines, rules
+MAX_ENTRIES = 64  # maximum entries of a list or mapping of a description, such as bindings or rules
 LOWER = re.compile(r"[a-z0-9_]+")
 GLSL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..errors import ModelError
 from .schema import OPTIONS, SCALARS, TABLES, Fields
 
-MOST = 1 << 20  # most tables in a vector
+MOST = 1 << 20  # maximum number of tables in a vector
 WORD = 4  # bytes of a stored distance or length
 
 

@@ -16,8 +16,8 @@ from .file import FileOperator
 from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
 
-LARGEST_SIZE = 1 << 16  # most rows or columns of a resized image
-MOST_TAPS = 22  # most taps for which the float32 sums of `average_pool` are exact
+LARGEST_SIZE = 1 << 16  # maximum number of rows or columns of a resized image
+MOST_TAPS = 22  # maximum number of taps for which the float32 sums of `average_pool` are exact
 SLOPE_BITS = 17  # float32 significand bits left for the slope beside a 7-bit value
 
 

@@ -22,7 +22,7 @@ from ..numerics.qparams import QParams, are_scales
 from .file import File, FileOperator, FileTensor
 from .part import LitertPart
 
-LARGEST_FOLDED = 1 << 24  # most bytes of a value that the lowering computes from constants
+LARGEST_FOLDED = 1 << 24  # maximum bytes of a value that the lowering computes from constants
 # All copies of constants together may have at most MOST_COPIES times the bytes of the file's constants, or
 # LEAST_ROOM bytes if that is more.
 MOST_COPIES, LEAST_ROOM = 8, 1 << 30

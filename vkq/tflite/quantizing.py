@@ -20,7 +20,7 @@ from .lowering import names_of
 from .reader import parsed
 
 ENDS = ("INPUT", "OUTPUT")
-AT_ONCE = 32  # most samples in memory at a time
+AT_ONCE = 32  # maximum number of samples in memory at a time
 
 
 def package() -> tuple[ModuleType, ModuleType]:

@@ -29,7 +29,7 @@ class OpenShape(ModelError):
         self.needed = needed
 
 
-MOST_NUMBERS = 1 << 16  # most elements of a constant shape, or of constant axes, pads or sizes
+MOST_NUMBERS = 1 << 16  # maximum number of elements of a constant shape, or of constant axes, pads or sizes
 
 Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
 

@@ -11,8 +11,8 @@ from ...numerics.qparams import QParams
 from ..graph import Array, Node
 from ..operators.table import compute
 
-MOST_BYTES = 1 << 16  # most bytes of a cached result, and of a constant in its key
-MOST_KEPT = 256  # most cached results
+MOST_BYTES = 1 << 16  # maximum bytes of a cached result, and of a constant in its key
+MOST_KEPT = 256  # maximum number of cached results
 PLAIN = (bool, int, float, str, type(None), QParams)
 _kept: dict[Hashable, Array] = {}
 

@@ -10,8 +10,8 @@ from ..graph import Graph, Node
 from ..operators.table import TABLE
 from .sweep import Sweep, swept
 
-# Not moved: operators with parameters for each channel, and dequantize, whose results are wider than its
-# operands.
+# An Expand stays before these: operators with parameters for each channel, and dequantize, whose results are
+# wider than its operands.
 OTHERS = ("BatchNormalization", "QuantizeLinear", "DequantizeLinear", "dequantize", "CastLike")
 ELEMENTWISE = frozenset(op for op, row in TABLE.items() if row.kind == "elementwise").difference(OTHERS)
 SUMS = ("Add", "Sum", "add")  # rounding depends on the order of the operands (`swaps`)

@@ -17,7 +17,7 @@ from .links import BYTES
 from .rows import by_last_axis, whole_words
 from .sweep import Sweep
 
-OTHERS = MOST_BUFFERS - 1  # most operands of a chain, without the row function's result
+OTHERS = MOST_BUFFERS - 1  # maximum number of operands of a chain, without the row function's result
 
 
 def join(graph: Graph) -> Graph:

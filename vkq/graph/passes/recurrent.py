@@ -9,7 +9,7 @@ import numpy as np
 
 from .words import FLOATS, Words
 
-MOST_STEPS = 512  # most steps, because each step adds several nodes to the plan
+MOST_STEPS = 512  # maximum number of steps, because each step adds several nodes to the plan
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
