@@ -4,10 +4,10 @@
 
 `vkq` and `ncnn` run int8 on the first Vulkan device. `ncnn_float` runs the same network in float on that
 device, so its results differ. `ncnn_cpu` and `onnxruntime` run int8 with their own CPU kernels on one thread.
-The batch is 1, with NumPy arrays in and out. `ms` is the least wall time of the runs. `cpu_ms` is the least
-process time of all threads; other work on the machine changes it little. `apart` is the largest difference
-from vkq's results, divided by vkq's largest result. Needs onnx, onnxruntime and ncnn 1.0.20260701 or
-later."""
+The batch is 1, with NumPy arrays in and out. `ms` is the minimum wall time of the runs. `cpu_ms` is the
+minimum process time of all threads; other work on the machine changes it little. `apart` is the largest
+difference from vkq's results, divided by vkq's largest result. Needs onnx, onnxruntime and ncnn 1.0.20260701
+or later."""
 
 import argparse
 import datetime

@@ -6,7 +6,7 @@ code is 1. If another library's result differs, the output gives the number of w
 error. There are three clocks: `gpu` (device timestamps or CUDA events around packing and kernels, with images
 and result on the device), `call` (arrays in, arrays out) and `best` (a kept vkq.integer.Templates: an array
 in, the best positions out). Usage: integer_peers.py [--device NAME] [--json FILE] [--seconds S] [--only
-CASE], where S is the least time of one measurement."""
+CASE], where S is the minimum time of one measurement."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Compare the convolutions of a `vkq bench` result with PyTorch's fp16 conv2d (cuDNN) on the same GPU.
 
 PyTorch runs in a CUDA graph of many calls over rotating inputs and weights. The graph removes the host's
-time, so this is the least time that PyTorch can reach. PyTorch is timed in both memory formats, and vkq is
+time, so this is the minimum time that PyTorch can reach. PyTorch is timed in both memory formats, and vkq is
 compared with the faster one. vkq's times are the `gpu` clock of the result: device timestamps around its
 dispatches, int8 in and out with bias and requantization. PyTorch only adds its bias. Usage: torch_fp16.py
 RESULT.json [--json FILE] [--md FILE]"""

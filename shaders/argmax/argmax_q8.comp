@@ -17,7 +17,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint count;               // indices to find
   uint steps, inner;        // numbers along the axis; product of the later axes
-  int sign;                 // 1: the largest, -1: the least
+  int sign;                 // 1: the largest, -1: the smallest
   int later;                // 1: the last of equal numbers, 0: the first
   uint x_n, x_c, x_h, x_w;  // extent of x
 } p;

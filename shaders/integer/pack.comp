@@ -1,5 +1,5 @@
-// Pack images of integers for the exact integer correlations: subtract the least value and split the numbers
-// into digits (integer/digits.py). The sub-images of strides and dilations are stored apart
+// Pack images of integers for the exact integer correlations: subtract the smallest value and split the
+// numbers into digits (integer/digits.py). The sub-images of strides and dilations are stored apart
 // (integer/phases.py).
 //
 //   y = digit i of (x - least) with its top bit flipped; x is 0 outside the image

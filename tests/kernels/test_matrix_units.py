@@ -138,7 +138,7 @@ def test_tiles_keep_the_rules_of_the_shaders() -> None:
 
 @pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
 def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup: int) -> None:
-    """Every supported shape has tiles that fit the least shared memory that Vulkan requires; each subgroup
+    """Every supported shape has tiles that fit the minimum shared memory that Vulkan requires; each subgroup
     has whole rows of a convolution's tile, or parts of one row."""
     p = parse("conv2d[N=1,IC=32,H=30,W=30,OC=100,KH=3,KW=3]")
     assert isinstance(p, Conv2dProblem)

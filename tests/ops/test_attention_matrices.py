@@ -65,7 +65,7 @@ def test_keys_beyond_the_last(strict_device: vkq.Device, keys: int, monkeypatch:
     case = blocked(2, 2, 17, keys, 32, 32, (2, 1, 1, keys))
     steps, (q, k, v, mask) = case.steps, case.arrays
     sums = steps.scores[2], QParams(1.5, 0), QParams(1.2, 0)
-    k[..., -1, :] = 127  # the last key has the largest or the least score of many rows
+    k[..., -1, :] = 127  # the last key has the largest or the smallest score of many rows
     monkeypatch.setattr(Case, "arrays", [q, k, v, np.full_like(mask, -100)])
     changed = dataclasses.replace(steps, sums=sums, softmax=(sums[2], steps.softmax[1]))
     monkeypatch.setattr(Case, "steps", changed)

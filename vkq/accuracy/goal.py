@@ -23,9 +23,9 @@ Judge = Callable[[Path], "float | bool"]
 class Goal:
     """A callable that returns True if a candidate (`Found`) is good enough.
 
-    least_db, least_same: least ``snr_db`` and ``same`` of the worst output. judge: called with the path of
-    the candidate's ONNX file; it returns a score, or True for a good model. A score must be at least *least*,
-    by default 99.5 % of the float model's score.
+    least_db, least_same: the minimum ``snr_db`` and ``same`` of the worst output. judge: called with the path
+    of the candidate's ONNX file; it returns a score, or True for a good model. A score must be at least
+    *least*, by default 99.5 % of the float model's score.
 
     Raises ArgumentError if the judge rejects the float model itself.
     """

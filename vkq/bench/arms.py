@@ -93,7 +93,7 @@ class WorkArm:
     """An arm of vkq: captured work for the clocks ``gpu``, ``submit`` and ``host``, and *call* for ``call``.
 
     *inject*: the share of extra passes that run but are not counted (0.1 is 10 %); the self-test uses them.
-    *least_passes*: fewest passes over each copy in one submission.
+    *least_passes*: the minimum number of passes over each copy in one submission.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ class Labels:
     """A label for each case of a run.
 
     A label that fits is printed in its row. A longer label omits the sizes that all cases of its operator
-    share (`shown_names`); if still too long, it is printed on a separate line. *letters*: the most letters of
-    a label in a row; None for no limit.
+    share (`shown_names`); if still too long, it is printed on a separate line. *letters*: the maximum number
+    of letters of a label in a row; None for no limit.
     """
 
     def __init__(self, cases: Iterable[Row | Case | str], letters: int | None = None):

@@ -1,5 +1,5 @@
 """Whole models: verify them, then time the whole model and each node; each node also gets its floor (the
-least possible time)."""
+minimum possible time)."""
 
 from __future__ import annotations
 

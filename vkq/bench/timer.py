@@ -20,9 +20,10 @@ CLOCKS = ("gpu", "submit", "call", "host")
 class Settings:
     """How long to measure.
 
-    ``samples``: fewest samples for each arm and clock (three if ``time_s``, the limit of one clock, ends
-    first). ``submission_us``: passes are repeated in a submission until it lasts this long. ``precision``:
-    two arms are sampled until half the width of their ratio's interval is at most this, or the time ends.
+    ``samples``: the minimum number of samples for each arm and clock (three if ``time_s``, the limit of one
+    clock, ends first). ``submission_us``: passes are repeated in a submission until it lasts this long.
+    ``precision``: two arms are sampled until half the width of their ratio's interval is at most this, or the
+    time ends.
     """
 
     samples: int = 10

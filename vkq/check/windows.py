@@ -53,7 +53,7 @@ def _dtype(rng: np.random.Generator) -> QDType:
 
 
 def _image(rng: np.random.Generator, shape: tuple[int, ...], dtype: QDType) -> Array:
-    """Return random 8-bit values: uniform, or mostly near the least value, as in rows with one large
+    """Return random 8-bit values: uniform, or mostly near the smallest value, as in rows with one large
     value."""
     high = 256 if rng.integers(3) else 3
     return rng.integers(0, high, shape).astype(np.uint8).view(dtype)

@@ -36,8 +36,8 @@ class Templates:
             w), or (T, h, w) for images of one channel, as in `match_template`.
         x_dtype: the images' dtype: "int8", "uint8", "int16", "uint16" or "int32". The accumulator is checked
             for the whole range of this dtype.
-        x_range: (least, largest) value of the images, if narrower: (0, 4095) for a 12-bit camera needs fewer
-            products and a smaller accumulator. Images with other values are refused.
+        x_range: the (smallest, largest) value of the images, if narrower: (0, 4095) for a 12-bit camera needs
+            fewer products and a smaller accumulator. Images with other values are refused.
 
     ``templates(x)`` is `conv2d` of x (N, C, H, W): NumPy in gives NumPy out, a Tensor (int8, uint8 or int32)
     gives a Tensor (N, OC, OH, OW) of int32; 64-bit sums are int32 words (N, OC, OH, OW, 2), the lower one

@@ -158,7 +158,8 @@ class AttentionQ8:
     @property
     def _largest_sum(self) -> float:
         """A bound of the sums of both products. If the second product reads the weights as the softmax writes
-        them, a row of them without their zero point adds up to at most 1 / scale, and half a step a key."""
+        them, a row of weights, minus their zero point, sums to at most 1 / scale plus the rounding of each
+        key."""
         sizes, weights = self.sizes, self.steps.softmax[1]
         total = 255.0 * sizes.keys
         if self.steps.table is None and self.steps.results[0].zero_point == weights.zero_point:

@@ -13,7 +13,7 @@ from .weights import ceil4
 
 Tile = dict[str, Constant]
 INVOCATIONS = 128
-# With dot products: the most 4x4 blocks of keys or values that shared memory holds, and the most along the
+# With dot products: maximum number of 4x4 blocks of keys or values in shared memory, in all and along the
 # keys.
 STAGED, MOST_BLOCKS = 512, 32
 # On matrix units: the cost of starting a workgroup, as a number of rows; the workgroups that a core runs at

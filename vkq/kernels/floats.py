@@ -34,8 +34,9 @@ GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
 GEMV_ROWS = (1, 2, 4, 8)  # rows that one workgroup of the GEMV can compute
 PARAMETERS = 3  # vec4s for each block of four channels: shaders/common/float_output.glslh
-# Tiles in shared memory, in order of preference, each with the fewest workgroups for which it is chosen: one
-# for each multiprocessor, more for small tiles. At least half of a tile's rows must be rows of the product.
+# Tiles in shared memory, in order of preference, each with the minimum number of workgroups for which it is
+# chosen: one for each multiprocessor, more for small tiles. At least half of a tile's rows must be rows of
+# the product.
 MIDDLE_TILES, SMALLEST_STAGED = (("128x128", 120), ("64x64", 200)), "32x32"
 STAGED_TILES = {
     GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), (SMALLEST_STAGED, 0)),

@@ -12,11 +12,11 @@ from ..shader.spec import Value
 
 FEW_ROWS = 2  # with at most this many rows, more loads must be in flight
 
-# (fewest column blocks of the product, column blocks of a workgroup). If a product has few columns, more
+# (minimum column blocks of the product, column blocks of a workgroup). If a product has few columns, more
 # invocations share the sum over k, so that workgroups fill the whole device. Two neighbouring blocks are a
 # memory sector of 32 bytes; eight are a cache line of 128 bytes.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
-# For a workgroup that prefetches weights: its parts of k, pairs like COLUMNS, and the smallest k (in blocks).
+# For a workgroup that prefetches weights: parts of k; pairs like COLUMNS; minimum k in blocks.
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
 BLOCKS_PER_PART = 4  # minimum number of blocks of k that an invocation sums
 
@@ -36,9 +36,9 @@ def split(
     capabilities: Capabilities, n4: int, k4: int, rows: int, room: int = 1 << 30, share: bool = False
 ) -> dict[str, Value]:
     """Return a workgroup's size: LOCAL_X column blocks and LOCAL_Y parts of k (a power of two), for a product
-    with n4 column blocks and k4 blocks of k. *room*: the most invocations whose sums fit shared memory.
-    *share*: use several parts even if the profile prefers one, because the driver would stop a loop over all
-    of k."""
+    with n4 column blocks and k4 blocks of k. *room*: the maximum number of invocations whose sums fit shared
+    memory. *share*: use several parts even if the profile prefers one, because the driver would stop a loop
+    over all of k."""
     known = profile(capabilities)
     if known.gemv_columns and not share:
         return {"LOCAL_X": known.gemv_columns, "LOCAL_Y": 1}

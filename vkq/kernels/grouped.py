@@ -29,8 +29,8 @@ CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV kernel loads a
 STEP = 32  # elements along k that STAGED dequantizes at a time
 MOST_K_SPLITS = 128  # maximum number of parts into which a workgroup of the GEMV kernel splits the sum over k
 SHARED_PARTS, SHARED_COLUMNS = 32, 8  # SHARED: minimum number of parts; columns of a workgroup
-# For ROW: the most parts of k; and (fewest columns per multiprocessor, (parts of k, blocks of two columns of
-# a workgroup)).
+# ROW: maximum parts of k; (minimum columns per multiprocessor, (parts of k, blocks of two columns of a
+# workgroup)).
 ROW_PARTS, ROW_SPLITS = 32, ((96, (16, 32)), (48, (16, 16)), (12, (32, 8)), (0, (32, 4)))
 SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # the smallest normal float16: a driver may flush smaller numbers

@@ -33,15 +33,15 @@ LANES = 32  # lanes of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # rows that a workgroup of FEW can compute
 FEW_OUTPUTS = (64, 32)  # outputs that a workgroup of FEW can compute
 ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a time
-# For one row: (fewest columns per multiprocessor, invocations of a workgroup). A multiprocessor runs one
+# One row: (minimum columns per multiprocessor, invocations of a workgroup). A multiprocessor runs one
 # workgroup of 512 invocations at a time, which computes 32 columns.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
-# For AT_ONCE: the k of a subgroup and of a group; the most subgroups; the fewest weights for which AT_ONCE is
-# faster; the most workgroups per multiprocessor. With more than WAITING workgroups per multiprocessor, each
-# subgroup starts some 20 * LATE cycles after the previous one.
+# AT_ONCE: k of a subgroup; k of a group; maximum subgroups; minimum weights for which AT_ONCE is faster;
+# maximum workgroups per multiprocessor. With more than WAITING workgroups per multiprocessor, each subgroup
+# starts some 20 * LATE cycles after the previous one.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
 LONG_TURNS = 128  # a workgroup of at most this many invocations has registers for long iterations
-# The fewest weights for which this method is faster for one row, by bits of a weight and k of a group.
+# One row: bits of a weight -> k of a group -> minimum number of weights for which this method is faster.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
 SMALLEST_GROUP = 32  # smallest k of a group: shared memory has no room for the scales of smaller groups
 MATRIX = 16  # outputs of a weight matrix; also its elements along k

@@ -78,8 +78,8 @@ STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # like STRAIGHT, for convolut
 
 @dataclasses.dataclass(frozen=True)
 class GemmConfig:
-    """A tile that the device can run, its matrix shape, and the most parts of k; one workgroup computes each
-    part."""
+    """A tile that the device can run, its matrix shape, and the maximum number of parts of k; one workgroup
+    computes each part."""
 
     variant: Variant
     matrices: Matrices

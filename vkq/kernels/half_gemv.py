@@ -20,28 +20,28 @@ STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
 ROWS = (8, 16, 32, 48, 64)  # maximum number of rows that each variant computes
-# Invocations of a workgroup: the largest number if a multiprocessor has at most one workgroup, fewer if it
-# runs several workgroups at a time.
+# Numbers of invocations of a workgroup, in order of preference. ROW uses the first only if no multiprocessor
+# has several workgroups.
 INVOCATIONS = (512, 256, 128)
-# The most invocations of a workgroup: (up to 8 rows, more rows), each for (at most one, two, more workgroups
-# on a multiprocessor). 0: the shader is not used.
+# Maximum invocations of a workgroup: an entry for up to 8 rows and one for more rows. Each entry lists the
+# maximum for at most one, for two, and for more workgroups on a multiprocessor; 0: the shader is not used.
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),
     RUNS: ((0, 0, 0), (512, 256, 128)),
 }
 CHUNK = 128  # a subgroup processes whole chunks of this many elements along k
-# For ROW: the largest k for each number of chunks of a subgroup.
+# ROW: chunks of a subgroup -> largest k.
 ROW_K = {1: 2048, 2: 4096, 4: 8192}
 # Matrix units of other forms are not faster for fewer rows: loading the weights takes all the time.
 LEAST_ROWS = {HALF: 8, BRAIN: 9}
-# For PARTS. More than 8 rows and k <= SHORT_K: two workgroups on a multiprocessor have as few invocations as
-# more workgroups do. Few outputs and k between the two values of GEMV_K: the GEMV kernel is faster. More than
-# 32 rows: the sum of k over a multiprocessor's workgroups is at most MOST_K; a k below LEAST_K counts as
-# LEAST_K.
+# Limits of PARTS. With more than 8 rows and k <= SHORT_K, two workgroups on a multiprocessor get as few
+# invocations as three or more. With few outputs and k between the two values of GEMV_K, the GEMV kernel is
+# faster. With more than 32 rows, k summed over a multiprocessor's workgroups is at most MOST_K; for this sum,
+# a k below LEAST_K counts as LEAST_K.
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
-# For RUNS with more than 32 rows: the largest sum of k over a multiprocessor's workgroups; and the least k
-# that is `long` if a multiprocessor has more than two workgroups.
+# RUNS with more than 32 rows: maximum of k summed over a multiprocessor's workgroups; minimum k that is
+# `long` if a multiprocessor has more than two workgroups.
 RUNS_MOST_K, LONG_K = 16384, 4096
 
 

@@ -20,7 +20,7 @@ STEP = 32  # elements along k for which a profile states the cycles of a tile
 WIDE_STEP = 512  # the same for wide tiles
 # k of one loop iteration of every tile except DEEP. The padding of a weight's k suits all tiles.
 TURN = 128
-# For DEEP: the k of an iteration, and the least k for which the tile is used.
+# DEEP: k of an iteration; minimum k for which the tile is used.
 DEEP_TURN, DEEP_LEAST = 256, 512
 K_SPLITS = (2, 3, 4, 6, 8, 12, 16)
 SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
@@ -28,7 +28,7 @@ SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """A tile, and the most parts of k; one workgroup computes each part."""
+    """A tile, and the maximum number of parts of k; one workgroup computes each part."""
 
     tile: str
     parts: int = 1

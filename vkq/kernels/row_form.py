@@ -46,9 +46,9 @@ class RowForm:
     @property
     def chain_flushes(self) -> bool:
         """True if floats must be flushed in the chain. They need not be if the chain is result * a + b, or a
-        part of it, and y is 8-bit: if flushing changes the product, it is below 2^-113 both times (a result
-        is at most 2^13); its sum with b then stays the same, or is below 2^-86 both times and quantized like
-        0."""
+        part of it, and y is 8-bit. A result is at most 2^13. So if flushing changes the product, the product
+        is below 2^-113 with and without flushing. Its sum with b then stays the same, or is below 2^-86 and
+        quantized like 0."""
         if self.chain is None or not (self.normal and self.y_bytes):
             return not (self.normal and self.y_bytes)
         last = self.operands.index(RESULT)

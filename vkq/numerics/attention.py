@@ -23,7 +23,7 @@ from .steps import INFINITY, Array, Number, computed, is_nan, magnitude
 
 LANES = 128  # invocations of a workgroup
 MOST_WIDTH = 512  # maximum number of elements of a value vector (size of a head)
-# The most rows of a tile, by the most elements of a value vector: (elements, rows).
+# (maximum elements of a value vector, maximum rows of a tile)
 ROWS_OF_WIDTH = ((64, 32), (128, 16), (MOST_WIDTH, 8))
 HIDDEN = -np.inf
 

@@ -102,7 +102,7 @@ def attention_int8(
         ranges = [range(first, min(first + size, keys)) for first in range(0, keys, size)]
         states = [accumulated(values, lines, tile, span, scores_of, kept) for span in ranges]
         of_row = None
-        if sink is not None:  # (count, lines, 1), as the largest scores
+        if sink is not None:  # shape (count, lines, 1), like the largest scores
             of_row = np.repeat(np.tile(sink.reshape(groups, -1), (batch, 1)), queries, 1)[..., None]
         y = _joined(states, of_row).reshape(batch, heads, queries, d)
     found: Array = y.transpose(0, 2, 1, 3)

@@ -17,7 +17,7 @@ from .rational import divide
 from .steps import HIDDEN, INFINITY, SIGN, Number, is_nan, magnitude
 
 MOST = 512.0  # a larger quotient saturates, whatever the zero point
-LARGE = 100  # by a scale outside [2^-100, 2^100], x is divided, not multiplied by the reciprocal
+LARGE = 100  # for a scale outside [2^-100, 2^100], divide x, do not multiply by the reciprocal
 ONE = 0x3F800000  # the bits of 1.0
 MIDDLE, MIDDLE_BITS = 1.5 * 2.0**23, 0x4B400000  # adding it to a smaller float rounds the float to an integer
 

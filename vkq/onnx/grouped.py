@@ -109,8 +109,8 @@ def _check_int8(w: Rewriting, at: Scores, width: int) -> None:
 
 
 def _lengths(w: Rewriting, batch: int, limits: tuple[int, int]) -> str:
-    """Return the number of keys of each batch element. Numbers outside *limits* (least, most) are refused:
-    here for a constant, else when the input is given."""
+    """Return the number of keys of each batch element. Numbers outside *limits* (minimum, maximum) are
+    refused: here for a constant, else when the input is given."""
     low, high = (limit - 1 for limit in limits)
     known = w.arrays[5]
     if known is not None and ((known < low) | (known > high)).any():

@@ -29,18 +29,17 @@ from .operand import Operand
 
 # With scales in this range, no float32 step of an average is subnormal or infinite.
 SCALES = (2.0**-100, 2.0**100)
-# For a global average: the fewest (32 bytes) and the most neighbouring blocks of channels of a workgroup;
-# more if an image has few pixels.
+# Global average: minimum (32 bytes) and maximum number of neighbouring blocks of channels of a workgroup. A
+# workgroup gets more if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 MANY = 1 << 17  # minimum number of vectors for which a global average uses the largest workgroup
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
-# The fewest invocations of a global average's workgroup, and the number of loads that an invocation issues at
-# once.
+# Global average: minimum invocations of a workgroup, and loads that an invocation issues at once.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
-LEAST_BLOCKED = 32  # the same if a vector is a pixel: a small image has few pixels
-MOST_VECTORS = 256  # for a global average: 16 bits hold the sum of this many bytes
+LEAST_BLOCKED = 32  # minimum invocations if a vector is a pixel: small images have few
+MOST_VECTORS = 256  # global average: 16 bits hold the sum of this many bytes
 MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO, by y's layout if it differs from x's
-MOST_PIXELS = 1 << 23  # for a global average: int32 holds the sum of this many pixels
+MOST_PIXELS = 1 << 23  # global average: int32 holds the sum of this many pixels
 
 
 @checked

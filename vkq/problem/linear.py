@@ -91,8 +91,8 @@ class LinearProblem:
         return self.m * self.n * self.k
 
     def bytes(self, x_itemsize: int = 1, w_itemsize: int = 1, y_itemsize: int = 1) -> int:
-        """Return the bytes of x, weight and y together: the least traffic of one call. Item sizes are in
-        bytes."""
+        """Return the bytes of x, weight and y together: the minimum memory traffic of one call. Item sizes
+        are in bytes."""
         return self.m * self.k * x_itemsize + self.n * self.k * w_itemsize + self.m * self.n * y_itemsize
 
     @property

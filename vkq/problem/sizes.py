@@ -68,12 +68,12 @@ class ConvSizes(ABC):
 
     @property
     def gemm_k(self) -> int:
-        """IC/groups*KH*KW: the most terms of one output."""
+        """IC/groups*KH*KW: the maximum number of terms of one output."""
         return self.ic // self.groups * self.kh * self.kw
 
     def bytes(self, x_itemsize: int = 1, w_itemsize: int = 1, y_itemsize: int = 1) -> int:
-        """Return the bytes of x, weight and y together: the least traffic of one call. Item sizes are in
-        bytes."""
+        """Return the bytes of x, weight and y together: the minimum memory traffic of one call. Item sizes
+        are in bytes."""
         return (
             prod(self.x_shape) * x_itemsize
             + prod(self.weight_shape) * w_itemsize

@@ -42,7 +42,7 @@ def lookup(x: Array, table: npt.ArrayLike) -> Array:
 
 def max_pool2d(x: Array, window: Window) -> Array:
     """Return the maximum of each window. Padding is never the maximum; a window that covers no part of the
-    image gives the least value of the type.
+    image gives the smallest value of the type.
 
     x: (N, C, H, W), integers or floats. Computes ONNX MaxPool.
     """

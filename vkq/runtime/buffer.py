@@ -55,7 +55,7 @@ class Arena(Protocol):
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes in use at a time since `reset_peak`."""
+        """The maximum number of bytes in use at a time since `reset_peak`."""
 
     def allocate(self, size: int) -> Buffer:
         """Return a buffer of at least *size* bytes (never 0: Vulkan has no empty buffers)."""

@@ -117,7 +117,7 @@ class Device(OfOneProcess):
 
     @property
     def memory_peak_bytes(self) -> int:
-        """The most bytes of device memory in use at a time since `reset_memory_peak`."""
+        """The maximum bytes of device memory in use at a time since `reset_memory_peak`."""
         return self._memory.arena.peak_bytes
 
     def reset_memory_peak(self) -> None:

@@ -89,7 +89,7 @@ class ArraysInUse:
 
 
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the most bytes in use at one step, a lower bound for every placement."""
+    """Return the maximum bytes in use at one step, which is a lower bound for every placement."""
     changes: dict[int, int] = {}
     for one in lifetimes:
         changes[one.first] = changes.get(one.first, 0) + aligned(one.bytes)
