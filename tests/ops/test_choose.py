@@ -1,11 +1,17 @@
 """Tests of selection by flags, and of ArgMax and ArgMin, compared with NumPy."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import vkq
+from vkq import Tensor
+from vkq.layout.extent import BLOCKED
 from vkq.ops import operand
 from vkq.ops.choose import argmax_of, chosen
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
 
 ANY = ("int8", "uint8", "float32", "int32")
 # Partial blocks of channels; rows and columns that are not multiples of a vector; more axes than a layout
@@ -30,6 +36,23 @@ def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
         np.testing.assert_array_equal(got, np.where(c, x, z))
     with pytest.raises(vkq.DTypeError, match="flags must be uint8"):
         operand.apply("where", chosen, {"c": x, "x": x, "z": x.astype(np.int32)}, (), device, None, ANY)
+
+
+@pytest.mark.parametrize("dtype", ANY)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_where_of_numbers(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
+    """Operands of one element are broadcast by the same dispatch, whatever the layout of the others."""
+    names = [None, BLOCKED] if dtype in ("int8", "uint8") and len(shape) == 4 else [None]
+    flags, x, one, other = (numbers(s, d, i) for i, (s, d) in enumerate(
+        ((shape, "uint8"), (shape, dtype), ((1,) * len(shape), dtype), ((), dtype))
+    ))  # fmt: skip
+    flags %= 2
+    for name, (yes, no) in itertools.product(names, ((x, one), (other, x), (one, other))):
+        tensors = [Tensor.from_numpy(a, device, name if a is x else None) for a in (flags, yes, no)]
+        b = Builder(device)
+        plan = b.plan(chosen(b, *(b.input(tensor.spec) for tensor in tensors)))
+        assert len([variant for variant in plan.variants if not variant.startswith("repack")]) == 1
+        np.testing.assert_array_equal(run(plan, tensors).numpy(), np.where(flags, yes, no))
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -13,6 +13,7 @@ from ..kernels.sharing import sharers
 from ..layout.extent import BYTES, Spec, layout_number
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
 from . import operand
 from .take import gather, numbers
 
@@ -31,17 +32,23 @@ def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
         raise ArgumentError(
             f"where: shapes {flags.spec.shape}, {x.spec.shape} and {z.spec.shape} do not broadcast"
         ) from None
-    flags, x, z = (broadcast_to(b, value, shape) for value in (flags, x, z))
-    packed = x.spec.dtype in BYTES
+    ones = [value.spec.size == 1 for value in (x, z)]  # the kernel broadcasts these
+    flags = broadcast_to(b, flags, shape)
+    x, z = (v if one else broadcast_to(b, v, shape) for v, one in zip((x, z), ones, strict=True))
+    packed, layout = x.spec.dtype in BYTES, None
     if packed:
-        flags, z = (repacked(b, value, x.spec.layout) for value in (flags, z))
-    y = b.new(Spec(shape, x.spec.dtype, x.spec.layout))
+        layout = next((v for v, one in zip((x, z), ones, strict=True) if not one), flags).spec.layout
+        flags = repacked(b, flags, layout)
+        x, z = (v if one else repacked(b, v, layout) for v, one in zip((x, z), ones, strict=True))
+    y = b.new(Spec(shape, x.spec.dtype, layout))
     if y.spec.size:
         push: dict[str, int | float] = {"count": y.spec.nbytes // 4}
         push |= operand.named("c", flags.spec.extent)
         variant = catalog().find("where__element", of="bytes" if packed else "numbers")
-        program = b.device.program(variant, {"LAYOUT": layout_number(flags.spec.layout)})
-        b.dispatch(program, [flags, x, z, y], push)
+        constants: dict[str, Constant] = {
+            "LAYOUT": layout_number(flags.spec.layout), "A_ONE": ones[0], "B_ONE": ones[1],
+        }  # fmt: skip
+        b.dispatch(b.device.program(variant, constants), [flags, x, z, y], push)
     return y
 
 
