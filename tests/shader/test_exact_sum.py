@@ -39,7 +39,7 @@ void main() {
   }
 }
 """
-LOOP = "iterations: 10\n"  # limit of the loop in quantized_quotient
+LOOP = "iterations: 45\n"  # limit of the loops in results_of: four quotients of ten, and the loop over them
 FLOATS = "y[2u * i] = sum(a, b); y[2u * i + 1u] = quotient(a, b);"
 SOFTMAX = (
     "uint t = floatBitsToUint(b); uvec4 e = uvec4(0u, floatBitsToUint(a), uvec2(0u));"
