@@ -51,7 +51,7 @@ class Scene:
 
 class Scenes:
     """Random scenes; the same seed gives the same scenes. *most* is the largest number of digits in a scene,
-    *sides* their least and largest width in pixels."""
+    *sides* their smallest and largest width in pixels."""
 
     def __init__(
         self, digits: Digits, size: int, seed: int, most: int = 3, sides: tuple[int, int] = (14, 24)

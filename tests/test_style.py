@@ -130,7 +130,7 @@ def test_files_fit() -> None:
 
 
 def test_products_share_their_sources() -> None:
-    """At most so many sources compute products, and shaders/README.md lists all of them."""
+    """The number of sources that compute products is limited, and shaders/README.md lists all of them."""
     products = {path.stem for path in sources("shaders/gemm/*.comp", "shaders/conv/*.comp")} - PACKING
     listed = re.findall(r"^\| `(\w+)` \|.*\|.*\|$", (ROOT / "shaders/README.md").read_text(), re.MULTILINE)
     assert len(products) <= PRODUCTS

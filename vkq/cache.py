@@ -28,7 +28,7 @@ from vkq import files
 MAGIC = b"vkqcache2\n"
 MOST_FILE_BYTES = 64 << 20  # maximum bytes of one file; a driver's pipeline cache can have a few MiB
 MOST_BYTES = 512 << 20  # maximum bytes of all files in the folder
-# Its subfolders; files are deleted only there.
+# Subfolders of the cache; files are deleted only in these.
 KINDS = ("drivers", "pipelines", "probe", "spirv", "tune")
 _TOUCH_S = 86400.0  # resolution of the time of the last use, in seconds
 _HEADER = len(MAGIC) + hashlib.sha256().digest_size

@@ -25,7 +25,7 @@ layout(constant_id = 0) const uint LOCAL_X = 16;
 layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1
 layout(constant_id = 7) const uint KW = 0;  // taps of a line, for unrolling; 0: from the push constants
-layout(constant_id = 8) const uint KH = 0;  // lines of taps; 0: likewise
+layout(constant_id = 8) const uint KH = 0;  // lines of taps; 0: from the push constants
 #define taps_of_line() (KW > 0u ? KW : p.kw)
 #include "part_of_taps.glslh"
 

@@ -46,7 +46,7 @@ layout(constant_id = 14) const bool SMALL_SUMS = false;  // accumulators of both
 
 #ifdef COOPMAT
 layout(constant_id = 24) const uint K16 = 2;        // runs of 16 channels of x, a multiple of 2
-layout(constant_id = 25) const uint X_PIXELS = 64;  // most pixels of x under a tile; a multiple of MN
+layout(constant_id = 25) const uint X_PIXELS = 64;  // maximum pixels of x under a tile; a multiple of MN
 #include "coopmat_types.glslh"
 #define Vector uvec4
 #else

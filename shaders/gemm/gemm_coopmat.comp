@@ -41,7 +41,7 @@ uint group, n, first_row;  // the workgroup's group, first output and first row
 // The tiles of x and w declare the buffers and shared memory, include coopmat_split.glslh and
 // coopmat_pipeline.glslh, for which they define the steps, and define
 //   ROWS, ALL_OUTPUTS, ALL_STEPS   rows, outputs and steps of a group's product
-//   count_of(steps)            the steps to multiply, for so many steps of a part of k
+//   count_of(steps)            the number of steps to multiply, if a part of k has `steps` steps
 //   void begin_loads()         set the places of this invocation's row and output
 //   void store_tile()          convert and store the sums
 #if INT8

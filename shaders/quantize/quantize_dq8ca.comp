@@ -80,7 +80,7 @@ void find_bounds(uint row, uint part) {
 
 uint half_of(uint bits) { return bits < 2u * FLOAT_HIDDEN ? 0u : bits - FLOAT_HIDDEN; }
 
-// Return true if the range exceeds float32, by computing half the range, which never does.
+// Return true if the range exceeds float32. Half the range never does, so compute that.
 bool beyond() {
   uint largest = max(below[0], above[0]);
   return largest == FLOAT_INFINITY ||

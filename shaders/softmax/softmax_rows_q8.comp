@@ -2,11 +2,11 @@
 // of four neighbouring rows: kPackedInt8_4H4W along w, kPackedInt8_4W4C along c.
 //
 // Memory    x, y: vectors of four words, one for each row; table: 256 numbers.
-// Threads   THREADS invocations share four rows; a workgroup computes LOCAL_X / THREADS fours of rows. Each
-//           invocation reads up to KEPT vectors, THREADS apart, and keeps them in registers. Maximum and sum
-//           are reduced in shared memory, halving the number of active invocations. A row has more elements
-//           than there are results (256), so results are computed once and looked up. They are bytes, so that
-//           lookups rarely conflict in a bank.
+// Threads   THREADS invocations share four rows; a workgroup computes LOCAL_X / THREADS groups of four rows.
+//           Each invocation reads up to KEPT vectors, THREADS apart, and keeps them in registers. Maximum and
+//           sum are reduced in shared memory, halving the number of active invocations. A row has more
+//           elements than there are results (256), so results are computed once and looked up. They are
+//           bytes, so that lookups rarely conflict in a bank.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -21,7 +21,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { ivec4 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint fours, size;       // fours of rows, elements of a row
+  uint fours, size;       // groups of four rows; elements of a row
   float scale;            // this and the following: the quantization of y
   int zero_point;
   float inverse, low, high, safe;

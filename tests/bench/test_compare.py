@@ -42,7 +42,7 @@ NEW = run(row("a", 103), row("b", 120), row("c", 80), row("noisy", 115, 0.5), ro
 
 
 def test_slower_beyond_the_limit_and_the_noise() -> None:
-    # Samples that differ only by a factor would be resampled alike, so the noisy case gets other noise.
+    # Samples that differ only by a factor would be resampled identically, so the noisy case gets other noise.
     rng = np.random.default_rng(5)
     noisy = NEW.rows[3]
     noisy.samples_us = (np.array(noisy.samples_us) * rng.lognormal(0, 0.5, 30)).tolist()

@@ -18,7 +18,7 @@ from tests.effort import steps_at_most
 
 from .targets import Target, once
 
-WATCH_S = 1.0  # seconds of processor time, after which the instructions of an input are counted
+WATCH_S = 1.0  # seconds of processor time; the instructions of a slower input are counted
 STEPS = 10_000_000  # bytecode instructions that an input may run, plus
 STEPS_A_BYTE = 2_000  # more for each byte of input (PyYAML uses 1,300 a byte for lists of short numbers)
 MEGABYTES = 300  # allowed memory, in addition to the process's memory before

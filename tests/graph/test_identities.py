@@ -19,7 +19,7 @@ def shape(*sizes: int) -> np.ndarray:
     return np.array(sizes, np.int64)
 
 
-# Nodes between x (4, 12) and z (4, 12), both float32, and y; constants; the operators that remain.
+# (name, nodes that compute y from float32 x (4, 12) and z (4, 12), constants, operators that remain)
 COPIES: list[tuple[str, list[Any], dict[str, Any], list[str]]] = [
     ("expand", [op("Expand", "x c", "y")], {"c": shape(1, 12)}, ["Identity"]),
     ("gather", [op("Gather", "x c", "y", axis=1)], {"c": ORDERED}, ["Reshape"]),
@@ -56,7 +56,8 @@ def test_copies(any_device: vkq.Device, nodes: list[Any], constants: dict[str, A
 def test_logic_with_constants(
     device: vkq.Device, names: str, kind: str, constant: np.ndarray, ops: list[Any]
 ) -> None:
-    """Logic that keeps its other operand vanishes, or becomes an Expand, which moves to the end."""
+    """Logic with a constant vanishes if its result is the other operand, or becomes an Expand, which moves to
+    the end."""
     nodes = [op("Less", "x z", "f"), op(kind, names, "g"), op("Where", "g x z", "y")]
     inputs = {"x": normal(2, 2, 1, 5), "z": normal(3, 2, 1, 5)}
     data = model(nodes, inputs, {"y": FLOAT}, c=constant)
@@ -65,7 +66,8 @@ def test_logic_with_constants(
 
 
 def test_reshapes_move_before_flags(device: vkq.Device) -> None:
-    """Flags are reshaped as the integers from which they are computed; flags with two readers are not."""
+    """Instead of flags, the integers from which the flags are computed are reshaped, unless the flags have
+    two readers."""
     nodes = [
         op("Cast", "x", "f", to=BOOL), op("Not", "f", "g"), op("Equal", "x three", "e"),
         op("Reshape", "g to", "h"), op("Reshape", "e to", "k"), op("And", "h k", "b"),
@@ -80,7 +82,8 @@ def test_reshapes_move_before_flags(device: vkq.Device) -> None:
     compared(device, data, inputs)
 
 
-# Nodes from x (3, 1, 4), expanded to e (3, 5, 4), and z (5, 4); the operators that remain.
+# (name, nodes that compute y from z (5, 4) and from e (3, 5, 4), which is x (3, 1, 4) expanded; operators
+# that remain)
 EXPANDS: list[tuple[str, list[Any], list[Any]]] = [
     ("vanishes", [op("Mul", "e z", "y")], [("Mul",)]),
     ("moves behind", [op("Exp", "e", "y")], [("Exp",), ("Expand",)]),

@@ -73,8 +73,8 @@ def run(
     device: vkq.Device, heads: Heads, folder: Path, monkeypatch: pytest.MonkeyPatch, form: str = "qdq_int8",
     **choices: bool,
 ) -> Executable:  # fmt: skip
-    """Run the quantized model and compare it with ONNX Runtime; return what ran. *choices*: of the device's
-    profile."""
+    """Run the quantized model and compare it with ONNX Runtime; return what ran. *choices*: overridden fields
+    of the device's profile."""
     model = quantized(heads.model(), form, folder, heads.shape)
     feed = {"x": np.random.default_rng(4).normal(0, 1, heads.shape).astype(np.float32)}
     says = tuple(({"attention_in_steps": False} | choices).items())

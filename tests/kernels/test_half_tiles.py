@@ -30,8 +30,9 @@ CASES = (
 )
 SHADERS = half_tiles.TILES, half_configs.STRAIGHT_TILES
 TILES, STRAIGHT = (catalog().shaders[name].axes["tile"] for name in SHADERS)
-STRAIGHT_CASES = {  # For each tile: filters whose rows are multiplied together, and
-    # image rows of whole vectors; a filter with too many rows.
+STRAIGHT_CASES = {
+    # For each tile: filters whose rows are multiplied together; a filter with too many rows; images whose
+    # rows are whole vectors.
     "4x32x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",

@@ -228,7 +228,7 @@ ARITHMETIC: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("nodes", ARITHMETIC.values(), ids=ARITHMETIC.keys())
 def test_whole_numbers(any_device: vkq.Device, nodes: list[Any]) -> None:
-    """Integer arithmetic runs on the device: int64 inputs are int32 there, and the model's results are
+    """Integer arithmetic runs on the device: int64 inputs are stored as int32, and the model's results are
     int64."""
     feed = {"i": np.random.default_rng(0).integers(-50, 50, (3, 5))}
     data = model(nodes, feed, {"c": np.array(7), "axis": np.array([1])}, "int64")

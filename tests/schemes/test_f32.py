@@ -113,8 +113,8 @@ def test_lanes_that_share_pixels_keep_the_order(
 def test_depthwise_kernels_keep_the_order(
     device: vkq.Device, stride: int, width: int, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Depthwise kernels keep the order of additions: by rows if the profile says so, else by whole vectors,
-    or one pixel at a time for rows that are not whole vectors."""
+    """All depthwise kernels keep the order of additions: the kernel for rows (chosen by the profile), the
+    kernel for whole vectors, and the kernel for single pixels of other rows."""
     profile_says(monkeypatch, float_depthwise, depthwise_lines_float=lines)
     variant = convolved(device, (6, 12, (3, 3), 6, stride, 1), width)
     by_vectors = width % 4 == 0 and (width + 4 - 3) // stride % 4 == 3

@@ -50,7 +50,7 @@ def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_
             196,
             32,
             Setting("8x8", 16, 4),
-        ),  # 784 rows, padded to 800; 4x8 pads none, and takes 1.15 times as long
+        ),  # 784 rows, padded to 800; 4x8 pads no rows, but takes 1.15 times as long
         (13, 128, Setting("8x8", 64, 1)),  # 49 rows; 4x8 takes 1.11 times as long
         (1, 100, Setting("4x8", 64, 1)),  # only four rows
     ],

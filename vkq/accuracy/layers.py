@@ -39,8 +39,8 @@ def compare_layers(
 
     Both models run node by node through ONNX Runtime's CPU provider, so that memory holds only the values of
     one layer and those that later layers read. If `quantize` scaled channels, the float model's channels are
-    scaled likewise, as recorded in the quantized model's metadata. samples: each maps the inputs' names to
-    arrays.
+    scaled by the same factors, as recorded in the quantized model's metadata. samples: each maps the inputs'
+    names to arrays.
 
     Raises ModelError if the models have no values in common or a model cannot be read.
     """

@@ -31,8 +31,8 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 @dataclasses.dataclass(frozen=True)
 class WeightRow:
     """The result for one layer's weight. ``block``: the number of elements that share a scale; 0: one scale
-    for each output channel. ``snr_db``: signal to noise of the weight. ``why``: why the weight stays float;
-    "" if it does not."""
+    for each output channel. ``snr_db``: the signal-to-noise ratio of the weight. ``why``: why the weight
+    stays float; "" if it does not."""
 
     node: str
     op: str

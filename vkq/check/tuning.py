@@ -21,7 +21,7 @@ from .catalogue import Check
 from .compare import compare, layer
 
 # All choices run in turn, then only the fastest. Rounds are short, so that other programs slow all choices of
-# a round alike.
+# a round equally.
 SAMPLE_US = 4_000.0  # microseconds of each choice in a round of at least one run
 FIRST_ROUNDS, ROUNDS = 3, 15
 FINALISTS = 8

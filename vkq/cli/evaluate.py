@@ -186,7 +186,7 @@ def _of_arrays(model: Model, where: Path) -> tuple[list[Labelled], int]:
 
 
 def _row(arrays: Mapping[str, Array], inputs: Mapping[str, Any], at: int) -> Callable[[], Sample]:
-    """Return sample *at*, with a batch axis of size 1 if the arrays have no batch axis besides the sample
+    """Return sample *at*, with a new batch axis of size 1 if the arrays have a sample axis but no batch
     axis."""
 
     def make() -> Sample:

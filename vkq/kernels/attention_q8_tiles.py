@@ -46,7 +46,7 @@ def matrix_tiles(sizes: AttentionSizes, matrices: Matrices) -> Iterator[Tile]:
 
 
 def best(tiles: Sequence[Tile], sizes: AttentionSizes, cores: int) -> Tile:
-    """Return the tile that a device with so many cores should run.
+    """Return the tile that a device with this number of cores should run.
 
     With dot products, this is the largest tile with which every core has work, or the smallest tile if there
     is none. On matrix units, it is the tile with the lowest estimated time. Of several tiles with equal rows,

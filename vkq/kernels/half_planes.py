@@ -30,8 +30,8 @@ def are_rows(p: Conv2dProblem) -> bool:
 
 
 class Planes:
-    """A 1x1 convolution for which `are_rows` is True: the product of *gathered*, without a dispatch that
-    packs x."""
+    """A 1x1 convolution for which `are_rows` is True: it computes the product of *gathered* without a
+    dispatch that packs x."""
 
     def __init__(self, gathered: HalfMatrices):
         self.gathered = gathered

@@ -29,7 +29,7 @@ KIND = "tile of a convolution"  # the name of this kind of tile in the tuner's r
 
 
 class MatrixConv:
-    """A convolution on matrix units. *p*: one of the problems for which the weight is packed alike
+    """A convolution on matrix units. *p*: one of the problems for which the weight is packed in the same way
     (`packing`)."""
 
     def __init__(self, device: Device, p: Conv2dProblem, weight: Callable[[], Int8], arithmetic: Arithmetic):

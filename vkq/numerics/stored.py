@@ -26,8 +26,8 @@ def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def signed(values: npt.NDArray[Any]) -> Int8:
-    """Return int8 values unchanged, and uint8 values minus 128. With the zero point shifted alike, they stand
-    for the same real numbers."""
+    """Return int8 values unchanged, and uint8 values minus 128. With the zero point shifted by the same
+    amount, they stand for the same real numbers."""
     if values.dtype == np.uint8:
         values = (values ^ np.uint8(0x80)).view(np.int8)
     return np.asarray(values, np.int8)

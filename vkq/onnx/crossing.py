@@ -1,4 +1,4 @@
-"""Runs whose inputs are already on the device, or whose results stay there."""
+"""Runs whose inputs are already on the device, or whose results stay on it."""
 
 from __future__ import annotations
 

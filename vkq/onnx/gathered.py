@@ -51,7 +51,7 @@ def _codes(
     table: Array, scales: Array, points: Array | None, bits: int, block: int
 ) -> tuple[Array, Array] | None:
     """Return the uint8 code of each element, and the zero point of each block. Return None if sizes do not
-    fit, or if a byte may hold one code or several."""
+    fit, or if it is ambiguous whether a byte holds one code or several."""
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
     zeros: Array | None

@@ -20,8 +20,8 @@ class Scores:
     (batch,). causal: a query sees the keys up to its own position, or only the last *window* of them if
     window is not 0. lengths: an int32 value (batch,); keys from this position on are hidden. softcap: scores
     become softcap * tanh(score / softcap). bias: values that are then added to the scores; they broadcast to
-    (batch, heads, queries, keys). shown: flags of visible keys, which broadcast likewise. sink: a value
-    (heads,), the score of an additional key whose value is 0.
+    (batch, heads, queries, keys). shown: flags of visible keys, which broadcast to the same shape. sink: a
+    value (heads,), the score of an additional key whose value is 0.
     """
 
     batch: int

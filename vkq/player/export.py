@@ -199,7 +199,7 @@ def _asks(plan: FilePlan) -> tuple[int, int]:
 
 
 def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -> tuple[tuple[str, int], ...]:
-    """Return the features and limits that a device must have to run the plan, as (name, least value), or as
+    """Return the features and limits that a device must have to run the plan, as (name, minimum), or as
     ("=" and the name, exact value)."""
     needs: dict[str, int] = {}
 

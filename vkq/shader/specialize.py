@@ -145,8 +145,8 @@ class _Folding:
 
     def _computed(self, operands: array[int]) -> list[int] | None:
         """Compute a constant from others. Return None, so that the instruction stays, if the result is no
-        scalar, if an operand is not known (unless it is a length that a Select chooses), or if there is no
-        value: a division by zero in a branch that is not taken."""
+        scalar, if an operand stays a specialization constant (unless the result is an array length that a
+        Select chooses), or if there is no value: a division by zero in a branch that is not taken."""
         kind, identifier, operation, *arguments = operands
         stays = not self._open.isdisjoint(arguments)
         self._open.add(identifier)

@@ -112,7 +112,7 @@ def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
 
 # In the ``after`` nodes of a layer, this input name stands for the layer's own result.
 OWN = ""
-LAYER = ("w_scale", "w_zero_point", "activation")  # besides x and y
+LAYER = ("w_scale", "w_zero_point", "activation")  # other than x and y
 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:

@@ -6,10 +6,10 @@ Weights are constants, quantized per tensor or per output channel. An int32 bias
 (`integers`).
 
 ONNX Runtime computes int32 sums, which wrap on overflow, in linear layers whose weight has zero points, and
-in convolutions before a quantize; vkq's sums wrap there, too. ONNX Runtime computes all other layers in
-floats (the attribute ``floats`` marks them). If the bias of such a layer is too large for int32, it is added
-to the float result (``biases`` has the int32 and the float form). If the products of a convolution are too
-large, the convolution is refused (``why``)."""
+in convolutions before a quantize; vkq's sums wrap in the same cases. ONNX Runtime computes all other layers
+in floats (the attribute ``floats`` marks them). If the bias of such a layer is too large for int32, it is
+added to the float result (``biases`` has the int32 and the float form). If the products of a convolution are
+too large, the convolution is refused (``why``)."""
 
 from __future__ import annotations
 
